@@ -1,0 +1,40 @@
+# syntax=docker/dockerfile:1
+# The broker, compiled, as an unprivileged user. For amd64 and arm64: docker buildx build --platform linux/amd64,linux/arm64 .
+
+FROM python:3.13-slim AS builder
+# The compiler stays in this stage, so that the distribution's current version is the right one.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY pyproject.toml setup.py README.md LICENSE ./
+COPY build_backend build_backend
+COPY tools tools
+COPY matching matching
+COPY broker broker
+COPY protocols protocols
+COPY trellis trellis
+RUN tools/container-build.sh /opt/trellis
+
+FROM python:3.13-slim
+ARG VERSION=0.1.0
+LABEL org.opencontainers.image.title="Trellis" \
+      org.opencontainers.image.description="A message broker: AMQP 0-9-1 and MQTT clients meet in one process and one topic space." \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN groupadd --gid 10001 trellis \
+    && useradd --uid 10001 --gid trellis --home-dir /var/lib/trellis --create-home --shell /usr/sbin/nologin trellis
+COPY --from=builder /opt/trellis /opt/trellis
+COPY config/docker.toml /etc/trellis/broker.toml
+ENV PATH="/opt/trellis/bin:${PATH}" \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /var/lib/trellis
+VOLUME /var/lib/trellis
+# AMQP, MQTT, metrics and health, HTTP; where the settings turn them on, AMQP and MQTT over TLS, MQTT over WebSocket.
+EXPOSE 5672 1883 15692 15672 5671 8883 15675 15676
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 CMD ["trellis", "health"]
+ENTRYPOINT ["trellis"]
+CMD ["serve"]

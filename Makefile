@@ -1,0 +1,88 @@
+# The README's commands. `make` alone lists them. Variables: PYTHON (which Python), JOBS (test processes),
+# ARGS (passed on: `make run ARGS="--amqp-port 0"`, `make test ARGS="-k retained"`).
+
+JOBS ?= 2
+ARGS ?=
+
+PACKAGES := matching broker protocols trellis
+QUIET_PIP := -m pip --disable-pip-version-check --quiet
+WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching)
+
+.DEFAULT_GOAL := help
+.PHONY: help run test test-long test-compiled check wheel clean node FORCE
+.DELETE_ON_ERROR:
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+
+run: .run/installed ## Compile and install the broker into .run, and serve
+	@exec .run/bin/trellis serve $(ARGS)
+
+test: .venv/installed node ## Run the test suite on the source, uncompiled
+	@.venv/bin/python -m pytest -n $(JOBS) -m "not long and not alone" $(ARGS)
+	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
+
+test-long: .venv/installed node ## Run the slow tests
+	@.venv/bin/python -m pytest -m long $(ARGS)
+
+test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
+test-compiled: dist/built node ## Run the wire-level tests on the compiled wheel
+	@rm -rf build/compiled build/compiled.venv && mkdir -p build/compiled
+	@tools/make-venv.sh build/compiled.venv
+	@echo "trellis: installing the wheel and the clients that test it"
+	@build/compiled.venv/bin/python $(QUIET_PIP) install "$$(ls dist/*.whl)[test]"
+	@build/compiled.venv/bin/python build_backend/compiled_modules.py
+	@cp -R tests examples pyproject.toml build/compiled/
+	@cd build/compiled && ../compiled.venv/bin/python -m pytest -n $(JOBS) $(WHEEL_TESTS) $(ARGS)
+
+check: .venv/installed ## Lint, types and import contracts
+	@.venv/bin/ruff check .
+	@.venv/bin/mypy
+	@.venv/bin/lint-imports
+
+wheel: dist/built ## Build the compiled wheel into dist
+	@ls dist/*.whl
+
+clean: ## Remove all that these commands made
+	rm -rf .run .venv build dist *.egg-info tests/node/node_modules
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The wheel is built again only when the sources differ: by content, and in number.
+build/sources: FORCE
+	@mkdir -p build
+	@echo "pure: $$TRELLIS_PURE" > build/sources.now
+	@find $(PACKAGES) build_backend setup.py pyproject.toml -type f ! -name '*.pyc' ! -name '*.so' \
+		| LC_ALL=C sort | xargs cksum >> build/sources.now
+	@cmp -s build/sources.now build/sources || cp build/sources.now build/sources
+
+.run/pyvenv.cfg:
+	@tools/make-venv.sh .run
+
+dist/built: build/sources | .run/pyvenv.cfg
+	@echo "trellis: compiling, which takes a minute or two (once, and after a change)"
+	@rm -rf dist && mkdir -p dist
+	@.run/bin/python -m pip --disable-pip-version-check wheel --verbose --no-deps --wheel-dir dist . \
+		> build/wheel.log 2>&1 || { tail -n 40 build/wheel.log; echo "trellis: the build failed: build/wheel.log"; exit 1; }
+	@sed -n 's/^ *\(trellis: .*\)/\1/p' build/wheel.log
+	@touch $@
+
+.run/installed: dist/built
+	@echo "trellis: installing"
+	@.run/bin/python $(QUIET_PIP) uninstall --yes trellis-broker 2> build/uninstall.log
+	@.run/bin/python $(QUIET_PIP) install dist/*.whl
+	@touch $@
+
+.venv/installed: pyproject.toml
+	@tools/make-venv.sh .venv
+	@echo "trellis: installing the source and what tests it"
+	@TRELLIS_PURE=1 .venv/bin/python $(QUIET_PIP) install --editable '.[dev]'
+	@touch $@
+
+# The clients that run on Node. Without npm, or without its registry, their tests say that they are skipped.
+node: FORCE
+	@installed=tests/node/node_modules/.package-lock.json; \
+	if command -v npm > /dev/null && [ ! -e $$installed -o tests/node/package-lock.json -nt $$installed ]; then \
+		echo "trellis: installing the clients that run on Node"; \
+		cd tests/node && npm ci --silent --no-audit --no-fund || echo "trellis: npm ci failed, see above"; \
+	fi

@@ -1,0 +1,76 @@
+"""Who somebody is, what they may touch, and the role that finds it out.
+
+A front end hands Credentials to the Authenticator given from above and stops reading; the verdict
+comes at once or later, on the same thread. Nothing here hashes, looks up or waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from broker.errors import AccessRefused
+
+
+class Identity:
+    """A user, and which names it may configure, write to and read from (regular expressions, matched whole).
+
+    Verdicts live in plans: an Identity is never changed, it is replaced.
+    """
+
+    def __init__(self, name: str, configure: str = ".*", write: str = ".*", read: str = ".*") -> None:
+        self.name = name
+        self._configure = re.compile(configure)
+        self._write = re.compile(write)
+        self._read = re.compile(read)
+
+    def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
+        """Raises AccessRefused unless the operation (configure, write, read) on the exchange or queue is allowed."""
+        rule = self._configure if operation == "configure" else self._write if operation == "write" else self._read
+        if not rule.fullmatch(name):
+            raise AccessRefused(f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'")
+
+    def may_publish(self, topic: bytes) -> bool:
+        """Whether a publication under this topic is allowed, beyond what `may` says of its exchange."""
+        return True
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        """Whether a subscription by this filter is allowed, beyond what `may` says of its exchange."""
+        return True
+
+
+#: The broker itself, which may do everything: what it publishes, somebody was allowed to ask for.
+CORE: Final = Identity("")
+
+
+class Credentials:
+    """What a client says of itself before it is let in. `user` is None when it says nothing.
+
+    `local` is whether it comes from a loopback address, `client_id` the name it chose for itself, if its
+    protocol has such names.
+    """
+
+    def __init__(self, user: str | None, password: bytes, vhost: str, address: str, local: bool, client_id: str = "") -> None:
+        self.user = user
+        self.password = password
+        self.vhost = vhost
+        self.address = address
+        self.local = local
+        self.client_id = client_id
+
+
+class Verdict:
+    """The answer: an identity, or why not. `busy` says that a later try may succeed."""
+
+    def __init__(self, identity: Identity | None, reason: str = "", busy: bool = False) -> None:
+        self.identity = identity
+        self.reason = reason
+        self.busy = busy
+
+
+class Authenticator:
+    """The role. Implementations call `answer` exactly once, now or in a later turn, on the broker's thread."""
+
+    def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
+        raise NotImplementedError

@@ -1,0 +1,93 @@
+"""What must happen after the outermost call, and when: queue drains, dead letters, wills, expiry, slices.
+
+Nothing beneath a delivery calls back into the core; it leaves a Task here. The top floor calls `turn`
+once per turn of its loop, before it flushes the outlets, and `advance` when `deadline` has come.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64
+
+#: Tasks run in one turn; the rest waits for the next, so that a cycle of tasks cannot hold the loop.
+TURN_TASKS: Final[i64] = 10_000
+
+
+def _nobody() -> None:
+    """Wakes nobody: tests call `turn` themselves."""
+
+
+class Task:
+    """Something to do once, later."""
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+
+class Agenda:
+    """The deferred work of a broker, and its clocks, which only `advance` moves.
+
+    `now` is monotonic milliseconds, `wall` seconds since the epoch.
+    """
+
+    def __init__(self) -> None:
+        self.now: i64 = 1
+        self.wall: float = 0.0
+        self.wake: Callable[[], None] = _nobody
+        self._tasks: list[Task] = []
+        self._next: list[Task] = []
+        self._timers: list[tuple[int, int, Task]] = []
+        self._serial = 0
+
+    def add(self, task: Task) -> None:
+        """Run the task at the end of this turn."""
+        if not self._tasks:
+            self.wake()
+        self._tasks.append(task)
+
+    def later(self, task: Task) -> None:
+        """Run the task at the end of the next turn: what comes in slices lets others have this one."""
+        if not self._next:
+            self.wake()
+        self._next.append(task)
+
+    def at(self, when: i64, task: Task) -> None:
+        """Run the task when the clock has come to `when` ms. A task finds out itself whether it is still wanted."""
+        self._serial += 1
+        heapq.heappush(self._timers, (when, self._serial, task))
+
+    @property
+    def idle(self) -> bool:
+        """Whether no task waits for a turn."""
+        return not self._tasks and not self._next
+
+    @property
+    def deadline(self) -> int:
+        """When `advance` should be called next, in ms; 0 for never."""
+        return self._timers[0][0] if self._timers else 0
+
+    def advance(self, now: int, wall: float) -> None:
+        """Set the clocks, and move what is due to this turn's work."""
+        self.now = now
+        self.wall = wall
+        while self._timers and self._timers[0][0] <= now:
+            self.add(heapq.heappop(self._timers)[2])
+
+    def turn(self) -> None:
+        """Do the work, including the work it makes, up to TURN_TASKS."""
+        done: i64 = 0
+        if self._next:
+            self._tasks += self._next
+            self._next = []
+        while self._tasks:
+            tasks, self._tasks = self._tasks, []
+            for task in tasks:
+                task.run()
+            done += len(tasks)
+            if done >= TURN_TASKS and self._tasks:
+                break
+        if self._tasks or self._next:
+            self.wake()

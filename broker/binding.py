@@ -1,0 +1,33 @@
+"""Bindings: what an exchange routes by a key goes to a destination."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mypy_extensions import i64
+
+from broker.destination import Destination
+from matching.grammar import DEFAULT, Grammar
+
+Arguments = Mapping[str, object]
+
+_NONE: Arguments = {}
+
+
+class Binding:
+    """A rule of one exchange. `key` is written in `grammar`; at most `assurance` is promised on this way."""
+
+    __slots__ = ("arguments", "assurance", "destination", "grammar", "key")
+
+    def __init__(self, key: str, destination: Destination, assurance: i64 = 0, arguments: Arguments | None = None,
+                 grammar: Grammar = DEFAULT) -> None:
+        self.key = key
+        self.destination = destination
+        self.assurance: i64 = assurance
+        self.arguments: Arguments = arguments or _NONE
+        self.grammar = grammar
+
+    @property
+    def identity(self) -> str:
+        """Equal for two bindings to one destination that are the same one: key and arguments."""
+        return f"{self.key}\0{sorted(self.arguments.items())!r}" if self.arguments else self.key

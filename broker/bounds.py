@@ -1,0 +1,24 @@
+"""How much of everything a broker takes: every buffer, cache and table has its bound here."""
+
+from __future__ import annotations
+
+
+class Bounds:
+    """Given from above (settings); the defaults are those of the settings."""
+
+    def __init__(self) -> None:
+        #: Octets of a message's body.
+        self.message = 16 << 20
+        #: Routes that a gate keeps, and plans that all of them share.
+        self.routes = 65_536
+        #: Gates that are kept though nobody uses them.
+        self.gates = 1_000
+        #: Retained messages of a virtual host, and octets of their bodies and names.
+        self.retained = 100_000
+        self.retained_octets = 256 << 20
+        #: Queues and exchanges of a virtual host.
+        self.queues = 1_000_000
+        self.exchanges = 100_000
+        #: The algorithm of topic exchanges, and those they may ask for.
+        self.matcher = "trie"
+        self.matchers = ["trie", "bitmap"]

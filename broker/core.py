@@ -1,0 +1,28 @@
+"""The broker: its virtual hosts, and what they share: clock, store, authenticator, ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from broker.access import Authenticator
+from broker.agenda import Agenda
+from broker.bounds import Bounds
+from broker.store.contract import Store
+from broker.vhost import VirtualHost
+
+
+class Broker:
+    """Everything that is chance, time or waiting is given from above, so that a whole broker can be simulated.
+
+    `new_id` returns a text that was never returned before and that nobody can guess.
+    """
+
+    def __init__(self, store: Store, authenticator: Authenticator, new_id: Callable[[], str], bounds: Bounds | None = None,
+                 name: str = "trellis") -> None:
+        self.name = name
+        self.bounds = bounds or Bounds()
+        self.agenda = Agenda()
+        self.store = store
+        self.authenticator = authenticator
+        self.new_id = new_id
+        self.vhosts = {"/": VirtualHost("/", self.agenda, store, self.bounds)}

@@ -1,0 +1,81 @@
+"""What all exchange types share: names, options, and the bindings by destination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from broker.binding import Arguments, Binding
+from broker.destination import Destination
+
+
+class Options:
+    """How an exchange was declared."""
+
+    def __init__(self, durable: bool = False, auto_delete: bool = False, internal: bool = False,
+                 arguments: Mapping[str, object] | None = None) -> None:
+        self.durable = durable
+        self.auto_delete = auto_delete
+        self.internal = internal
+        self.arguments: Mapping[str, object] = arguments or {}
+        alternate = self.arguments.get("alternate-exchange")
+        self.alternate = alternate if isinstance(alternate, str) else None
+
+
+class Exchange(Destination):
+    """Keeps the bindings; a type says which of them match.
+
+        bindings    destination -> identity -> Binding       so that a destination leaves in one step
+    """
+
+    kind: ClassVar[str] = ""
+    #: Whether the answer depends on more than the key, so that it cannot be kept.
+    by_headers: ClassVar[bool] = False
+
+    def __init__(self, name: str, options: Options) -> None:
+        super().__init__(name)
+        self.options = options
+        self.bindings: dict[Destination, dict[str, Binding]] = {}
+
+    def bind(self, binding: Binding) -> bool:
+        """Add a binding, in place of an equal one. False when an equal one was there."""
+        mine = self.bindings.setdefault(binding.destination, {})
+        known = mine.get(binding.identity)
+        if known is not None:
+            self.removed(known)
+        mine[binding.identity] = binding
+        self.added(binding)
+        return known is None
+
+    def unbind(self, destination: Destination, identity: str) -> Binding | None:
+        """Remove and return a binding; None when it is not there."""
+        mine = self.bindings.get(destination)
+        known = None if mine is None else mine.pop(identity, None)
+        if mine is not None and not mine:
+            del self.bindings[destination]
+        if known is not None:
+            self.removed(known)
+        return known
+
+    def unbind_some(self, destination: Destination, most: int) -> list[Binding]:
+        """Remove up to `most` bindings to a destination, and return them; fewer when no more are left."""
+        mine = self.bindings.get(destination, {})
+        found: list[Binding] = []
+        for identity in list(mine)[:most] if len(mine) > most else list(mine):
+            binding = self.unbind(destination, identity)
+            if binding is not None:
+                found.append(binding)
+        return found
+
+    def __iter__(self) -> Iterator[Binding]:
+        return iter([binding for mine in self.bindings.values() for binding in mine.values()])
+
+    def match(self, key: str, headers: Arguments) -> list[Binding]:
+        """The bindings that want this, in no order."""
+        raise NotImplementedError
+
+    def added(self, binding: Binding) -> None:
+        """For types with an index of their own."""
+
+    def removed(self, binding: Binding) -> None:
+        """For types with an index of their own."""

@@ -1,0 +1,106 @@
+"""What enters from the core itself: dead letters and wills."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, Task
+from broker.errors import BrokerError
+from broker.gate import Gate
+from broker.limits import LimitedQueue
+from broker.message import Address, Message, Plain
+from broker.route import LOOPED, Route
+from broker.store.contract import Ticket
+
+class Publisher:
+    """The role a virtual host plays for letters."""
+
+    agenda: Agenda
+
+    @property
+    def internal(self) -> Gate:
+        raise NotImplementedError
+
+    def route(self, gate: Gate, exchange: str, key: str) -> Route:
+        raise NotImplementedError
+
+    def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
+        raise NotImplementedError
+
+    def retain(self, message: Message, ticket: Ticket | None) -> None:
+        raise NotImplementedError
+
+
+class DeadLetter(Task):
+    """A message leaving a queue unconsumed, on its way to the queue's dead letter exchange."""
+
+    def __init__(self, publisher: Publisher, queue: LimitedQueue, message: Message, reason: str) -> None:
+        self._publisher = publisher
+        self._queue = queue
+        self._message = message
+        self._reason = reason
+
+    def run(self) -> None:
+        publisher, message, limits = self._publisher, self._message, self._queue.limits
+        gate = publisher.internal
+        properties = dict(message.properties)
+        headers = properties.get("headers")
+        headers = dict(headers) if isinstance(headers, dict) else {}
+        deaths = _deaths(headers.get("x-death"))
+        gate.received += 1
+        if self._reason != "rejected" and any(
+                death.get("queue") == self._queue.name and death.get("reason") == self._reason for death in deaths):
+            gate.count_fate(LOOPED)  # It went round without anybody rejecting it.
+            return
+        _record(deaths, self._queue.name, self._reason, message.address, int(publisher.agenda.wall))
+        headers["x-death"] = deaths
+        properties["headers"] = headers
+        properties.pop("expiration", None)
+        key = limits.dead_letter_key
+        route = publisher.route(gate, limits.dead_letter_exchange or "", message.address.key if key is None else key)
+        letter = Message(route, message.body, Plain(properties), message.assurance)
+        try:
+            publisher.publish(gate, route, letter, None)
+        except BrokerError:
+            return  # Counted with its fate: the exchange is gone.
+
+
+class Will(Task):
+    """The message that a client left for the case that it disappears."""
+
+    def __init__(self, publisher: Publisher, gate: Gate, message: Message) -> None:
+        self._publisher = publisher
+        self._gate = gate
+        self._message = message
+
+    def run(self) -> None:
+        publisher, gate, will = self._publisher, self._gate, self._message
+        route = publisher.route(gate, will.address.exchange, will.address.key)
+        gate.received += 1
+        message = Message(route, will.content, will.encoding, will.assurance)
+        try:
+            if will.retained and route.plan.refusal is None:
+                publisher.retain(message, None)
+            publisher.publish(gate, route, message, None)
+        except BrokerError:
+            return  # Counted with its fate: the client lost its right to publish there.
+
+
+def _deaths(value: object) -> list[dict[str, object]]:
+    return [dict(death) for death in value if isinstance(death, dict)] if isinstance(value, list) else []
+
+
+def _record(deaths: list[dict[str, object]], queue: str, reason: str, address: Address, time: int) -> None:
+    """Count another death in this queue for this reason, most recent first."""
+    for death in deaths:
+        if death.get("queue") == queue and death.get("reason") == reason:
+            count = death.get("count")
+            death["count"] = count + 1 if isinstance(count, int) else 1
+            deaths.remove(death)
+            deaths.insert(0, death)
+            return
+    deaths.insert(0, {"count": 1, "reason": reason, "queue": queue, "time": datetime.fromtimestamp(time, UTC),
+                      "exchange": address.exchange, "routing-keys": [address.key]})
+

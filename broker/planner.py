@@ -1,0 +1,121 @@
+"""The cold side of publishing: from an identity, an exchange and a key to a Plan."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.access import CORE, Identity
+from broker.binding import Arguments, Binding
+from broker.bounds import Bounds
+from broker.destination import Destination
+from broker.errors import AccessRefused, BrokerError, NotFound
+from broker.exchange import Exchange, TopicExchange
+from broker.gate import Resolver
+from broker.queue import Queue
+from broker.route import Listener, Plan, Route, refused
+
+#: Octets of the longest routing key that every reader of queues can be told.
+NAME_OCTETS: Final = 255
+
+
+class Planner(Resolver):
+    """Walks the bindings of one virtual host. Plans are interned, so that routes to the same set share one."""
+
+    def __init__(self, vhost: str, exchanges: dict[str, Exchange], queues: dict[str, Queue], bounds: Bounds) -> None:
+        self._vhost = vhost
+        self._exchanges = exchanges
+        self._queues = queues
+        self._bounds = bounds
+        self._plans: dict[tuple[object, ...], Plan] = {}
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def retire(self) -> None:
+        """Every plan may be wrong now."""
+        for plan in self._plans.values():
+            plan.retire()
+        self._plans.clear()
+
+    def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
+        """Everything that can be known about publications by this identity to this exchange and key."""
+        try:
+            source = self._exchange(exchange)
+            if identity is not CORE:
+                if source.options.internal:
+                    raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'")
+                identity.may("write", "exchange", exchange or "amq.default", self._vhost)
+        except BrokerError as refusal:
+            return self._refusal(refusal)
+        route = Route(exchange, key, _NO_PLAN)
+        if source.kind == TopicExchange.kind and not identity.may_publish(route.topic):
+            return self._refusal(AccessRefused(
+                f"write access to topic '{key}' in exchange '{exchange}' in vhost '{self._vhost}' refused for user '{identity.name}'"))
+        return self.walk(source, route, {})
+
+    def _refusal(self, refusal: BrokerError) -> Plan:
+        return self._intern((type(refusal), str(refusal)), refused(type(refusal)(str(refusal))))
+
+    def walk(self, exchange: Exchange, route: Route, headers: Arguments) -> Plan:
+        """Walk the bindings; each destination once, with the highest assurance that leads there."""
+        seen: dict[str, Exchange] = {}
+        targets: dict[Destination, tuple[Queue | Listener, int]] = {}
+        heard: dict[object, bool] = {}
+        unheard: set[Destination] = set()
+        sayable = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_OCTETS
+        for binding in self._collect(exchange, route.key, headers, seen):
+            target = binding.destination
+            if isinstance(target, Listener):
+                if target.dialect not in heard:
+                    heard[target.dialect] = target.hears(route.topic)
+                hears = heard[target.dialect]
+            elif isinstance(target, Queue):
+                hears = sayable
+            else:
+                raise AssertionError("an exchange is no target")
+            if not hears:
+                unheard.add(target)
+                continue
+            known = targets.get(target)
+            if known is None or known[1] < binding.assurance:
+                targets[target] = (target, int(binding.assurance))
+        by_headers = any(source.by_headers for source in seen.values())
+        identity = (by_headers, len(unheard), *((target, assurance) for target, assurance in targets.values()))
+        known_plan = self._plans.get(identity)
+        return known_plan or self._intern(identity, Plan(list(targets.values()), len(unheard), by_headers))
+
+    def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
+        if len(self._plans) >= self._bounds.routes:
+            self.retire()
+        return self._plans.setdefault(identity, plan)
+
+    def _collect(self, exchange: Exchange, key: str, headers: Arguments, seen: dict[str, Exchange]) -> list[Binding]:
+        """Bindings that lead out of the exchanges, through exchange bindings and alternates; each exchange once."""
+        found: list[Binding] = []
+        ahead = [exchange]
+        while ahead:
+            source = ahead.pop()
+            if source.name in seen:
+                continue
+            seen[source.name] = source
+            matched = [binding for binding in source.match(key, headers) if not binding.destination.dead]
+            if source.name == "" and key in self._queues:
+                matched.append(Binding(key, self._queues[key]))
+            alternate = source.options.alternate
+            if not matched and alternate is not None and alternate in self._exchanges:
+                ahead.append(self._exchanges[alternate])
+            for binding in matched:
+                if isinstance(binding.destination, Exchange):
+                    ahead.append(binding.destination)
+                else:
+                    found.append(binding)
+        return found
+
+    def _exchange(self, name: str) -> Exchange:
+        exchange = self._exchanges.get(name)
+        if exchange is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{self._vhost}'")
+        return exchange
+
+
+_NO_PLAN: Final = Plan([], 0, False)

@@ -1,0 +1,424 @@
+"""Queues: order, readiness, settlement.
+
+        put --> [ returned | waiting ] --> pick a ready consumer --> deliver --> settle
+                     ^                                                  |
+                     +------------------- requeue ----------------------+
+
+Everything in `returned` left the queue before anything in `waiting`, so it goes first. The invariant
+that saves a drain per publication: while something waits and no drain is due, no consumer is ready.
+Hence whatever makes a consumer ready (credit, room, a new consumer) must call `stir`.
+
+Every copy that is put has exactly one fate in the end: `copies == sum of fates + depth + unacked`.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import Final, Generic, TypeVar
+
+from mypy_extensions import i64, mypyc_attr
+
+from broker.agenda import Agenda, Task
+from broker.destination import Destination
+from broker.message import Message
+from broker.outlet import Outlet
+from broker.store.contract import Settled, Store
+
+T = TypeVar("T")
+
+#: Slots that may lie empty at the head of a Fifo before it is cut.
+SLACK: Final[i64] = 512
+#: Messages of a purged queue that are let go in one turn.
+SLICE: Final[i64] = 2_000
+#: A length that no queue reaches.
+ENDLESS: Final[i64] = 1 << 60
+
+#: Fates of a copy, by position in `Queue.fates`.
+ACKNOWLEDGED: Final[i64] = 0
+AUTO_ACKNOWLEDGED: Final[i64] = 1
+EXPIRED: Final[i64] = 2
+OVER_LIMIT: Final[i64] = 3
+DROPPED: Final[i64] = 4
+OFFLINE: Final[i64] = 5
+UNREPRESENTABLE: Final[i64] = 6
+PURGED: Final[i64] = 7
+DEAD_LETTERED: Final[i64] = 8
+REJECTED: Final[i64] = 9
+COPY_FATES: Final = ("acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable",
+                     "purged", "dead_lettered", "rejected")
+
+
+class Fifo(Generic[T]):
+    """A list with a moving head: appending and popping are an index and no allocation."""
+
+    def __init__(self) -> None:
+        self._items: list[T | None] = []
+        self._head: i64 = 0
+
+    def push(self, item: T) -> None:
+        self._items.append(item)
+
+    @property
+    def size(self) -> int:
+        return len(self._items) - int(self._head)
+
+    def peek(self) -> T | None:
+        return self._items[self._head] if self._head < len(self._items) else None
+
+    def pop(self) -> T:
+        items = self._items
+        head: i64 = self._head
+        item = items[head]
+        assert item is not None
+        items[head] = None
+        head += 1
+        if head >= SLACK and head * 2 >= len(items):
+            del items[:head]
+            head = 0
+        self._head = head
+        return item
+
+
+@mypyc_attr(acyclic=True, free_list_len=1)
+class Delivery:
+    """A message in a consumer's hands. `order` is its place in the queue, `attempts` how often it came back."""
+
+    __slots__ = ("attempts", "consumer", "message", "order")
+
+    def __init__(self, message: Message, consumer: Consumer, order: i64) -> None:
+        self.message = message
+        self.consumer = consumer
+        self.order: i64 = order
+        self.attempts: i64 = 0
+
+
+class Pool:
+    """Credit that several consumers share."""
+
+    def __init__(self, credit: i64) -> None:
+        self.credit: i64 = credit
+        self.consumers: list[Consumer] = []
+
+    def give_back(self) -> None:
+        """One of them is done with a message: now others may be ready."""
+        self.credit += 1
+        if self.credit == 1:
+            for consumer in self.consumers:
+                consumer.queue.stir()
+
+
+class Consumer:
+    """Where a queue delivers to; the front ends subclass it. `credit` is how many more it takes unsettled,
+    alone; `pool`, where there is one, together with others."""
+
+    def __init__(self, queue: Queue, outlet: Outlet, credit: i64, pool: Pool | None) -> None:
+        self.queue = queue
+        self.outlet = outlet
+        self.credit: i64 = credit
+        self.pool = pool
+
+    def deliver(self, message: Message, order: i64) -> None:
+        """Write the message out. Must not call the core, but to settle what needs no answer."""
+        raise NotImplementedError
+
+    def redeliver(self, delivery: Delivery) -> None:
+        """Write out a message that was in some consumer's hands before."""
+        raise NotImplementedError
+
+    def cancelled(self) -> None:
+        """The queue is gone."""
+
+
+class Queue(Destination):
+    """A queue without arguments. `LimitedQueue` has them, so that this one pays nothing for them.
+
+    Beyond `max_length` waiting messages the oldest are dropped.
+    """
+
+    def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
+        super().__init__(name)
+        self.vhost = vhost
+        self.agenda = agenda
+        self.store = store
+        self.durable = durable
+        #: As its owner said; an exclusive queue keeps nothing all the same, for it goes with its connection.
+        self.declared_durable = durable
+        #: The connection that alone may use it.
+        self.exclusive_to: object = None
+        self.auto_delete = False
+        #: Belongs to a session, not to those who declare queues.
+        self.private = False
+        self.max_length: i64 = ENDLESS
+        self.depth: i64 = 0
+        self.unacked: i64 = 0
+        self.acknowledged: i64 = 0
+        self.auto_acknowledged: i64 = 0
+        self.consumers: list[Consumer] = []
+        self._fates = [0] * len(COPY_FATES)
+        self._waiting: Fifo[Message] = Fifo()
+        self._returned: list[Delivery] = []
+        self._order: i64 = 0
+        self._turn: i64 = 0
+        self._stirred = False
+        self._drain = Drain(self)
+        self._alarm: i64 = 0
+        self._expiry: Expiry | None = None
+
+    # -- in
+
+    def put(self, message: Message) -> None:
+        """Hand over at once when nobody is ahead and a consumer is ready, else keep. Hot path."""
+        if self.depth == 0:
+            consumer = self._pick()
+            if consumer is not None:
+                self._order += 1
+                consumer.deliver(message, self._order)
+                return
+        self._waiting.push(message)
+        self.depth += 1
+        if message.expires > 0:
+            self._watch(message.expires)
+        if self.depth > self.max_length:
+            self.drop_head(OVER_LIMIT)
+
+    def requeue(self, delivery: Delivery) -> None:
+        """Take back what a consumer did not settle, to its old place."""
+        if self.dead:
+            self.forget(delivery.message)
+            return
+        self.unacked -= 1
+        delivery.attempts += 1
+        insort(self._returned, delivery, key=_newest_first)
+        self.depth += 1
+        expires: i64 = delivery.message.expires
+        if expires > 0:
+            self._watch(expires)
+        self.stir()
+
+    # -- out
+
+    def stir(self) -> None:
+        """Something may be deliverable: drain at the end of this turn."""
+        if self.depth > 0 and not self._stirred:
+            self._stirred = True
+            self.agenda.add(self._drain)
+
+    def drain(self) -> None:
+        """Deliver while something waits and a consumer is ready. Hot path."""
+        self._stirred = False
+        now: i64 = self.agenda.now
+        while self.depth > 0:
+            consumer = self._pick()
+            if consumer is None:
+                self._watch(self._head().expires)
+                return
+            self.depth -= 1
+            if self._returned:
+                delivery = self._returned.pop()
+                if 0 < delivery.message.expires <= now:
+                    self.discard(delivery.message, EXPIRED)
+                else:
+                    consumer.redeliver(delivery)
+                continue
+            message = self._waiting.pop()
+            self._order += 1
+            if 0 < message.expires <= now:
+                self.discard(message, EXPIRED)
+            else:
+                consumer.deliver(message, self._order)
+
+    def _pick(self) -> Consumer | None:
+        """The next ready consumer, taking turns."""
+        consumers = self.consumers
+        count: i64 = len(consumers)
+        turn: i64 = self._turn
+        left: i64 = count
+        while left > 0:
+            left -= 1
+            if turn >= count:
+                turn = 0
+            consumer = consumers[turn]
+            turn += 1
+            pool = consumer.pool
+            if consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open():
+                self._turn = turn
+                return consumer
+        return None
+
+    def take(self, consumer: Consumer) -> Delivery | None:
+        """The next message for one who asks instead of consuming."""
+        self.expire()
+        if self.depth == 0:
+            return None
+        self.depth -= 1
+        if self._returned:
+            delivery = self._returned.pop()
+            delivery.consumer = consumer
+            return delivery
+        self._order += 1
+        return Delivery(self._waiting.pop(), consumer, self._order)
+
+    # -- settled
+
+    def settle(self, message: Message) -> None:
+        """A consumer is done with the message. Hot path."""
+        if self.dead:
+            self.forget(message)
+            return
+        self.unacked -= 1
+        self.acknowledged += 1
+        if message.position > 0:
+            self.forget(message)
+        if self.depth > 0 and not self._stirred:
+            self.stir()
+
+    def consumed(self, message: Message) -> None:
+        """The message went to somebody who need not answer. Hot path."""
+        self.auto_acknowledged += 1
+        if message.position > 0:
+            self.forget(message)
+
+    def forget(self, message: Message) -> None:
+        """Tell the store that this queue needs the message no more."""
+        if self.durable and message.position > 0:
+            self.store.append(Settled(self.vhost, self.name, message.position), None)
+
+    def reject(self, message: Message) -> None:
+        """A consumer refused the message for good."""
+        if self.dead:
+            self.forget(message)
+            return
+        self.unacked -= 1
+        self.discard(message, REJECTED)
+        self.stir()
+
+    def discard(self, message: Message, fate: i64) -> None:
+        """The message leaves without having been consumed."""
+        self._fates[fate] += 1
+        self.forget(message)
+
+    def count(self, fate: i64) -> None:
+        """A copy that was meant for this queue ended before it came in."""
+        self._fates[fate] += 1
+
+    def fates(self) -> list[int]:
+        """How many copies ended how, in the order of COPY_FATES."""
+        fates = list(self._fates)
+        fates[ACKNOWLEDGED] += int(self.acknowledged)
+        fates[AUTO_ACKNOWLEDGED] += int(self.auto_acknowledged)
+        return fates
+
+    # -- who consumes, what is dropped
+
+    def subscribe(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self.stir()
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        if consumer in self.consumers:
+            self.consumers.remove(consumer)
+
+    def expire(self) -> None:
+        """Discard from the head what has expired. (Deeper down it waits for its turn.)"""
+        while self.depth > 0:
+            expires: i64 = self._head().expires
+            if expires == 0 or expires > self.agenda.now:
+                self._watch(expires)
+                return
+            self.drop_head(EXPIRED)
+
+    def alarmed(self) -> None:
+        """The time that `_watch` noted has come."""
+        self._alarm = 0
+        self.expire()
+
+    def _watch(self, expires: i64) -> None:
+        """See to it that `expire` is called at this time (0: no need), or before."""
+        if expires > 0 and (self._alarm == 0 or expires < self._alarm):
+            self._alarm = expires
+            if self._expiry is None:
+                self._expiry = Expiry(self)
+            self.agenda.at(expires, self._expiry)
+
+    def drop_head(self, fate: i64) -> None:
+        self.depth -= 1
+        if self._returned:
+            self.discard(self._returned.pop().message, fate)
+        else:
+            self._order += 1
+            self.discard(self._waiting.pop(), fate)
+
+    def purge(self) -> int:
+        """Discard what waits; returns how many. They are gone at once, their memory goes in slices."""
+        purged = int(self.depth)
+        if purged:
+            self._fates[PURGED] += purged
+            self.depth = 0
+            emptying = Emptying(self, self._waiting, self._returned)
+            self._waiting = Fifo()
+            self._returned = []
+            emptying.run()
+        return purged
+
+    def die(self) -> int:
+        """The queue is deleted: nothing comes in or back any more. Returns how many messages waited."""
+        purged = self.purge()
+        self.dead = True
+        if self._expiry is not None:
+            self._expiry.queue = None
+        self._fates[PURGED] += int(self.unacked)
+        self.unacked = 0
+        consumers, self.consumers = self.consumers, []
+        for consumer in consumers:
+            consumer.cancelled()
+        return purged
+
+    def _head(self) -> Message:
+        message = self._returned[-1].message if self._returned else self._waiting.peek()
+        assert message is not None
+        return message
+
+
+class Drain(Task):
+    """This queue was stirred."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+
+    def run(self) -> None:
+        self._queue.drain()
+
+
+class Emptying(Task):
+    """Lets go of purged messages, some a turn."""
+
+    def __init__(self, queue: Queue, waiting: Fifo[Message], returned: list[Delivery]) -> None:
+        self._queue = queue
+        self._waiting = waiting
+        self._returned = returned
+
+    def run(self) -> None:
+        left: i64 = SLICE
+        while left > 0 and self._returned:
+            self._queue.forget(self._returned.pop().message)
+            left -= 1
+        while left > 0 and self._waiting.size > 0:
+            self._queue.forget(self._waiting.pop())
+            left -= 1
+        if left == 0:
+            self._queue.agenda.later(self)
+
+
+class Expiry(Task):
+    """A message at the head of this queue may have expired. A queue that is gone is not kept by its alarms."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue: Queue | None = queue
+
+    def run(self) -> None:
+        if self.queue is not None:
+            self.queue.alarmed()
+
+
+def _newest_first(delivery: Delivery) -> int:
+    return -int(delivery.order)

@@ -1,0 +1,131 @@
+"""Retained messages: the last one of every topic, for those who subscribe later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, Task
+from broker.message import Message
+from broker.store.contract import RetainedSet, Store, Ticket
+from matching.grammar import DEFAULT, Grammar, swap
+from matching.topics import TopicIndex
+
+#: Retained messages that one subscription is sent in one turn.
+SLICE: int = 500
+
+
+class Held:
+    """A retained message, and when it came: a subscription gets what was there before it."""
+
+    __slots__ = ("message", "serial", "size")
+
+    def __init__(self, message: Message, serial: int, size: int) -> None:
+        self.message = message
+        self.serial = serial
+        self.size = size
+
+
+class Receiver:
+    """The role of one who subscribes."""
+
+    def receive_retained(self, message: Message) -> bool:
+        """Take one; False when no more are wanted."""
+        raise NotImplementedError
+
+
+class Retained:
+    """Topics of one virtual host with their last message. Bounded in messages and octets."""
+
+    def __init__(self, vhost: str, agenda: Agenda, store: Store, most: int, octets: int) -> None:
+        self.octets = 0
+        #: Messages that were not retained because the bounds were reached.
+        self.refused = 0
+        self._vhost = vhost
+        self._agenda = agenda
+        self._store = store
+        self._most = most
+        self._most_octets = octets
+        self._serial = 0
+        self._topics: dict[Grammar, TopicIndex[Held]] = {}
+        self._held: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, key: str) -> Message | None:
+        """The retained message of a routing key."""
+        held = self._held.get(key)
+        return None if held is None else held.message
+
+    def keep(self, message: Message, ticket: Ticket | None) -> bool:
+        """Remember the last message of its topic; an empty body forgets it. False when there is no room."""
+        key = message.address.key
+        known = self._held.get(key)
+        body = message.body
+        if not body:
+            if known is not None:
+                self._remove(key, known)
+                self._store.append(RetainedSet(self._vhost, key, None), ticket)
+            return True
+        size = len(body) + len(key)
+        octets = self.octets + size - (0 if known is None else known.size)
+        if octets > self._most_octets or known is None and len(self._held) >= self._most:
+            self.refused += 1
+            return False
+        self._serial += 1
+        held = Held(message.copy(message.assurance, True), self._serial, size)
+        self.octets = octets
+        self._held[key] = held
+        for grammar, index in self._topics.items():
+            index.put(_topic(key, grammar), held)
+        self._store.append(RetainedSet(self._vhost, key, held.message), ticket)
+        return True
+
+    def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver, at_once: bool) -> None:
+        """Give the receiver what the pattern matches in slices: the first one at once, or all in later turns."""
+        if self._held:
+            sending = Sending(self._agenda, self._matching(pattern, grammar), self._serial, receiver)
+            if at_once:
+                sending.run()
+            else:
+                self._agenda.later(sending)
+
+    def _matching(self, pattern: str, grammar: Grammar) -> Iterator[Held]:
+        index = self._topics.get(grammar)
+        if index is None:
+            index = self._topics[grammar] = TopicIndex(grammar)
+            for key, held in self._held.items():
+                index.put(_topic(key, grammar), held)
+        return index.walk(pattern)
+
+    def _remove(self, key: str, held: Held) -> None:
+        self.octets -= held.size
+        del self._held[key]
+        for grammar, index in self._topics.items():
+            index.remove(_topic(key, grammar))
+
+
+class Sending(Task):
+    """Retained messages on their way to a new subscription."""
+
+    def __init__(self, agenda: Agenda, found: Iterator[Held], serial: int, receiver: Receiver) -> None:
+        self._agenda = agenda
+        self._found = found
+        self._serial = serial
+        self._receiver = receiver
+
+    def run(self) -> None:
+        left: i64 = SLICE
+        for held in self._found:
+            if held.serial <= self._serial and not self._receiver.receive_retained(held.message):
+                return
+            left -= 1
+            if left == 0:
+                self._agenda.later(self)
+                return
+
+
+def _topic(key: str, grammar: Grammar) -> str:
+    return key if grammar is DEFAULT else swap(key)

@@ -1,0 +1,172 @@
+"""The Route and its Plan: everything that can be known about a publication before it comes.
+
+    octets off the wire --dict--> Route --+-- address     the names, which messages keep
+                                          +-- count       publications, added to the fates when the plan changes
+                                          +-- plan --+-- attention   what a message must not carry to stay on the fast path
+          (shared by all routes                      +-- queues      every publication goes here
+           to the same set)                          +-- relay       ... and to these listeners, when sent at most once
+                                                     +-- kept        queues and inboxes, when sent at least once
+                                                     +-- kept_relay  ... and to the listeners that asked for at most once
+                                                     +-- refusal, fate, durable, limited, lowered, by_headers: for the careful path
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.destination import Destination
+from broker.errors import AccessRefused, BrokerError
+from broker.limits import LimitedQueue
+from broker.message import (
+    ALWAYS,
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXPIRATION,
+    LISTENERS,
+    NOWHERE,
+    PERSISTENCE,
+    USER_ID,
+    Address,
+    Message,
+)
+from broker.outlet import Outlet
+from broker.queue import DROPPED, OFFLINE, Queue
+
+#: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues count.
+ROUTED: Final[i64] = 0
+UNROUTABLE: Final[i64] = 1
+REFUSED: Final[i64] = 2
+DENIED: Final[i64] = 3
+TOO_LARGE: Final[i64] = 4
+LOOPED: Final[i64] = 5
+FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped")
+
+
+class Listener(Destination):
+    """A destination with two doors: an inbox for what must arrive, and its connection, while there is
+    one, for what need not. Listeners of one `dialect` read the same octets."""
+
+    def __init__(self, name: str, inbox: Queue, dialect: object) -> None:
+        super().__init__(name)
+        self.inbox = inbox
+        self.dialect = dialect
+        self.outlet: Outlet | None = None
+        #: Copies sent at most once: written, kept from a reader too slow, and meant for one who was away.
+        self.relayed: i64 = 0
+        self.dropped: i64 = 0
+        self.missed: i64 = 0
+
+    def hears(self, topic: bytes) -> bool:
+        """Whether this can be said to the listener at all."""
+        raise NotImplementedError
+
+    def offer(self, message: Message) -> None:
+        """Write the message out if that is possible now; else count it as dropped or missed."""
+        raise NotImplementedError
+
+    def fates(self) -> list[int]:
+        """How many copies ended how, in the order of COPY_FATES; those of the inbox among them."""
+        fates = self.inbox.fates()
+        fates[1] += int(self.relayed)
+        fates[DROPPED] += int(self.dropped)
+        fates[OFFLINE] += int(self.missed)
+        return fates
+
+
+class Relay:
+    """A set of listeners that get the same octets. One object per Plan, so that a run of packets to the
+    same set is recognised by identity."""
+
+    def __init__(self, targets: list[Listener]) -> None:
+        self.targets = targets
+
+    def send(self, packets: bytes, count: i64) -> None:
+        """Relay `count` encoded packets; a reader that is too slow loses them. Hot path."""
+        for target in self.targets:
+            outlet = target.outlet
+            if outlet is None:
+                target.missed += count
+                continue
+            if outlet.paused:
+                target.dropped += count
+                continue
+            target.relayed += count
+            outlet.out.write(packets)
+            if not outlet.dirty:
+                outlet.touch()
+
+    def offer(self, message: Message) -> None:
+        for target in self.targets:
+            target.offer(message)
+
+
+#: Listeners of no message.
+NOBODY: Final = Relay([])
+
+
+class Plan:
+    """What a set of destinations means for a publication. Interned: routes to the same set share it.
+
+    When a binding changes, plans become `stale`, not routes: there are few plans and many routes. A
+    stale plan asks for care always, and the careful path renews the route, so a hot loop need not know.
+
+    `copies` is how many copies each publication makes, `unrepresentable` how many of them somebody
+    cannot be told under this name.
+    """
+
+    def __init__(self, targets: list[tuple[Queue | Listener, int]], unrepresentable: int, by_headers: bool) -> None:
+        listeners = [(target, assurance) for target, assurance in targets if isinstance(target, Listener)]
+        self.queues = [target for target, _ in targets if isinstance(target, Queue)]
+        self.kept = self.queues + [listener.inbox for listener, assurance in listeners if assurance > AT_MOST_ONCE]
+        self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
+        self.relay = _relay([listener for listener, _ in listeners])
+        self.kept_relay = _relay([listener for listener, assurance in listeners if assurance == AT_MOST_ONCE])
+        self.durable = [queue.name for queue in self.kept if queue.durable]
+        self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.limits.reject_publish]
+        self.by_headers = by_headers
+        self.stale = False
+        self.refusal: BrokerError | None = None
+        self.fate: i64 = ROUTED if targets else UNROUTABLE
+        self.copies: i64 = len(targets) + unrepresentable
+        self.unrepresentable: i64 = unrepresentable
+        self.weight: i64 = 1 + len(targets)
+        self.attention: i64 = EXPIRATION | USER_ID
+        if by_headers or self.limited:
+            self.attention |= ALWAYS
+        if listeners:
+            self.attention |= LISTENERS
+        if self.durable:
+            self.attention |= PERSISTENCE
+        if not targets:
+            self.attention |= NOWHERE
+
+    def retire(self) -> None:
+        """Bindings changed: let go of the destinations. What was counted still has its fate."""
+        self.stale = True
+        self.attention = ALWAYS
+        self.queues, self.kept, self.lowered, self.limited, self.durable = [], [], [], [], []
+        self.relay = self.kept_relay = NOBODY
+
+
+def refused(refusal: BrokerError) -> Plan:
+    """The plan of those who may not, or of what is not there."""
+    plan = Plan([], 0, False)
+    plan.refusal = refusal
+    plan.fate = DENIED if isinstance(refusal, AccessRefused) else REFUSED
+    plan.attention = ALWAYS
+    return plan
+
+
+class Route(Address):
+    """What an (identity, exchange, routing key) resolves to; counts the publications that followed it."""
+
+    def __init__(self, exchange: str, key: str, plan: Plan) -> None:
+        super().__init__(exchange, key)
+        self.plan = plan
+        self.count: i64 = 0
+
+
+def _relay(listeners: list[Listener]) -> Relay:
+    return Relay(listeners) if listeners else NOBODY

@@ -1,0 +1,1 @@
+"""Durability, as the core sees it. Reading order: contract, state, memory."""

@@ -1,0 +1,153 @@
+"""The store's contract: one order, one position, tickets for those who must wait.
+
+    append(entry, ticket) --> position           applied at once, written with the batch
+    take() --> Batch --> Batch.write()           the only step that may be slow: the server may run it in a thread
+    written(batch) --> Ticket --> Waiter         those whose appends are all durable speak now
+
+A ticket counts appends, it does not compare positions: one day a publication may touch several logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mypy_extensions import i64, mypyc_attr
+
+from broker.message import Message
+
+
+class Waiter:
+    """Somebody who may speak only after the store is durable."""
+
+    def settled(self) -> None:
+        """Tickets of yours are settled."""
+        raise NotImplementedError
+
+
+@mypyc_attr(acyclic=True)
+class Ticket:
+    """Counts appends that are not durable yet, for one waiter."""
+
+    __slots__ = ("outstanding", "waiter")
+
+    def __init__(self, waiter: Waiter) -> None:
+        self.waiter = waiter
+        self.outstanding: i64 = 0
+
+
+class Entry:
+    """A change of durable state, decided: it holds no clock, no chance and no question."""
+
+
+class Kept(Entry):
+    """A persistent message, once, with the queues that hold it."""
+
+    def __init__(self, vhost: str, message: Message, queues: list[str]) -> None:
+        self.vhost = vhost
+        self.message = message
+        self.queues = queues
+
+
+class Settled(Entry):
+    """A queue needs the message at a position no more."""
+
+    def __init__(self, vhost: str, queue: str, position: i64) -> None:
+        self.vhost = vhost
+        self.queue = queue
+        self.position: i64 = position
+
+
+class Defined(Entry):
+    """An exchange, queue, binding, session or subscription is declared. `name` is unique within its kind and vhost."""
+
+    def __init__(self, vhost: str, kind: str, name: str, definition: dict[str, object]) -> None:
+        self.vhost = vhost
+        self.kind = kind
+        self.name = name
+        self.definition = definition
+
+
+class Undefined(Entry):
+    """... and is gone."""
+
+    def __init__(self, vhost: str, kind: str, name: str) -> None:
+        self.vhost = vhost
+        self.kind = kind
+        self.name = name
+
+
+class RetainedSet(Entry):
+    """The last message of a topic; None when it is forgotten."""
+
+    def __init__(self, vhost: str, key: str, message: Message | None) -> None:
+        self.vhost = vhost
+        self.key = key
+        self.message = message
+
+
+class Batch:
+    """What was appended between two calls of `take`, and who waits for it."""
+
+    def __init__(self, tickets: list[Ticket]) -> None:
+        self.tickets = tickets
+
+    def write(self) -> None:
+        """Make the batch durable. May block; touches nothing but the batch and file descriptors."""
+        raise NotImplementedError
+
+
+def _nobody() -> None:
+    """Asks nobody: tests take and write themselves."""
+
+
+class Store:
+    """Appends in call order. Called from the core, synchronously, on one thread."""
+
+    def __init__(self) -> None:
+        self.position: i64 = 0
+        #: Called once when the first entry of a batch comes: somebody should `take` it.
+        self.wanted: Callable[[], None] = _nobody
+        self._tickets: list[Ticket] = []
+        self._asked = False
+
+    def append(self, entry: Entry, ticket: Ticket | None) -> i64:
+        """Give the entry its position (> 0, growing), apply it, and let the ticket wait for it. Returns the position."""
+        self.position += 1
+        self.apply(self.position, entry)
+        if ticket is not None:
+            ticket.outstanding += 1
+            self._tickets.append(ticket)
+        if not self._asked:
+            self._asked = True
+            self.wanted()
+        return self.position
+
+    def apply(self, position: i64, entry: Entry) -> None:
+        """Change the durable state: the only way, also in recovery."""
+        raise NotImplementedError
+
+    def take(self) -> Batch:
+        """What was appended since the last call."""
+        self._asked = False
+        tickets, self._tickets = self._tickets, []
+        return self.batch(tickets)
+
+    def batch(self, tickets: list[Ticket]) -> Batch:
+        """The batch that these tickets wait for."""
+        raise NotImplementedError
+
+    def written(self, batch: Batch) -> None:
+        """The batch is durable: settle its tickets, then tell every waiter once."""
+        ready: dict[Waiter, None] = {}
+        for ticket in batch.tickets:
+            ticket.outstanding -= 1
+            if ticket.outstanding == 0:
+                ready[ticket.waiter] = None
+        for waiter in ready:
+            waiter.settled()
+
+    def sync(self) -> None:
+        """Take, write and settle at once: for stores that need not wait, and for tests."""
+        batch = self.take()
+        batch.write()
+        self.written(batch)

@@ -1,0 +1,29 @@
+"""The store that forgets everything when the process ends. It keeps the contract, so confirms wait as they will."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.store.contract import Batch, Entry, Store, Ticket
+from broker.store.state import State
+
+
+class MemoryBatch(Batch):
+    """Durable as soon as it is written, which is nothing."""
+
+    def write(self) -> None:
+        """Nothing to do: memory is where it is."""
+
+
+class MemoryStore(Store):
+    """Keeps the durable state of this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = State()
+
+    def apply(self, position: i64, entry: Entry) -> None:
+        self.state.apply(position, entry)
+
+    def batch(self, tickets: list[Ticket]) -> Batch:
+        return MemoryBatch(tickets)

@@ -1,0 +1,367 @@
+"""The virtual host: names, declarations, bindings, and publishing with care."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, Task
+from broker.binding import Binding
+from broker.bounds import Bounds
+from broker.census import Census
+from broker.destination import Destination
+from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked, Typed, inequivalent
+from broker.exchange import TYPES, Exchange, TopicExchange
+from broker.exchange.base import Options
+from broker.exchange.headers import check as check_headers
+from broker.exchange.topic import topic_exchange
+from broker.gate import Gate, Gates, sum_into
+from broker.letters import DeadLetter, Publisher, Will
+from broker.limits import LimitedQueue, Limits
+from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
+from broker.planner import NAME_OCTETS, Planner
+from broker.queue import COPY_FATES, Queue
+from broker.retained import Retained
+from broker.route import REFUSED, Listener, Route
+from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
+
+#: Bindings of a deleted destination that are removed in one turn.
+SLICE: Final = 500
+
+_PREDECLARED: Final = (("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
+                       ("amq.headers", "headers"), ("amq.match", "headers"))
+
+
+class VirtualHost(Publisher):
+    """The core's front door. Raises kinds of BrokerError."""
+
+    def __init__(self, name: str, agenda: Agenda, store: Store, bounds: Bounds) -> None:
+        self.name = name
+        self.agenda = agenda
+        self.store = store
+        self.bounds = bounds
+        self.exchanges: dict[str, Exchange] = {}
+        self.queues: dict[str, Queue] = {}
+        #: Queues that belong to sessions, by the names under which operators see them.
+        self.inboxes: dict[str, Queue] = {}
+        self.listeners: dict[Listener, None] = {}
+        self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
+        self._planner = Planner(name, self.exchanges, self.queues, bounds)
+        self.gates = Gates(self._planner, bounds)
+        #: Why messages became dead letters, and how many.
+        self.dead_letters: dict[str, int] = {}
+        self.queues_declared = 0
+        self.queues_created = 0
+        self.queues_deleted = 0
+        #: What deleted queues and sessions have counted.
+        self._copy_fates = [0] * len(COPY_FATES)
+        self._relayed = 0
+        for exchange, kind in _PREDECLARED:
+            self.exchanges[exchange] = self._new_exchange(exchange, kind, Options(durable=True))
+
+    # -- counts
+
+    @property
+    def internal(self) -> Gate:
+        """The way in of what comes from the core itself."""
+        return self.gates.internal
+
+    @property
+    def plans(self) -> int:
+        """Sets of destinations that are known."""
+        return len(self._planner)
+
+    def census(self) -> Census:
+        """A count of what is held here, and of how copies ended."""
+        return Census(list(self.queues.values()), list(self.listeners), self._copy_fates, self._relayed,
+                      sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
+
+    # -- names
+
+    def exchange(self, name: str) -> Exchange:
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{self.name}'")
+        return exchange
+
+    def queue(self, name: str, owner: object = None) -> Queue:
+        """The queue of that name, if this connection may touch it."""
+        queue = self.queues.get(name)
+        if queue is None:
+            if name in self.inboxes:
+                raise ResourceLocked(f"queue '{name}' in vhost '{self.name}' belongs to a session")
+            raise NotFound(f"no queue '{name}' in vhost '{self.name}'")
+        if queue.exclusive_to is not None and queue.exclusive_to is not owner:
+            raise ResourceLocked(
+                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be originally "
+                "declared on another connection or the exclusive property value does not match that of the original declaration.")
+        return queue
+
+    # -- exchanges
+
+    def declare_exchange(self, name: str, kind: str, options: Options, ticket: Ticket | None = None) -> Exchange:
+        """Find or make an exchange. Raises PreconditionFailed when it differs."""
+        known = self.exchanges.get(name)
+        if known is not None:
+            thing = f"exchange '{name}'"
+            current = known.options
+            if known.kind != kind:
+                raise inequivalent("type", thing, self.name, kind, known.kind)
+            for field, received, is_ in (("durable", options.durable, current.durable),
+                                         ("auto_delete", options.auto_delete, current.auto_delete),
+                                         ("internal", options.internal, current.internal)):
+                if received != is_:
+                    raise inequivalent(field, thing, self.name, received, is_)
+            for argument in ("alternate-exchange", "x-matcher"):
+                if options.arguments.get(argument) != current.arguments.get(argument):
+                    raise inequivalent(argument, thing, self.name, Typed(options.arguments.get(argument)),
+                                       Typed(current.arguments.get(argument)))
+            return known
+        if len(self.exchanges) >= self.bounds.exchanges:
+            raise NotAllowed(f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges")
+        exchange = self.exchanges[name] = self._new_exchange(name, kind, options)
+        if options.durable:
+            self.store.append(Defined(self.name, "exchange", name, {
+                "type": kind, "auto_delete": options.auto_delete, "internal": options.internal,
+                "arguments": dict(options.arguments)}), ticket)
+        self.changed()
+        return exchange
+
+    def _new_exchange(self, name: str, kind: str, options: Options) -> Exchange:
+        if "alternate-exchange" in options.arguments and options.alternate is None:
+            raise PreconditionFailed(f"invalid arg 'alternate-exchange' for exchange '{name}' in vhost '{self.name}': not a text")
+        if kind == TopicExchange.kind:
+            return topic_exchange(name, options, self.bounds.matcher, self.bounds.matchers)
+        made = TYPES.get(kind)
+        if made is None:
+            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {', '.join(sorted(TYPES))}")
+        return made(name, options)
+
+    def delete_exchange(self, name: str, if_unused: bool = False, ticket: Ticket | None = None) -> None:
+        """Delete an exchange; one that is not there is deleted already."""
+        exchange = self.exchanges.get(name)
+        if exchange is None:
+            return
+        if if_unused and exchange.bindings:
+            raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
+        del self.exchanges[name]
+        exchange.dead = True
+        if exchange.options.durable:
+            for binding in exchange:
+                self._undefine_binding(exchange, binding, ticket)
+            self.store.append(Undefined(self.name, "exchange", name), ticket)
+        self._forget(exchange)
+
+    # -- queues
+
+    def declare_queue(self, name: str, durable: bool = False, arguments: Mapping[str, object] | None = None, owner: object = None,
+                      exclusive: bool = False, auto_delete: bool = False, ticket: Ticket | None = None) -> Queue:
+        """Find or make a queue. Raises PreconditionFailed when it differs, ResourceLocked when it is another's."""
+        self.queues_declared += 1
+        limits = Limits(name, self.name, arguments or {})
+        if name in self.queues or name in self.inboxes:
+            known = self.queue(name, owner)
+            self._check_queue(known, durable, exclusive, auto_delete, limits)
+            return known
+        if len(self.queues) >= self.bounds.queues:
+            raise NotAllowed(f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues")
+        durable_here = durable and not exclusive
+        queue: Queue
+        if limits.idle:
+            queue = Queue(self.name, name, self.agenda, self.store, durable_here)
+        else:
+            queue = LimitedQueue(self.name, name, self.agenda, self.store, durable_here, limits, self._bury)
+        queue.declared_durable = durable
+        queue.exclusive_to = owner if exclusive else None
+        queue.auto_delete = auto_delete
+        self.queues[name] = queue
+        self.queues_created += 1
+        if durable_here:
+            self.store.append(Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": limits.given}), ticket)
+        self.changed()
+        return queue
+
+    def _check_queue(self, known: Queue, durable: bool, exclusive: bool, auto_delete: bool, limits: Limits) -> None:
+        thing = f"queue '{known.name}'"
+        if exclusive != (known.exclusive_to is not None):
+            raise ResourceLocked(
+                f"cannot obtain exclusive access to locked queue '{known.name}' in vhost '{self.name}'. It could be originally "
+                "declared on another connection or the exclusive property value does not match that of the original declaration.")
+        if known.declared_durable != durable:
+            raise inequivalent("durable", thing, self.name, durable, known.declared_durable)
+        if known.auto_delete != auto_delete:
+            raise inequivalent("auto_delete", thing, self.name, auto_delete, known.auto_delete)
+        current = known.limits.given if isinstance(known, LimitedQueue) else {}
+        for argument in sorted(limits.given.keys() | current.keys()):
+            if limits.given.get(argument) != current.get(argument):
+                raise inequivalent(argument, thing, self.name, Typed(limits.given.get(argument)), Typed(current.get(argument)))
+
+    def delete_queue(self, queue: Queue, if_unused: bool = False, if_empty: bool = False, ticket: Ticket | None = None) -> int:
+        """Delete a queue; returns how many messages went with it."""
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' in use")
+        if if_empty and queue.depth > 0:
+            raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' not empty")
+        del self.queues[queue.name]
+        self.queues_deleted += 1
+        purged = queue.die()
+        sum_into(self._copy_fates, queue.fates())
+        if queue.durable:
+            self.store.append(Undefined(self.name, "queue", queue.name), ticket)
+        octets = queue.name.encode()
+        address = bytes([0, len(octets)]) + octets if len(octets) <= NAME_OCTETS else b""
+        self.gates.forget(address)
+        self._forget(queue)
+        return purged
+
+    def new_inbox(self, name: str, durable: bool, max_length: int) -> Queue:
+        """A queue that belongs to a session. It keeps its newest messages when it is full."""
+        inbox = self.inboxes[name] = Queue(self.name, name, self.agenda, self.store, durable)
+        inbox.private = True
+        inbox.max_length = max_length
+        return inbox
+
+    def welcome(self, listener: Listener) -> None:
+        """Count with this listener from now on."""
+        self.listeners[listener] = None
+
+    def delete_listener(self, listener: Listener) -> None:
+        """The session is over, and what waits for it."""
+        inbox = listener.inbox
+        inbox.die()
+        self.inboxes.pop(inbox.name, None)
+        self.listeners.pop(listener, None)
+        sum_into(self._copy_fates, listener.fates())
+        self._relayed += int(listener.relayed)
+        listener.dead = True
+        self._forget(listener)
+
+    # -- bindings
+
+    def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
+        """Add a binding, or replace an equal one. Raises NotFound."""
+        exchange = self.exchange(source)
+        if exchange.by_headers:
+            check_headers(binding.arguments)
+        if exchange.bind(binding) and _lasting(exchange, binding):
+            self.store.append(Defined(self.name, "binding", _binding_name(exchange, binding), {
+                "assurance": int(binding.assurance), "grammar": binding.grammar.name, "arguments": dict(binding.arguments)}), ticket)
+        self.changed()
+
+    def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
+        """Remove the binding equal to this one; what is not there is removed already."""
+        exchange = self.exchanges.get(source)
+        known = None if exchange is None else exchange.unbind(binding.destination, binding.identity)
+        if exchange is not None and known is not None:
+            self._undefine_binding(exchange, known, ticket)
+            self.changed()
+            self._unbound(exchange)
+
+    def _undefine_binding(self, exchange: Exchange, binding: Binding, ticket: Ticket | None) -> None:
+        if _lasting(exchange, binding):
+            self.store.append(Undefined(self.name, "binding", _binding_name(exchange, binding)), ticket)
+
+    def _unbound(self, exchange: Exchange) -> None:
+        """An auto-delete exchange goes with its last binding."""
+        if exchange.options.auto_delete and not exchange.bindings and not exchange.dead:
+            self.delete_exchange(exchange.name)
+
+    def _forget(self, destination: Destination) -> None:
+        """A destination is gone: no plan may lead there, and its bindings follow."""
+        self.changed()
+        for exchange in [exchange for exchange in self.exchanges.values() if destination in exchange.bindings]:
+            Unbinding(self, exchange, destination).run()
+
+    def unbind_slice(self, exchange: Exchange, destination: Destination) -> bool:
+        """Remove some bindings of a destination that is gone; whether there may be more."""
+        removed = exchange.unbind_some(destination, SLICE)
+        for binding in removed:
+            self._undefine_binding(exchange, binding, None)
+        self._unbound(exchange)
+        return len(removed) == SLICE
+
+    def changed(self) -> None:
+        """Every plan may be wrong now."""
+        self._planner.retire()
+
+    # -- publishing with care
+
+    def route(self, gate: Gate, exchange: str, key: str) -> Route:
+        """A route for once, fresh, not kept: for what comes from the core itself."""
+        return Route(exchange, key, self._planner.plan(gate.identity, exchange, key))
+
+    def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
+        """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
+
+        The ticket waits for what must be durable before the publisher hears a confirm. A message that
+        travels with assurance and has a durable destination has a `position` afterwards.
+        """
+        if route.plan.stale:
+            gate.renew(route)
+        plan = route.plan
+        if plan.refusal is not None:
+            gate.count(plan, 1)
+            raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
+        if plan.by_headers:
+            headers = message.properties.get("headers")
+            plan = self._planner.walk(self.exchange(route.exchange), route, headers if isinstance(headers, dict) else {})
+        refusing = [queue for queue in plan.limited if not queue.accepts()]
+        for full in refusing:
+            full.refuse(message)
+        if message.assurance > AT_MOST_ONCE and plan.durable:
+            queues = [name for name in plan.durable if all(name != full.name for full in refusing)] if refusing else plan.durable
+            if queues:
+                message.position = self.store.append(Kept(self.name, message, queues), ticket)
+        for queue in plan.queues if message.assurance == AT_MOST_ONCE else plan.kept:
+            if queue in refusing:
+                continue
+            if message.assurance == EXACTLY_ONCE and queue in plan.lowered:
+                queue.put(message.copy(AT_LEAST_ONCE, False))
+            else:
+                queue.put(message)
+        (plan.relay if message.assurance == AT_MOST_ONCE else plan.kept_relay).offer(message)
+        if refusing:
+            gate.count_fate(REFUSED)
+            gate.count_copies(plan.copies, plan.unrepresentable)
+            return REFUSED
+        gate.count(plan, 1)
+        return plan.fate
+
+    def retain(self, message: Message, ticket: Ticket | None) -> None:
+        """Remember the message for those who subscribe later."""
+        self.retained.keep(message, ticket)
+
+    def publish_will(self, gate: Gate, will: Message) -> None:
+        """Publish somebody's last message, at the end of this turn."""
+        self.agenda.add(Will(self, gate, will))
+
+    def _bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+        self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
+        self.agenda.add(DeadLetter(self, queue, message, reason))
+
+
+class Unbinding(Task):
+    """Bindings of a destination that is gone leave in slices."""
+
+    def __init__(self, vhost: VirtualHost, exchange: Exchange, destination: Destination) -> None:
+        self._vhost = vhost
+        self._exchange = exchange
+        self._destination = destination
+
+    def run(self) -> None:
+        if self._vhost.unbind_slice(self._exchange, self._destination):
+            self._vhost.agenda.later(self)
+
+
+def _lasting(exchange: Exchange, binding: Binding) -> bool:
+    """Whether a binding survives a restart: both of its ends do."""
+    target = binding.destination
+    durable = target.durable if isinstance(target, Queue) else (
+        target.inbox.durable if isinstance(target, Listener) else isinstance(target, Exchange) and target.options.durable)
+    return exchange.options.durable and durable
+
+
+def _binding_name(exchange: Exchange, binding: Binding) -> str:
+    return f"{exchange.name}\0{type(binding.destination).__name__}\0{binding.destination.name}\0{binding.identity}"

@@ -1,0 +1,307 @@
+"""A channel: publishing with care, delivery tags, consumers, and what is left when it ends."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pamqp.base
+import pamqp.commands as spec
+from mypy_extensions import i64
+
+from broker.errors import BrokerError
+from broker.gate import Gate
+from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, USER_ID, Message
+from broker.outlet import LARGE
+from broker.queue import Delivery, Pool, Queue
+from broker.route import REFUSED, TOO_LARGE, UNROUTABLE, Route
+from broker.store.contract import Ticket
+from broker.vhost import VirtualHost
+from protocols.amqp.confirms import Confirms
+from protocols.amqp.consumer import AmqpConsumer, Owner, put_back, refuse, settle
+from protocols.amqp.contents import FIXED_HEADER, content_for, frames_of, persistent, property_flags, short_property
+from protocols.amqp.errors import AmqpError, from_broker
+from protocols.amqp.frames import BODY, HEADER, encode, got, returned
+from protocols.amqp.client import Client
+from protocols.tally import Tally
+from protocols.window import Window
+
+MANDATORY: Final[i64] = 1
+IMMEDIATE: Final[i64] = 2
+#: Milliseconds of the longest expiration.
+EXPIRATION_MAX: Final = 1 << 50
+
+
+class Assembly:
+    """A content that comes frame by frame."""
+
+    def __init__(self, address: bytes, flags: i64) -> None:
+        self.address = address
+        self.flags: i64 = flags
+        #: Octets of the body that are still to come; -1 before the header.
+        self.left: i64 = -1
+        #: Octets of the body.
+        self.size: i64 = 0
+        self._content = bytearray()
+
+    def add(self, kind: i64, frame: bytes) -> bool:
+        """Take a frame; whether the content is complete now. Raises AmqpError."""
+        if kind != (HEADER if self.left < 0 else BODY):
+            raise AmqpError(505, "expected content header or body")
+        if kind == HEADER:
+            if len(frame) < FIXED_HEADER + 8:
+                raise AmqpError(502, "short content header")
+            if frame[7:9] != b"\x00\x3c":
+                raise AmqpError(505, "content header of another class than basic")
+            self.size = self.left = int.from_bytes(frame[11:19], "big", signed=True)
+            if self.left < 0:
+                raise AmqpError(501, "negative body size")
+        else:
+            self.left -= len(frame) - 8
+            if self.left < 0:
+                raise AmqpError(501, "body longer than declared")
+            if len(frame) == 8:
+                return False  # An empty body frame says nothing.
+        self._content += frame
+        return self.left == 0
+
+    @property
+    def content(self) -> bytes:
+        return bytes(self._content)
+
+
+class Channel(Owner):
+    """One channel of one connection."""
+
+    def __init__(self, vhost: VirtualHost, gate: Gate, connection: Client, number: i64, frame_max: i64, cancel_notify: bool) -> None:
+        self.vhost = vhost
+        self.gate = gate
+        self.connection = connection
+        self.tally: Tally = connection.front.tally
+        self.number: i64 = number
+        self.frames = frames_of(number, frame_max)
+        self.unacked = Window()
+        self.consumers: dict[str, AmqpConsumer] = {}
+        self.prefetch: i64 = 0
+        self.pool: Pool | None = None
+        self.last_queue = ""
+        self.assembly: Assembly | None = None
+        self.confirms: Confirms | None = None
+        self._cancel_notify = cancel_notify
+        #: What this method appends to the store, and its answer waits for.
+        self.ticket: Ticket = connection.ticket()
+        self.tally.channels_opened += 1
+
+    def send(self, method: pamqp.base.Frame) -> None:
+        self.connection.out.write(encode(self.number, method))
+        self.connection.touch()
+
+    def reply(self, method: pamqp.base.Frame) -> None:
+        """The answer to a method, once the store has what the method changed."""
+        self.connection.answer_when_settled(self.ticket, encode(self.number, method))
+
+    # -- publishing
+
+    def publish(self, address: bytes, flags: i64, content: bytes) -> i64:
+        """Publish what the hot loop left to us: any flag, any property, any route. Returns its weight. Raises AmqpError."""
+        if flags & IMMEDIATE:
+            raise AmqpError(540, "immediate=true")
+        route = self.route(address)
+        message = Message(route, content, self.frames, AT_MOST_ONCE)
+        if persistent(content, 0):
+            message.assurance = AT_LEAST_ONCE
+        carried = property_flags(content, 0)
+        if carried & (EXPIRATION | USER_ID):
+            self._read_properties(message, carried)
+        self.gate.received += 1
+        confirms = self.confirms
+        ticket = Ticket(confirms) if confirms is not None and message.assurance else None
+        try:
+            fate = self.vhost.publish(self.gate, route, message, ticket)
+        except BrokerError as error:
+            raise from_broker(error) from error
+        if fate == UNROUTABLE and flags & MANDATORY:
+            self.tally.returned += 1
+            self.connection.out.write(returned(self.number, route.octets))
+            self.write_content(content)
+        if confirms is not None:
+            self.tally.received_confirm += 1
+            confirms.add(ticket, fate == REFUSED)
+        return route.plan.weight
+
+    def route(self, address: bytes) -> Route:
+        """The route for an exchange and a key as they stand in basic.publish. Raises AmqpError."""
+        route = self.gate.routes.get(address)
+        if route is not None:
+            return route
+        size = address[0]
+        if len(address) < size + 2 or len(address) != size + 2 + address[1 + size]:
+            raise AmqpError(502, "exchange or routing key")
+        try:
+            exchange = address[1:1 + size].decode()
+        except UnicodeDecodeError as error:
+            raise AmqpError(502, "exchange is not UTF-8") from error
+        return self.gate.resolve(address, exchange, address[2 + size:].decode("utf-8", "surrogateescape"))
+
+    def too_large(self, size: i64) -> AmqpError:
+        """The refusal of a body above the limit. The publication counts."""
+        self._count(TOO_LARGE)
+        return AmqpError(406, f"message size {size} is larger than configured max size {self.vhost.bounds.message}")
+
+    def _read_properties(self, message: Message, carried: i64) -> None:
+        """Check user_id and expiration. Raises AmqpError."""
+        name = self.gate.identity.name
+        if carried & USER_ID:
+            user = short_property(message.content, USER_ID)
+            if user != name.encode():
+                self._count(REFUSED)
+                raise AmqpError(406, f"user_id property set to '{user.decode(errors='replace')}' but authenticated user was '{name}'")
+        if carried & EXPIRATION:
+            expiration = short_property(message.content, EXPIRATION)
+            if not expiration.isdigit() or int(expiration[:20]) > EXPIRATION_MAX:
+                self._count(REFUSED)
+                raise AmqpError(406, f"invalid expiration '{expiration.decode(errors='replace')}': not a number of milliseconds")
+            message.expires = self.vhost.agenda.now + int(expiration)
+
+    def _count(self, fate: i64) -> None:
+        self.gate.received += 1
+        self.gate.count_fate(fate)
+
+    def confirm(self) -> None:
+        """Tell the publisher what may be told: at the end of a chunk, and before any other answer."""
+        if self.confirms is not None:
+            self.confirms.flush()
+
+    # -- consuming
+
+    def consume(self, queue: Queue, tag: str, no_ack: bool, exclusive: bool) -> None:
+        consumer = self._consumer(queue, tag, no_ack, self.prefetch)
+        consumer.exclusive = exclusive
+        self.consumers[tag] = consumer
+        if self.pool is not None:
+            self.pool.consumers.append(consumer)
+        queue.subscribe(consumer)
+
+    def _consumer(self, queue: Queue, tag: str, no_ack: bool, prefetch: i64) -> AmqpConsumer:
+        return AmqpConsumer(queue, self.connection, self, self.unacked, self.frames, self.tally, tag, no_ack, prefetch, self.pool)
+
+    def cancel(self, tag: str) -> None:
+        """End a consumer; what it holds stays unsettled. An auto-delete queue goes with its last one."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is None:
+            return
+        self._leave_pool(consumer)
+        queue = consumer.queue
+        queue.unsubscribe(consumer)
+        if queue.auto_delete and not queue.consumers and self.vhost.queues.get(queue.name) is queue:
+            self.vhost.delete_queue(queue)
+
+    def lost(self, consumer: AmqpConsumer) -> None:
+        if self.consumers.pop(consumer.tag, None) is not None:
+            self._leave_pool(consumer)
+            if self._cancel_notify:
+                self.send(spec.Basic.Cancel(consumer.tag, True))
+
+    def _leave_pool(self, consumer: AmqpConsumer) -> None:
+        if consumer.pool is not None and consumer in consumer.pool.consumers:
+            consumer.pool.consumers.remove(consumer)
+
+    def share_prefetch(self, prefetch: i64) -> None:
+        """basic.qos global=true: one limit for all consumers of the channel, those at work too."""
+        outstanding = self.unacked.count if self.pool is not None else 0
+        self.pool = Pool(prefetch - outstanding) if prefetch else None
+        for consumer in self.consumers.values():
+            if not consumer.no_ack:
+                consumer.pool = self.pool
+                if self.pool is not None:
+                    self.pool.consumers.append(consumer)
+                consumer.queue.stir()
+
+    def get(self, queue: Queue, no_ack: bool) -> None:
+        """basic.get: get-ok with a content, or get-empty."""
+        delivery = queue.take(self._consumer(queue, "", no_ack, 0))
+        if delivery is None:
+            self.tally.get_empty += 1
+            self.send(spec.Basic.GetEmpty())
+            return
+        number: i64
+        if no_ack:
+            self.tally.get_auto += 1
+            number = self.unacked.skip()
+            queue.consumed(delivery.message)
+        else:
+            self.tally.get_manual += 1
+            queue.unacked += 1
+            delivery.consumer.pool = None
+            number = self.unacked.add(delivery)
+        message = delivery.message
+        if delivery.attempts > 0:
+            self.tally.redelivered += 1
+        self.connection.out.write(got(self.number, number, delivery.attempts > 0, message.address.octets, queue.depth))
+        self.write_content(message.content if message.encoding is self.frames else content_for(message, self.frames))
+        self.connection.touch()
+
+    def write_content(self, content: bytes) -> None:
+        if len(content) < LARGE:
+            self.connection.out.write(content)
+        else:
+            self.connection.attach(content)
+
+    # -- settling
+
+    def ack(self, number: i64, multiple: bool) -> None:
+        """basic.ack. Raises AmqpError. Hot path."""
+        if multiple:
+            for delivery in self._take_many(number):
+                self.tally.acknowledged += 1
+                settle(delivery)
+            return
+        one = self.unacked.take(number)
+        if one is None:
+            raise AmqpError(406, f"unknown delivery tag {number}")
+        self.tally.acknowledged += 1
+        settle(one)
+
+    def _take_many(self, number: i64) -> list[Delivery]:
+        if number == 0:
+            return self.unacked.take_all()
+        taken = self.unacked.take_up_to(number) if number < self.unacked.next else []
+        if not taken:
+            raise AmqpError(406, f"unknown delivery tag {number}")
+        return taken
+
+    def nack(self, number: i64, multiple: bool, requeue: bool) -> None:
+        """basic.nack and basic.reject. Raises AmqpError."""
+        if multiple:
+            taken = self._take_many(number)
+        else:
+            one = self.unacked.take(number)
+            if one is None:
+                raise AmqpError(406, f"unknown delivery tag {number}")
+            taken = [one]
+        for delivery in taken:
+            if requeue:
+                put_back(delivery)
+            else:
+                refuse(delivery)
+
+    def recover(self) -> None:
+        """Give everything unsettled back to its queues, in order."""
+        for delivery in reversed(self.unacked.take_all()):
+            put_back(delivery)
+
+    def close(self) -> None:
+        """The channel is gone: consumers end, and what they held goes back."""
+        consumers = list(self.consumers)
+        for consumer in self.consumers.values():
+            consumer.queue.unsubscribe(consumer)
+        self.recover()
+        for tag in consumers:
+            self.cancel(tag)
+        if self.confirms is not None:
+            self.confirms.close()
+        self.tally.channels_closed += 1
+
+    def unchoke(self) -> None:
+        """Stir every queue that delivers here."""
+        for consumer in self.consumers.values():
+            consumer.queue.stir()

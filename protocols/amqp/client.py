@@ -1,0 +1,25 @@
+"""What a channel needs of its connection."""
+
+from __future__ import annotations
+
+from broker.queue import Queue
+from protocols.connection import Connection, Peer
+from protocols.front import Front
+
+
+class Client(Connection):
+    """An AMQP client as its channels see it."""
+
+    def __init__(self, front: Front, peer: Peer) -> None:
+        super().__init__(front, peer)
+        #: What the client says of itself.
+        self.product = ""
+        self.version = ""
+        self.capabilities: dict[str, object] = {}
+        #: Queues that go with this connection.
+        self.exclusive: dict[Queue, None] = {}
+
+    def own(self, queue: Queue) -> None:
+        """Remember a queue that is exclusive to this connection."""
+        if queue.exclusive_to is self:
+            self.exclusive[queue] = None

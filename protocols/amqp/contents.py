@@ -1,0 +1,188 @@
+"""Contents: what follows a publish or a deliver, as frames.
+
+    content   header frame: class(2) weight(2) body size(8) property flags(2) properties   then body frames
+
+A content is relayed as it came: one slice of the input, headers and bodies together. It is written
+anew only for another channel number, a smaller frame_max, or a reader of another protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pamqp.commands
+import pamqp.frame
+import pamqp.header
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from mypy_extensions import i64
+
+from broker.message import HEADERS, PERSISTENCE, PLAIN, PRIORITY, Encoding, Message, Properties
+from protocols.amqp.errors import AmqpError
+from protocols.amqp.frames import BODY, FRAME_END, FRAME_MAX, HEADER, OVERHEAD
+
+#: Octets of a header frame's payload before the properties.
+FIXED_HEADER: Final[i64] = 14
+
+_TIMESTAMP: Final[i64] = 1 << 6
+
+
+class Frames(Encoding):
+    """Content as the frames of one channel, none above frame_max."""
+
+    def __init__(self, channel: i64, frame_max: i64) -> None:
+        self.channel: i64 = channel
+        self.frame_max: i64 = frame_max
+
+    def body(self, content: bytes) -> bytes:
+        at: i64 = i64(read_i32_be(content, 3)) + OVERHEAD
+        if read_i64_be(content, 11) == len(content) - at - OVERHEAD:
+            return content[at + 7:-1]
+        parts: list[bytes] = []
+        while at < len(content):
+            end: i64 = at + i64(read_i32_be(content, at + 3)) + OVERHEAD
+            parts.append(content[at + 7:end - 1])
+            at = end
+        return b"".join(parts)
+
+    def properties(self, content: bytes) -> Properties:
+        try:
+            header: Any = pamqp.frame.unmarshal(content)[2]
+            return {name: value for name, value in header.properties if value is not None}
+        except Exception:  # noqa: BLE001  (pamqp raises many things on garbage)
+            return {}
+
+    def header(self, content: bytes) -> bytes:
+        """Property flags and properties, as they came."""
+        end: i64 = 7 + i64(read_i32_be(content, 3))
+        return content[19:end]
+
+
+_known: Final[dict[int, Frames]] = {}
+
+
+def frames_of(channel: i64, frame_max: i64) -> Frames:
+    """The encoding of a channel; the same object for all connections that accepted our FRAME_MAX."""
+    if frame_max != FRAME_MAX:
+        return Frames(channel, frame_max)
+    known = _known.get(channel)
+    if known is None:
+        known = _known[channel] = Frames(channel, frame_max)
+    return known
+
+
+def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
+    """Where the content ends whose header frame begins at `start`; 0 when it is not all here or not
+    as it should be: then it must be taken frame by frame. Hot path."""
+    size: i64 = len(data)
+    if size - start < FIXED_HEADER + OVERHEAD or i64(read_i32_be(data, start)) >> 8 != HEADER << 16 | number:
+        return 0
+    length: i64 = i64(read_i32_be(data, start + 3))
+    stop: i64 = start + length + OVERHEAD
+    if length < FIXED_HEADER or length > frame_max - OVERHEAD or stop > size or data[stop - 1] != FRAME_END:
+        return 0
+    if i64(read_i32_be(data, start + 7)) != 60 << 16:
+        return 0
+    left: i64 = read_i64_be(data, start + 11)
+    while left > 0:
+        if size - stop < OVERHEAD or i64(read_i32_be(data, stop)) >> 8 != BODY << 16 | number:
+            return 0
+        length = i64(read_i32_be(data, stop + 3))
+        if length < 0 or length > left or length > frame_max - OVERHEAD:
+            return 0
+        stop += length + OVERHEAD
+        if stop > size or data[stop - 1] != FRAME_END:
+            return 0
+        left -= length
+    return stop if left == 0 else 0
+
+
+def property_flags(content: bytes, start: i64) -> i64:
+    """Which properties the content has whose header frame begins at `start`."""
+    return i64(read_i16_be(content, start + 19)) & 0xFFFF
+
+
+def persistent(data: bytes, start: i64) -> bool:
+    """Whether the content whose header frame begins at `start` has delivery_mode 2. Raises AmqpError. Hot path for durable queues."""
+    return bool(property_flags(data, start) & PERSISTENCE) and data[_property_at(data, start, PERSISTENCE)] == 2
+
+
+def short_property(content: bytes, wanted: i64) -> bytes:
+    """The octets of a short string property that the content has. Raises AmqpError."""
+    at = _property_at(content, 0, wanted)
+    return content[at + 1:at + 1 + content[at]]
+
+
+def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
+    """Where a property stands: behind those with higher flags, none of which is decoded. Raises AmqpError."""
+    flags = property_flags(data, start)
+    end: i64 = start + 7 + i64(read_i32_be(data, start + 3))
+    at: i64 = start + 7 + FIXED_HEADER
+    flag: i64 = 1 << 15
+    while flag > wanted and at < end:
+        if flags & flag:
+            if flag & (PERSISTENCE | PRIORITY):
+                at += 1
+            elif flag == _TIMESTAMP:
+                at += 8
+            elif flag == HEADERS:
+                table: i64 = i64(read_i32_be(data, at)) if at + 4 <= end else -1
+                at = at + 4 + table if table >= 0 else end
+            else:
+                octets: i64 = data[at]
+                at += 1 + octets
+        flag >>= 1
+    if at >= end:
+        raise AmqpError(502, "property longer than its frame")
+    return at
+
+
+def content_for(message: Message, frames: Frames) -> bytes:
+    """The message's content in the frames of another channel. Once per message and kind of reader."""
+    source = message.encoding
+    if message.recoding is frames:
+        return message.recoded
+    if isinstance(source, Frames) and source.frame_max <= frames.frame_max:
+        if source.channel == frames.channel:
+            return message.content
+        return message.remember(frames, _rechannel(message.content, frames.channel))
+    if isinstance(source, Frames):
+        header = source.header(message.content)
+    elif source is PLAIN:
+        header = b"\x10\x00\x02" if message.assurance else b"\x10\x00\x01"
+    else:
+        header = _header(message.properties)
+    return message.remember(frames, _split(header, message.body, frames))
+
+
+def _header(properties: Properties) -> bytes:
+    """Property flags and properties, without those that pamqp will not write (a delivery_mode of 7, say)."""
+    written: Any = {}
+    for name, value in properties.items():
+        try:
+            pamqp.commands.Basic.Properties(**(written | {name: value})).marshal()
+        except Exception:  # noqa: BLE001, S112  (pamqp raises many things on what it will not write)
+            continue
+        written[name] = value
+    return pamqp.header.ContentHeader(properties=pamqp.commands.Basic.Properties(**written)).marshal()[12:]
+
+
+def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
+    """Header frame and body frames, none above frame_max. (pamqp refuses empty body frames; none is written.)"""
+    channel = int(frames.channel).to_bytes(2, "big")
+    header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties
+    parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]
+    room = int(frames.frame_max - OVERHEAD)
+    for at in range(0, len(body), room):
+        part = body[at:at + room]
+        parts += [b"\x03", channel, len(part).to_bytes(4, "big"), part, b"\xce"]
+    return b"".join(parts)
+
+
+def _rechannel(content: bytes, channel: i64) -> bytes:
+    octets = int(channel).to_bytes(2, "big")
+    out = bytearray(content)
+    at: i64 = 0
+    while at < len(content):
+        out[at + 1:at + 3] = octets
+        at += i64(read_i32_be(content, at + 3)) + OVERHEAD
+    return bytes(out)

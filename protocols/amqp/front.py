@@ -1,0 +1,25 @@
+"""The AMQP front end."""
+
+from __future__ import annotations
+
+from broker.core import Broker
+from protocols.amqp.connection import AmqpConnection
+from protocols.amqp.handshake import AmqpOptions
+from protocols.connection import Connection, Peer
+from protocols.front import Front
+
+
+class AmqpFront(Front):
+    """Lets AMQP 0-9-1 clients in."""
+
+    def __init__(self, broker: Broker, options: AmqpOptions | None = None) -> None:
+        super().__init__("amqp091", broker)
+        self.options = options or AmqpOptions()
+
+    def connect(self, peer: Peer) -> Connection:
+        return AmqpConnection(self, peer, self.options)
+
+    @property
+    def channels(self) -> int:
+        """Channels open now."""
+        return int(self.tally.channels_opened - self.tally.channels_closed)

@@ -1,0 +1,260 @@
+"""What each rare method does. A table from method name to handler; the hot ones are in `connection`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pamqp.commands as spec
+
+from broker.binding import Binding
+from broker.errors import AccessRefused, NotAllowed, NotFound
+from broker.exchange.base import Options
+from broker.queue import Queue
+from protocols.amqp.channel import Channel
+from protocols.amqp.confirms import Confirms
+from protocols.amqp.consumer import AmqpConsumer
+from protocols.amqp.errors import AmqpError
+
+Handler = Callable[[Channel, Any], None]
+
+#: Clients that set the prefetch count of consumers already at work (amqp.md, clients and their habits).
+RETUNING_CLIENTS: Final = ("py-amqp",)
+
+
+# -- exchanges
+
+def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
+    name, vhost = method.exchange, channel.vhost
+    if method.passive:
+        vhost.exchange(name)
+    else:
+        arguments = method.arguments or {}
+        _no_default(name)
+        if name not in vhost.exchanges and name.startswith("amq."):
+            raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
+        _may(channel, "configure", "exchange", name)
+        alternate = arguments.get("alternate-exchange")
+        if isinstance(alternate, str):
+            _may(channel, "read", "exchange", name)
+            _may(channel, "write", "exchange", alternate)
+        options = Options(method.durable, method.auto_delete, method.internal, arguments)
+        vhost.declare_exchange(name, method.exchange_type, options, channel.ticket)
+    _reply(channel, method, spec.Exchange.DeclareOk())
+
+
+def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
+    _no_default(method.exchange)
+    if method.exchange.startswith("amq."):
+        raise AccessRefused(f"exchange name '{method.exchange}' contains reserved prefix 'amq.*'")
+    _may(channel, "configure", "exchange", method.exchange)
+    channel.vhost.delete_exchange(method.exchange, method.if_unused, channel.ticket)
+    _reply(channel, method, spec.Exchange.DeleteOk())
+
+
+def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
+    vhost = channel.vhost
+    _no_default(method.destination)
+    _no_default(method.source)
+    destination = vhost.exchange(method.destination)
+    _may(channel, "write", "exchange", method.destination)
+    _may(channel, "read", "exchange", method.source)
+    vhost.bind(method.source, Binding(method.routing_key, destination, arguments=method.arguments), channel.ticket)
+    _reply(channel, method, spec.Exchange.BindOk())
+
+
+def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
+    vhost = channel.vhost
+    _no_default(method.destination)
+    _no_default(method.source)
+    _may(channel, "write", "exchange", method.destination)
+    _may(channel, "read", "exchange", method.source)
+    destination = vhost.exchanges.get(method.destination)
+    if destination is not None:
+        vhost.unbind(method.source, Binding(method.routing_key, destination, arguments=method.arguments), channel.ticket)
+    _reply(channel, method, spec.Exchange.UnbindOk())
+
+
+# -- queues
+
+def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
+    vhost = channel.vhost
+    owner = channel.connection
+    if method.passive:
+        queue = vhost.queue(method.queue or _last(channel), owner)
+    else:
+        if method.queue.startswith("amq."):
+            raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
+        name = method.queue or f"amq.gen-{owner.front.broker.new_id()}"
+        arguments: Mapping[str, object] = method.arguments or {}
+        _may(channel, "configure", "queue", name)
+        dead_letter_exchange = arguments.get("x-dead-letter-exchange")
+        if isinstance(dead_letter_exchange, str):
+            _may(channel, "read", "queue", name)
+            _may(channel, "write", "exchange", dead_letter_exchange)
+        queue = vhost.declare_queue(name, method.durable, arguments, owner, method.exclusive, method.auto_delete, channel.ticket)
+        owner.own(queue)
+    channel.last_queue = queue.name
+    _reply(channel, method, spec.Queue.DeclareOk(queue.name, int(queue.depth), len(queue.consumers)))
+
+
+def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
+    _no_default(method.exchange)
+    queue = _queue(channel, method.queue)
+    key = method.routing_key
+    if not key and not method.queue:
+        key = queue.name  # Section 1.7.2.3: no queue and no key means the last queue, under its own name.
+    _may(channel, "write", "queue", queue.name)
+    _may(channel, "read", "exchange", method.exchange)
+    channel.vhost.bind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
+    _reply(channel, method, spec.Queue.BindOk())
+
+
+def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
+    _no_default(method.exchange)
+    name = method.queue or _last(channel)
+    if name in channel.vhost.queues:
+        queue = _queue(channel, name)
+        _may(channel, "write", "queue", name)
+        _may(channel, "read", "exchange", method.exchange)
+        channel.vhost.unbind(method.exchange, Binding(method.routing_key, queue, arguments=method.arguments), channel.ticket)
+    _reply(channel, method, spec.Queue.UnbindOk())
+
+
+def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
+    queue = _queue(channel, method.queue)
+    _may(channel, "read", "queue", queue.name)
+    _reply(channel, method, spec.Queue.PurgeOk(queue.purge()))
+
+
+def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
+    name = method.queue or _last(channel)
+    purged = 0
+    if name in channel.vhost.queues or name in channel.vhost.inboxes:
+        queue = _queue(channel, name)
+        _may(channel, "configure", "queue", name)
+        purged = channel.vhost.delete_queue(queue, method.if_unused, method.if_empty, channel.ticket)
+    _reply(channel, method, spec.Queue.DeleteOk(purged))
+
+
+# -- consuming
+
+def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
+    if method.prefetch_size:
+        raise AmqpError(540, f"prefetch_size!=0 ({method.prefetch_size})")
+    if method.global_:
+        channel.share_prefetch(method.prefetch_count)
+    else:
+        channel.prefetch = method.prefetch_count
+        if channel.connection.product in RETUNING_CLIENTS:
+            for consumer in channel.consumers.values():
+                consumer.retune(method.prefetch_count)
+    _reply(channel, method, spec.Basic.QosOk())
+
+
+def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
+    queue = _queue(channel, method.queue)
+    _may(channel, "read", "queue", queue.name)
+    tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
+    if tag in channel.consumers:
+        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+    taken = any(isinstance(consumer, AmqpConsumer) and consumer.exclusive for consumer in queue.consumers)
+    if taken or method.exclusive and queue.consumers:
+        raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use")
+    _reply(channel, method, spec.Basic.ConsumeOk(tag))
+    channel.consume(queue, tag, method.no_ack, method.exclusive)
+
+
+def basic_cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
+    channel.cancel(method.consumer_tag or "")
+    _reply(channel, method, spec.Basic.CancelOk(method.consumer_tag))
+
+
+def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
+    queue = _queue(channel, method.queue)
+    _may(channel, "read", "queue", queue.name)
+    channel.get(queue, method.no_ack)
+
+
+def basic_ack(channel: Channel, method: spec.Basic.Ack) -> None:
+    channel.ack(method.delivery_tag, method.multiple)
+
+
+def basic_nack(channel: Channel, method: spec.Basic.Nack) -> None:
+    channel.nack(method.delivery_tag, method.multiple, method.requeue)
+
+
+def basic_reject(channel: Channel, method: spec.Basic.Reject) -> None:
+    channel.nack(method.delivery_tag or 0, False, method.requeue)
+
+
+def basic_recover(channel: Channel, method: spec.Basic.Recover) -> None:
+    basic_recover_async(channel, method)
+    _reply(channel, method, spec.Basic.RecoverOk())
+
+
+def basic_recover_async(channel: Channel, method: spec.Basic.Recover | spec.Basic.RecoverAsync) -> None:
+    if not method.requeue:
+        raise AmqpError(540, "requeue=false")
+    channel.recover()
+
+
+def confirm_select(channel: Channel, method: spec.Confirm.Select) -> None:
+    if channel.confirms is None:
+        channel.confirms = Confirms(channel.connection, channel.tally, channel.number)
+    _reply(channel, method, spec.Confirm.SelectOk())
+
+
+def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
+    if not method.active:
+        raise AmqpError(540, "active=false")
+    channel.reply(spec.Channel.FlowOk(True))
+
+
+HANDLERS: Final[dict[str, Handler]] = {
+    "Exchange.Declare": exchange_declare,
+    "Exchange.Delete": exchange_delete,
+    "Exchange.Bind": exchange_bind,
+    "Exchange.Unbind": exchange_unbind,
+    "Queue.Declare": queue_declare,
+    "Queue.Bind": queue_bind,
+    "Queue.Unbind": queue_unbind,
+    "Queue.Purge": queue_purge,
+    "Queue.Delete": queue_delete,
+    "Basic.Qos": basic_qos,
+    "Basic.Consume": basic_consume,
+    "Basic.Cancel": basic_cancel,
+    "Basic.Get": basic_get,
+    "Basic.Ack": basic_ack,
+    "Basic.Nack": basic_nack,
+    "Basic.Reject": basic_reject,
+    "Basic.Recover": basic_recover,
+    "Basic.RecoverAsync": basic_recover_async,
+    "Confirm.Select": confirm_select,
+    "Channel.Flow": channel_flow,
+}
+
+
+def _reply(channel: Channel, method: Any, reply: Any) -> None:
+    if not getattr(method, "nowait", False):
+        channel.reply(reply)
+
+
+def _last(channel: Channel) -> str:
+    """The queue that a method means when it names none."""
+    if not channel.last_queue:
+        raise NotFound("no previously declared queue")
+    return channel.last_queue
+
+
+def _queue(channel: Channel, name: str) -> Queue:
+    return channel.vhost.queue(name or _last(channel), channel.connection)
+
+
+def _no_default(exchange: str) -> None:
+    if not exchange:
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def _may(channel: Channel, operation: str, kind: str, name: str) -> None:
+    channel.gate.identity.may(operation, kind, name, channel.vhost.name)

@@ -1,0 +1,182 @@
+"""What every connection shares: input in any chunking, output collected, time told from outside, waiting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mypy_extensions import i64
+
+from broker.outlet import Outlet
+from broker.store.contract import Ticket, Waiter
+
+if TYPE_CHECKING:
+    from protocols.front import Front
+
+#: What one call of `receive_data` may do, in publications and copies; the rest resumes next turn.
+BUDGET: Final[i64] = 20_000
+#: What a packet that comes rarely costs of it.
+COLD: Final[i64] = 10
+#: Octets that are kept for a client that waits for the verdict on its credentials.
+HELD_MAX: Final[i64] = 64 << 10
+
+
+class Peer:
+    """Who is at the other end. `local` is whether the address is a loopback one."""
+
+    def __init__(self, address: str = "127.0.0.1", port: int = 0, local: bool = True) -> None:
+        self.address = address
+        self.port = port
+        self.local = local
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
+class Connection(Outlet):
+    """One client. The top floor calls `receive_data`, `data_to_send`, `advance` and `connection_lost`, and reads
+
+    * `behind`: input is left over, stop reading and call `resume` next turn;
+    * `stalled`: the connection waits for a verdict or for the store, stop reading until it is not;
+    * `finished`: close the transport once the output is sent;
+    * `deadline`: call `advance` when this time (ms) has come; 0 for never.
+    """
+
+    def __init__(self, front: Front, peer: Peer) -> None:
+        super().__init__()
+        self.front = front
+        self.peer = peer
+        self.behind = False
+        self.stalled = False
+        self.finished = False
+        #: Why it ended, as the metrics name it.
+        self.reason = ""
+        self.deadline: i64 = 0
+        self.agenda = front.broker.agenda
+        self.opened = self.agenda.wall
+        self.admitted = False
+        #: When the peer last said anything, in ms.
+        self.heard_at: i64 = self.agenda.now
+        #: Octets, from the first one not consumed, without which `consume` need not be called again.
+        self.need: i64 = 0
+        self.octets_in: i64 = 0
+        self._parts: list[bytes] = []
+        self._held: i64 = 0
+        self._feeding = False
+        front.enter(self)
+
+    # -- input
+
+    def receive_data(self, data: bytes) -> None:
+        """Take a chunk. Whatever it holds, no exception comes out. Hot path, once per chunk."""
+        self.heard_at = self.agenda.now
+        self.octets_in += len(data)
+        if self._parts or self.stalled:
+            self._parts.append(data)
+            self._held += len(data)
+            if self.stalled:
+                if self._held > HELD_MAX and not self.admitted:
+                    self.end("too_much_before_login")
+                    self.touch()
+                return
+            if self._held < self.need or self.behind:
+                return
+            data = b"".join(self._parts)
+            self._parts.clear()
+        self._feed(data)
+
+    def resume(self) -> None:
+        """Go on with the input that a former call left over."""
+        self.behind = False
+        if self._parts and not self.stalled:
+            data = b"".join(self._parts)
+            self._parts.clear()
+            self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        self.need = 0
+        self._feeding = True
+        used: i64 = len(data) if self.finished else self.consume(data)
+        self._feeding = False
+        if used < len(data) and not self.finished:
+            self._parts.append(data[used:] if used > 0 else data)
+            self._held = len(data) - used
+        if len(self.out) > 0 and not self.dirty:
+            self.touch()
+
+    def consume(self, data: bytes) -> i64:
+        """Handle complete frames; returns how many octets they took."""
+        raise NotImplementedError
+
+    # -- waiting
+
+    def stall(self) -> None:
+        """Take no more input until `go_on`."""
+        self.stalled = True
+
+    def go_on(self) -> None:
+        """What the connection waited for has come: what was kept is handled next turn."""
+        self.stalled = False
+        if not self._feeding:
+            self.behind = True
+        self.touch()
+
+    def answer_when_settled(self, ticket: Ticket, octets: bytes) -> None:
+        """Write the octets once the ticket is settled; until then nothing else is heard."""
+        if ticket.outstanding == 0:
+            self.out.write(octets)
+            return
+        self.stall()
+        waiting = ticket.waiter
+        assert isinstance(waiting, HeldAnswer)
+        waiting.octets += octets
+
+    def ticket(self) -> Ticket:
+        """For one method or packet: what it appends, its answer waits for."""
+        return Ticket(HeldAnswer(self))
+
+    # -- time, and the end
+
+    def advance(self, now: int) -> None:
+        """The deadline has come."""
+        raise NotImplementedError
+
+    def shut_down(self) -> None:
+        """The broker stops: tell the client, as far as its protocol has words for it."""
+        raise NotImplementedError
+
+    def end(self, reason: str) -> None:
+        """Let go of everything; the transport closes once the output is sent. The first reason counts."""
+        if not self.finished:
+            self.finished = True
+            self.stalled = False
+            self.reason = reason
+            self._parts.clear()
+            self.front.leave(self)
+            self.released()
+
+    def released(self) -> None:
+        """The connection ended: give back what it held. Called once."""
+        raise NotImplementedError
+
+    def connection_lost(self) -> None:
+        """The transport is gone."""
+        self.end("lost")
+
+    def describe(self) -> dict[str, object]:
+        """A row for operators."""
+        return {"peer": str(self.peer), "protocol": self.front.name, "user": "", "state": "closing" if self.finished else "open",
+                "since": int(self.opened), "octets_in": int(self.octets_in), "octets_out": int(self.octets_out)}
+
+
+class HeldAnswer(Waiter):
+    """An answer that waits for the store, and its connection with it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.octets = b""
+
+    def settled(self) -> None:
+        connection = self._connection
+        if connection.stalled and self.octets and not connection.finished:
+            connection.out.write(self.octets)
+            connection.go_on()

@@ -1,0 +1,1 @@
+"""MQTT 3.1.1. Reading order: packets, topics, session, sessions, answers, connection, front."""

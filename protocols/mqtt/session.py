@@ -1,0 +1,254 @@
+"""The session: what outlives the network connection.
+
+    publication --at most once---> outlet of the connection, if there is one
+                --otherwise------> inbox (a queue) --> InboxConsumer --> connection
+                                                        credit = receive maximum - in flight
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.binding import Binding
+from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, PLAIN, Encoding, Message
+from broker.outlet import LARGE, Outlet
+from broker.queue import Consumer, Delivery
+from broker.retained import Receiver
+from broker.route import Listener
+from broker.store.contract import Ticket
+from broker.vhost import VirtualHost
+from matching.grammar import MQTT
+from protocols.mqtt.packets import DUP, PUBREL, RETAIN, write_answer, write_publish_head
+from protocols.mqtt.topics import EXCHANGE, speakable
+from protocols.tally import Tally
+from protocols.window import Window
+
+#: Distance of the oldest packet identifier in flight to the newest, below 65,535 so that none is used twice.
+SPAN: Final[i64] = 60_000
+
+
+class Dialect(Encoding):
+    """Whole QoS 0 packets of one protocol version: what its sessions relay to each other."""
+
+
+VERSION_4: Final = Dialect()
+
+
+class InboxConsumer(Consumer):
+    """Takes messages out of the inbox while the session is connected."""
+
+    def __init__(self, session: Session, outlet: Outlet, credit: i64) -> None:
+        super().__init__(session.inbox, outlet, credit, None)
+        self.session = session
+
+    def deliver(self, message: Message, order: i64) -> None:
+        """Hot path."""
+        self._send(Delivery(message, self, order), 0)
+
+    def redeliver(self, delivery: Delivery) -> None:
+        self._send(delivery, DUP)
+
+    def _send(self, delivery: Delivery, flags: i64) -> None:
+        self.credit -= 1
+        self.queue.unacked += 1
+        session = self.session
+        session.tally.delivered_manual += 1
+        number = session.in_flight.add(delivery)
+        write(self.outlet, delivery.message, delivery.message.assurance, (number - 1) % 65_535 + 1, flags)
+
+
+class Session(Listener):
+    """One client identifier's subscriptions, inbox and packets in flight. `receive_maximum` bounds those."""
+
+    def __init__(self, vhost: VirtualHost, client_id: str, persistent: bool, backlog: int, receive_maximum: int, tally: Tally) -> None:
+        inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
+        super().__init__(client_id, inbox, VERSION_4)
+        self.vhost = vhost
+        self.tally = tally
+        self.persistent = persistent
+        self.receive_maximum: i64 = receive_maximum
+        #: When its last connection went, in ms.
+        self.away_since: i64 = 0
+        #: Whether a timer asks for it.
+        self.watched = False
+        self.subscriptions: dict[str, Binding] = {}
+        self.in_flight = Window()
+        #: Packet identifiers of ours that got their PUBREC, and of theirs that await their PUBREL.
+        self.released: set[int] = set()
+        self.received: set[int] = set()
+        self._consumer: InboxConsumer | None = None
+        self._withheld: i64 = 0
+        vhost.welcome(self)
+
+    # -- Listener
+
+    def hears(self, topic: bytes) -> bool:
+        return speakable(topic)
+
+    def offer(self, message: Message) -> None:
+        outlet = self.outlet
+        if outlet is None:
+            self.missed += 1
+        elif outlet.paused:
+            self.dropped += 1
+        else:
+            self.relayed += 1
+            write(outlet, message, AT_MOST_ONCE, 0, 0)
+
+    # -- its connection comes and goes
+
+    def attach(self, outlet: Outlet) -> None:
+        """Resend what is in flight, in order, then go on with the inbox [MQTT-4.4.0-1]."""
+        self.outlet = outlet
+        consumer = self._consumer = InboxConsumer(self, outlet, self.receive_maximum - self.in_flight.count)
+        self._withheld = 0
+        for number, delivery in self.in_flight.outstanding():
+            packet_id: i64 = (number - 1) % 65_535 + 1
+            if packet_id in self.released:
+                write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
+            else:
+                self.tally.redelivered += 1
+                write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
+        self.inbox.subscribe(consumer)
+
+    def detach(self) -> None:
+        """The connection is gone, the session stays."""
+        self.outlet = None
+        if self._consumer is not None:
+            self.inbox.unsubscribe(self._consumer)
+            self._consumer = None
+
+    def end(self) -> None:
+        """Forget the session."""
+        self.detach()
+        self.vhost.delete_listener(self)
+        for delivery in self.in_flight.take_all():
+            self.inbox.settle(delivery.message)
+
+    # -- subscriptions
+
+    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket) -> None:
+        """Add or replace a subscription [MQTT-3.8.4-3]."""
+        binding = self.subscriptions[topic_filter] = Binding(topic_filter, self, assurance, None, MQTT)
+        self.vhost.bind(EXCHANGE, binding, ticket)
+
+    def send_retained(self, topic_filter: str, at_once: bool) -> None:
+        """Send the retained messages that a subscription matches [MQTT-3.3.1-6]."""
+        binding = self.subscriptions.get(topic_filter)
+        if binding is not None:
+            self.vhost.retained.deliver(topic_filter, MQTT, Latecomer(self, binding), at_once)
+
+    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> None:
+        binding = self.subscriptions.pop(topic_filter, None)
+        if binding is not None:
+            self.vhost.unbind(EXCHANGE, binding, ticket)
+
+    # -- what the client answers
+
+    def acknowledge(self, packet_id: i64) -> None:
+        """PUBACK or PUBCOMP. Unknown identifiers are ignored. Hot path."""
+        delivery = self.in_flight.take(self._number(packet_id))
+        if delivery is None:
+            return
+        self.tally.acknowledged += 1
+        consumer = self._consumer
+        if consumer is not None:
+            consumer.credit += 1
+            if self._withheld or self.in_flight.span() > SPAN:
+                self._withhold(consumer)
+        self.inbox.settle(delivery.message)
+
+    def puback(self, packet_id: i64) -> bool:
+        """PUBACK of a QoS 1 publication; False when the identifier belongs to a QoS 2 one. Hot path."""
+        delivery = self.in_flight.get(self._number(packet_id))
+        if delivery is not None and delivery.message.assurance == EXACTLY_ONCE:
+            return False
+        self.acknowledge(packet_id)
+        return True
+
+    def release(self, packet_id: i64) -> bool:
+        """PUBREC; whether it concerns something in flight with that assurance."""
+        delivery = self.in_flight.get(self._number(packet_id))
+        if delivery is None or delivery.message.assurance != EXACTLY_ONCE:
+            return False
+        self.released.add(packet_id)
+        return True
+
+    def complete(self, packet_id: i64) -> None:
+        """PUBCOMP."""
+        if packet_id in self.released:
+            self.released.discard(packet_id)
+            self.acknowledge(packet_id)
+
+    def _number(self, packet_id: i64) -> i64:
+        """The sequence number that has this packet identifier now."""
+        first: i64 = self.in_flight.first
+        return first + (packet_id - 1 - (first - 1) % 65_535 + 65_535) % 65_535
+
+    def _withhold(self, consumer: InboxConsumer) -> None:
+        """Give no credit back while a packet identifier could come round again."""
+        if self.in_flight.span() > SPAN:
+            self._withheld += consumer.credit
+            consumer.credit = 0
+        else:
+            consumer.credit += self._withheld
+            self._withheld = 0
+            self.inbox.stir()
+
+    def describe(self) -> dict[str, object]:
+        """A row for operators."""
+        return {"client_id": self.name, "vhost": self.vhost.name, "connected": self.outlet is not None, "persistent": self.persistent,
+                "subscriptions": len(self.subscriptions), "inbox": self.inbox.name, "queued": int(self.inbox.depth),
+                "in_flight": int(self.in_flight.count), "dropped": int(self.dropped), "missed": int(self.missed)}
+
+
+class Latecomer(Receiver):
+    """A new subscription, for the retained messages it matches."""
+
+    def __init__(self, session: Session, binding: Binding) -> None:
+        self._session = session
+        self._binding = binding
+
+    def receive_retained(self, message: Message) -> bool:
+        session, binding = self._session, self._binding
+        if session.dead or session.subscriptions.get(binding.key) is not binding:
+            return False
+        session.vhost.internal.count_copies(1, 0)
+        granted: i64 = min(message.assurance, binding.assurance)
+        if granted > AT_MOST_ONCE:
+            session.inbox.put(message.copy(granted, True))
+            return True
+        outlet = session.outlet
+        if outlet is None:
+            session.missed += 1
+        elif outlet.paused:
+            session.dropped += 1
+        else:
+            session.relayed += 1
+            write(outlet, message, AT_MOST_ONCE, 0, RETAIN)
+        return True
+
+
+def write(outlet: Outlet, message: Message, assurance: i64, packet_id: i64, flags: i64) -> None:
+    """A PUBLISH packet. Hot path."""
+    if message.retained:
+        flags |= RETAIN
+    body = plain_body(message)
+    write_publish_head(outlet.out, message.address.topic, len(body), assurance, packet_id, flags)
+    if len(body) < LARGE:
+        outlet.out.write(body)
+    else:
+        outlet.attach(body)
+    if not outlet.dirty:
+        outlet.touch()
+
+
+def plain_body(message: Message) -> bytes:
+    """The payload; taken out of another front end's encoding once per message."""
+    if message.encoding is PLAIN:
+        return message.content
+    if message.recoding is VERSION_4:
+        return message.recoded
+    return message.remember(VERSION_4, message.body)

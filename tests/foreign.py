@@ -1,0 +1,50 @@
+"""Is what a foreign client needs installed here?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_NODE_CLIENTS = Path(__file__).parent / "node" / "node_modules"
+
+#: The programs a foreign client needs. A name that is not here is itself the program.
+_PROGRAMS = {"node": ("node",), "mosquitto": ("mosquitto_pub", "mosquitto_sub")}
+
+#: The oldest Node that the clients in tests/node run on.
+_OLDEST_NODE = 18
+
+
+def _missing(name: str) -> str:
+    """What is missing of the runtime `name`, and what to do about it; an empty string when nothing is."""
+    for program in _PROGRAMS.get(name, (name,)):
+        if shutil.which(program) is None:
+            return f"{program} is not on PATH"
+    if name == "node":
+        version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        major = re.match(r"v(\d+)", version)
+        if major is None or int(major[1]) < _OLDEST_NODE:
+            return f"node is {version}, its clients need {_OLDEST_NODE}"
+        if not _NODE_CLIENTS.is_dir():
+            return "the clients in tests/node are not installed (cd tests/node && npm ci)"
+    return ""
+
+
+def require(name: str) -> str:
+    """Path of the runtime `name` (of its first program). Without it the test is skipped.
+
+    It fails instead if the environment variable TRELLIS_REQUIRE names the runtime, or says `all`: a list of names
+    separated by spaces or commas.
+    """
+    missing = _missing(name)
+    if missing:
+        reason = f"foreign client {name}: {missing}"
+        required = re.split(r"[\s,]+", os.environ.get("TRELLIS_REQUIRE", ""))
+        if name in required or "all" in required:
+            pytest.fail(f"{reason} (TRELLIS_REQUIRE)", pytrace=False)
+        pytest.skip(reason, allow_module_level=True)
+    return shutil.which(_PROGRAMS.get(name, (name,))[0]) or name

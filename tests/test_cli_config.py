@@ -1,0 +1,385 @@
+"""The commands around a broker: what they print, with which exit code, and how they tell what went wrong."""
+
+import base64
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from argon2 import PasswordHasher
+
+import trellis
+from trellis.cli import main
+from trellis.cli.parsing import CommandError
+from trellis.cli.table import Row, columns_of, table
+from trellis.settings.options import OPTIONS
+from trellis.settings.rendering import default_file
+
+SETTINGS_COMMANDS = ("serve", "check-config", "config", "health", "list queues")
+ROWS: list[Row] = [
+    {"name": "sensors", "messages": 12, "durable": True, "policy": None},
+    {"name": "a\x1b[2J\nb", "messages": 3000, "durable": False, "policy": "x"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings file and no TRELLIS_ variable of this machine reaches a test; a proxy is set, and not used."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("trellis.settings.loading.SEARCHED", (Path("broker.toml"),))
+    for name in [name for name in os.environ if name.startswith("TRELLIS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Stands in for a broker: a path has a status and a body; /api/ wants ann's password."""
+
+    pages: ClassVar[dict[str, tuple[int, bytes]]] = {
+        "/readyz": (200, b"ready\n"),
+        "/draining/readyz": (503, b"draining\x1b[2J\n"),
+        "/api/queues": (200, json.dumps(ROWS).encode()),
+        "/api/sessions": (200, b"[]"),
+        "/api/exchanges": (200, b'{"not": "a list"}'),
+        "/api/bindings": (200, b"<html>\xff"),
+        "/api/connections": (500, b""),
+    }
+    users = ("ann:s3cret é", "guest:guest")
+
+    def do_GET(self) -> None:
+        status, body = self.pages.get(self.path, (404, b""))
+        known = ["Basic " + base64.b64encode(user.encode()).decode() for user in self.users]
+        if self.path.startswith("/api/") and self.headers["Authorization"] not in known:
+            status, body = 401, b""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+        pass
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a running stand-in."""
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of one command."""
+    code = main(arguments)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """What a command that fails says: one line on stderr, nothing on stdout."""
+    ended, out, err = run(capsys, *arguments)
+    assert (ended, out) == (code, "")
+    assert err.startswith("trellis: ")
+    assert err.endswith("\n")
+    assert err[:-1].isprintable()
+    return err.removeprefix("trellis: ")[:-1]
+
+
+# --- arguments ---
+
+
+def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys)
+    assert code == 2
+    for command in ("serve", "version", "config", "check-config", "hash-password", "health", "list"):
+        assert f"\n    {command} " in out
+
+
+def test_help_ends_well_and_has_no_colour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code, out, err = run(capsys, "serve", "--help")
+    assert (code, err) == (0, "")
+    assert "\x1b" not in out
+    assert "\nMQTT 3.1.1:\n" in out
+    assert "  --amqp-port PORT " in out
+    assert "[16 MiB]" in out
+    assert "[14 days]" in out
+    for option in OPTIONS.values():
+        assert (f" {option.flag} " in out) != option.in_files_only
+
+
+def test_help_of_a_client_shows_its_own_settings_only(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "health", "--help")
+    assert "--metrics-port" in out
+    assert "--amqp-port" not in out
+
+
+@pytest.mark.parametrize("command", SETTINGS_COMMANDS)
+def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    effective = ["--effective"] if command == "config" else []
+    said = told(capsys, *command.split(), *effective, "--limits-queues=-1", "--log-level", "info")
+    assert said == '--limits-queues: limits.queues: must be a whole number at least 0, got "-1"'
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("serv", "argument COMMAND [ARGUMENT]...: invalid choice: 'serv'"),
+        (
+            "serve --amqp-prot 1",
+            "unknown argument --amqp-prot; the nearest flag is --amqp-port (see `trellis serve --he",
+        ),
+        ("check-config --amqp-por=1", "unknown argument --amqp-por; the nearest flag is --amqp-port"),
+        ("check-config file.toml", "unknown argument file.toml (see `trellis check-config --help`)"),
+        ("serve --config", "argument --config: expected one argument"),
+        ("list", "the following arguments are required: KIND"),
+        ("list queuez", "argument KIND: invalid choice: 'queuez'"),
+        ("list queues --columms a", "unknown argument --columms; the nearest flag is --columns"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(capsys: pytest.CaptureFixture[str], line: str, said: str) -> None:
+    assert told(capsys, *line.split()).startswith(said)
+
+
+# --- config, check-config, serve ---
+
+
+def test_config_prints_the_default_file_even_beside_a_broken_one(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broker.toml").write_text("broken")
+    assert run(capsys, "config") == (0, default_file(), "")
+
+
+def test_effective_values_come_with_their_source(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.toml").write_text("amqp.port = 1")
+    _, out, _ = run(capsys, "config", "--effective", "--config", "a.toml", "--log-level", "debug")
+    assert "port = 1  # a.toml\n" in out
+    assert 'level = "debug"  # --log-level\n' in out
+
+
+def test_good_settings_are_told_to_be_good(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.toml").write_text("amqp.port = 1")
+    Path("b.toml").write_text("mqtt.enabled = false")
+    code, out, _ = run(capsys, "check-config", "--config", "a.toml", "--config", "b.toml")
+    assert (code, out) == (0, "ok: amqp=1 metrics=15692 http=15672 (a.toml, b.toml)\n")
+    assert run(capsys, "check-config")[1].endswith("(nothing given, all defaults)\n")
+
+
+@pytest.mark.parametrize("command", ["serve", "check-config", "health", "list queues"])
+def test_wrong_settings_are_told_in_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    Path("a.toml").write_text("amqp.prot = 1")
+    said = told(capsys, *command.split(), "--config", "a.toml")
+    assert said == "a.toml: amqp.prot: unknown key; the nearest is amqp.port"
+
+
+def test_reader_that_goes_away_causes_no_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    root = str(Path(trellis.__file__).parents[1])
+    environ = {**os.environ, "PYTHONPATH": root}
+    done = subprocess.run(
+        [sys.executable, "-m", "trellis", "config"], stdout=writing, stderr=subprocess.PIPE, env=environ, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+# --- hash-password ---
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_password_from_standard_input_is_hashed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("pass word\n"))
+    code, out, _ = run(capsys, "hash-password")
+    assert code == 0
+    assert out.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
+    assert PasswordHasher().verify(out.strip(), "pass word")
+
+
+def type_in(monkeypatch: pytest.MonkeyPatch, words: Sequence[str], then: type[BaseException] = EOFError) -> None:
+    """Stand in for a terminal where `words` are typed, and then an end of input or an interrupt."""
+    left = list(words)
+
+    def typed(prompt: str) -> str:
+        if not left:
+            raise then
+        return left.pop(0)
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("getpass.getpass", typed)
+
+
+def test_password_is_asked_for_twice(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    type_in(monkeypatch, ["word", "word"])
+    _, out, _ = run(capsys, "hash-password")
+    assert PasswordHasher().verify(out.strip(), "word")
+    type_in(monkeypatch, ["word", "world"])
+    assert told(capsys, "hash-password") == "the two passwords differ"
+    type_in(monkeypatch, [])
+    assert told(capsys, "hash-password") == "no password given"
+
+
+def test_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    type_in(monkeypatch, ["word"], KeyboardInterrupt)
+    assert run(capsys, "hash-password") == (130, "", "")
+
+
+@pytest.mark.parametrize(("typed", "said"), [("\n", "no password given"), ("\udcff\n", "the password must be UTF-8")])
+def test_what_is_no_password_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, said: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+    assert told(capsys, "hash-password") == said
+
+
+# --- version ---
+
+
+def test_version_says_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "version")
+    lines = dict(line.split(" ", 1) for line in out.splitlines())
+    assert lines["trellis"] == trellis.__version__
+    assert lines["compiled"] == ("yes" if trellis.compiled() else "no")
+    _, out, _ = run(capsys, "version", "--json")
+    facts = json.loads(out)
+    assert facts["version"] == trellis.__version__
+    assert facts["compiled"] is trellis.compiled()
+    assert set(facts) == {"version", "python", "implementation", "compiled", "uvloop"}
+    assert run(capsys, "--version")[1] == f"trellis {trellis.__version__}\n"
+
+
+# --- health ---
+
+
+def test_ready_broker_is_healthy(capsys: pytest.CaptureFixture[str], port: int) -> None:
+    ready = (0, f"ready: http://127.0.0.1:{port}/readyz\n", "")
+    assert run(capsys, "health", "--metrics-port", str(port)) == ready
+    assert run(capsys, "health", "--metrics-port", str(port), "--metrics-host", "0.0.0.0,::") == ready
+    assert run(capsys, "health", "--url", f"http://127.0.0.1:{port}/") == ready
+
+
+def test_broker_that_is_not_ready_is_told(capsys: pytest.CaptureFixture[str], port: int) -> None:
+    url = f"http://127.0.0.1:{port}/draining"
+    said = told(capsys, "health", "--url", url, code=1)
+    assert said == f"not ready: {url}/readyz answered 503: draining\\x1b[2J"
+
+
+def test_nobody_at_the_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        free = server.server_port
+    for command in (["health", "--metrics-port"], ["list", "queues", "--http-port"]):
+        said = told(capsys, *command, str(free), code=1)
+        assert said.startswith(f"no answer from http://127.0.0.1:{free} (Connection refused); is the broker running")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--metrics-port 0", "metrics.port is 0 in the settings, a free port chosen at start; give --url"),
+        ("--metrics-enabled false", "metrics.enabled is false in the settings; give --url"),
+        ("--url file:///etc/hostname", '--url: must be such as http://127.0.0.1:15692, got "file:///etc/hostname"'),
+        ("--url http://[::1", "--url: must be such as"),
+        ("--url http://a:b", "--url: must be such as"),
+        ("--url http://a/é", "--url: must be such as"),
+    ],
+)
+def test_no_place_to_ask_is_told(capsys: pytest.CaptureFixture[str], flags: str, said: str) -> None:
+    assert told(capsys, "health", *flags.split()).startswith(said)
+
+
+def test_ipv6_address_is_put_in_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    said = told(capsys, "health", "--metrics-host", "::", "--metrics-port", "1", code=1)
+    assert said.startswith("no answer from http://[::1]:1 (")
+
+
+def test_host_name_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, "health", "--url", "http://a..b", code=1).startswith("no answer from http://a..b (")
+
+
+# --- list ---
+
+
+def test_objects_are_listed_as_a_table(capsys: pytest.CaptureFixture[str], port: int) -> None:
+    _, out, _ = run(capsys, "list", "queues", "--http-port", str(port))
+    assert out.splitlines() == [
+        "name         messages  durable  policy",
+        "sensors            12  yes",
+        r"a\x1b[2J\nb      3000  no       x",
+    ]
+
+
+def test_columns_are_chosen_and_ordered(capsys: pytest.CaptureFixture[str], port: int) -> None:
+    asked = ("list", "queues", "--http-port", str(port))
+    _, out, _ = run(capsys, *asked, "--columns", "messages, name")
+    assert out.splitlines()[:2] == ["messages  name", "      12  sensors"]
+    _, out, _ = run(capsys, *asked, "--columns", "messages", "--json")
+    assert json.loads(out) == [{"messages": 12}, {"messages": 3000}]
+    said = told(capsys, *asked, "--columns", "mesages")
+    assert said == "queues have no column mesages; the nearest is messages"
+
+
+def test_json_is_what_the_broker_answered(capsys: pytest.CaptureFixture[str], port: int) -> None:
+    _, out, _ = run(capsys, "list", "queues", "--json", "--url", f"http://127.0.0.1:{port}")
+    assert json.loads(out) == ROWS
+
+
+def test_empty_list_is_told(capsys: pytest.CaptureFixture[str], port: int) -> None:
+    asked = ("list", "sessions", "--http-port", str(port))
+    assert run(capsys, *asked) == (0, "no sessions\n", "")
+    assert json.loads(run(capsys, *asked, "--json")[1]) == []
+
+
+def test_asking_as_a_user(capsys: pytest.CaptureFixture[str], port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("list", "sessions", "--http-port", str(port))
+    Path("secret").write_text("s3cret é\n", encoding="utf-8")
+    assert run(capsys, *asked, "--user", "ann", "--password", "s3cret é")[0] == 0
+    assert run(capsys, *asked, "--user", "ann", "--password-file", "secret")[0] == 0
+    assert told(capsys, *asked, "--user", "ann").startswith("no password for user ann; give --password")
+    assert told(capsys, *asked, "--user", "ann", "--password-file", "gone").startswith(
+        "--password-file: gone cannot be"
+    )
+    said = told(capsys, *asked, "--user", "ann", "--password", "wrong", code=1)
+    assert said.startswith(f"http://127.0.0.1:{port} refused user ann (401); give --user and --password")
+    monkeypatch.setenv("TRELLIS_USER", "ann")
+    monkeypatch.setenv("TRELLIS_PASSWORD_FILE", "secret")
+    assert run(capsys, *asked)[0] == 0
+    assert run(capsys, *asked, "--user", "guest", "--password", "guest")[0] == 0
+    assert told(capsys, *asked, "--password", "wrong", code=1).startswith(f"http://127.0.0.1:{port} refused user ann")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("exchanges", "/api/exchanges answered no JSON list of flat objects; is it Trellis?"),
+        ("bindings", "/api/bindings answered no JSON list of flat objects; is it Trellis?"),
+        ("connections", "/api/connections answered 500 Internal Server Error"),
+    ],
+)
+def test_odd_answer_is_told(capsys: pytest.CaptureFixture[str], port: int, kind: str, said: str) -> None:
+    assert told(capsys, "list", kind, "--http-port", str(port), code=1) == f"http://127.0.0.1:{port}{said}"
+
+
+def test_rows_need_not_have_the_same_keys() -> None:
+    rows: list[Row] = [{"a": 1}, {"b": 2.5, "a": None}]
+    assert columns_of(rows) == ["a", "b"]
+    assert table(rows, ["a", "b"]) == "a    b\n1\n   2.5"
+
+
+def test_command_error_is_one_line() -> None:
+    assert str(CommandError("a\nb")) == "a\\nb"

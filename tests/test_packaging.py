@@ -1,0 +1,322 @@
+"""Do the files around the code hold together: build, image, compose, Prometheus, Grafana, Makefile?"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from setuptools import Distribution, Extension
+
+ROOT = Path(__file__).parents[1]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+RULES = ROOT / "config" / "prometheus" / "rules" / "trellis.yml"
+DASHBOARD = ROOT / "config" / "grafana" / "dashboards" / "trellis.json"
+
+PACKAGES = ("matching", "broker", "protocols", "trellis")
+
+#: What may stand in PromQL where a metric may.
+_PROMQL_WORDS = {"and", "or", "unless", "bool", "offset"}
+
+
+def metric_names(expression: str) -> set[str]:
+    """The metrics that a PromQL expression reads."""
+    bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^\]]*\]', " ", expression)
+    bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", bare)
+    return set(re.findall(r"\b[A-Za-z_:][\w:]*\b(?!\s*\()", bare)) - _PROMQL_WORDS
+
+
+def metrics_used() -> set[str]:
+    """The metrics that the rules and the dashboard read, but for Prometheus's own `up`."""
+    expressions = [str(rule["expr"]) for rule in _rules()]
+    expressions += [str(target["expr"]) for panel in _panels() for target in panel["targets"]]
+    for variable in _dashboard()["templating"]["list"]:
+        expressions += re.findall(r"label_values\(([^,]+),", variable.get("definition", ""))
+    return set().union(*map(metric_names, expressions)) - {"up"}
+
+
+def _sources() -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
+
+
+def _yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def _rules() -> list[dict[str, Any]]:
+    return [rule for group in _yaml(RULES)["groups"] for rule in group["rules"]]
+
+
+def _dashboard() -> dict[str, Any]:
+    dashboard: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return dashboard
+
+
+def _panels() -> list[dict[str, Any]]:
+    return [panel for panel in _dashboard()["panels"] if panel["type"] != "row"]
+
+
+def _module(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "build_backend"))
+    spec = importlib.util.spec_from_file_location(f"packaging_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def setup_py(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return _module(ROOT / "setup.py", monkeypatch)
+
+
+@pytest.fixture
+def compiled_modules(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return _module(ROOT / "build_backend" / "compiled_modules.py", monkeypatch)
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return _module(ROOT / "build_backend" / "trellis_build.py", monkeypatch)
+
+
+# What is compiled
+
+
+def test_every_module_below_trellis_is_compiled_or_left_out_with_a_reason(compiled_modules: ModuleType) -> None:
+    below = {path for path in _sources() if not path.startswith("trellis/")}
+    left_out = {path for path in below if any(fnmatch(path, pattern) for pattern in compiled_modules.LEFT_OUT)}
+    hot = {path for path in compiled_modules.COMPILED if path.endswith(".py")}
+    assert set(compiled_modules.modules()) == (below - left_out) | hot
+    assert all(reason for reason in compiled_modules.LEFT_OUT.values())
+
+
+def test_names_to_compile_and_to_leave_out_exist(compiled_modules: ModuleType) -> None:
+    assert [name for name in compiled_modules.COMPILED if not (ROOT / name).exists()] == []
+    for pattern in compiled_modules.LEFT_OUT:
+        assert any(fnmatch(path, pattern) for path in _sources()), pattern
+
+
+def test_missing_headers_are_named(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "Python.h is missing" in setup_py.obstacle()
+
+
+def test_a_missing_compiler_is_named(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setenv("CC", "no-such-compiler -O3")
+    assert "the C compiler no-such-compiler is missing" in setup_py.obstacle()
+
+
+def test_an_obstacle_is_a_warning_unless_compiled_modules_are_required(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("TRELLIS_REQUIRE_COMPILED", raising=False)
+    setup_py.fall_back("no compiler")
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setenv("TRELLIS_REQUIRE_COMPILED", "1")
+    with pytest.raises(SystemExit, match="cannot compile: no compiler"):
+        setup_py.fall_back("no compiler")
+
+
+def test_one_failed_extension_takes_the_others_with_it(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if setup_py.obstacle().partition(" is missing")[0] not in ("", "mypyc"):
+        pytest.skip(setup_py.obstacle())
+    monkeypatch.delenv("TRELLIS_REQUIRE_COMPILED", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("sound.c").write_text("#include <Python.h>\nPyMODINIT_FUNC PyInit_sound(void) { return NULL; }\n")
+    Path("broken.c").write_text("this is not C\n")
+    extensions = [Extension("sound", ["sound.c"]), Extension("broken", ["broken.c"])]
+    command = setup_py.AllOrNothing(Distribution({"name": "x", "ext_modules": extensions}))
+    command.ensure_finalized()
+    command.run()
+    assert command.extensions == []
+    assert list(tmp_path.rglob("sound.*.so")) == []
+
+
+def test_zig_is_asked_for_only_where_there_is_no_compiler(backend: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def zig_is_wanted() -> bool:
+        return any(name.startswith("ziglang") for name in backend.get_requires_for_build_wheel())
+
+    monkeypatch.setattr(backend.build_meta, "get_requires_for_build_wheel", lambda settings: [])
+    monkeypatch.setattr(backend.sys, "platform", "linux")
+    monkeypatch.setattr(backend.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(backend.Path, "exists", lambda path: True)
+    monkeypatch.delenv("TRELLIS_PURE", raising=False)
+    monkeypatch.setattr(backend.shutil, "which", lambda name: "/usr/bin/cc")
+    assert not zig_is_wanted()
+    monkeypatch.setattr(backend.shutil, "which", lambda name: None)
+    assert zig_is_wanted()
+    monkeypatch.setenv("TRELLIS_PURE", "1")
+    assert not zig_is_wanted()
+
+
+@pytest.mark.parametrize(
+    ("machine", "host", "target"),
+    [
+        ("x86_64", "x86_64-pc-linux-gnu", "x86_64-linux-gnu.2.28"),
+        ("aarch64", "aarch64-unknown-linux-gnu", "aarch64-linux-gnu.2.28"),
+        ("x86_64", "x86_64-alpine-linux-musl", "x86_64-linux-musl"),
+    ],
+)
+def test_zig_compiles_for_this_machine_and_c_library(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch, machine: str, host: str, target: str
+) -> None:
+    monkeypatch.setattr(backend.platform, "machine", lambda: machine)
+    monkeypatch.setattr(backend.sysconfig, "get_config_var", lambda name: host)
+    assert backend.zig_target() == target
+
+
+# The distribution
+
+
+def test_nothing_uploads_it_by_mistake() -> None:
+    assert "Private :: Do Not Upload" in PROJECT["classifiers"]
+
+
+def test_supported_pythons_begin_with_the_required_one() -> None:
+    minors = [int(match[1]) for line in PROJECT["classifiers"] if (match := re.search(r":: 3\.(\d+)$", line))]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    assert PROJECT["requires-python"] == f">=3.{minors[0]}"
+
+
+def test_every_dependency_has_a_lower_bound_and_a_cap() -> None:
+    assert [line for line in PROJECT["dependencies"] if not re.search(r">=[\d.]+,<\d+", line)] == []
+
+
+def test_version_is_the_same_everywhere() -> None:
+    assert f"ARG VERSION={PROJECT['version']}\n" in (ROOT / "Dockerfile").read_text()
+    image = _yaml(ROOT / "docker-compose.yml")["services"]["trellis"]["image"]
+    assert image == f"{PROJECT['name']}:{PROJECT['version']}"
+
+
+# The Makefile
+
+
+def test_make_alone_lists_every_command() -> None:
+    listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    text = (ROOT / "Makefile").read_text()
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert phony is not None
+    assert [name for name in phony[1].split() if name not in ("node", "FORCE") and f"make {name} " not in listed] == []
+
+
+def test_a_machine_without_a_fitting_python_is_told_so(tmp_path: Path) -> None:
+    script = [shutil.which("sh") or "sh", str(ROOT / "tools" / "make-venv.sh"), str(tmp_path / "venv")]
+    made = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert made.returncode == 1
+    assert "needs Python 3.11 or newer" in made.stderr
+
+
+# The image and the compose file
+
+
+def test_hadolint_finds_nothing() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    said = subprocess.run([hadolint, "Dockerfile"], cwd=ROOT, capture_output=True, text=True)
+    assert said.stdout + said.stderr == ""
+    assert said.returncode == 0
+
+
+def test_dockerfile_copies_what_exists_and_is_not_ignored() -> None:
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = [line[1:] for line in ignore if line.startswith("!")]
+    copied = [
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+        for source in line.split()[:-1]
+    ]
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    assert sorted(copied) == sorted(allowed)
+
+
+def test_compose_file_fits_its_schema() -> None:
+    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"]
+    said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_compose_mounts_what_exists_and_publishes_on_loopback_only() -> None:
+    for service in _yaml(ROOT / "docker-compose.yml")["services"].values():
+        mounted = [volume.split(":")[0] for volume in service["volumes"] if volume.startswith(".")]
+        assert [source for source in mounted if not (ROOT / source).is_dir()] == []
+        assert [port for port in service["ports"] if not port.startswith("127.0.0.1:")] == []
+
+
+# Prometheus and Grafana
+
+
+def test_prometheus_scrapes_the_broker_of_the_compose_file_and_finds_its_rules() -> None:
+    prometheus = _yaml(ROOT / "config" / "prometheus" / "prometheus.yml")
+    assert [config["static_configs"] for config in prometheus["scrape_configs"]] == [[{"targets": ["trellis:15692"]}]]
+    assert [path for pattern in prometheus["rule_files"] for path in RULES.parents[1].glob(pattern)] == [RULES]
+
+
+def test_every_alert_says_what_happened_and_what_to_do() -> None:
+    alerts = [rule["alert"] for rule in _rules()]
+    assert len(set(alerts)) == len(alerts)
+    for rule in _rules():
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description"}
+        assert re.fullmatch(r"\d+[smh]", rule["for"])
+
+
+def test_expressions_close_what_they_open() -> None:
+    for expression in [rule["expr"] for rule in _rules()] + [t["expr"] for p in _panels() for t in p["targets"]]:
+        assert [expression.count(mark) for mark in "({["] == [expression.count(mark) for mark in ")}]"], expression
+
+
+def test_metric_names_are_read_out_of_promql() -> None:
+    expression = 'sum by (a, b) (rate(x_total{c="d_e"}[5m])) / on (a) group_left (f) y > 0 and deriv(z:w[5m]) < 1e3'
+    assert metric_names(expression) == {"x_total", "y", "z:w"}
+
+
+def test_rules_and_dashboard_read_our_metrics_only() -> None:
+    used = metrics_used()
+    assert len(used) > 20
+    assert [name for name in used if not name.startswith(("rabbitmq_", "trellis_"))] == []
+
+
+def test_dashboard_is_provisioned_with_its_source() -> None:
+    provisioning = ROOT / "config" / "grafana" / "provisioning"
+    (provider,) = _yaml(provisioning / "dashboards" / "trellis.yml")["providers"]
+    mounts = _yaml(ROOT / "docker-compose.yml")["services"]["grafana"]["volumes"]
+    assert f"./{DASHBOARD.parent.relative_to(ROOT).as_posix()}:{provider['options']['path']}:ro" in mounts
+    (source,) = _yaml(provisioning / "datasources" / "prometheus.yml")["datasources"]
+    assert source["type"] == "prometheus"
+    variables = {variable["name"]: variable for variable in _dashboard()["templating"]["list"]}
+    assert variables["source"]["query"] == source["type"]
+    assert {panel["datasource"]["uid"] for panel in _panels()} == {"${source}"}
+
+
+def _squares(panel: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    at = panel["gridPos"]
+    for x in range(at["x"], at["x"] + at["w"]):
+        for y in range(at["y"], at["y"] + at["h"]):
+            yield x, y
+
+
+def test_panels_have_their_own_place_name_and_number() -> None:
+    panels = _dashboard()["panels"]
+    squares = [square for panel in panels for square in _squares(panel)]
+    assert len(set(squares)) == len(squares)
+    assert max(x for x, _ in squares) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["title"] for panel in panels)

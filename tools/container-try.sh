@@ -1,0 +1,33 @@
+#!/bin/sh
+# Runs what the image runs, with the broker installed in DIRECTORY: serve, the health check, SIGTERM, exit code 0.
+set -eu
+trellis=$1/bin/trellis
+data=$(mktemp -d)
+trap 'rm -rf "$data"' EXIT
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# As the container does it, but on ports that are surely free, and with a data directory that is ours.
+TRELLIS_CONFIG=config/docker.toml TRELLIS_DATA_DIR=$data/state TRELLIS_USER=demo TRELLIS_PASSWORD=demo
+TRELLIS_AMQP_PORT=0 TRELLIS_MQTT_PORT=0 TRELLIS_HTTP_PORT=0 TRELLIS_METRICS_PORT=$(free_port)
+export TRELLIS_CONFIG TRELLIS_DATA_DIR TRELLIS_USER TRELLIS_PASSWORD
+export TRELLIS_AMQP_PORT TRELLIS_MQTT_PORT TRELLIS_HTTP_PORT TRELLIS_METRICS_PORT
+
+"$trellis" version
+"$trellis" serve &
+server=$!
+tries=100
+until "$trellis" health; do
+    tries=$((tries - 1))
+    if [ "$tries" -eq 0 ] || ! kill -0 "$server" 2>/dev/null; then
+        echo "the broker did not become healthy" >&2
+        kill "$server" 2>/dev/null || true
+        exit 1
+    fi
+    sleep 0.1
+done
+kill -TERM "$server"
+wait "$server"
+echo "served, healthy, stopped with exit code 0"

@@ -1,0 +1,36 @@
+#!/bin/sh
+# Makes the virtual environment DIRECTORY, afresh, with $PYTHON or the first Python >= 3.11 found, and says which.
+set -eu
+directory=$1
+
+fits() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+found=
+for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
+    if command -v "$candidate" >/dev/null && fits "$candidate"; then
+        # Debian and Ubuntu keep in a package of its own what puts pip into a virtual environment.
+        if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
+            found=$candidate
+            break
+        fi
+        bare=$candidate
+    fi
+done
+
+if [ -z "$found" ]; then
+    if [ -n "${bare:-}" ]; then
+        echo "trellis: $bare cannot make virtual environments: it lacks ensurepip." >&2
+        echo "         On Debian and Ubuntu: apt install python3-venv" >&2
+    elif [ -n "${PYTHON:-}" ]; then
+        echo "trellis: PYTHON=$PYTHON is missing or older than Python 3.11." >&2
+    else
+        echo "trellis: needs Python 3.11 or newer; none of python3, python3.11 ... python3.14 is on PATH." >&2
+        echo "         If it lives elsewhere: make PYTHON=/path/to/python ..." >&2
+    fi
+    exit 1
+fi
+
+echo "trellis: virtual environment $directory with $("$found" --version)"
+"$found" -m venv --clear "$directory" || { rm -rf "$directory"; exit 1; }

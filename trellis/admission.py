@@ -1,0 +1,50 @@
+"""Whom a listener takes at all: bounds on connections, before any octet is read."""
+
+from __future__ import annotations
+
+from protocols.connection import Connection
+
+
+class Admission:
+    """At most `connections` in all, and `strangers` of one address that have not logged in yet.
+
+    Loopback addresses have no bound of their own: whoever is there shares the machine.
+    """
+
+    def __init__(self, connections: int, strangers: int) -> None:
+        self.connections = connections
+        self.strangers = strangers
+        #: How many were turned away, and why.
+        self.refused: dict[str, int] = {}
+        self._waiting: dict[str, list[Connection]] = {}
+
+    def judge(self, address: str, local: bool, open_now: int) -> str:
+        """Why the next connection from this address is refused; empty when it is not."""
+        reason = ""
+        if open_now >= self.connections:
+            reason = "connections"
+        elif not local and self._strangers(address) >= self.strangers:
+            reason = "unauthenticated_per_address"
+        if reason:
+            self.refused[reason] = self.refused.get(reason, 0) + 1
+        return reason
+
+    def _strangers(self, address: str) -> int:
+        """How many of this address have not logged in. Those that have are forgotten when the list is full."""
+        waiting = self._waiting.get(address)
+        if waiting is None:
+            return 0
+        if len(waiting) >= self.strangers:
+            waiting[:] = [connection for connection in waiting if not connection.admitted and not connection.finished]
+        return len(waiting)
+
+    def enter(self, connection: Connection) -> None:
+        if not connection.peer.local:
+            self._waiting.setdefault(connection.peer.address, []).append(connection)
+
+    def leave(self, connection: Connection) -> None:
+        waiting = self._waiting.get(connection.peer.address)
+        if waiting is not None and connection in waiting:
+            waiting.remove(connection)
+            if not waiting:
+                del self._waiting[connection.peer.address]

@@ -1,0 +1,177 @@
+"""The composition root: settings in, a broker that serves until it is told to stop, an exit code out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, cast
+
+import uvloop
+
+import trellis
+from protocols.front import Front
+from trellis import logs
+from trellis.http import HttpServer
+from trellis.link import Link
+from trellis.listener import Bound, ListenError, bind
+from trellis.node import Node
+from trellis.pages import open_pages, user_pages
+from trellis.settings import Settings, SettingsError
+from trellis.users import accounts_of
+
+#: Octets that may lie unsent in an AMQP client's transport before its queues are stopped.
+AMQP_HIGH_MARK: Final = 1 << 20
+#: Exit codes: a clean stop, and a start that failed for a reason that the operator can mend.
+DONE, MISCONFIGURED = 0, 2
+
+
+def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr."""
+    logs.set_up(settings.log.level)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(App(settings).serve())
+    except (ListenError, SettingsError) as error:
+        print(f"trellis: {error}", file=sys.stderr)
+        return MISCONFIGURED
+    return DONE
+
+
+def data_directory(settings: Settings) -> Path | None:
+    """The data directory, made if it is not there, and writable; None for nowhere. Raises SettingsError."""
+    try:
+        directory = settings.data.directory
+    except RuntimeError as error:
+        raise SettingsError(f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), or :memory: to keep nothing") from error
+    if directory is None:
+        return None
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise SettingsError(f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for this user, or set "
+                            "data.dir (TRELLIS_DATA_DIR, --data-dir)") from error
+    return directory
+
+
+class App:
+    """One broker process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._stop = asyncio.Event()
+        self._servers: list[asyncio.Server] = []
+        #: Listener name -> HOST:PORT, once they are open.
+        self.addresses: dict[str, str] = {}
+        self.node: Node | None = None
+        #: Set when clients may come.
+        self.started = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask for a clean stop."""
+        self._stop.set()
+
+    async def serve(self) -> None:
+        """Start, say that we are ready, serve until `stop`, and stop cleanly. Raises SettingsError, ListenError."""
+        settings = self.settings
+        directory = data_directory(settings)
+        accounts = accounts_of(settings, directory)
+        bound: list[Bound] = []
+        try:
+            for name, listener in settings.listeners.items():
+                bound.append(bind(name, listener))
+            node = self.node = Node(settings, accounts, directory)
+        except BaseException:
+            for ports in bound:
+                ports.close()
+            accounts.close()
+            raise
+        tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn))]
+        try:
+            await self._listen(node, bound)
+            self._announce(node)
+            with _Signals(self.stop):
+                await self._stop.wait()
+            await self._shut_down(node)
+        finally:
+            for task in tasks:
+                task.cancel()
+            node.collector.close()
+            accounts.close()
+
+    async def _listen(self, node: Node, bound: list[Bound]) -> None:
+        settings = self.settings
+        limit = settings.limits.handshake
+        pages = {"metrics": open_pages, "http": user_pages}
+        fronts: dict[str, tuple[Front, int]] = {
+            "amqp": (node.amqp, AMQP_HIGH_MARK), "mqtt": (node.mqtt, settings.mqtt.qos0_high_mark)}
+        for ports in bound:
+            if ports.name in pages:
+                server = HttpServer(pages[ports.name](node), limit)
+                self._servers += await ports.serve(server.protocol)
+            else:
+                front, high_mark = fronts[ports.name]
+                self._servers += await ports.serve(self._link(node, front, high_mark))
+            self.addresses[ports.name] = ports.address
+        node.collector.settle()
+        node.ready = True
+
+    def _link(self, node: Node, front: Front, high_mark: int) -> Callable[[], asyncio.Protocol]:
+        def make() -> asyncio.Protocol:
+            return cast(asyncio.Protocol, Link(front, node.turn, node.admission, high_mark))
+
+        return make
+
+    def _announce(self, node: Node) -> None:
+        kept = "memory" if node.directory is None else str(node.directory)
+        logs.info("start", version=trellis.__version__, compiled="yes" if trellis.compiled() else "no", data=kept,
+                  store="memory", note="messages and definitions do not survive a stop in this version", pid=os.getpid())
+        if not trellis.compiled():
+            logs.warning("not_compiled", note="the hot paths run interpreted, many times slower; see README, Compiled")
+        print("ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()), flush=True)
+        self.started.set()
+
+    async def _shut_down(self, node: Node) -> None:
+        """Stop accepting, tell the clients, wait for them up to `shutdown.grace`."""
+        logs.info("stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s")
+        node.ready = False
+        for server in self._servers:
+            server.close()
+        for link in list(node.turn.links):
+            link.shut_down()
+        deadline = asyncio.get_running_loop().time() + self.settings.shutdown.grace
+        while node.turn.links and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        left = len(node.turn.links)
+        for link in list(node.turn.links):
+            link.abort()
+        await asyncio.sleep(0)
+        logs.info("stopped", aborted=left)
+
+
+class _Signals:
+    """SIGTERM and SIGINT mean stop, while this context lasts; in threads other than the main one nothing happens."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> None:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            try:
+                self._loop.add_signal_handler(signum, self._stop)
+            except (NotImplementedError, RuntimeError, ValueError):
+                return
+
+    def __exit__(self, *_: object) -> None:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            try:
+                self._loop.remove_signal_handler(signum)
+            except (NotImplementedError, RuntimeError, ValueError):
+                return

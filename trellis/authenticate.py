@@ -1,0 +1,124 @@
+"""Who may come in: users with argon2id hashes, checked in threads so that the loop never waits.
+
+    credentials --+-- remembered (keyed hash, five minutes) ------------------------------> verdict at once
+                  +-- the same ones are being checked already: wait with them ------------> one verdict for all
+                  +-- room in the queue: a thread hashes (24 ms, 19 MiB) -----------------> verdict later
+                  +-- no room ------------------------------------------------------------> busy
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import argon2
+
+from broker.access import Authenticator, Credentials, Identity, Verdict
+
+#: Parameters of the hashes we make: the least that OWASP recommends, 24 ms and 19 MiB here.
+HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
+#: Verified credentials remembered; the oldest go first.
+REMEMBERED: Final = 10_000
+#: How much less than the loop the hashing threads get of a busy processor (nice levels, Linux).
+NICE: Final = 10
+
+Answer = Callable[[Verdict], None]
+
+
+class Account:
+    """A user who may log in, with a hash of the password. A `loopback_only` one from this machine alone."""
+
+    def __init__(self, identity: Identity, password_hash: str, loopback_only: bool) -> None:
+        self.identity = identity
+        self.password_hash = password_hash
+        self.loopback_only = loopback_only
+
+
+class Accounts(Authenticator):
+    """Checks names and passwords. `anonymous` is whose rights they get who give no name: from loopback only,
+    or from anywhere; None is nobody."""
+
+    def __init__(self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool, threads: int, queue: int,
+                 remember: float) -> None:
+        self._accounts = {account.identity.name: account for account in accounts}
+        self._anonymous = anonymous
+        self._anonymous_from_afar = anonymous_from_afar
+        self._queue = queue
+        self._remember = remember
+        self._secret = secrets.token_bytes(32)
+        self._verified: dict[bytes, float] = {}
+        self._checking: dict[bytes, list[Answer]] = {}
+        #: Hashed for names that nobody has, so that those take as long as wrong passwords.
+        self._decoy = HASHER.hash(secrets.token_urlsafe())
+        self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=_stand_back)
+        #: Passwords hashed so far.
+        self.hashed = 0
+
+    def authenticate(self, credentials: Credentials, answer: Answer) -> None:
+        name = credentials.user
+        if name is None:
+            allowed = self._anonymous is not None and (credentials.local or self._anonymous_from_afar)
+            answer(Verdict(self._anonymous) if allowed else Verdict(None, "anonymous access is not allowed here"))
+            return
+        account = self._accounts.get(name)
+        if account is not None and account.loopback_only and not credentials.local:
+            answer(Verdict(None, f"user '{name}' may log in from loopback only"))
+            return
+        password_hash = self._decoy if account is None else account.password_hash
+        mark = self._mark(name, credentials.password, password_hash)
+        loop = asyncio.get_running_loop()
+        if self._verified.get(mark, 0.0) > loop.time() and account is not None:
+            answer(Verdict(account.identity))
+        elif mark in self._checking:
+            self._checking[mark].append(answer)
+        elif len(self._checking) >= self._queue:
+            answer(Verdict(None, "too many logins at once", busy=True))
+        else:
+            self._checking[mark] = [answer]
+            self._pool.submit(self._hash, loop, mark, account, password_hash, credentials.password)
+
+    def _mark(self, name: str, password: bytes, password_hash: str) -> bytes:
+        """Says that credentials are the same, and nothing about what they are."""
+        digest = hashlib.blake2b(key=self._secret, digest_size=32)
+        for part in (name.encode(), password_hash.encode(), password):
+            digest.update(len(part).to_bytes(4, "big") + part)
+        return digest.digest()
+
+    def _hash(self, loop: asyncio.AbstractEventLoop, mark: bytes, account: Account | None, password_hash: str, password: bytes) -> None:
+        """In a thread."""
+        good = False
+        try:
+            good = HASHER.verify(password_hash, password)
+        except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
+            pass
+        try:
+            loop.call_soon_threadsafe(self._found, mark, account if good else None)
+        except RuntimeError:
+            return  # The loop is closed: nobody waits any more.
+
+    def _found(self, mark: bytes, account: Account | None) -> None:
+        self.hashed += 1
+        if account is not None and self._remember:
+            if len(self._verified) >= REMEMBERED:
+                del self._verified[next(iter(self._verified))]
+            self._verified[mark] = asyncio.get_running_loop().time() + self._remember
+        verdict = Verdict(None, "unknown user or wrong password") if account is None else Verdict(account.identity)
+        for answer in self._checking.pop(mark):
+            answer(verdict)
+
+    def close(self) -> None:
+        """No more hashing."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _stand_back() -> None:
+    """Let the loop go first: on Linux each thread has a priority of its own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

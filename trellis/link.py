@@ -1,0 +1,173 @@
+"""A link ties a transport to a connection. Quacks like asyncio.Protocol, so that it can be compiled."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from typing import Final
+
+from mypy_extensions import i64
+
+from protocols.connection import Connection, Peer
+from protocols.front import Front
+from trellis.admission import Admission
+from trellis.turn import Turn
+
+#: Milliseconds that a finished connection's peer has to take our last words and hang up.
+LINGER_MS: Final = 2_000
+
+
+class Link:
+    """Between one socket and one connection.
+
+    A finished connection is half-closed first: were the socket closed with input unread, the peer's kernel
+    would throw our last words away (RFC 1122 section 4.2.2.13).
+    """
+
+    def __init__(self, front: Front, turn: Turn, admission: Admission, high_mark: int) -> None:
+        self._front = front
+        self._turn = turn
+        self._admission = admission
+        self._high_mark = high_mark
+        self._connection: Connection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._linger_until: i64 = 0
+        self._reading = True
+
+    def _wake(self) -> None:
+        self._turn.dirty(self)
+
+    # -- asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        peer = peer_of(transport.get_extra_info("peername"))
+        reason = self._admission.judge(peer.address, peer.local, len(self._turn.links))
+        if reason:
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(self._high_mark)
+        self._transport = transport
+        self._turn.tell_time()
+        connection = self._connection = self._front.connect(peer)
+        connection.wake = self._wake
+        self._admission.enter(connection)
+        self._turn.links[self] = None
+
+    def data_received(self, data: bytes) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        connection.receive_data(data)
+        if connection.behind or connection.stalled:
+            self._pause_reading()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.resume_writing()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._turn.links.pop(self, None)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.connection_lost()
+            self._admission.leave(connection)
+            self._turn.schedule()
+
+    # -- the turn
+
+    def flush(self) -> None:
+        """Send what was collected: one write per turn. Hot path."""
+        connection = self._connection
+        if connection is None:
+            return
+        parts = connection.parts_to_send()
+        transport = self._transport
+        if transport is None:
+            return
+        if len(parts) == 1:
+            transport.write(parts[0])
+        elif parts:
+            transport.writelines(parts)
+        if connection.finished:
+            self._hang_up(transport)
+        elif not self._reading and not connection.stalled:
+            self._turn.behind(self)
+
+    def _hang_up(self, transport: asyncio.Transport) -> None:
+        if self._linger_until:
+            return
+        self._linger_until = self._turn.now() + LINGER_MS
+        if transport.is_closing():
+            return
+        if not self._reading:
+            self._reading = True
+            transport.resume_reading()
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
+
+    def resume(self) -> None:
+        """Go on with input that was left over."""
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None or self._reading:
+            return
+        connection.resume()
+        if connection.stalled:
+            return
+        if connection.behind:
+            self._turn.behind(self)
+        elif not connection.finished:
+            self._reading = True
+            transport.resume_reading()
+
+    def advance(self, now: int) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if connection.finished:
+            if 0 < self._linger_until <= now and self._transport is not None:
+                self._transport.abort()
+        elif 0 < connection.deadline <= now:
+            connection.advance(now)
+
+    def shut_down(self) -> None:
+        """The broker stops."""
+        if self._connection is not None:
+            self._connection.shut_down()
+
+    def abort(self) -> None:
+        """The broker waits no longer."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _pause_reading(self) -> None:
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None:
+            return
+        if self._reading and not transport.is_closing():
+            self._reading = False
+            transport.pause_reading()
+        if connection.behind and not connection.stalled:
+            self._turn.behind(self)
+
+
+def peer_of(name: object) -> Peer:
+    """The peer by the address that a transport gives: (host, port, ...)."""
+    if not isinstance(name, tuple) or len(name) < 2:
+        return Peer("unknown", 0, False)
+    host, port = str(name[0]).partition("%")[0], int(name[1])
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return Peer(host, port, False)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return Peer(str(mapped or address), port, (mapped or address).is_loopback)

@@ -1,0 +1,108 @@
+"""Ports: opened before anything is served, so that one in use is an error in one line."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from trellis.settings import Listener
+
+#: Connections that the kernel keeps until we accept them.
+BACKLOG: Final = 4_096
+#: Tries to find a port that is free on every address, where any will do.
+TRIES: Final = 20
+
+
+class ListenError(Exception):
+    """A port cannot be had. The text says which, why, and what to do."""
+
+
+class Bound:
+    """The sockets of one listener."""
+
+    def __init__(self, name: str, sockets: list[socket.socket]) -> None:
+        self.name = name
+        self.sockets = sockets
+
+    @property
+    def address(self) -> str:
+        """The first address as HOST:PORT."""
+        host, port = self.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def serve(self, make: Callable[[], asyncio.BaseProtocol]) -> list[asyncio.Server]:
+        """Accept connections."""
+        loop = asyncio.get_running_loop()
+        return [await loop.create_server(make, sock=sock, backlog=BACKLOG) for sock in self.sockets]
+
+    def close(self) -> None:
+        for sock in self.sockets:
+            sock.close()
+
+
+def bind(name: str, listener: Listener) -> Bound:
+    """Take the port of a section on all its addresses. Raises ListenError."""
+    for attempt in range(TRIES):
+        try:
+            return Bound(name, _bind_all(listener))
+        except OSError as error:
+            if listener.port or error.errno != errno.EADDRINUSE or attempt == TRIES - 1:
+                raise ListenError(_explain(name, listener, error)) from error
+    raise AssertionError("unreachable")
+
+
+def _bind_all(listener: Listener) -> list[socket.socket]:
+    """One socket an address; a free port is the same on all. Addresses that this machine lacks are left out
+    when another one can be had: many containers have no IPv6."""
+    sockets: list[socket.socket] = []
+    port = listener.port
+    missing: OSError | None = None
+    try:
+        for address in listener.addresses:
+            try:
+                sockets.append(_bind_one(address, port))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error
+                continue
+            port = sockets[0].getsockname()[1]
+        if not sockets:
+            assert missing is not None
+            raise missing
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def _bind_one(address: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((address, port))
+        # From here on the port is ours: a socket that is only bound does not keep others from binding it too.
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _explain(name: str, listener: Listener, error: OSError) -> str:
+    where = f"{listener.host} port {listener.port}"
+    if error.errno == errno.EADDRINUSE:
+        return (f"{name}: {where} is in use; stop the program that has it, or set {name}.port "
+                f"(TRELLIS_{name.upper()}_PORT, --{name}-port)")
+    if error.errno == errno.EACCES:
+        return f"{name}: {where} may not be used by this user; set {name}.port above 1023"
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        return f"{name}: {listener.host} is no address of this machine; set {name}.host"
+    return f"{name}: cannot listen on {where}: {error.strerror}"

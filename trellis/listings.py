@@ -1,0 +1,86 @@
+"""Rows for operators: what `trellis list` shows. Field names are RabbitMQ's where it has one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from broker.binding import Binding
+from broker.exchange import Exchange, TopicExchange
+from broker.limits import LimitedQueue
+from broker.queue import Queue
+from broker.vhost import VirtualHost
+from trellis.node import Node
+
+#: Rows made in one turn.
+STEP: Final = 500
+
+Row = dict[str, object]
+
+
+async def rows(node: Node, kind: str) -> list[Row]:
+    """All rows of a kind; the making yields to the loop."""
+    found: list[Row] = []
+    async for row in KINDS[kind](node):
+        found.append(row)
+        if len(found) % STEP == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+async def _queues(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
+            yield _queue(vhost, queue)
+
+
+def _queue(vhost: VirtualHost, queue: Queue) -> Row:
+    return {
+        "vhost": vhost.name, "name": queue.name, "kind": "session" if queue.private else "queue", "durable": queue.declared_durable,
+        "auto_delete": queue.auto_delete, "exclusive": queue.exclusive_to is not None,
+        "messages_ready": int(queue.depth), "messages_unacknowledged": int(queue.unacked), "consumers": len(queue.consumers),
+        "arguments": queue.limits.given if isinstance(queue, LimitedQueue) else {}}
+
+
+async def _exchanges(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for exchange in list(vhost.exchanges.values()):
+            options = exchange.options
+            row: Row = {"vhost": vhost.name, "name": exchange.name, "type": exchange.kind, "durable": options.durable,
+                        "auto_delete": options.auto_delete, "internal": options.internal,
+                        "bindings": sum(len(mine) for mine in exchange.bindings.values()), "arguments": dict(options.arguments)}
+            row["matcher"] = exchange.algorithm if isinstance(exchange, TopicExchange) else ""
+            yield row
+
+
+async def _bindings(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for queue in list(vhost.queues.values()):
+            yield {"vhost": vhost.name, "source": "", "routing_key": queue.name, "grammar": "amqp", "destination": queue.name,
+                   "destination_type": "queue", "arguments": {}}
+        for exchange in list(vhost.exchanges.values()):
+            for binding in exchange:
+                yield _binding(vhost, exchange, binding)
+
+
+def _binding(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row:
+    target = binding.destination
+    kind = "queue" if isinstance(target, Queue) else "exchange" if isinstance(target, Exchange) else "session"
+    return {"vhost": vhost.name, "source": exchange.name, "routing_key": binding.key, "grammar": binding.grammar.name,
+            "destination": target.name, "destination_type": kind, "arguments": dict(binding.arguments)}
+
+
+async def _connections(node: Node) -> AsyncIterator[Row]:
+    for front in node.fronts:
+        for connection in list(front.connections):
+            yield connection.describe()
+
+
+async def _sessions(node: Node) -> AsyncIterator[Row]:
+    for session in node.mqtt.sessions.all():
+        yield session.describe()
+
+
+KINDS: Final[dict[str, Callable[[Node], AsyncIterator[Row]]]] = {
+    "queues": _queues, "exchanges": _exchanges, "bindings": _bindings, "connections": _connections, "sessions": _sessions}

@@ -1,0 +1,50 @@
+"""Log lines: one line an event, key=value, no payloads, no passwords."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from datetime import UTC, datetime
+
+_log = logging.getLogger("trellis")
+
+
+class Line(logging.Formatter):
+    """``2026-01-31T12:00:00.123Z info ready amqp=127.0.0.1:5672``"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = f"{when} {record.levelname.lower()} {record.getMessage()}"
+        if record.exc_info:
+            line += " " + quote(self.formatException(record.exc_info))
+        return line
+
+
+def set_up(level: str) -> None:
+    """Write the broker's lines to stderr, from this level (debug, info, warning, error) on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Line())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def log(level: int, event: str, **fields: object) -> None:
+    """One event. `level` is one of logging's."""
+    if _log.isEnabledFor(level):
+        _log.log(level, "%s", " ".join([event, *(f"{name}={quote(str(value))}" for name, value in fields.items())]))
+
+
+def info(event: str, **fields: object) -> None:
+    log(logging.INFO, event, **fields)
+
+
+def warning(event: str, **fields: object) -> None:
+    log(logging.WARNING, event, **fields)
+
+
+def quote(value: str) -> str:
+    """A value that is one word and one line."""
+    if value and all(" " < character <= "~" and character not in '"\\=' for character in value):
+        return value
+    escaped = value.encode("unicode_escape").decode().replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,94 @@
+"""The running broker: core, front ends, turn, and everything that listings and metrics ask."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import trellis
+from broker.access import Authenticator
+from broker.bounds import Bounds
+from broker.core import Broker
+from broker.store.memory import MemoryStore
+from protocols.amqp.front import AmqpFront
+from protocols.amqp.handshake import AmqpOptions
+from protocols.mqtt.front import MqttFront
+from protocols.mqtt.sessions import MqttOptions
+from trellis.admission import Admission
+from trellis.authenticate import Accounts
+from trellis.collector import Collector
+from trellis.process import raise_descriptor_limit
+from trellis.settings import Settings
+from trellis.turn import Turn
+
+#: The part of the descriptor limit that connections may have.
+SHARE = 0.9
+
+
+class Node:
+    """Built once, on the loop that runs it. `directory` is where data is kept, None for nowhere."""
+
+    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None) -> None:
+        self.settings = settings
+        self.accounts = accounts
+        self.directory = directory
+        self.max_descriptors = raise_descriptor_limit()
+        self.broker = Broker(MemoryStore(), _authenticator(settings, accounts), lambda: uuid.uuid4().hex, bounds_of(settings),
+                             settings.node.name)
+        self.turn = Turn(asyncio.get_running_loop(), self.broker)
+        self.amqp = AmqpFront(self.broker, amqp_options(settings))
+        self.mqtt = MqttFront(self.broker, mqtt_options(settings))
+        connections = settings.limits.connections or int(SHARE * self.max_descriptors)
+        self.admission = Admission(connections, settings.limits.unauthenticated_per_address)
+        self.collector = Collector()
+        #: Whether clients may come: not while starting, and not while stopping.
+        self.ready = False
+
+    @property
+    def fronts(self) -> tuple[AmqpFront, MqttFront]:
+        return self.amqp, self.mqtt
+
+
+def bounds_of(settings: Settings) -> Bounds:
+    bounds = Bounds()
+    bounds.message = settings.limits.message
+    bounds.routes = settings.limits.routes
+    bounds.retained = settings.mqtt.retained
+    bounds.retained_octets = settings.mqtt.retained_bytes
+    bounds.queues = settings.limits.queues or bounds.queues
+    bounds.exchanges = settings.limits.exchanges or bounds.exchanges
+    bounds.matcher = settings.matcher.default
+    bounds.matchers = list(settings.matcher.allowed)
+    return bounds
+
+
+def amqp_options(settings: Settings) -> AmqpOptions:
+    options = AmqpOptions()
+    options.version = trellis.__version__
+    options.channel_max = settings.amqp.channel_max
+    options.frame_max = settings.amqp.frame_max
+    options.heartbeat = settings.amqp.heartbeat
+    options.handshake_ms = int(settings.limits.handshake * 1000)
+    return options
+
+
+def mqtt_options(settings: Settings) -> MqttOptions:
+    options = MqttOptions()
+    options.handshake_ms = int(settings.limits.handshake * 1000)
+    options.max_packet = settings.mqtt.max_packet
+    options.max_levels = settings.mqtt.max_levels
+    options.receive_maximum = settings.mqtt.receive_maximum
+    options.session_expiry_s = settings.mqtt.session_expiry
+    options.sessions = settings.mqtt.sessions
+    options.session_backlog = settings.mqtt.session_backlog
+    return options
+
+
+def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
+    """The accounts, behind amqtt's plugins where there are some. Raises SettingsError."""
+    if not settings.amqtt.plugins:
+        return accounts
+    from trellis.amqtt_plugins import PluginAuthenticator
+
+    return PluginAuthenticator(settings.amqtt.plugins, accounts)

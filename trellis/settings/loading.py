@@ -1,0 +1,207 @@
+"""Which value holds: defaults, then files, then the environment, then flags, each overriding the one before."""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from trellis.settings.checks import problems
+from trellis.settings.errors import SettingsError, nearest
+from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
+from trellis.settings.schema import Settings, User
+
+SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
+PREFIX = "TRELLIS_"
+# Variables with our prefix that are no settings: TRELLIS_REQUIRE and TRELLIS_REQUIRE_* belong to build and tests.
+OTHER_VARIABLES = re.compile(r"TRELLIS_(CONFIG|PURE|REQUIRE.*)")
+# Kubernetes and Docker links describe a service called `trellis...` in such variables.
+SERVICE_LINK = re.compile(r"TRELLIS_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
+SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
+
+
+class Given(NamedTuple):
+    """A value and where it was given: a file, an environment variable or a flag."""
+
+    value: Any
+    where: str
+
+
+class Loaded(NamedTuple):
+    """The settings, and for every key that was given, where. A key not in `sources` has its default."""
+
+    settings: Settings
+    sources: dict[str, str]
+
+
+def load(
+    files: Iterable[str | Path] | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> Settings:
+    """The settings from `files` (else TRELLIS_CONFIG, else the first that exists of SEARCHED), environment and flags.
+
+    `environ` is os.environ unless given; `flags` maps keys such as `amqp.port` to text. Raises SettingsError.
+    """
+    return load_with_sources(files, environ, flags).settings
+
+
+def load_with_sources(
+    files: Iterable[str | Path] | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> Loaded:
+    """Like `load`, and says where each value came from."""
+    environ = os.environ if environ is None else environ
+    given: dict[str, Given] = {}
+    for file in config_files(files, environ):
+        given |= read_file(file)
+    given |= read_environment(environ)
+    given |= read_flags(flags or {})
+
+    tree: dict[str, Any] = {section: {} for section in SECTIONS}
+    for key, (value, _) in given.items():
+        option = OPTIONS[key]
+        (tree[option.section] if option.section else tree)[option.name] = value
+    settings = msgspec.convert(tree, Settings)
+    sources = {key: where for key, (_, where) in given.items()}
+    for keys, problem in problems(settings):
+        key = next((key for key in keys if key in sources), keys[0])
+        raise SettingsError(sources.get(key, "default"), key, problem)
+    if settings.password_file:
+        try:
+            password = read_password(settings.password_file)
+        except ValueError as error:
+            raise SettingsError(sources["password_file"], "password_file", str(error)) from None
+        settings = msgspec.structs.replace(settings, password=password)
+        sources["password"] = settings.password_file
+    return Loaded(settings, sources)
+
+
+def config_files(files: Iterable[str | Path] | None, environ: Mapping[str, str]) -> Sequence[Path]:
+    """The files that are read, in order. Only those of SEARCHED may be missing."""
+    chosen = [Path(file) for file in files or ()]
+    chosen = chosen or [Path(file) for file in environ.get("TRELLIS_CONFIG", "").split(os.pathsep) if file]
+    return chosen or [path for path in SEARCHED if os.path.exists(path)][:1]
+
+
+def read_file(path: Path) -> dict[str, Given]:
+    """The checked values of one TOML file, by key."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise SettingsError(str(path), f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise SettingsError(str(path), "must be UTF-8 text") from None
+    return read_text(text, str(path))
+
+
+def read_text(text: str, where: str) -> dict[str, Given]:
+    """The checked values of TOML text, by key."""
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise SettingsError(where, "not valid TOML, nested too deeply") from None
+    except ValueError as error:
+        line, problem = _line_of(error, text)
+        raise SettingsError(f"{where}:{line}", f"not valid TOML, {problem}") from None
+
+    given: dict[str, Given] = {}
+    for key, value in tables.items():
+        if key not in SECTIONS:
+            given[key] = Given(_read_in_file(key, value, where), where)
+            continue
+        if not isinstance(value, dict):
+            raise SettingsError(where, key, f"must be a table, written [{key}]")
+        for name, item in value.items():
+            full = f"{key}.{name}"
+            given[full] = Given(_read_in_file(full, item, where), where)
+    return given
+
+
+def _line_of(error: ValueError, text: str) -> tuple[int, str]:
+    """The line where tomllib gave up, and its complaint in small letters."""
+    message, line = str(error), text.count("\n") + 1
+    if place := re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL):
+        message, line = place[1], int(place[2] or line)
+    return line, message[:1].lower() + message[1:]
+
+
+def _read_in_file(key: str, value: object, where: str) -> Any:
+    if key == "users":
+        return _read_users(value, where)
+    if key not in OPTIONS:
+        raise SettingsError(where, key, f"unknown key; the nearest is {nearest(key, [*OPTIONS, *SECTIONS])}")
+    return _read(OPTIONS[key], value, where, key)
+
+
+def _read_users(value: object, where: str) -> tuple[User, ...]:
+    if not (isinstance(value, list) and all(isinstance(user, dict) for user in value)):
+        raise SettingsError(where, "users", f"must be {OPTIONS['users'].expected}")
+    users = []
+    for number, table in enumerate(value, 1):
+        place = f"users[{number}]"
+        for name in table:
+            if name not in USER_OPTIONS:
+                problem = f"unknown key; the nearest is {nearest(name, USER_OPTIONS)}"
+                raise SettingsError(where, f"{place}.{name}", problem)
+        for name, option in USER_OPTIONS.items():
+            if option.default is msgspec.NODEFAULT and not table.get(name):
+                raise SettingsError(where, f"{place}.{name}", f"must be given: {option.help}")
+        users.append(
+            User(**{name: _read(USER_OPTIONS[name], item, where, f"{place}.{name}") for name, item in table.items()})
+        )
+    return tuple(users)
+
+
+def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    """The checked values of the TRELLIS_ variables, by key."""
+    known = {option.variable: option for option in OPTIONS.values()}
+    given: dict[str, Given] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(PREFIX) or OTHER_VARIABLES.fullmatch(variable):
+            continue
+        if SERVICE_LINK.fullmatch(variable) or (variable.endswith("_PORT") and SERVICE_LINK_VALUE.match(value)):
+            continue
+        option = known.get(variable)
+        if option is None:
+            raise SettingsError(variable, f"unknown environment variable; the nearest is {nearest(variable, known)}")
+        given[option.key] = Given(_read_as_text(option, value, variable), variable)
+    return given
+
+
+def read_flags(flags: Mapping[str, str]) -> dict[str, Given]:
+    """The checked values of flags; `flags` is by key, not by flag."""
+    return {
+        key: Given(_read_as_text(OPTIONS[key], value, OPTIONS[key].flag), OPTIONS[key].flag)
+        for key, value in flags.items()
+    }
+
+
+def _read_as_text(option: Option, value: str, where: str) -> Any:
+    if option.in_files_only:
+        raise SettingsError(where, option.key, "can be set in a file only, as it is a list or table")
+    return _read(option, value, where, option.key, text=True)
+
+
+def _read(option: Option, value: object, where: str, key: str, *, text: bool = False) -> Any:
+    try:
+        return option.read(value, text=text)
+    except ValueError as error:
+        raise SettingsError(where, key, str(error)) from None
+
+
+def read_password(file: str) -> str:
+    """The first line of a password file; ValueError says what is wrong with it."""
+    try:
+        password = Path(file).expanduser().read_text(encoding="utf-8").partition("\n")[0]
+    except UnicodeDecodeError:
+        raise ValueError(f"{file} must be UTF-8 text") from None
+    except (OSError, RuntimeError) as error:
+        raise ValueError(f"{file} cannot be read ({getattr(error, 'strerror', error)})") from None
+    if not password:
+        raise ValueError(f"{file} holds no password in its first line")
+    return password

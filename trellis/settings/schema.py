@@ -1,0 +1,218 @@
+"""What can be set: every option once, with its default, type, bounds, unit and help.
+
+A section is a frozen Struct; a field is `Annotated[type, option(...)] = default`. The key in files, the environment
+variable, the flag, `--help` and the commented default file all follow from these declarations (see options.py), so a
+new option is a new field here and nothing else. Sizes are in octets, times in seconds.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from trellis.settings.values import check_addresses, check_hash, check_name, check_regex, split_addresses
+
+Algorithm = Literal["trie", "bitmap"]
+Anonymous = Literal["loopback", "true", "false"]
+Level = Literal["debug", "info", "warning", "error"]
+Plugins = dict[str, dict[str, object]]
+
+KIB, MIB = 1 << 10, 1 << 20
+INT64 = (1 << 63) - 1
+
+
+def option(
+    text: str,
+    *,
+    ge: float | None = None,
+    le: float | None = None,
+    unit: str = "",
+    check: Callable[[str], None] | None = None,
+    secret: bool = False,
+) -> Meta:
+    """The declaration beside a type: help text, inclusive bounds, unit, a further check, whether it is never shown.
+
+    `check` takes the text of a value and raises ValueError with what is expected instead. Numbers without an upper
+    bound of their own fit 64 bits.
+    """
+    if ge is not None and le is None:
+        le = INT64
+    return Meta(ge=ge, le=le, description=text, extra={"unit": unit, "check": check, "secret": secret})
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the settings file."""
+
+
+class Listener(Section, frozen=True, kw_only=True):
+    """A section with a port of its own."""
+
+    enabled: Annotated[bool, option("listen on this port")] = True
+    host: Annotated[
+        str, option("IP addresses to listen on, separated by commas; 0.0.0.0 is all of IPv4", check=check_addresses)
+    ] = "127.0.0.1,::1"
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)]
+
+    @property
+    def addresses(self) -> list[str]:
+        """The addresses of `host`, each once, in order, in their canonical form."""
+        return split_addresses(self.host)
+
+
+class Node(Section, frozen=True, kw_only=True):
+    """This broker among others."""
+
+    name: Annotated[str, option("name in metrics and logs", check=check_name)] = "trellis"
+
+
+class Amqp(Listener, frozen=True, kw_only=True):
+    """AMQP 0-9-1."""
+
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 5672
+    heartbeat: Annotated[int, option("heartbeat offered to clients; 0 offers none", ge=0, le=65535, unit="s")] = 60
+    frame_max: Annotated[int, option("largest frame offered", ge=4096, le=128 * KIB, unit="bytes")] = 128 * KIB
+    channel_max: Annotated[int, option("channels a connection may open", ge=1, le=65535)] = 2047
+
+
+class Mqtt(Listener, frozen=True, kw_only=True):
+    """MQTT 3.1.1."""
+
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 1883
+    anonymous: Annotated[Anonymous, option("who may connect without a user name")] = "loopback"
+    max_packet: Annotated[int, option("largest packet", ge=256, le=268_435_460, unit="bytes")] = 16 * MIB
+    max_levels: Annotated[int, option("levels of a topic or filter", ge=1, le=65535)] = 200
+    receive_maximum: Annotated[int, option("QoS 1 and 2 messages in flight to one client", ge=1, le=65535)] = 1024
+    session_expiry: Annotated[
+        int, option("how long the session of an absent client is kept", ge=0, le=4_294_967_295, unit="s")
+    ] = 1_209_600
+    sessions: Annotated[int, option("sessions kept, present and absent clients together", ge=1)] = 1_000_000
+    session_backlog: Annotated[int, option("messages waiting for one client", ge=1)] = 100_000
+    retained: Annotated[int, option("retained messages", ge=0)] = 100_000
+    retained_bytes: Annotated[int, option("all retained messages together", ge=0, unit="bytes")] = 256 * MIB
+    qos0_high_mark: Annotated[
+        int, option("unsent output above which a client's QoS 0 messages are dropped", ge=KIB, unit="bytes")
+    ] = MIB
+
+
+class Metrics(Listener, frozen=True, kw_only=True):
+    """Prometheus metrics and health; no user needed."""
+
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 15692
+
+
+class Http(Listener, frozen=True, kw_only=True):
+    """HTTP, a user needed: what `trellis list` asks."""
+
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 15672
+
+
+class Data(Section, frozen=True, kw_only=True):
+    """What is kept."""
+
+    dir: Annotated[
+        str, option('directory; "" is $XDG_STATE_HOME/trellis or ~/.local/state/trellis, ":memory:" keeps nothing')
+    ] = ""
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory meant by `dir`, None when nothing is kept; RuntimeError if there is no home directory."""
+        if self.dir == ":memory:":
+            return None
+        if self.dir:
+            return Path(self.dir).expanduser()
+        state = Path(os.environ.get("XDG_STATE_HOME", ""))
+        # The XDG base directory specification: a relative path is invalid and is ignored.
+        return (state if state.is_absolute() else Path.home() / ".local" / "state") / "trellis"
+
+
+class Auth(Section, frozen=True, kw_only=True):
+    """Logins."""
+
+    guest: Annotated[bool, option("accept guest/guest, from loopback only")] = True
+    threads: Annotated[int, option("threads that hash passwords", ge=1, le=64)] = 2
+    queue: Annotated[int, option("logins that may wait for a verdict; more are refused", ge=1)] = 1024
+    remember: Annotated[int, option("how long a verified password is not hashed again", ge=0, le=86_400, unit="s")] = (
+        300
+    )
+
+
+class Limits(Section, frozen=True, kw_only=True):
+    """Bounds for the whole broker."""
+
+    message: Annotated[int, option("largest message", ge=1, le=512 * MIB, unit="bytes")] = 16 * MIB
+    connections: Annotated[int, option("connections; 0 is 0.9 x the descriptor limit", ge=0)] = 0
+    unauthenticated_per_address: Annotated[int, option("connections of one address that have not logged in", ge=1)] = (
+        100
+    )
+    handshake: Annotated[float, option("how long a client may take to log in", ge=0.01, le=3600, unit="s")] = 10.0
+    routes: Annotated[int, option("entries of the route cache", ge=1)] = 65_536
+    queues: Annotated[int, option("queues; 0 is no limit", ge=0)] = 100_000
+    exchanges: Annotated[int, option("exchanges; 0 is no limit", ge=0)] = 100_000
+
+
+class Matcher(Section, frozen=True, kw_only=True):
+    """Wildcard subscriptions."""
+
+    default: Annotated[Algorithm, option("algorithm of an exchange that names none")] = "trie"
+    allowed: Annotated[tuple[Algorithm, ...], option("algorithms an exchange may name with the argument x-matcher")] = (
+        "trie",
+        "bitmap",
+    )
+
+
+class Shutdown(Section, frozen=True, kw_only=True):
+    """The stop at SIGTERM."""
+
+    grace: Annotated[float, option("how long clients have to finish", ge=0, le=3600, unit="s")] = 10.0
+
+
+class Log(Section, frozen=True, kw_only=True):
+    """Log lines."""
+
+    level: Annotated[Level, option("least level that is written")] = "info"
+
+
+class Amqtt(Section, frozen=True, kw_only=True):
+    """Authentication and topic plugins of amqtt (install the extra `amqtt`)."""
+
+    plugins: Annotated[Plugins, option("plugin class path -> table of its options", secret=True)] = {}
+
+
+class User(Section, frozen=True, kw_only=True):
+    """A user; the three patterns are regular expressions over names, as in RabbitMQ."""
+
+    name: Annotated[str, option("name given at login")]
+    password_hash: Annotated[str, option("output of `trellis hash-password`", check=check_hash, secret=True)]
+    configure: Annotated[str, option("what may be declared and deleted", check=check_regex)] = ".*"
+    write: Annotated[str, option("where may be published", check=check_regex)] = ".*"
+    read: Annotated[str, option("what may be read", check=check_regex)] = ".*"
+    loopback_only: Annotated[bool, option("refuse this user from other machines")] = False
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """All settings."""
+
+    user: Annotated[str, option("one user with every right, beside [[users]]")] = ""
+    password: Annotated[str, option("password of that user; other users of the machine see flags", secret=True)] = ""
+    password_file: Annotated[str, option("file that holds the password of that user")] = ""
+    node: Node = Node()
+    amqp: Amqp = Amqp()
+    mqtt: Mqtt = Mqtt()
+    metrics: Metrics = Metrics()
+    http: Http = Http()
+    data: Data = Data()
+    auth: Auth = Auth()
+    limits: Limits = Limits()
+    matcher: Matcher = Matcher()
+    shutdown: Shutdown = Shutdown()
+    log: Log = Log()
+    amqtt: Amqtt = Amqtt()
+    users: Annotated[tuple[User, ...], option("users, each a table")] = ()
+
+    @property
+    def listeners(self) -> dict[str, Listener]:
+        """Section name -> listener, the enabled ones only."""
+        every: dict[str, Listener] = {"amqp": self.amqp, "mqtt": self.mqtt, "metrics": self.metrics, "http": self.http}
+        return {name: listener for name, listener in every.items() if listener.enabled}

@@ -1,0 +1,120 @@
+"""One turn of the loop: input -> core -> one write per touched connection.
+
+    data_received ... data_received            (many links; each wakes the turn once)
+    turn: clocks, leftover input, agenda, store, then flush the dirty links
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+from broker.core import Broker
+
+if TYPE_CHECKING:
+    from trellis.link import Link
+
+#: Links flushed in one turn: each costs a system call, and others have input meanwhile.
+FLUSHES: Final = 500
+#: Seconds between two looks at the deadlines of all connections.
+SWEEP: Final = 0.5
+
+
+class Turn:
+    """Runs after the input of a loop turn, whenever something asked for it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
+        self._loop = loop
+        self._agenda = broker.agenda
+        self._store = broker.store
+        self._dirty: list[Link] = []
+        self._behind: list[Link] = []
+        self._scheduled = False
+        self._scheduled_at = 0.0
+        self._sync_due = False
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0
+        self.links: dict[Link, None] = {}
+        #: Turns so far, and seconds from asking for the longest one until it was done: how long the loop was held.
+        self.turns = 0
+        self.longest = 0.0
+        broker.agenda.wake = self.schedule
+        broker.store.wanted = self.sync
+        self.tell_time()
+
+    def schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._scheduled_at = self._loop.time()
+            self._loop.call_soon(self.run)
+
+    def dirty(self, link: Link) -> None:
+        """The link has something to send."""
+        self._dirty.append(link)
+        self.schedule()
+
+    def behind(self, link: Link) -> None:
+        """The link has input left over."""
+        self._behind.append(link)
+        self.schedule()
+
+    def sync(self) -> None:
+        """Something was appended to the store."""
+        self._sync_due = True
+        self.schedule()
+
+    def run(self) -> None:
+        """Hot path, once per turn."""
+        self._scheduled = False
+        self.turns += 1
+        agenda = self._agenda
+        self.tell_time()
+        behind, self._behind = self._behind, []
+        for link in behind:
+            link.resume()
+        agenda.turn()
+        if self._sync_due:
+            self._sync_due = False
+            self._store.sync()
+        dirty = self._dirty
+        if len(dirty) <= FLUSHES:
+            self._dirty = []
+        else:
+            self._dirty = dirty[FLUSHES:]
+            dirty = dirty[:FLUSHES]
+            self.schedule()
+        for link in dirty:
+            link.flush()
+        if agenda.deadline and (self._alarm is None or agenda.deadline < self._alarm_at):
+            self._set_alarm(agenda.deadline)
+        held = self._loop.time() - self._scheduled_at
+        if held > self.longest:
+            self.longest = held
+
+    def now(self) -> int:
+        """The broker's clock, in ms."""
+        return int(self._agenda.now)
+
+    def tell_time(self) -> None:
+        """Nothing else reads a clock."""
+        self._agenda.advance(int(self._loop.time() * 1000), time.time())
+
+    def _set_alarm(self, deadline: int) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = deadline
+        self._alarm = self._loop.call_at(deadline / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.schedule()
+
+    async def sweep(self) -> None:
+        """Tell the time to every connection whose deadline has come."""
+        while True:
+            await asyncio.sleep(SWEEP)
+            self.tell_time()
+            now = int(self._agenda.now)
+            for link in list(self.links):
+                link.advance(now)
