@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 from pyroaring import BitMap
 
-from matching.bucket import Bucket, Crowd, Tally, holds, joined, members, parted
+from matching.bucket import Bucket, Tally, holds, joined, members, parted, take
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 from matching.trie import Trie
@@ -103,11 +103,7 @@ class Bitmap(Matcher[S]):
         if numbers is not None:
             buckets = self._buckets
             for number in numbers:
-                bucket = buckets[number]
-                if isinstance(bucket, Crowd):
-                    found.extend(bucket.members)
-                elif bucket is not None:
-                    found.append(bucket)
+                take(buckets[number], found)
         if len(self._aside):
             found += self._aside.reach(topic, False)
         return self._tally.distinct(found)
@@ -247,7 +243,7 @@ def _with(row: BitMap | None, number: int) -> BitMap:
 
 def _without(row: BitMap | None, number: int) -> BitMap | None:
     """The row without a pattern, changed in place, None if nobody is left."""
-    if row is None:
+    if row is None or len(row) == 1:
         return None
     row.discard(number)
-    return row if row else None
+    return row

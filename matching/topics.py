@@ -114,10 +114,10 @@ class TopicIndex(Generic[V]):
         while depth and path[depth].children is None and isinstance(path[depth].value, _Absent):
             depth -= 1
             children = path[depth].children
-            if children is not None:
-                del children[words[depth]]
-                if not children:
-                    path[depth].children = None
+            assert children is not None
+            del children[words[depth]]
+            if not children:
+                path[depth].children = None
         return True
 
     def get(self, topic: str) -> V | None:

@@ -247,7 +247,8 @@ class Trie(Matcher[S]):
                 parent.one = None
             elif word == grammar.many:
                 parent.many = None
-            elif parent.children is not None:
+            else:
+                assert parent.children is not None
                 del parent.children[word]
                 if not parent.children:
                     parent.children = None
@@ -283,16 +284,14 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[S]) -> None:
                 _enter(node.many, entered, stays, found)
         moving = following
     for node in moving:
-        if node.bucket is not None:
-            take(node.bucket, found)
+        take(node.bucket, found)
 
 
 def _enter(node: _Node[S] | None, entered: set[_Node[S]], stays: list[_Node[S]], found: list[S]) -> None:
     """Go into a ``#`` node, and into those that follow it, unless that was done before."""
     while node is not None and node not in entered:
         entered.add(node)
-        if node.bucket is not None:
-            take(node.bucket, found)
+        take(node.bucket, found)
         if node.children is not None or node.one is not None:
             stays.append(node)
         node = node.many

@@ -59,7 +59,7 @@ class Connection(Outlet):
         #: Octets, from the first one not consumed, without which `consume` need not be called again.
         self.need: i64 = 0
         self.octets_in: i64 = 0
-        self._parts: list[bytes] = []
+        self._input: list[bytes] = []
         self._held: i64 = 0
         self._feeding = False
         front.enter(self)
@@ -70,8 +70,8 @@ class Connection(Outlet):
         """Take a chunk. Whatever it holds, no exception comes out. Hot path, once per chunk."""
         self.heard_at = self.agenda.now
         self.octets_in += len(data)
-        if self._parts or self.stalled:
-            self._parts.append(data)
+        if self._input or self.stalled:
+            self._input.append(data)
             self._held += len(data)
             if self.stalled:
                 if self._held > HELD_MAX and not self.admitted:
@@ -80,16 +80,16 @@ class Connection(Outlet):
                 return
             if self._held < self.need or self.behind:
                 return
-            data = b"".join(self._parts)
-            self._parts.clear()
+            data = b"".join(self._input)
+            self._input.clear()
         self._feed(data)
 
     def resume(self) -> None:
         """Go on with the input that a former call left over."""
         self.behind = False
-        if self._parts and not self.stalled:
-            data = b"".join(self._parts)
-            self._parts.clear()
+        if self._input and not self.stalled:
+            data = b"".join(self._input)
+            self._input.clear()
             self._feed(data)
 
     def _feed(self, data: bytes) -> None:
@@ -98,7 +98,7 @@ class Connection(Outlet):
         used: i64 = len(data) if self.finished else self.consume(data)
         self._feeding = False
         if used < len(data) and not self.finished:
-            self._parts.append(data[used:] if used > 0 else data)
+            self._input.append(data[used:] if used > 0 else data)
             self._held = len(data) - used
         if len(self.out) > 0 and not self.dirty:
             self.touch()
@@ -150,7 +150,7 @@ class Connection(Outlet):
             self.finished = True
             self.stalled = False
             self.reason = reason
-            self._parts.clear()
+            self._input.clear()
             self.front.leave(self)
             self.released()
 

@@ -1,0 +1,243 @@
+"""Clients for the tests: they write octets into the real front ends on a real core, and read octets back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pamqp.body
+import pamqp.commands as spec
+import pamqp.frame
+import pamqp.header
+
+from broker.access import Authenticator, Credentials, Identity, Verdict
+from broker.bounds import Bounds
+from broker.core import Broker
+from broker.queue import COPY_FATES, Queue
+from broker.route import FATES
+from broker.store.contract import Batch
+from broker.store.memory import MemoryStore
+from broker.vhost import VirtualHost
+from protocols.amqp.front import AmqpFront
+from protocols.amqp.handshake import GREETING, AmqpOptions
+from protocols.connection import Connection, Peer
+from protocols.mqtt.front import MqttFront
+from protocols.mqtt.sessions import MqttOptions
+
+Answer = Callable[[Verdict], None]
+
+
+class Guests(Authenticator):
+    """Everybody is in who is listed here and says `guest` for a password. `hold` keeps the verdicts back."""
+
+    def __init__(self) -> None:
+        self.identities = {"guest": Identity("guest")}
+        self.hold = False
+        self.held: list[tuple[Answer, Verdict]] = []
+
+    def authenticate(self, credentials: Credentials, answer: Answer) -> None:
+        identity = self.identities.get(credentials.user or "guest")
+        known = credentials.user is None or credentials.password == b"guest"
+        verdict = Verdict(identity) if known and identity is not None else Verdict(None, "no")
+        if self.hold:
+            self.held.append((answer, verdict))
+        else:
+            answer(verdict)
+
+    def decide(self) -> None:
+        held, self.held = self.held, []
+        for answer, verdict in held:
+            answer(verdict)
+
+
+class World:
+    """One broker and the connections to it. `read` plays the server's turn; `durable` is when the disk answers:
+    at the end of every turn, unless `slow_disk` is set."""
+
+    def __init__(self, bounds: Bounds | None = None, amqp: AmqpOptions | None = None, mqtt: MqttOptions | None = None) -> None:
+        serial = itertools.count(1)
+        self.guests = Guests()
+        self.store = MemoryStore()
+        self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", bounds)
+        self.broker.agenda.advance(1_000, 1_700_000_000.0)
+        self.vhost: VirtualHost = self.broker.vhosts["/"]
+        self.amqp_front = AmqpFront(self.broker, amqp)
+        self.mqtt_front = MqttFront(self.broker, mqtt)
+        self.slow_disk = False
+        self._batches: list[Batch] = []
+
+    def turn(self) -> None:
+        self.broker.agenda.turn()
+        if not self.slow_disk:
+            self.store.sync()
+            self.broker.agenda.turn()
+
+    def durable(self) -> None:
+        """The disk answers."""
+        self.store.sync()
+
+    def settle(self, *connections: Connection) -> None:
+        """Turns until nobody has anything left to do."""
+        busy = True
+        while busy or not self.broker.agenda.idle:
+            self.turn()
+            busy = False
+            for connection in connections:
+                if connection.behind and not connection.stalled:
+                    connection.resume()
+                    busy = True
+
+    def sleep(self, milliseconds: int) -> None:
+        agenda = self.broker.agenda
+        agenda.advance(int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000)
+        self.turn()
+
+    def queue(self, name: str) -> Queue:
+        return self.vhost.queues[name]
+
+    def inbox(self, client_id: str) -> Queue:
+        return self.vhost.inboxes[f"mqtt-subscription-{client_id}qos1"]
+
+    def amqp(self, frame_max: int = 131_072, user: str = "guest", **capabilities: bool) -> Amqp:
+        return Amqp(self, frame_max, user, capabilities)
+
+    def mqtt(self, name: str, clean: bool = True, will: tuple[str, bytes] | None = None, user: str = "", will_flags: int = 0) -> Mqtt:
+        return Mqtt(self, name, clean, will, user, will_flags)
+
+    def raw_amqp(self) -> Connection:
+        return self.amqp_front.connect(Peer())
+
+    def raw_mqtt(self) -> Connection:
+        return self.mqtt_front.connect(Peer())
+
+    def fates(self) -> dict[str, int]:
+        """Fates of messages, none forgotten; asserts that they sum to what came in, and copies to what was made."""
+        ingress = list(self.vhost.gates.ingress().values())
+        fates = {fate: sum(one.fates[at] for one in ingress) for at, fate in enumerate(FATES)}
+        assert sum(fates.values()) == sum(one.received for one in ingress)
+        census = self.vhost.census().whole()
+        held = int(census.ready + census.unacked + census.inbox_ready + census.inbox_unacked)
+        assert sum(census.fates) + held == sum(one.copies for one in ingress)
+        return {fate: count for fate, count in fates.items() if count}
+
+    def copies(self) -> dict[str, int]:
+        """Fates of copies."""
+        census = self.vhost.census().whole()
+        return {fate: census.fates[at] for at, fate in enumerate(COPY_FATES) if census.fates[at]}
+
+
+class Amqp:
+    """An AMQP client on channel 1."""
+
+    def __init__(self, world: World, frame_max: int, user: str, capabilities: dict[str, bool]) -> None:
+        self.world = world
+        self.connection: Any = world.raw_amqp()
+        properties: Any = {"capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True} | capabilities}
+        self.connection.receive_data(
+            GREETING + marshal(0, spec.Connection.StartOk(properties, response=f"\0{user}\0guest"))
+            + marshal(0, spec.Connection.TuneOk(2047, frame_max, 0)) + marshal(0, spec.Connection.Open()) + marshal(1, spec.Channel.Open()))
+        self.frame_max = frame_max
+        self.greeting = self.read()
+
+    def send(self, *methods: Any, channel: int = 1) -> list[Any]:
+        self.connection.receive_data(b"".join(marshal(channel, method) for method in methods))
+        return self.read()
+
+    def publish(self, exchange: str, key: str, body: bytes, channel: int = 1, mandatory: bool = False, **properties: Any) -> list[Any]:
+        self.connection.receive_data(publication(exchange, key, body, channel, mandatory, self.frame_max, **properties))
+        return self.read()
+
+    def queue(self, name: str, exchange: str = "", key: str = "", **arguments: Any) -> None:
+        """Declare a queue, and bind it where an exchange is given. Arguments are written with `_` for `-`."""
+        durable = bool(arguments.pop("durable", False))
+        self.send(spec.Queue.Declare(queue=name, durable=durable, arguments={k.replace("_", "-"): v for k, v in arguments.items()}))
+        if exchange:
+            self.send(spec.Queue.Bind(queue=name, exchange=exchange, routing_key=key))
+
+    def read_octets(self) -> bytes:
+        self.world.turn()
+        octets: bytes = self.connection.data_to_send()
+        while self.connection.behind and not self.connection.stalled and not self.connection.finished:
+            self.connection.resume()
+            self.world.turn()
+            octets += self.connection.data_to_send()
+        return octets
+
+    def read(self) -> list[Any]:
+        return unmarshal(self.read_octets())
+
+    def bodies(self, frames: list[Any] | None = None) -> list[bytes]:
+        return [frame.value for frame in (self.read() if frames is None else frames) if isinstance(frame, pamqp.body.ContentBody)]
+
+
+class Mqtt:
+    """An MQTT 3.1.1 client."""
+
+    def __init__(self, world: World, name: str, clean: bool, will: tuple[str, bytes] | None, user: str, will_flags: int) -> None:
+        self.world = world
+        self.connection: Any = world.raw_mqtt()
+        self.connection.receive_data(connect_packet(name, clean, will, user, will_flags))
+        self.greeting = self.read()
+
+    def send(self, octets: bytes) -> bytes:
+        self.connection.receive_data(octets)
+        return self.read()
+
+    def subscribe(self, topic_filter: str, qos: int) -> bytes:
+        return self.send(packet(0x82, b"\x00\x01" + text(topic_filter) + bytes([qos])))
+
+    def read(self) -> bytes:
+        self.world.turn()
+        octets: bytes = self.connection.data_to_send()
+        while self.connection.behind and not self.connection.stalled and not self.connection.finished:
+            self.connection.resume()
+            self.world.turn()
+            octets += self.connection.data_to_send()
+        return octets
+
+
+def marshal(channel: int, frame: Any) -> bytes:
+    return pamqp.frame.marshal(frame, channel)
+
+
+def unmarshal(octets: bytes) -> list[Any]:
+    frames = []
+    while octets:
+        size, _, frame = pamqp.frame.unmarshal(octets)
+        frames.append(frame)
+        octets = octets[size:]
+    return frames
+
+
+def publication(exchange: str, key: str, body: bytes, channel: int = 1, mandatory: bool = False, frame_max: int = 131_072,
+                immediate: bool = False, **properties: Any) -> bytes:
+    frames = [spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate),
+              pamqp.header.ContentHeader(body_size=len(body), properties=spec.Basic.Properties(**properties))]
+    frames += [pamqp.body.ContentBody(body[at:at + frame_max - 8]) for at in range(0, len(body), frame_max - 8)]
+    return b"".join(marshal(channel, frame) for frame in frames)
+
+
+def text(value: str) -> bytes:
+    return len(value.encode()).to_bytes(2, "big") + value.encode()
+
+
+def packet(first: int, body: bytes) -> bytes:
+    length, octets = len(body), b""
+    while length >= 128:
+        octets += bytes([length & 127 | 128])
+        length >>= 7
+    return bytes([first]) + octets + bytes([length]) + body
+
+
+def connect_packet(name: str, clean: bool = True, will: tuple[str, bytes] | None = None, user: str = "", will_flags: int = 0) -> bytes:
+    """A CONNECT; `user` is `name:password`, `will_flags` the QoS and retain bits of a will."""
+    flags = (2 if clean else 0) | (4 | will_flags if will else 0) | (0xC0 if user else 0)
+    payload = text(name) + (text(will[0]) + len(will[1]).to_bytes(2, "big") + will[1] if will else b"")
+    if user:
+        payload += b"".join(text(part) for part in user.split("/"))
+    return packet(0x10, text("MQTT") + bytes([4, flags, 0, 60]) + payload)
+
+
+def mqtt_publish(topic: str, body: bytes, qos: int = 0, packet_id: int = 0, flags: int = 0) -> bytes:
+    return packet(0x30 | qos << 1 | flags, text(topic) + (packet_id.to_bytes(2, "big") if qos else b"") + body)

@@ -1,0 +1,58 @@
+"""No pattern, however many wildcards it has, makes a lookup dear."""
+
+from __future__ import annotations
+
+import timeit
+from collections.abc import Callable
+
+import pytest
+
+from matching import AMQP, Matcher, TopicIndex, create
+
+TOPIC = ".".join("a" * 128)
+ATTACKS = {
+    "63 many": ".".join(["#.a"] * 63),
+    "63 many and no match": ".".join(["#.a"] * 62 + ["#.b"]),
+    "42 many and one": ".".join(["#.*.a"] * 42),
+    "127 many in a row": ".".join(["#"] * 127),
+    "many, then 100 times one": ".".join(["#", "a", *["*"] * 100]),
+}
+#: The simple pattern visits 128 nodes; 63 `#` and 128 words make at most 126 x 128 visits, 126 times as much. An
+#: exponential walk would not come back.
+BOUND = 1_000
+
+
+def seconds(action: Callable[[], object]) -> float:
+    return min(timeit.repeat(action, number=1, repeat=5))
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("name", ["trie", "bitmap"])
+def test_a_lookup_costs_at_most_words_times_nodes(name: str, attack: str) -> None:
+    simple: Matcher[str] = create("trie", AMQP)
+    simple.subscribe(".".join(["*"] * 128), "x")
+    attacked: Matcher[str] = create(name, AMQP)
+    attacked.subscribe(ATTACKS[attack], "x")
+    assert attacked.matches_any(TOPIC) == AMQP.matches(ATTACKS[attack], TOPIC)
+    ratio = seconds(lambda: attacked.match(TOPIC)) / seconds(lambda: simple.match(TOPIC))
+    assert ratio < BOUND
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_stored_topics_are_asked_at_bounded_cost_too(attack: str) -> None:
+    index: TopicIndex[str] = TopicIndex(AMQP)
+    index.put(TOPIC, "x")
+    assert (index.match(ATTACKS[attack]) == ["x"]) == AMQP.matches(ATTACKS[attack], TOPIC)
+    ratio = seconds(lambda: index.match(ATTACKS[attack])) / seconds(lambda: index.match(".".join(["*"] * 128)))
+    assert ratio < BOUND
+
+
+def test_attacks_together_cost_no_more_than_one_after_the_other() -> None:
+    together: Matcher[str] = create("trie", AMQP)
+    alone = 0.0
+    for name, pattern in ATTACKS.items():
+        together.subscribe(pattern, name)
+        single: Matcher[str] = create("trie", AMQP)
+        single.subscribe(pattern, name)
+        alone += seconds(lambda single=single: single.match(TOPIC))  # type: ignore[misc]
+    assert seconds(lambda: together.match(TOPIC)) < 5 * alone
