@@ -10,9 +10,12 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from broker.errors import AccessRefused
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Identity:
     """A user, and which names it may configure, write to and read from (regular expressions, matched whole).
 
@@ -69,6 +72,7 @@ class Verdict:
         self.busy = busy
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator:
     """The role. Implementations call `answer` exactly once, now or in a later turn, on the broker's thread."""
 

@@ -127,7 +127,7 @@ class Bitmap(Matcher[S]):
         self._pairs = 0
 
     def stats(self) -> dict[str, int]:
-        """`aside` is the number of subscriptions whose pattern the bitmaps cannot hold."""
+        """`aside` is the number of subscriptions whose pattern the bitmaps cannot hold, `shared` as for the trie."""
         aside = self._aside.stats()
         return {
             "subscriptions": len(self),
@@ -136,6 +136,7 @@ class Bitmap(Matcher[S]):
             "rows": sum(position.rows() for position in self._positions),
             "free": len(self._free),
             "aside": aside["subscriptions"],
+            "shared": self._tally.shared,
         }
 
     def __len__(self) -> int:

@@ -132,7 +132,13 @@ class Trie(Matcher[S]):
         self._nodes = 1
 
     def stats(self) -> dict[str, int]:
-        return {"subscriptions": self._pairs, "patterns": self._patterns, "nodes": self._nodes}
+        """`shared` is the number of subscribers with several patterns: above 0, answers are searched for repeats."""
+        return {
+            "subscriptions": self._pairs,
+            "patterns": self._patterns,
+            "nodes": self._nodes,
+            "shared": self._tally.shared,
+        }
 
     def __len__(self) -> int:
         return self._pairs

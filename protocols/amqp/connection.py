@@ -378,7 +378,8 @@ class AmqpConnection(Client):
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         self.product = str(properties.get("product", ""))
         self.version = str(properties.get("version", ""))
-        login = credentials(method.mechanism, method.response, self.peer)
+        response: Any = method.response  # Octets where they are not UTF-8, whatever pamqp declares.
+        login = credentials(method.mechanism, response, self.peer)
         self.user = login.user or ""
         self._ask(login, lambda verdict: self._judge(verdict, method.mechanism))
 

@@ -86,6 +86,35 @@ def test_the_last_of_several_may_be_none(matcher: Matcher[object]) -> None:
     assert list(matcher.subscriptions()) == [("a", None)]
 
 
+@pytest.mark.parametrize("patterns", [("a.*", "a.#"), ("a.b", "*.b"), ("#.b", "a.#.b"), ("#.b", "*.b"), ("a.*", "#.*")])
+def test_a_subscriber_of_two_patterns_is_found_once_until_both_are_gone(
+    matcher: Matcher[object], patterns: tuple[str, str]
+) -> None:
+    for pattern in patterns:
+        matcher.subscribe(pattern, "x")
+    matcher.subscribe("a.*", "y")
+    assert sorted(map(str, matcher.match("a.b"))) == ["x", "y"]
+    matcher.unsubscribe(patterns[0], "x")
+    assert sorted(map(str, matcher.match("a.b"))) == ["x", "y"]
+    matcher.unsubscribe(patterns[1], "x")
+    assert matcher.match("a.b") == ["y"]
+
+
+@pytest.mark.parametrize("name", ["trie", "bitmap"])
+def test_subscribers_of_several_patterns_are_counted(name: str) -> None:
+    matcher: Matcher[str] = create(name, AMQP)
+    for pattern in ("a", "b.*", "c.#.d"):
+        matcher.subscribe(pattern, "x")
+        matcher.subscribe(pattern, "only " + pattern)
+    assert matcher.stats()["shared"] == 1
+    matcher.unsubscribe("a", "x")
+    assert matcher.stats()["shared"] == 1
+    matcher.unsubscribe("c.#.d", "x")
+    assert matcher.stats()["shared"] == 0
+    matcher.subscribe("a", "x")
+    assert matcher.stats()["shared"] == 1
+
+
 def test_equal_subscribers_are_one(matcher: Matcher[object]) -> None:
     assert matcher.subscribe("a", (1, "x"))
     assert not matcher.subscribe("a", (1.0, "x"))
@@ -188,7 +217,7 @@ def test_the_trie_forgets_the_nodes_of_patterns_that_are_gone() -> None:
     before = matcher.stats()
     for pattern in ("a.b.c.*.#", "a.b.#.d", "a", "*.b", "#"):
         matcher.subscribe(pattern, "x")
-    assert matcher.stats() == {"subscriptions": 6, "patterns": 6, "nodes": 11}
+    assert matcher.stats() == {"subscriptions": 6, "patterns": 6, "nodes": 11, "shared": 1}
     for pattern in ("a.b.c.*.#", "a.b.#.d", "a", "*.b", "#"):
         matcher.unsubscribe(pattern, "x")
     assert matcher.stats() == before

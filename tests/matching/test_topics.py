@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +43,21 @@ def test_removing_a_topic_leaves_those_beside_above_and_below() -> None:
     assert index.remove("a.b.c")
     assert index.remove("")
     assert sorted(index.match("#")) == ["a", "a.d"]
+
+
+def nodes() -> int:
+    return sum(type(kept).__name__ == "_Node" for kept in gc.get_objects())
+
+
+def test_the_index_keeps_nothing_of_topics_that_are_gone() -> None:
+    before = nodes()
+    index: TopicIndex[str] = TopicIndex(AMQP)
+    for topic in ("a.b.c", "a.b", "a.d.e", "f"):
+        index.put(topic, topic)
+    assert nodes() == before + 8
+    for topic in ("a.b", "a.d.e", "f", "a.b.c"):
+        index.remove(topic)
+    assert nodes() == before + 1
 
 
 def test_a_value_may_be_none() -> None:

@@ -1,0 +1,99 @@
+"""A real broker process for tests: started on free ports, stopped by SIGTERM, and held to a clean end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Final, NamedTuple
+
+#: Settings that let any number of brokers run side by side and leave nothing behind.
+_FLAGS: Final = (
+    "--config", os.devnull, "--data-dir", ":memory:",
+    "--amqp-port", "0", "--mqtt-port", "0", "--metrics-port", "0", "--http-port", "0",
+)
+#: Seconds that a broker may take to stop.
+_STOP: Final = 20
+
+
+class Address(NamedTuple):
+    """Where a listener is."""
+
+    host: str
+    port: int
+
+
+class BrokerProcess:
+    """`python -m trellis serve` with this Python: the source, or the wheel that is installed for it.
+
+    Further `flags` come after those that every broker here has, and win over them.
+    """
+
+    def __init__(self, *flags: str) -> None:
+        self._stderr = tempfile.TemporaryFile()
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+        command = [sys.executable, "-m", "trellis", "serve", *_FLAGS, *flags]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=environment
+        )
+        assert self.process.stdout is not None
+        ready = self.process.stdout.readline().split()
+        if ready[:1] != ["ready"]:
+            raise self._failure(f"the broker did not start, exit code {self.process.wait()}")
+        self.addresses = {name: _address(value) for name, _, value in (word.partition("=") for word in ready[1:])}
+        if os.environ.get("TRELLIS_REQUIRE_COMPILED") and " compiled=yes " not in self.log:
+            raise self._failure("TRELLIS_REQUIRE_COMPILED is set, and this broker is not compiled")
+
+    @property
+    def amqp(self) -> Address:
+        return self.addresses["amqp"]
+
+    @property
+    def mqtt(self) -> Address:
+        return self.addresses["mqtt"]
+
+    @property
+    def amqp_url(self) -> str:
+        """With guest's name and password, for the virtual host `/`."""
+        return self.amqp_url_of("guest", "guest")
+
+    def amqp_url_of(self, user: str, password: str) -> str:
+        return f"amqp://{user}:{password}@{self.amqp.host}:{self.amqp.port}/%2F"
+
+    @property
+    def log(self) -> str:
+        """What it wrote on stderr so far."""
+        return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode(errors="replace")
+
+    def stop(self) -> None:
+        """SIGTERM: it must end with exit code 0, without having written a traceback or an error."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(_STOP)
+        except subprocess.TimeoutExpired:
+            raise self._failure(f"the broker did not stop within {_STOP} s") from None
+        if code:
+            raise self._failure(f"the broker ended with exit code {code}")
+        if any("Traceback" in line or line.split()[1:2] == ["error"] for line in self.log.splitlines()):
+            raise self._failure("the broker wrote errors")
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, if it still runs, and let go of its pipes."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._stderr.close()
+
+    def _failure(self, what: str) -> AssertionError:
+        log = self.log
+        self.kill()
+        return AssertionError(f"{what}\n{log}")
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    return Address(host.strip("[]"), int(port))
