@@ -14,6 +14,7 @@ from broker.message import Address, Message, Plain
 from broker.route import LOOPED, Route
 from broker.store.contract import Ticket
 
+
 class Publisher:
     """The role a virtual host plays for letters."""
 

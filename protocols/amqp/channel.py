@@ -16,12 +16,12 @@ from broker.queue import Delivery, Pool, Queue
 from broker.route import REFUSED, TOO_LARGE, UNROUTABLE, Route
 from broker.store.contract import Ticket
 from broker.vhost import VirtualHost
+from protocols.amqp.client import Client
 from protocols.amqp.confirms import Confirms
 from protocols.amqp.consumer import AmqpConsumer, Owner, put_back, refuse, settle
 from protocols.amqp.contents import FIXED_HEADER, content_for, frames_of, persistent, property_flags, short_property
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.frames import BODY, HEADER, encode, got, returned
-from protocols.amqp.client import Client
 from protocols.tally import Tally
 from protocols.window import Window
 

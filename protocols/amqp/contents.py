@@ -160,7 +160,7 @@ def _header(properties: Properties) -> bytes:
     for name, value in properties.items():
         try:
             pamqp.commands.Basic.Properties(**(written | {name: value})).marshal()
-        except Exception:  # noqa: BLE001, S112  (pamqp raises many things on what it will not write)
+        except Exception:  # noqa: BLE001  (pamqp raises many things on what it will not write)
             continue
         written[name] = value
     return pamqp.header.ContentHeader(properties=pamqp.commands.Basic.Properties(**written)).marshal()[12:]

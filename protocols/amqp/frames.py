@@ -61,7 +61,7 @@ def decode(frame: bytes) -> pamqp.base.Frame:
     try:
         method: Any = pamqp.frame.unmarshal(frame)[2]
         octets = [name for name, value in method if isinstance(value, bytes) and name not in _OCTETS]
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise AmqpError(502, f"undecodable frame: {error}") from error
     for name in octets:
         if name != _ROUTING_KEY:

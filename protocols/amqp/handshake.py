@@ -78,7 +78,7 @@ def credentials(mechanism: str, response: str | bytes, peer: Peer) -> Credential
         try:
             table: Any = pamqp.decode.field_table(len(octets).to_bytes(4, "big") + octets)[1]
             user, password = (value if isinstance(value, bytes) else str(value).encode() for value in (table["LOGIN"], table["PASSWORD"]))
-        except Exception as error:  # noqa: BLE001  (pamqp raises many things on garbage)
+        except Exception as error:
             raise AmqpError(501, "AMQPLAIN response is no table with LOGIN and PASSWORD") from error
     else:
         raise AmqpError(503, f"unknown authentication mechanism '{mechanism}'; known are {MECHANISMS}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from librt.strings import read_i16_be
 from mypy_extensions import i64
@@ -43,11 +43,9 @@ from protocols.mqtt.packets import (
     suback,
     write_answer,
 )
+from protocols.mqtt.service import MqttService
 from protocols.mqtt.session import Session
 from protocols.mqtt.topics import EXCHANGE, checked
-
-if TYPE_CHECKING:
-    from protocols.mqtt.front import MqttFront
 
 _PUBLISH_0: Final[i64] = PUBLISH << 4
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
@@ -57,7 +55,7 @@ _PUBACK: Final[i64] = PUBACK << 4
 class MqttConnection(Connection):
     """One MQTT client."""
 
-    def __init__(self, front: MqttFront, peer: Peer) -> None:
+    def __init__(self, front: MqttService, peer: Peer) -> None:
         super().__init__(front, peer)
         self.mqtt = front
         self.gate: Gate | None = None

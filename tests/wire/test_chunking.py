@@ -19,21 +19,46 @@ from tests.clients import World, marshal, mqtt_publish, packet, publication, tex
 CUTS = st.lists(st.integers(1, 400), min_size=0, max_size=40)
 
 AMQP_INPUT = b"".join([
-    GREETING, marshal(0, spec.Connection.StartOk(response="\0guest\0guest")), marshal(0, spec.Connection.TuneOk(2047, 4096, 0)),
-    marshal(0, spec.Connection.Open()), marshal(1, spec.Channel.Open()), marshal(2, spec.Channel.Open()),
-    marshal(1, spec.Queue.Declare(queue="q")), marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="a.#")),
+    GREETING,
+    marshal(0, spec.Connection.StartOk(response="\0guest\0guest")),
+    marshal(0, spec.Connection.TuneOk(2047, 4096, 0)),
+    marshal(0, spec.Connection.Open()),
+    marshal(1, spec.Channel.Open()),
+    marshal(2, spec.Channel.Open()),
+    marshal(1, spec.Queue.Declare(queue="q")),
+    marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="a.#")),
     marshal(1, spec.Basic.Consume(queue="q", consumer_tag="t")),
-    publication("amq.topic", "a.b", b"one"), publication("", "q", b"", content_type="x"), publication("amq.topic", "a", b"y" * 9000, frame_max=4096),
-    marshal(1, spec.Basic.Ack(1)), publication("nope", "x", b"refused", channel=2), publication("", "q", b"ignored", channel=2),
-    marshal(2, spec.Channel.CloseOk()), marshal(1, spec.Basic.Nack(2, requeue=True)),
-    publication("amq.topic", "z", b"unroutable", mandatory=True), marshal(1, spec.Channel.Close(0, "", 0, 0)), marshal(0, spec.Connection.Close(0, "", 0, 0)),
+    publication("amq.topic", "a.b", b"one"),
+    publication("", "q", b"", content_type="x"),
+    publication("amq.topic", "a", b"y" * 9000, frame_max=4096),
+    marshal(1, spec.Basic.Ack(1)),
+    publication("nope", "x", b"refused", channel=2),
+    publication("", "q", b"ignored", channel=2),
+    marshal(2, spec.Channel.CloseOk()),
+    marshal(1, spec.Basic.Nack(2, requeue=True)),
+    publication("amq.topic", "z", b"unroutable", mandatory=True),
+    marshal(1, spec.Channel.Close(0, "", 0, 0)),
+    marshal(0, spec.Connection.Close(0, "", 0, 0)),
 ])
 
 MQTT_INPUT = b"".join([
-    packet(0x10, text("MQTT") + b"\x04\x02\x00\x3c" + text("c")), packet(0x82, b"\x00\x01" + text("a/+") + b"\x00" + text("b") + b"\x02"),
-    mqtt_publish("a/x", b"1"), mqtt_publish("a/y", b"2"), mqtt_publish("n", b"3"), mqtt_publish("a/x", b"4" * 300), mqtt_publish("b", b"5", 1, 9),
-    mqtt_publish("b", b"6", 2, 10), b"\x62\x02\x00\x0a", b"\x40\x02\x00\x01", b"\x50\x02\x00\x02", b"\x70\x02\x00\x02",
-    mqtt_publish("a/r", b"kept", flags=1), packet(0x82, b"\x00\x02" + text("a/#") + b"\x01"), b"\xc0\x00", packet(0xA2, b"\x00\x03" + text("b")), b"\xe0\x00",
+    packet(0x10, text("MQTT") + b"\x04\x02\x00\x3c" + text("c")),
+    packet(0x82, b"\x00\x01" + text("a/+") + b"\x00" + text("b") + b"\x02"),
+    mqtt_publish("a/x", b"1"),
+    mqtt_publish("a/y", b"2"),
+    mqtt_publish("n", b"3"),
+    mqtt_publish("a/x", b"4" * 300),
+    mqtt_publish("b", b"5", 1, 9),
+    mqtt_publish("b", b"6", 2, 10),
+    b"\x62\x02\x00\x0a",
+    b"\x40\x02\x00\x01",
+    b"\x50\x02\x00\x02",
+    b"\x70\x02\x00\x02",
+    mqtt_publish("a/r", b"kept", flags=1),
+    packet(0x82, b"\x00\x02" + text("a/#") + b"\x01"),
+    b"\xc0\x00",
+    packet(0xA2, b"\x00\x03" + text("b")),
+    b"\xe0\x00",
 ])
 
 
@@ -108,7 +133,8 @@ def test_amqp_garbage_never_escapes(garbage: bytes, at: int, overwrite: bool) ->
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 8]), st.integers(0, 2), st.binary(max_size=30), st.sampled_from(AMQP_METHODS)), max_size=6))
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 3, 8]), st.integers(0, 2), st.binary(max_size=30),
+                          st.sampled_from(AMQP_METHODS)), max_size=6))
 def test_amqp_frames_of_garbage_never_escape(frames: list[tuple[int, int, bytes, bytes]]) -> None:
     client = World().amqp()
     for kind, channel, garbage, method in frames:
