@@ -106,8 +106,8 @@ class AmqpClient(ABC):
     def prefetch(self, count: int) -> None: ...
 
     @abstractmethod
-    def consume(self, queue: str, tag: str = "") -> None:
-        """What comes is given by `receive`."""
+    def consume(self, queue: str) -> str:
+        """Returns the consumer tag. What comes is given by `receive`."""
 
     @abstractmethod
     def cancel(self, tag: str) -> None: ...

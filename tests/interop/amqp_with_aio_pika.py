@@ -154,11 +154,11 @@ class AioPikaClient(AmqpClient):
     def prefetch(self, count: int) -> None:
         self._run(self._channel.set_qos(count))
 
-    def consume(self, queue: str, tag: str = "") -> None:
-        async def work() -> None:
-            await (await self._queue(queue)).consume(self._on_message, consumer_tag=tag or None)
+    def consume(self, queue: str) -> str:
+        async def work() -> str:
+            return await (await self._queue(queue)).consume(self._on_message)
 
-        self._run(work())
+        return self._run(work())
 
     async def _on_message(self, message: AbstractIncomingMessage) -> None:
         self._deliveries.put_nowait(_delivery(message))

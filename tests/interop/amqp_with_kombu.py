@@ -47,8 +47,6 @@ class KombuClient(AmqpClient):
     def _refusals(self) -> Iterator[None]:
         try:
             yield
-        except amqp.ConsumerCancelled as error:
-            self._cancelled.append(str(error.reply_text))
         except amqp.ChannelError as error:
             self._open()
             raise Refused(error.code, error.reply_text) from error
@@ -70,12 +68,10 @@ class KombuClient(AmqpClient):
         with self._refusals():
             answer = self._channel.queue_declare(name, passive, durable, exclusive, auto_delete=False)
             return Declared(answer.queue, answer.message_count, answer.consumer_count)
-        raise AssertionError("a consumer was cancelled meanwhile")
 
     def delete_queue(self, name: str) -> int:
         with self._refusals():
             return int(self._channel.queue_delete(name))
-        raise AssertionError("a consumer was cancelled meanwhile")
 
     def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
         with self._refusals():
@@ -96,7 +92,6 @@ class KombuClient(AmqpClient):
     def purge(self, queue: str) -> int:
         with self._refusals():
             return int(self._channel.queue_purge(queue))
-        raise AssertionError("a consumer was cancelled meanwhile")
 
     def publish(
         self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, properties: Properties | None = None
@@ -116,17 +111,18 @@ class KombuClient(AmqpClient):
         with self._refusals():
             message = kombu.Queue(queue, channel=self._channel, no_declare=True).get()
             return None if message is None else _delivery(message)
-        raise AssertionError("a consumer was cancelled meanwhile")
 
     def prefetch(self, count: int) -> None:
         self._channel.basic_qos(0, count, False)
 
-    def consume(self, queue: str, tag: str = "") -> None:
+    def consume(self, queue: str) -> str:
         source = kombu.Queue(queue, channel=self._channel, no_declare=True)
-        consumer = kombu.Consumer(self._channel, [source], on_message=self._on_message, tag_prefix=tag)
+        consumer = kombu.Consumer(self._channel, [source], on_message=self._on_message)
         with self._refusals():
             consumer.consume()
+        tag = str(consumer._active_tags[queue])
         self._consumers[tag] = consumer
+        return tag
 
     def _on_message(self, message: Any) -> None:
         self._deliveries.append(_delivery(message))
@@ -146,7 +142,10 @@ class KombuClient(AmqpClient):
         end = time.monotonic() + PATIENCE
         while not done():
             with self._refusals():
-                self._connection.drain_events(timeout=max(0.01, end - time.monotonic()))
+                try:
+                    self._connection.drain_events(timeout=max(0.01, end - time.monotonic()))
+                except amqp.ConsumerCancelled as error:
+                    self._cancelled.append(str(error.reply_text))
 
     def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
         delivery.receipt.ack(multiple)

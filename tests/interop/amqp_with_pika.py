@@ -120,9 +120,9 @@ class PikaClient(AmqpClient):
     def prefetch(self, count: int) -> None:
         self._channel.basic_qos(prefetch_count=count)
 
-    def consume(self, queue: str, tag: str = "") -> None:
+    def consume(self, queue: str) -> str:
         with self._refusals():
-            self._channel.basic_consume(queue, self._on_message, consumer_tag=tag or None)
+            return str(self._channel.basic_consume(queue, self._on_message))
 
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self._deliveries.append(_delivery(method, properties, body))

@@ -1,0 +1,116 @@
+"""amqplib, in a Node process."""
+
+from __future__ import annotations
+
+import re
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from typing import Any
+
+from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, LoginRefused, Properties, Refused, known
+from tests.interop.node import Node, NodeError
+
+
+class AmqplibClient(AmqpClient):
+    """The promise API with a confirm channel: tests/node/amqp.js."""
+
+    def __init__(self, url: str, heartbeat: int, node: Node) -> None:
+        self._node = node
+        try:
+            self._client = node.connect("amqplib", f"{url}?heartbeat={heartbeat}")
+        except NodeError as error:
+            raise LoginRefused(str(error)) from error
+
+    def _call(self, method: str, *args: object) -> Any:
+        try:
+            return self._node.call(self._client, method, *args)
+        except NodeError as error:
+            if isinstance(error.code, int):
+                raise Refused(error.code, str(error)) from error
+            raise
+
+    def close(self) -> None:
+        self._call("close")
+
+    def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None:
+        self._call("declareExchange", name, kind, passive, durable)
+
+    def delete_exchange(self, name: str) -> None:
+        self._call("deleteExchange", name)
+
+    def declare_queue(
+        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False
+    ) -> Declared:
+        return Declared(*self._call("declareQueue", name, passive, durable, exclusive))
+
+    def delete_queue(self, name: str) -> int:
+        return int(self._call("deleteQueue", name))
+
+    def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
+        self._call("bind", queue, exchange, key, arguments or {})
+
+    def unbind(self, queue: str, exchange: str, key: str) -> None:
+        self._call("unbind", queue, exchange, key)
+
+    def bind_exchange(self, destination: str, source: str, key: str) -> None:
+        self._call("bindExchange", destination, source, key)
+
+    def unbind_exchange(self, destination: str, source: str, key: str) -> None:
+        self._call("unbindExchange", destination, source, key)
+
+    def purge(self, queue: str) -> int:
+        return int(self._call("purge", queue))
+
+    def publish(
+        self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, properties: Properties | None = None
+    ) -> Fate:
+        written = {_camel(name): value for name, value in (properties or {}).items()}
+        fate: Fate = self._call("publish", b64encode(body).decode(), key, exchange, mandatory, written)
+        return fate
+
+    def get(self, queue: str) -> Delivery | None:
+        found = self._call("get", queue)
+        return None if found is None else _delivery(found)
+
+    def prefetch(self, count: int) -> None:
+        self._call("prefetch", count)
+
+    def consume(self, queue: str) -> str:
+        return str(self._call("consume", queue))
+
+    def cancel(self, tag: str) -> None:
+        self._call("cancel", tag)
+
+    def receive(self) -> Delivery:
+        return _delivery(self._call("receive"))
+
+    def cancelled(self) -> str:
+        return str(self._call("cancelled"))
+
+    def ack(self, delivery: Delivery, *, multiple: bool = False) -> None:
+        self._call("ack", delivery.receipt, multiple)
+
+    def nack(self, delivery: Delivery, *, multiple: bool = False, requeue: bool) -> None:
+        self._call("nack", delivery.receipt, multiple, requeue)
+
+    def reject(self, delivery: Delivery, *, requeue: bool) -> None:
+        self._call("reject", delivery.receipt, requeue)
+
+    def idle(self, seconds: float) -> None:
+        time.sleep(seconds)  # the library works on in its own process
+
+
+def _camel(name: str) -> str:
+    return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"[A-Z]", lambda match: "_" + match[0].lower(), name)
+
+
+def _delivery(found: Mapping[str, Any]) -> Delivery:
+    properties = known({_snake(name): value for name, value in found["properties"].items()})
+    return Delivery(
+        b64decode(found["body"]), found["exchange"], found["key"], found["redelivered"], properties, found["tag"]
+    )
