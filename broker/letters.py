@@ -33,6 +33,9 @@ class Publisher:
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         raise NotImplementedError
 
+    def leave(self, gate: Gate) -> None:
+        raise NotImplementedError
+
 
 class DeadLetter(Task):
     """A message leaving a queue unconsumed, on its way to the queue's dead letter exchange."""
@@ -86,7 +89,8 @@ class Will(Task):
                 publisher.retain(message, None)
             publisher.publish(gate, route, message, None)
         except BrokerError:
-            return  # Counted with its fate: the client lost its right to publish there.
+            pass  # Counted with its fate: the client may not publish there.
+        publisher.leave(gate)
 
 
 def _deaths(value: object) -> list[dict[str, object]]:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 #: Slots that may lie empty at the head of a Fifo before it is cut.
 SLACK: Final[i64] = 512
-#: Messages of a purged queue that are let go in one turn.
+#: Messages of a purged or expired queue that are let go in one turn.
 SLICE: Final[i64] = 2_000
 #: A length that no queue reaches.
 ENDLESS: Final[i64] = 1 << 60
@@ -247,7 +247,7 @@ class Queue(Destination):
 
     def take(self, consumer: Consumer) -> Delivery | None:
         """The next message for one who asks instead of consuming."""
-        self.expire()
+        self.expire(ENDLESS)
         if self.depth == 0:
             return None
         self.depth -= 1
@@ -318,19 +318,25 @@ class Queue(Destination):
         if consumer in self.consumers:
             self.consumers.remove(consumer)
 
-    def expire(self) -> None:
-        """Discard from the head what has expired. (Deeper down it waits for its turn.)"""
+    def expire(self, most: i64) -> None:
+        """Discard from the head what has expired, up to so many now and the rest in later turns. (Deeper down a
+        message waits for its turn.)"""
         while self.depth > 0:
             expires: i64 = self._head().expires
             if expires == 0 or expires > self.agenda.now:
                 self._watch(expires)
                 return
+            if most == 0:
+                if self._expiry is not None:
+                    self.agenda.later(self._expiry)
+                return
+            most -= 1
             self.drop_head(EXPIRED)
 
     def alarmed(self) -> None:
         """The time that `_watch` noted has come."""
         self._alarm = 0
-        self.expire()
+        self.expire(SLICE)
 
     def _watch(self, expires: i64) -> None:
         """See to it that `expire` is called at this time (0: no need), or before."""

@@ -245,7 +245,8 @@ class VirtualHost(Publisher):
         exchange = self.exchange(source)
         if exchange.by_headers:
             check_headers(binding.arguments)
-        if exchange.bind(binding) and _lasting(exchange, binding):
+        known = exchange.bind(binding)
+        if (known is None or known.assurance != binding.assurance) and _lasting(exchange, binding):
             self.store.append(Defined(self.name, "binding", _binding_name(exchange, binding), {
                 "assurance": int(binding.assurance), "grammar": binding.grammar.name, "arguments": dict(binding.arguments)}), ticket)
         self.changed()
@@ -335,7 +336,12 @@ class VirtualHost(Publisher):
 
     def publish_will(self, gate: Gate, will: Message) -> None:
         """Publish somebody's last message, at the end of this turn."""
+        gate.users += 1
         self.agenda.add(Will(self, gate, will))
+
+    def leave(self, gate: Gate) -> None:
+        """Somebody uses the gate no more."""
+        self.gates.leave(gate)
 
     def _bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1

@@ -1,9 +1,11 @@
 """The subscribers of one pattern: nobody, a single one stored bare, or several in a dict.
 
-    None | subscriber | Crowd -> {subscriber: None, ...}
+    None | subscriber | {subscriber: None, ...}
 
 Most patterns have one subscriber, and a set or dict for each would cost more than all the rest of the index
-(216 octets). Buckets are values: `joined` and `parted` return what to store in place of the old one.
+(216 octets). Buckets are values: `joined` and `parted` return what to store in place of the old one. Dicts cannot
+be hashed, so a bucket that is one is no subscriber; who subscribes None or an own hashable kind of dict gets a
+dict around it.
 """
 
 from __future__ import annotations
@@ -12,61 +14,54 @@ from typing import Generic, TypeAlias, TypeVar
 
 S = TypeVar("S")
 
-
-class Crowd(Generic[S]):
-    """Several subscribers of one pattern (or a single one that is None, which says nobody in a bucket)."""
-
-    __slots__ = ("members",)
-
-    def __init__(self, members: dict[S, None]) -> None:
-        self.members = members
-
-
-Bucket: TypeAlias = S | Crowd[S] | None
+Bucket: TypeAlias = S | dict[S, None] | None
 
 
 def holds(bucket: Bucket[S], subscriber: S) -> bool:
     """Whether the subscriber is in the bucket."""
-    if isinstance(bucket, Crowd):
-        return subscriber in bucket.members
+    if isinstance(bucket, dict):
+        return subscriber in bucket
     return bucket is not None and (bucket is subscriber or bucket == subscriber)
 
 
 def joined(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
-    """The bucket with a subscriber that it does not hold yet. A crowd is changed in place."""
-    if isinstance(bucket, Crowd):
-        bucket.members[subscriber] = None
+    """The bucket with a subscriber that it does not hold yet. A dict is changed in place."""
+    if isinstance(bucket, dict):
+        bucket[subscriber] = None
         return bucket
     if bucket is not None:
-        return Crowd({bucket: None, subscriber: None})
-    return Crowd({subscriber: None}) if subscriber is None else subscriber
+        return {bucket: None, subscriber: None}
+    return subscriber if _plain(subscriber) else {subscriber: None}
 
 
 def parted(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
-    """The bucket without a subscriber that it holds. A crowd is changed in place."""
-    if not isinstance(bucket, Crowd):
+    """The bucket without a subscriber that it holds. A dict is changed in place."""
+    if not isinstance(bucket, dict) or len(bucket) == 1:
         return None
-    del bucket.members[subscriber]
-    if len(bucket.members) > 1:
-        return bucket
-    for left in bucket.members:
-        return bucket if left is None else left
-    return None
+    del bucket[subscriber]
+    left = next(iter(bucket))
+    return left if len(bucket) == 1 and _plain(left) else bucket
 
 
 def members(bucket: Bucket[S]) -> list[S]:
     """The subscribers in the bucket."""
-    if isinstance(bucket, Crowd):
-        return list(bucket.members)
-    return [] if bucket is None else [bucket]
+    found: list[S] = []
+    take(bucket, found)
+    return found
 
 
 def take(bucket: Bucket[S], found: list[S]) -> None:
     """Append the subscribers in the bucket."""
-    if isinstance(bucket, Crowd):
-        found.extend(bucket.members)
+    if isinstance(bucket, dict):
+        for subscriber in bucket:
+            found.append(subscriber)
     elif bucket is not None:
         found.append(bucket)
+
+
+def _plain(subscriber: S) -> bool:
+    """Whether the subscriber, stored bare, could not be mistaken."""
+    return subscriber is not None and not isinstance(subscriber, dict)
 
 
 class Tally(Generic[S]):

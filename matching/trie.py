@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic
 
-from matching.bucket import Bucket, Crowd, Tally, holds, joined, members, parted, take
+from matching.bucket import Bucket, Tally, holds, joined, members, parted, take
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 
@@ -170,8 +170,8 @@ class Trie(Matcher[S]):
             if many is not None:
                 bucket = many.bucket
                 if bucket is not None:
-                    if isinstance(bucket, Crowd):
-                        for subscriber in bucket.members:
+                    if isinstance(bucket, dict):
+                        for subscriber in bucket:
                             found.append(subscriber)
                     else:
                         found.append(bucket)
@@ -203,8 +203,8 @@ class Trie(Matcher[S]):
             else:
                 bucket = node.bucket
                 if bucket is not None:
-                    if isinstance(bucket, Crowd):
-                        for subscriber in bucket.members:
+                    if isinstance(bucket, dict):
+                        for subscriber in bucket:
                             found.append(subscriber)
                     else:
                         found.append(bucket)

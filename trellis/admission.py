@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocols.connection import Connection
+
+#: Why somebody may be turned away: too many in all, too many of one address that have not logged in, and (they wait,
+#: and are counted once a pause) no descriptors left.
+REASONS: Final = ("connections", "unauthenticated_per_address", "descriptors")
 
 
 class Admission:
@@ -15,7 +21,7 @@ class Admission:
         self.connections = connections
         self.strangers = strangers
         #: How many were turned away, and why.
-        self.refused: dict[str, int] = {}
+        self.refused = dict.fromkeys(REASONS, 0)
         self._waiting: dict[str, list[Connection]] = {}
 
     def judge(self, address: str, local: bool, open_now: int) -> str:
@@ -26,8 +32,12 @@ class Admission:
         elif not local and self._strangers(address) >= self.strangers:
             reason = "unauthenticated_per_address"
         if reason:
-            self.refused[reason] = self.refused.get(reason, 0) + 1
+            self.refuse(reason)
         return reason
+
+    def refuse(self, reason: str) -> None:
+        """Count one of REASONS."""
+        self.refused[reason] += 1
 
     def _strangers(self, address: str) -> int:
         """How many of this address have not logged in. Those that have are forgotten when the list is full."""

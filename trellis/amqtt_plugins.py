@@ -225,6 +225,7 @@ class PluginAuthenticator(Authenticator):
         """The plugins may still be at it: the login keeps its place among those that wait until they have ended."""
         self.late += 1
         login.answered = True
+        login.timer = None
         post(self._thread.loop, self._drop, login)
         logs.warning("amqtt_login_late", user=login.credentials.user or NOBODY, after=f"{self._patience:g}s",
                      waiting=self.waiting)
@@ -300,8 +301,8 @@ class PluginThread:
         self._stop = asyncio.Event()
         try:
             plugins = [load(path, options) for path, options in wanted.items()]
-            for plugin in plugins:
-                await _start(plugin)
+            for path, plugin in zip(wanted, plugins, strict=True):
+                await _start(path, plugin)
         except BaseException as error:  # noqa: BLE001  (it is raised where the result is waited for)
             self._loaded.set_exception(error)
             return
@@ -317,13 +318,13 @@ class PluginThread:
             logs.warning("amqtt_not_closed", after=f"{CLOSING:g}s")
 
 
-async def _start(plugin: BasePlugin) -> None:
+async def _start(path: str, plugin: BasePlugin) -> None:
     """amqtt's event for plugins that prepare something, such as a database. Raises SettingsError."""
     try:
         if hasattr(plugin, "on_broker_pre_start"):
             await plugin.on_broker_pre_start()
     except Exception as error:
-        raise SettingsError(key_of(path_of(plugin)), f"cannot start: {told(error)}") from error
+        raise SettingsError(key_of(path), f"cannot start: {told(error)}") from error
 
 
 async def _end(plugin: BasePlugin) -> None:
@@ -383,9 +384,10 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
 
     Values are not repeated in errors: some are secrets.
     """
+    table: Any = kind.Config
     if not dataclasses.is_dataclass(kind.Config):
         raise SettingsError(key_of(path), "its Config is not a dataclass")
-    fields = {field.name: field for field in dataclasses.fields(kind.Config) if field.init}
+    fields = {field.name: field for field in dataclasses.fields(table) if field.init}
     given: dict[str, object] = {}
     for option, value in options.items():
         name, key = option.replace("-", "_"), f"{key_of(path)}.{option}"
@@ -403,7 +405,7 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
         if name not in given and _required(field):
             raise SettingsError(f"{key_of(path)}.{name}", "must be given")
     try:
-        return dacite.from_dict(kind.Config, given, dacite.Config(strict=True, cast=[Enum]))
+        return dacite.from_dict(table, given, dacite.Config(strict=True, cast=[Enum]))
     except dacite.WrongTypeError as error:
         raise SettingsError(f"{key_of(path)}.{error.field_path}", f"must be {_written(error.field_type)}") from None
     except Exception as error:
@@ -416,7 +418,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 def _written(kind: Any) -> str:
     """A type as its declaration has it."""
-    return str(kind.__name__) if type(kind) is type else str(kind).replace("pathlib.", "")
+    return str(kind.__name__) if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind).replace("pathlib.", "")
 
 
 # -- words

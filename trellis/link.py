@@ -8,7 +8,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from protocols.connection import Connection, Peer
+from protocols.connection import HELD_MAX, Connection, Peer
 from protocols.front import Front
 from trellis.admission import Admission
 from trellis.turn import Turn
@@ -33,6 +33,10 @@ class Link:
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
         self._reading = True
+        #: What came from a client that has not logged in, and was not heard yet.
+        self._unheard: bytes | None = None
+        #: Whether the turn knows that input is left over.
+        self._behind = False
 
     def _wake(self) -> None:
         self._turn.dirty(self)
@@ -40,6 +44,7 @@ class Link:
     # -- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.Transport) -> None:
+        self._turn.schedule()
         peer = peer_of(transport.get_extra_info("peername"))
         reason = self._admission.judge(peer.address, peer.local, len(self._turn.links))
         if reason:
@@ -47,19 +52,41 @@ class Link:
             return
         transport.set_write_buffer_limits(self._high_mark)
         self._transport = transport
-        self._turn.tell_time()
         connection = self._connection = self._front.connect(peer)
         connection.wake = self._wake
         self._admission.enter(connection)
         self._turn.links[self] = None
 
     def data_received(self, data: bytes) -> None:
+        """Hot path, once per chunk."""
         connection = self._connection
         if connection is None:
             return
+        self._turn.schedule()
+        if connection.admitted or connection.finished or len(data) > HELD_MAX:
+            self._receive(connection, data)
+        else:
+            # One chunk waits; the next is not read before this one is heard.
+            assert self._unheard is None
+            self._unheard = data
+            self._pause_reading()
+            self._turn.wait(self)
+
+    def hear(self) -> None:
+        """The turn has time for a client that has not logged in."""
+        data, self._unheard = self._unheard, None
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None or data is None:
+            return
+        self._receive(connection, data)
+        if not connection.behind and not connection.stalled:
+            self._resume_reading(transport)
+
+    def _receive(self, connection: Connection, data: bytes) -> None:
         connection.receive_data(data)
         if connection.behind or connection.stalled:
             self._pause_reading()
+            self._leave_over(connection)
 
     def eof_received(self) -> bool:
         return False
@@ -98,8 +125,8 @@ class Link:
             transport.writelines(parts)
         if connection.finished:
             self._hang_up(transport)
-        elif not self._reading and not connection.stalled:
-            self._turn.behind(self)
+        elif not self._reading:
+            self._leave_over(connection)
 
     def _hang_up(self, transport: asyncio.Transport) -> None:
         if self._linger_until:
@@ -107,9 +134,8 @@ class Link:
         self._linger_until = self._turn.now() + LINGER_MS
         if transport.is_closing():
             return
-        if not self._reading:
-            self._reading = True
-            transport.resume_reading()
+        self._unheard = None
+        self._resume_reading(transport)
         if transport.can_write_eof():
             transport.write_eof()
         else:
@@ -117,17 +143,15 @@ class Link:
 
     def resume(self) -> None:
         """Go on with input that was left over."""
+        self._behind = False
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._reading:
             return
         connection.resume()
-        if connection.stalled:
-            return
         if connection.behind:
-            self._turn.behind(self)
-        elif not connection.finished:
-            self._reading = True
-            transport.resume_reading()
+            self._leave_over(connection)
+        elif not connection.stalled and not connection.finished:
+            self._resume_reading(transport)
 
     def advance(self, now: int) -> None:
         connection = self._connection
@@ -140,9 +164,10 @@ class Link:
             connection.advance(now)
 
     def shut_down(self) -> None:
-        """The broker stops."""
-        if self._connection is not None:
-            self._connection.shut_down()
+        """The broker stops. May be said again; one who has gone already is not told."""
+        connection = self._connection
+        if connection is not None and not connection.finished:
+            connection.shut_down()
 
     def abort(self) -> None:
         """The broker waits no longer."""
@@ -150,13 +175,20 @@ class Link:
             self._transport.abort()
 
     def _pause_reading(self) -> None:
-        connection, transport = self._connection, self._transport
-        if connection is None or transport is None:
-            return
-        if self._reading and not transport.is_closing():
+        transport = self._transport
+        if self._reading and transport is not None and not transport.is_closing():
             self._reading = False
             transport.pause_reading()
-        if connection.behind and not connection.stalled:
+
+    def _resume_reading(self, transport: asyncio.Transport) -> None:
+        if not self._reading and not transport.is_closing():
+            self._reading = True
+            transport.resume_reading()
+
+    def _leave_over(self, connection: Connection) -> None:
+        """Have the turn come back to input that is left over: once, however many ask."""
+        if not self._behind and not connection.stalled and self._unheard is None:
+            self._behind = True
             self._turn.behind(self)
 
 

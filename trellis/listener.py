@@ -1,4 +1,8 @@
-"""Ports: opened before anything is served, so that one in use is an error in one line."""
+"""Ports: opened before anything is served, so that one in use is an error in one line; then accepting, with a bound.
+
+The loops' own servers accept whatever waits in one go, which holds the loop when a thousand clients come at once, and
+uvloop's closes its port for good when descriptors run out. So the accepting is done here.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,20 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from trellis import logs
+from trellis.admission import Admission
 from trellis.settings import Listener
 
 #: Connections that the kernel keeps until we accept them.
 BACKLOG: Final = 4_096
+#: Connections accepted from one port in one turn of the loop; others have input meanwhile.
+ACCEPTS: Final = 4
+#: Seconds without accepting when descriptors or memory are out.
+PAUSE: Final = 1.0
 #: Tries to find a port that is free on every address, where any will do.
 TRIES: Final = 20
+
+Make = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
@@ -26,6 +38,7 @@ class Bound:
     def __init__(self, name: str, sockets: list[socket.socket]) -> None:
         self.name = name
         self.sockets = sockets
+        self._acceptors: list[Acceptor] = []
 
     @property
     def address(self) -> str:
@@ -33,14 +46,67 @@ class Bound:
         host, port = self.sockets[0].getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    async def serve(self, make: Callable[[], asyncio.BaseProtocol]) -> list[asyncio.Server]:
-        """Accept connections."""
-        loop = asyncio.get_running_loop()
-        return [await loop.create_server(make, sock=sock, backlog=BACKLOG) for sock in self.sockets]
+    def serve(self, make: Make, admission: Admission) -> None:
+        """Accept connections from now on."""
+        self._acceptors = [Acceptor(sock, make, admission) for sock in self.sockets]
 
     def close(self) -> None:
+        """Accept no more, and give the port back."""
+        for acceptor in self._acceptors:
+            acceptor.close()
         for sock in self.sockets:
             sock.close()
+
+
+class Acceptor:
+    """Accepts the connections that come to one socket; `make` makes the protocol of each."""
+
+    def __init__(self, sock: socket.socket, make: Make, admission: Admission) -> None:
+        self._sock = sock
+        self._make = make
+        self._admission = admission
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._listen()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._sock, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                sock = self._sock.accept()[0]
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return  # Nobody waits any more, or one went away while waiting.
+            except OSError as error:
+                self._rest(error)
+                return
+            sock.setblocking(False)
+            task = self._loop.create_task(self._connect(sock))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make, sock)
+        except OSError:
+            sock.close()  # It went away already.
+
+    def _rest(self, error: OSError) -> None:
+        """Out of descriptors or memory: those who come now wait in the kernel's queue."""
+        self._admission.refuse("descriptors")
+        logs.warning("accept_paused", seconds=PAUSE, error=error.strerror, note="raise the descriptor limit or lower limits.connections")
+        self._loop.remove_reader(self._sock)
+        self._pause = self._loop.call_later(PAUSE, self._listen)
+
+    def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        else:
+            self._loop.remove_reader(self._sock)
 
 
 def bind(name: str, listener: Listener) -> Bound:

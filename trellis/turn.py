@@ -1,7 +1,10 @@
 """One turn of the loop: input -> core -> one write per touched connection.
 
-    data_received ... data_received            (many links; each wakes the turn once)
-    turn: clocks, leftover input, agenda, store, then flush the dirty links
+    data_received ... data_received            (many links; the first of them tells the time)
+    turn: leftover input, the lobby, agenda, store, then flush the dirty links
+
+What clients say before they have logged in waits in the lobby, and is heard for at most LOBBY seconds a turn: each
+step of a login is slow, and a thousand clients that come at once take theirs together.
 """
 
 from __future__ import annotations
@@ -17,8 +20,11 @@ if TYPE_CHECKING:
 
 #: Links flushed in one turn: each costs a system call, and others have input meanwhile.
 FLUSHES: Final = 500
-#: Seconds between two looks at the deadlines of all connections.
+#: Seconds of one turn that go to those who have not logged in yet.
+LOBBY: Final = 0.001
+#: Seconds between two looks at the deadlines of all connections, and connections looked at in one turn.
 SWEEP: Final = 0.5
+SWEPT: Final = 2_000
 
 
 class Turn:
@@ -30,6 +36,7 @@ class Turn:
         self._store = broker.store
         self._dirty: list[Link] = []
         self._behind: list[Link] = []
+        self._lobby: list[Link] = []
         self._scheduled = False
         self._scheduled_at = 0.0
         self._sync_due = False
@@ -44,9 +51,11 @@ class Turn:
         self.tell_time()
 
     def schedule(self) -> None:
+        """Have a turn, soon. The first who asks for it tells the time: whatever is input calls this before it is heard."""
         if not self._scheduled:
             self._scheduled = True
-            self._scheduled_at = self._loop.time()
+            self._scheduled_at = time.perf_counter()
+            self.tell_time()
             self._loop.call_soon(self.run)
 
     def dirty(self, link: Link) -> None:
@@ -59,6 +68,11 @@ class Turn:
         self._behind.append(link)
         self.schedule()
 
+    def wait(self, link: Link) -> None:
+        """The link has input from a client that has not logged in."""
+        self._lobby.append(link)
+        self.schedule()
+
     def sync(self) -> None:
         """Something was appended to the store."""
         self._sync_due = True
@@ -67,12 +81,14 @@ class Turn:
     def run(self) -> None:
         """Hot path, once per turn."""
         self._scheduled = False
+        asked_at = self._scheduled_at
         self.turns += 1
         agenda = self._agenda
-        self.tell_time()
         behind, self._behind = self._behind, []
         for link in behind:
             link.resume()
+        if self._lobby:
+            self._hear_lobby()
         agenda.turn()
         if self._sync_due:
             self._sync_due = False
@@ -88,9 +104,22 @@ class Turn:
             link.flush()
         if agenda.deadline and (self._alarm is None or agenda.deadline < self._alarm_at):
             self._set_alarm(agenda.deadline)
-        held = self._loop.time() - self._scheduled_at
+        held = time.perf_counter() - asked_at
         if held > self.longest:
             self.longest = held
+
+    def _hear_lobby(self) -> None:
+        """First come, first served."""
+        end = time.perf_counter() + LOBBY
+        heard = 0
+        for link in self._lobby:
+            heard += 1
+            link.hear()
+            if time.perf_counter() > end:
+                break
+        del self._lobby[:heard]
+        if self._lobby:
+            self.schedule()
 
     def now(self) -> int:
         """The broker's clock, in ms."""
@@ -114,7 +143,10 @@ class Turn:
         """Tell the time to every connection whose deadline has come."""
         while True:
             await asyncio.sleep(SWEEP)
-            self.tell_time()
-            now = int(self._agenda.now)
-            for link in list(self.links):
-                link.advance(now)
+            links = list(self.links)
+            for at in range(0, len(links), SWEPT):
+                self.tell_time()
+                now = int(self._agenda.now)
+                for link in links[at:at + SWEPT]:
+                    link.advance(now)
+                await asyncio.sleep(0)

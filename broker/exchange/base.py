@@ -37,15 +37,15 @@ class Exchange(Destination):
         self.options = options
         self.bindings: dict[Destination, dict[str, Binding]] = {}
 
-    def bind(self, binding: Binding) -> bool:
-        """Add a binding, in place of an equal one. False when an equal one was there."""
+    def bind(self, binding: Binding) -> Binding | None:
+        """Add a binding; returns the equal one whose place it takes, if there was one."""
         mine = self.bindings.setdefault(binding.destination, {})
         known = mine.get(binding.identity)
         if known is not None:
             self.removed(known)
         mine[binding.identity] = binding
         self.added(binding)
-        return known is None
+        return known
 
     def unbind(self, destination: Destination, identity: str) -> Binding | None:
         """Remove and return a binding; None when it is not there."""

@@ -18,7 +18,7 @@ from mypy_extensions import i64
 
 from broker.message import HEADERS, PERSISTENCE, PLAIN, PRIORITY, Encoding, Message, Properties
 from protocols.amqp.errors import AmqpError
-from protocols.amqp.frames import BODY, FRAME_END, FRAME_MAX, HEADER, OVERHEAD
+from protocols.amqp.frames import BODY, FRAME_END, HEADER, OVERHEAD
 
 #: Octets of a header frame's payload before the properties.
 FIXED_HEADER: Final[i64] = 14
@@ -57,16 +57,18 @@ class Frames(Encoding):
         return content[19:end]
 
 
-_known: Final[dict[int, Frames]] = {}
+#: Encodings that are remembered; those of clients with odd frame sizes beyond that are made anew each time.
+_KNOWN_MAX: Final = 4_096
+_known: Final[dict[tuple[int, int], Frames]] = {}
 
 
 def frames_of(channel: i64, frame_max: i64) -> Frames:
-    """The encoding of a channel; the same object for all connections that accepted our FRAME_MAX."""
-    if frame_max != FRAME_MAX:
-        return Frames(channel, frame_max)
-    known = _known.get(channel)
+    """The encoding of a channel; the same object for all connections with this frame_max."""
+    known = _known.get((channel, frame_max))
     if known is None:
-        known = _known[channel] = Frames(channel, frame_max)
+        known = Frames(channel, frame_max)
+        if len(_known) < _KNOWN_MAX:
+            _known[channel, frame_max] = known
     return known
 
 

@@ -57,10 +57,16 @@ class AmqpClient(ABC):
 
     #: Whether the library lets any name through to the broker.
     any_name: ClassVar[bool] = True
+    _closed = False
+
+    def close(self) -> None:
+        """Say goodbye, once."""
+        if not self._closed:
+            self._closed = True
+            self._close()
 
     @abstractmethod
-    def close(self) -> None:
-        """Say goodbye."""
+    def _close(self) -> None: ...
 
     @abstractmethod
     def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None: ...

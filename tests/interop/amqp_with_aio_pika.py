@@ -70,7 +70,7 @@ class AioPikaClient(AmqpClient):
             self._runner.run(self._open())
             raise Refused(_CODES[type(error)], str(error)) from error
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._run(self._connection.close())
         self._runner.close()
 

@@ -30,7 +30,7 @@ class AmqplibClient(AmqpClient):
                 raise Refused(error.code, str(error)) from error
             raise
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._call("close")
 
     def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None:

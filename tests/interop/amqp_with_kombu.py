@@ -51,7 +51,7 @@ class KombuClient(AmqpClient):
             self._open()
             raise Refused(error.code, error.reply_text) from error
 
-    def close(self) -> None:
+    def _close(self) -> None:
         self._connection.release()
 
     def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None:

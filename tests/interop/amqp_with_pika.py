@@ -56,9 +56,8 @@ class PikaClient(AmqpClient):
             self._open()
             raise Refused(error.reply_code, error.reply_text) from error
 
-    def close(self) -> None:
-        if self._connection.is_open:
-            self._connection.close()
+    def _close(self) -> None:
+        self._connection.close()
 
     def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None:
         with self._refusals():

@@ -46,9 +46,7 @@ def test_an_invalid_topic_is_refused_with_the_rule_and_the_level(topic: str, pos
     assert rule in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["+", "#", "+/+", "+/tennis/#", "/", "a//b", "/+", "$share", "a/#", " ", "\ufeff", "€/é"]
-)
+@pytest.mark.parametrize("pattern", ["+", "#", "+/+", "+/tennis/#", "/", "a//b", "/+", "$share", "a/#", " ", "\ufeff", "€/é"])
 def test_a_valid_filter_is_accepted(pattern: str) -> None:
     MQTT.check(pattern)
 

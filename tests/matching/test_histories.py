@@ -46,9 +46,7 @@ def assert_equal(matcher: Matcher[int], truth: Matcher[int], asked: list[str]) -
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
-def test_an_algorithm_answers_as_the_naive_one_whatever_came_and_went(
-    algorithm: str, grammar: Grammar, data: st.DataObject
-) -> None:
+def test_an_algorithm_answers_as_the_naive_one_whatever_came_and_went(algorithm: str, grammar: Grammar, data: st.DataObject) -> None:
     matcher = ALGORITHMS[algorithm](grammar)
     truth: Matcher[int] = Naive(grammar)
     asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=6))

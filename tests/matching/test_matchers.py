@@ -62,8 +62,15 @@ def test_several_subscribers_of_one_pattern_come_and_go(matcher: Matcher[object]
     assert not matcher.matches_any("a.b")
 
 
+class Options(dict[str, int]):
+    """A dict that can be hashed, and so subscribe."""
+
+    def __hash__(self) -> int:  # type: ignore[override] # that is the point
+        return 1
+
+
 def test_anything_hashable_subscribes_even_none_and_what_is_false(matcher: Matcher[object]) -> None:
-    everybody = [None, 0, "", (), frozenset[int](), float("nan")]
+    everybody = [None, 0, "", (), frozenset[int](), float("nan"), Options(a=1)]
     for person in everybody:
         assert matcher.subscribe("a", person)
         assert ("a", person) in matcher
@@ -78,18 +85,20 @@ def test_anything_hashable_subscribes_even_none_and_what_is_false(matcher: Match
     assert list(matcher.subscriptions()) == []
 
 
-def test_the_last_of_several_may_be_none(matcher: Matcher[object]) -> None:
-    matcher.subscribe("a", None)
+@pytest.mark.parametrize("last", [None, Options(a=1), "x"])
+def test_the_last_of_several_may_be_anybody(matcher: Matcher[object], last: object) -> None:
+    matcher.subscribe("a", last)
     matcher.subscribe("a", 1)
     assert matcher.unsubscribe("a", 1)
-    assert matcher.match("a") == [None]
-    assert list(matcher.subscriptions()) == [("a", None)]
+    assert matcher.match("a") == [last]
+    assert list(matcher.subscriptions()) == [("a", last)]
+    assert matcher.subscribe("a", 1)
+    assert not matcher.subscribe("a", last)
+    assert len(matcher) == 2
 
 
 @pytest.mark.parametrize("patterns", [("a.*", "a.#"), ("a.b", "*.b"), ("#.b", "a.#.b"), ("#.b", "*.b"), ("a.*", "#.*")])
-def test_a_subscriber_of_two_patterns_is_found_once_until_both_are_gone(
-    matcher: Matcher[object], patterns: tuple[str, str]
-) -> None:
+def test_a_subscriber_of_two_patterns_is_found_once_until_both_are_gone(matcher: Matcher[object], patterns: tuple[str, str]) -> None:
     for pattern in patterns:
         matcher.subscribe(pattern, "x")
     matcher.subscribe("a.*", "y")

@@ -234,12 +234,8 @@ def test_levels_are_limited_when_the_caller_says_so(grammar: Grammar) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    ("grammar", "patterns"), [(AMQP, ["a.#", "#", "a.*", "#.b", "*.#.b"]), (MQTT, ["a/#", "#", "+/b"])]
-)
-def test_a_subscriber_is_found_once_however_many_of_its_patterns_match(
-    name: str, grammar: Grammar, patterns: list[str]
-) -> None:
+@pytest.mark.parametrize(("grammar", "patterns"), [(AMQP, ["a.#", "#", "a.*", "#.b", "*.#.b"]), (MQTT, ["a/#", "#", "+/b"])])
+def test_a_subscriber_is_found_once_however_many_of_its_patterns_match(name: str, grammar: Grammar, patterns: list[str]) -> None:
     matcher: Matcher[str] = create(name, grammar)
     for pattern in patterns:
         matcher.subscribe(pattern, "one")

@@ -1,0 +1,82 @@
+"""Gates and plans: what is kept, what goes, and that every publication is counted whatever happens to its route."""
+
+from __future__ import annotations
+
+import pamqp.commands as spec
+
+from broker.access import Identity
+from broker.bounds import Bounds
+from tests.clients import World, mqtt_publish
+
+
+def world_with(routes: int, gates: int = 1_000) -> World:
+    bounds = Bounds()
+    bounds.routes = routes
+    bounds.gates = gates
+    return World(bounds)
+
+
+def test_a_full_route_cache_makes_room_and_forgets_no_publication() -> None:
+    world = world_with(routes=32)
+    writer = world.mqtt("w")
+    for number in range(200):
+        writer.send(mqtt_publish(f"t/{number}", b"x"))
+    [gate] = [gate for gate in world.vhost.gates if gate.front == "mqtt311"]
+    assert len(gate.routes) <= 32
+    assert world.fates() == {"unroutable": 200}
+
+
+def test_keys_of_queues_that_are_gone_do_not_fill_the_cache() -> None:
+    world = World()
+    client = world.amqp()
+    [gate] = [gate for gate in world.vhost.gates if gate.front == "amqp091"]
+    for number in range(20):
+        [ok] = client.send(spec.Queue.Declare(queue=f"reply-{number}", exclusive=True))
+        client.publish("", ok.queue, b"answer")
+        client.send(spec.Queue.Delete(queue=ok.queue))
+        client.publish("", ok.queue, b"too late")
+    assert len(gate.routes) == 0
+    assert world.fates() == {"routed": 20, "unroutable": 20}
+
+
+def test_names_above_512_octets_are_not_cached_and_are_counted() -> None:
+    world = World()
+    reader, writer = world.mqtt("r"), world.mqtt("w")
+    reader.subscribe("#", 0)
+    long = mqtt_publish("t" * 600, b"x")
+    writer.send(long * 3)
+    assert reader.read() == long * 3
+    assert world.fates() == {"routed": 3}
+
+
+def test_topics_to_the_same_destinations_share_a_plan_and_a_binding_retires_it() -> None:
+    world = World()
+    reader, writer = world.mqtt("r"), world.mqtt("w")
+    reader.subscribe("room/#", 0)
+    writer.send(b"".join(mqtt_publish(f"room/{number}", b"x") for number in range(50)))
+    assert world.vhost.plans == 1
+    world.mqtt("late").subscribe("room/7", 0)
+    assert world.vhost.plans == 0
+    writer.send(b"".join(mqtt_publish(f"room/{number}", b"x") for number in range(50)))
+    assert world.vhost.plans == 2
+    assert world.copies() == {"auto_acknowledged": 101}
+
+
+def test_gates_nobody_uses_end_when_there_are_many_and_their_counts_stay() -> None:
+    world = world_with(routes=100, gates=3)
+    for number in range(10):
+        world.guests.identities[f"user-{number}"] = Identity(f"user-{number}")
+        client = world.mqtt("c", user=f"user-{number}/guest")
+        client.send(mqtt_publish("t", b"x"))
+        client.send(b"\xe0\x00")
+    assert len(list(world.vhost.gates)) <= 5
+    assert world.fates() == {"unroutable": 10}
+    assert world.vhost.gates.ingress()["mqtt311"].received == 10
+
+
+def test_a_will_is_counted_though_its_gate_is_left() -> None:
+    world = world_with(routes=100, gates=0)
+    client = world.mqtt("c", will=("gone", b"x"))
+    client.connection.connection_lost()
+    world.turn()
+    assert world.fates() == {"unroutable": 1}

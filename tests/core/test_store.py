@@ -1,0 +1,88 @@
+"""The store's contract: positions grow, tickets count, waiters hear once, settling is idempotent."""
+
+from __future__ import annotations
+
+from broker.message import PLAIN, Address, Message
+from broker.store.contract import Defined, Kept, RetainedSet, Settled, Ticket, Undefined, Waiter
+from broker.store.memory import MemoryStore
+
+
+class Ear(Waiter):
+    def __init__(self) -> None:
+        self.heard = 0
+
+    def settled(self) -> None:
+        self.heard += 1
+
+
+def message() -> Message:
+    return Message(Address("", "q"), b"body", PLAIN, 1)
+
+
+def test_positions_grow_and_entries_are_applied_at_once() -> None:
+    store = MemoryStore()
+    first = store.append(Kept("/", message(), ["q", "r"]), None)
+    second = store.append(Settled("/", "q", first), None)
+    assert 0 < first < second
+    assert store.state.messages[first].queues == ["r"]
+
+
+def test_settling_twice_or_what_is_not_there_changes_nothing() -> None:
+    store = MemoryStore()
+    position = store.append(Kept("/", message(), ["q", "r"]), None)
+    for _ in range(2):
+        store.append(Settled("/", "q", position), None)
+        store.append(Settled("/", "q", 77), None)
+    assert store.state.messages[position].queues == ["r"]
+    store.append(Settled("/", "r", position), None)
+    assert not store.state.messages
+
+
+def test_a_ticket_is_settled_when_all_its_appends_are_durable() -> None:
+    store, ear = MemoryStore(), Ear()
+    ticket = Ticket(ear)
+    store.append(Kept("/", message(), ["q"]), ticket)
+    first = store.take()
+    store.append(RetainedSet("/", "k", message()), ticket)
+    first.write()
+    store.written(first)
+    assert (ticket.outstanding, ear.heard) == (1, 0)
+    store.sync()
+    assert (ticket.outstanding, ear.heard) == (0, 1)
+
+
+def test_a_waiter_with_many_tickets_in_one_batch_hears_once_when_all_are_settled() -> None:
+    store = MemoryStore()
+
+    class Looking(Waiter):
+        def __init__(self) -> None:
+            self.seen: list[list[int]] = []
+
+        def settled(self) -> None:
+            self.seen.append([int(ticket.outstanding) for ticket in tickets])
+
+    waiter = Looking()
+    tickets = [Ticket(waiter) for _ in range(3)]
+    for ticket in tickets:
+        store.append(Kept("/", message(), ["q"]), ticket)
+    store.sync()
+    assert waiter.seen == [[0, 0, 0]]
+
+
+def test_somebody_is_asked_to_take_the_batch_once() -> None:
+    store, asked = MemoryStore(), list[int]()
+    store.wanted = lambda: asked.append(1)
+    for _ in range(3):
+        store.append(Undefined("/", "queue", "q"), None)
+    assert len(asked) == 1
+    store.sync()
+    store.append(Undefined("/", "queue", "q"), None)
+    assert len(asked) == 2
+
+
+def test_definitions_are_kept_by_vhost_kind_and_name() -> None:
+    store = MemoryStore()
+    store.append(Defined("/", "queue", "q", {"auto_delete": False}), None)
+    store.append(Defined("/", "exchange", "q", {}), None)
+    store.append(Undefined("/", "queue", "q"), None)
+    assert list(store.state.definitions) == [("/", "exchange", "q")]

@@ -1,0 +1,62 @@
+"""All clients, by name. A library is imported when it is wanted; without its runtime the test is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tests.broker import BrokerProcess
+from tests.interop.amqp_client import AmqpClient
+from tests.interop.mqtt_client import Login, MqttClient
+from tests.interop.node import Node
+
+AMQP: Final = ("pika", "aio-pika", "kombu", "amqplib")
+MQTT: Final = ("paho", "aiomqtt", "amqtt", "mqttjs", "mosquitto")
+
+
+def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int = 60) -> AmqpClient:
+    """A connected AMQP client; `node` gives the process for those that need one."""
+    match name:
+        case "pika":
+            from tests.interop.amqp_with_pika import PikaClient
+
+            return PikaClient(url, heartbeat)
+        case "aio-pika":
+            from tests.interop.amqp_with_aio_pika import AioPikaClient
+
+            return AioPikaClient(url, heartbeat)
+        case "kombu":
+            from tests.interop.amqp_with_kombu import KombuClient
+
+            return KombuClient(url, heartbeat)
+        case "amqplib":
+            from tests.interop.amqp_with_amqplib import AmqplibClient
+
+            return AmqplibClient(url, heartbeat, node())
+    raise ValueError(name)
+
+
+def connect_mqtt(name: str, broker: BrokerProcess, login: Login, node: Callable[[], Node]) -> MqttClient:
+    """A connected MQTT client; `node` gives the process for those that need one."""
+    match name:
+        case "paho":
+            from tests.interop.mqtt_with_paho import PahoClient
+
+            return PahoClient(broker.mqtt, login)
+        case "aiomqtt":
+            from tests.interop.mqtt_with_aiomqtt import AiomqttClient
+
+            return AiomqttClient(broker.mqtt, login)
+        case "amqtt":
+            from tests.interop.mqtt_with_amqtt import AmqttClient
+
+            return AmqttClient(broker.mqtt, login)
+        case "mqttjs":
+            from tests.interop.mqtt_with_mqttjs import MqttjsClient
+
+            return MqttjsClient(broker.mqtt, login, node())
+        case "mosquitto":
+            from tests.interop.mqtt_with_mosquitto import MosquittoClient
+
+            return MosquittoClient(broker.mqtt, login)
+    raise ValueError(name)

@@ -1,0 +1,75 @@
+"""amqtt's client, on an event loop that runs while the test waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from amqtt.client import MQTTClient
+from amqtt.errors import ConnectError
+
+from tests.broker import Address
+from tests.interop.mqtt_client import PATIENCE, Login, LoginRefused, MqttClient, Received
+
+T = TypeVar("T")
+
+
+class AmqttClient(MqttClient):
+    """amqtt.client.MQTTClient: no reconnecting."""
+
+    def __init__(self, broker: Address, login: Login) -> None:
+        self._runner = asyncio.Runner()
+        self._run(self._connect(broker, login))
+
+    async def _connect(self, broker: Address, login: Login) -> None:
+        settings: dict[str, Any] = {"auto_reconnect": False, "keep_alive": login.keep_alive, "ping_delay": 0}
+        if login.will is not None:
+            settings["will"] = {**login.will._asdict(), "message": login.will.payload.decode()}
+            del settings["will"]["payload"]
+        user = "" if login.user is None else f"{quote(login.user)}:{quote(login.password or '')}@"
+        self._client = MQTTClient(login.client_id, settings)
+        try:
+            await self._client.connect(f"mqtt://{user}{broker.host}:{broker.port}/", login.clean)
+        except ConnectError as error:
+            raise LoginRefused(f"return code {error.return_code}") from error
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        async def patiently() -> T:
+            return await asyncio.wait_for(work, PATIENCE)
+
+        return self._runner.run(patiently())
+
+    def subscribe(self, topic_filter: str, qos: int = 0) -> int:
+        granted: list[int] = self._run(self._client.subscribe([(topic_filter, qos)]))
+        return granted[0]
+
+    def unsubscribe(self, topic_filter: str) -> None:
+        self._run(self._client.unsubscribe([topic_filter]))
+
+    def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
+        self._run(self._client.publish(topic, payload, qos, retain))
+
+    def receive(self) -> Received:
+        message = self._run(self._client.deliver_message())
+        assert message is not None
+        return Received(message.topic, bytes(message.data), message.qos or 0, message.retain)
+
+    def disconnect(self) -> None:
+        self._run(self._client.disconnect())
+
+    def abort(self) -> None:
+        handler: Any = self._client._handler
+        self._run(handler.writer.close())
+        self.wait_until_closed()
+
+    def wait_until_closed(self) -> None:
+        self._run(self._client._no_more_connections.wait())
+
+    def close(self) -> None:
+        self.disconnect()
+        self._runner.close()
+
+    def idle(self, seconds: float) -> None:
+        self._run(asyncio.sleep(seconds))

@@ -1,0 +1,1 @@
+"""Tests of the top floor: what waits, and what comes from outside."""
