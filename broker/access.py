@@ -39,7 +39,8 @@ class Identity:
         return True
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Whether a subscription by this filter is allowed, beyond what `may` says of its exchange."""
+        """Whether a subscription by this filter (words separated by `/`, wildcards `+` and a last `#`) is allowed,
+        beyond what `may` says of its exchange."""
         return True
 
 
@@ -78,3 +79,6 @@ class Authenticator:
 
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
         raise NotImplementedError
+
+    def close(self) -> None:
+        """The broker stops: nobody asks any more."""

@@ -160,7 +160,6 @@ class Queue(Destination):
         self._order: i64 = 0
         self._turn: i64 = 0
         self._stirred = False
-        self._drain = Drain(self)
         self._alarm: i64 = 0
         self._expiry: Expiry | None = None
 
@@ -201,10 +200,10 @@ class Queue(Destination):
         """Something may be deliverable: drain at the end of this turn."""
         if self.depth > 0 and not self._stirred:
             self._stirred = True
-            self.agenda.add(self._drain)
+            self.agenda.add(self)
 
-    def drain(self) -> None:
-        """Deliver while something waits and a consumer is ready. Hot path."""
+    def run(self) -> None:
+        """Drain: deliver while something waits and a consumer is ready. Hot path."""
         self._stirred = False
         now: i64 = self.agenda.now
         while self.depth > 0:
@@ -383,16 +382,6 @@ class Queue(Destination):
         message = self._returned[-1].message if self._returned else self._waiting.peek()
         assert message is not None
         return message
-
-
-class Drain(Task):
-    """This queue was stirred."""
-
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-
-    def run(self) -> None:
-        self._queue.drain()
 
 
 class Emptying(Task):

@@ -34,6 +34,10 @@ class Receiver:
         """Take one; False when no more are wanted."""
         raise NotImplementedError
 
+    def crowded(self, task: Task) -> bool:
+        """Whether there is no room for more now; then the receiver puts the task on the agenda when there is."""
+        raise NotImplementedError
+
 
 class Retained:
     """Topics of one virtual host with their last message. Bounded in messages and octets."""
@@ -60,7 +64,8 @@ class Retained:
         return None if held is None else held.message
 
     def keep(self, message: Message, ticket: Ticket | None) -> bool:
-        """Remember the last message of its topic; an empty body forgets it. False when there is no room."""
+        """Remember the last message of its topic; an empty body forgets it. False when there is no room: then nothing
+        is remembered of the topic."""
         key = message.address.key
         known = self._held.get(key)
         body = message.body
@@ -69,10 +74,14 @@ class Retained:
                 self._remove(key, known)
                 self._store.append(RetainedSet(self._vhost, key, None), ticket)
             return True
-        size = len(body) + len(key)
+        size = len(body) + len(message.address.topic)
         octets = self.octets + size - (0 if known is None else known.size)
         if octets > self._most_octets or known is None and len(self._held) >= self._most:
             self.refused += 1
+            if known is not None:
+                # It is not the last message of its topic any more.
+                self._remove(key, known)
+                self._store.append(RetainedSet(self._vhost, key, None), ticket)
             return False
         self._serial += 1
         held = Held(message.copy(message.assurance, True), self._serial, size)
@@ -108,7 +117,7 @@ class Retained:
 
 
 class Sending(Task):
-    """Retained messages on their way to a new subscription."""
+    """Retained messages on their way to a new subscription, as fast as it takes them."""
 
     def __init__(self, agenda: Agenda, found: Iterator[Held], serial: int, receiver: Receiver) -> None:
         self._agenda = agenda
@@ -118,12 +127,16 @@ class Sending(Task):
 
     def run(self) -> None:
         left: i64 = SLICE
+        if self._receiver.crowded(self):
+            return
         for held in self._found:
             if held.serial <= self._serial and not self._receiver.receive_retained(held.message):
                 return
             left -= 1
             if left == 0:
                 self._agenda.later(self)
+                return
+            if self._receiver.crowded(self):
                 return
 
 

@@ -1,46 +1,58 @@
-"""The subscribers of one pattern: nobody, a single one stored bare, or several in a dict.
+"""The subscribers of one pattern, in the smallest thing that holds so many.
 
-    None | subscriber | {subscriber: None, ...}
+    None | subscriber | [two, or a few] | {many: None, ...}
 
 Most patterns have one subscriber, and a set or dict for each would cost more than all the rest of the index
-(216 octets). Buckets are values: `joined` and `parted` return what to store in place of the old one. Dicts cannot
-be hashed, so a bucket that is one is no subscriber; who subscribes None or an own hashable kind of dict gets a
-dict around it.
+(216 octets). A few are read fastest from a list, and from many a dict can remove one. Lists and dicts cannot be
+hashed, so neither is ever a subscriber; who subscribes None, or a list or dict of an own hashable kind, gets a
+list around it. Buckets are values: `joined` and `parted` return what to store in place of the old one.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 S = TypeVar("S")
 
-Bucket: TypeAlias = S | dict[S, None] | None
+Bucket: TypeAlias = S | list[S] | dict[S, None] | None
+
+#: What a list holds at most; a dict becomes a list again at half of it.
+_FEW: Final = 16
 
 
 def holds(bucket: Bucket[S], subscriber: S) -> bool:
     """Whether the subscriber is in the bucket."""
-    if isinstance(bucket, dict):
+    if isinstance(bucket, (list, dict)):
         return subscriber in bucket
     return bucket is not None and (bucket is subscriber or bucket == subscriber)
 
 
 def joined(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
-    """The bucket with a subscriber that it does not hold yet. A dict is changed in place."""
+    """The bucket with a subscriber that it does not hold yet. A list or dict may be changed in place."""
+    if isinstance(bucket, list):
+        bucket.append(subscriber)
+        return bucket if len(bucket) <= _FEW else dict.fromkeys(bucket)
     if isinstance(bucket, dict):
         bucket[subscriber] = None
         return bucket
     if bucket is not None:
-        return {bucket: None, subscriber: None}
-    return subscriber if _plain(subscriber) else {subscriber: None}
+        return [bucket, subscriber]
+    return subscriber if _plain(subscriber) else [subscriber]
 
 
 def parted(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
-    """The bucket without a subscriber that it holds. A dict is changed in place."""
-    if not isinstance(bucket, dict) or len(bucket) == 1:
-        return None
-    del bucket[subscriber]
-    left = next(iter(bucket))
-    return left if len(bucket) == 1 and _plain(left) else bucket
+    """The bucket without a subscriber that it holds. A list or dict may be changed in place."""
+    if isinstance(bucket, list):
+        bucket.remove(subscriber)
+        if len(bucket) > 1:
+            return bucket
+        if not bucket:
+            return None
+        return bucket[0] if _plain(bucket[0]) else bucket
+    if isinstance(bucket, dict):
+        del bucket[subscriber]
+        return bucket if len(bucket) * 2 > _FEW else list(bucket)
+    return None
 
 
 def members(bucket: Bucket[S]) -> list[S]:
@@ -52,16 +64,15 @@ def members(bucket: Bucket[S]) -> list[S]:
 
 def take(bucket: Bucket[S], found: list[S]) -> None:
     """Append the subscribers in the bucket."""
-    if isinstance(bucket, dict):
-        for subscriber in bucket:
-            found.append(subscriber)
+    if isinstance(bucket, (list, dict)):
+        found.extend(bucket)
     elif bucket is not None:
         found.append(bucket)
 
 
 def _plain(subscriber: S) -> bool:
     """Whether the subscriber, stored bare, could not be mistaken."""
-    return subscriber is not None and not isinstance(subscriber, dict)
+    return subscriber is not None and not isinstance(subscriber, (list, dict))
 
 
 class Tally(Generic[S]):

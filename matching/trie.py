@@ -170,9 +170,8 @@ class Trie(Matcher[S]):
             if many is not None:
                 bucket = many.bucket
                 if bucket is not None:
-                    if isinstance(bucket, dict):
-                        for subscriber in bucket:
-                            found.append(subscriber)
+                    if isinstance(bucket, (list, dict)):
+                        take(bucket, found)
                     else:
                         found.append(bucket)
                 if many.children is not None or many.one is not None or many.many is not None:
@@ -203,9 +202,8 @@ class Trie(Matcher[S]):
             else:
                 bucket = node.bucket
                 if bucket is not None:
-                    if isinstance(bucket, dict):
-                        for subscriber in bucket:
-                            found.append(subscriber)
+                    if isinstance(bucket, (list, dict)):
+                        take(bucket, found)
                     else:
                         found.append(bucket)
                     if enough:

@@ -74,9 +74,7 @@ class Connection(Outlet):
             self._input.append(data)
             self._held += len(data)
             if self.stalled:
-                if self._held > HELD_MAX and not self.admitted:
-                    self.end("too_much_before_login")
-                    self.touch()
+                self._check_patience()
                 return
             if self._held < self.need or self.behind:
                 return
@@ -97,10 +95,18 @@ class Connection(Outlet):
         self._feeding = True
         used: i64 = len(data) if self.finished else self.consume(data)
         self._feeding = False
-        if used < len(data) and not self.finished:
+        self._held = 0 if self.finished else len(data) - used
+        if self._held > 0:
             self._input.append(data[used:] if used > 0 else data)
-            self._held = len(data) - used
+            if self.stalled:
+                self._check_patience()
         if len(self.out) > 0 and not self.dirty:
+            self.touch()
+
+    def _check_patience(self) -> None:
+        """A client that waits for the verdict may send so much ahead, however it is cut."""
+        if self._held > HELD_MAX and not self.admitted:
+            self.end("too_much_before_login")
             self.touch()
 
     def consume(self, data: bytes) -> i64:

@@ -48,7 +48,7 @@ class Window:
 
     @property
     def first(self) -> i64:
-        """A number at or before the oldest outstanding one."""
+        """The oldest outstanding number; `next` where there is none."""
         return self.base + self.head
 
     @property
@@ -76,8 +76,11 @@ class Window:
         items[index] = None
         self.count -= 1
         if index == self.head:
-            self.head = index + 1
-            if self.head >= SLACK:
+            index += 1
+            while index < len(items) and items[index] is None:
+                index += 1
+            self.head = index
+            if index >= SLACK:
                 self._trim()
         return delivery
 
@@ -101,13 +104,8 @@ class Window:
         return [(self.base + at, item) for at, item in enumerate(self._items) if item is not None]
 
     def _trim(self) -> None:
-        items = self._items
         head: i64 = self.head
-        size: i64 = len(items)
-        while head < size and items[head] is None:
-            head += 1
-        self.head = head
-        if head * 2 >= size:
-            del items[:head]
+        if head * 2 >= len(self._items):
+            del self._items[:head]
             self.base += head
             self.head = 0

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from broker.access import Authenticator, Credentials, Identity, Verdict
 from trellis import logs
-from trellis.authenticate import Answer, _stand_back
+from trellis.authenticate import Answer, stand_back
 from trellis.settings.errors import SettingsError, nearest
 from trellis.settings.schema import Plugins
 
@@ -293,7 +293,7 @@ class PluginThread:
             raise SettingsError(KEY, f"not loaded within {LOADING:g} s") from None
 
     def _run(self, wanted: Plugins) -> None:
-        _stand_back()
+        stand_back()
         asyncio.run(self._live(wanted))
 
     async def _live(self, wanted: Plugins) -> None:

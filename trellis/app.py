@@ -26,6 +26,8 @@ from trellis.users import accounts_of
 
 #: Octets that may lie unsent in an AMQP client's transport before its queues are stopped.
 AMQP_HIGH_MARK: Final = 1 << 20
+#: Seconds between two looks whether the last client has gone.
+POLL: Final = 0.02
 #: Exit codes: a clean stop, and a start that failed for a reason that the operator can mend.
 DONE, MISCONFIGURED = 0, 2
 
@@ -66,7 +68,7 @@ class App:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._stop = asyncio.Event()
-        self._servers: list[asyncio.Server] = []
+        self._hurry = False
         #: Listener name -> HOST:PORT, once they are open.
         self.addresses: dict[str, str] = {}
         self.node: Node | None = None
@@ -74,7 +76,8 @@ class App:
         self.started = asyncio.Event()
 
     def stop(self) -> None:
-        """Ask for a clean stop."""
+        """Ask for a clean stop; asked again, it does not wait for the clients."""
+        self._hurry = self._stop.is_set()
         self._stop.set()
 
     async def serve(self) -> None:
@@ -82,43 +85,51 @@ class App:
         settings = self.settings
         directory = data_directory(settings)
         accounts = accounts_of(settings, directory)
-        bound: list[Bound] = []
+        bound: dict[str, Bound] = {}
         try:
             for name, listener in settings.listeners.items():
-                bound.append(bind(name, listener))
+                bound[name] = bind(name, listener)
             node = self.node = Node(settings, accounts, directory)
-        except BaseException:
-            for ports in bound:
+            try:
+                await self._serve(node, bound)
+            finally:
+                node.collector.close()
+        finally:
+            for ports in bound.values():
                 ports.close()
             accounts.close()
-            raise
+
+    async def _serve(self, node: Node, bound: dict[str, Bound]) -> None:
         tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn))]
+        for task in tasks:
+            task.add_done_callback(lambda _: self._stop.set())  # They never end: without them we do not go on.
         try:
-            await self._listen(node, bound)
-            self._announce(node)
             with _Signals(self.stop):
+                self._listen(node, bound)
+                self._announce(node)
                 await self._stop.wait()
-            await self._shut_down(node)
+                await self._shut_down(node, bound)
+            for task in tasks:
+                if task.done():
+                    task.result()
         finally:
             for task in tasks:
                 task.cancel()
-            node.collector.close()
-            accounts.close()
+            for server in node.pages.values():
+                await server.close()
 
-    async def _listen(self, node: Node, bound: list[Bound]) -> None:
-        settings = self.settings
-        limit = settings.limits.handshake
+    def _listen(self, node: Node, bound: dict[str, Bound]) -> None:
         pages = {"metrics": open_pages, "http": user_pages}
         fronts: dict[str, tuple[Front, int]] = {
-            "amqp": (node.amqp, AMQP_HIGH_MARK), "mqtt": (node.mqtt, settings.mqtt.qos0_high_mark)}
-        for ports in bound:
-            if ports.name in pages:
-                server = HttpServer(pages[ports.name](node), limit)
-                self._servers += await ports.serve(server.protocol)
+            "amqp": (node.amqp, AMQP_HIGH_MARK), "mqtt": (node.mqtt, self.settings.mqtt.qos0_high_mark)}
+        for name, ports in bound.items():
+            if name in pages:
+                server = node.pages[name] = HttpServer(pages[name](node), self.settings.limits.handshake)
+                ports.serve(server.protocol, node.admission)
             else:
-                front, high_mark = fronts[ports.name]
-                self._servers += await ports.serve(self._link(node, front, high_mark))
-            self.addresses[ports.name] = ports.address
+                front, high_mark = fronts[name]
+                ports.serve(self._link(node, front, high_mark), node.admission)
+            self.addresses[name] = ports.address
         node.collector.settle()
         node.ready = True
 
@@ -137,19 +148,23 @@ class App:
         print("ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()), flush=True)
         self.started.set()
 
-    async def _shut_down(self, node: Node) -> None:
-        """Stop accepting, tell the clients, wait for them up to `shutdown.grace`."""
+    async def _shut_down(self, node: Node, bound: dict[str, Bound]) -> None:
+        """Accept no more clients, tell those who are here, and wait for them up to `shutdown.grace`. Metrics and
+        health are answered until the end."""
         logs.info("stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s")
         node.ready = False
-        for server in self._servers:
-            server.close()
-        for link in list(node.turn.links):
-            link.shut_down()
-        deadline = asyncio.get_running_loop().time() + self.settings.shutdown.grace
-        while node.turn.links and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.02)
-        left = len(node.turn.links)
-        for link in list(node.turn.links):
+        for name in bound.keys() - node.pages.keys():
+            bound[name].close()
+        links = node.turn.links
+        end = asyncio.get_running_loop().time() + self.settings.shutdown.grace
+        while links:
+            for link in list(links):
+                link.shut_down()  # Again and again: one that was just accepted appears a little later.
+            await asyncio.sleep(POLL)
+            if self._hurry or asyncio.get_running_loop().time() >= end:
+                break
+        left = len(links)
+        for link in list(links):
             link.abort()
         await asyncio.sleep(0)
         logs.info("stopped", aborted=left)

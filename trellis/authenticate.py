@@ -26,6 +26,8 @@ from broker.access import Authenticator, Credentials, Identity, Verdict
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 #: Verified credentials remembered; the oldest go first.
 REMEMBERED: Final = 10_000
+#: Answers to credentials that many gave at once, in one turn of the loop.
+ANSWERS: Final = 10
 #: How much less than the loop the hashing threads get of a busy processor (nice levels, Linux).
 NICE: Final = 10
 
@@ -57,7 +59,7 @@ class Accounts(Authenticator):
         self._checking: dict[bytes, list[Answer]] = {}
         #: Hashed for names that nobody has, so that those take as long as wrong passwords.
         self._decoy = HASHER.hash(secrets.token_urlsafe())
-        self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=_stand_back)
+        self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=stand_back)
         #: Passwords hashed so far.
         self.hashed = 0
 
@@ -106,19 +108,26 @@ class Accounts(Authenticator):
     def _found(self, mark: bytes, account: Account | None) -> None:
         self.hashed += 1
         if account is not None and self._remember:
+            self._verified.pop(mark, None)
             if len(self._verified) >= REMEMBERED:
                 del self._verified[next(iter(self._verified))]
             self._verified[mark] = asyncio.get_running_loop().time() + self._remember
         verdict = Verdict(None, "unknown user or wrong password") if account is None else Verdict(account.identity)
-        for answer in self._checking.pop(mark):
+        self._tell(verdict, self._checking.pop(mark), 0)
+
+    def _tell(self, verdict: Verdict, answers: list[Answer], begin: int) -> None:
+        end = begin + ANSWERS
+        for answer in answers[begin:end]:
             answer(verdict)
+        if end < len(answers):
+            asyncio.get_running_loop().call_soon(self._tell, verdict, answers, end)
 
     def close(self) -> None:
         """No more hashing."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _stand_back() -> None:
+def stand_back() -> None:
     """Let the loop go first: on Linux each thread has a priority of its own."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

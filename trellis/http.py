@@ -14,8 +14,10 @@ from trellis.link import peer_of
 
 #: Octets of the longest request line and headers.
 REQUEST_MAX: Final = 16 << 10
-#: Connections served at once; more are closed.
+#: Connections served at once. When they are taken, the one that has waited longest for its request makes room.
 CLIENTS: Final = 64
+#: Why a connection ended without an answer.
+CLOSED: Final = ("lost", "too_many", "timeout")
 
 
 class Request:
@@ -48,37 +50,71 @@ class HttpServer:
     def __init__(self, routes: dict[str, Handler], limit: float) -> None:
         self._routes = routes
         self._limit = limit
-        self._clients = 0
-        #: Requests by status, and connections turned away.
+        self._serving: set[asyncio.Task[None]] = set()
+        #: Those of them whose request is not complete, in the order in which they came.
+        self._asking: dict[asyncio.Task[None], None] = {}
+        #: Answers by status, and connections that got none, by reason.
         self.answered: dict[int, int] = {}
-        self.refused = 0
+        self.closed = dict.fromkeys(CLOSED, 0)
 
     def protocol(self) -> asyncio.StreamReaderProtocol:
-        """For create_server."""
+        """Of a connection that was accepted."""
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=REQUEST_MAX), self._serve)
 
+    async def close(self) -> None:
+        """Break off what is being served."""
+        for task in self._serving:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._clients >= CLIENTS:
-            self.refused += 1
+        if len(self._serving) >= CLIENTS and not self._make_room():
+            self.closed["too_many"] += 1
             writer.transport.abort()
             return
-        self._clients += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        self._asking[task] = None
+        try:
+            await self._exchange(reader, writer, task)
+        except (OSError, h11.ProtocolError) as error:
+            self.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
+            writer.transport.abort()
+        except asyncio.CancelledError:
+            writer.transport.abort()  # By us; and streams of Python 3.11 would report it as an error.
+        finally:
+            self._serving.discard(task)
+            self._asking.pop(task, None)
+            writer.close()
+
+    def _make_room(self) -> bool:
+        for task in self._asking:
+            self.closed["too_many"] += 1
+            del self._asking[task]
+            task.cancel()
+            return True
+        return False
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+        """One request and its answer. Raises OSError, h11.ProtocolError."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
         try:
             async with asyncio.timeout(self._limit):
-                response, head = await self._respond(connection, reader, writer)
-            async with asyncio.timeout(self._limit):
-                await self._answer(connection, writer, response, head)
-                if writer.can_write_eof():
-                    writer.write_eof()
-                await reader.read(REQUEST_MAX)
-        except (TimeoutError, ConnectionError, h11.ProtocolError):
-            writer.transport.abort()
-        finally:
-            self._clients -= 1
-            writer.close()
+                response, head = await self._respond(connection, reader, writer, task)
+        except TimeoutError:
+            asked = connection.their_state is not h11.IDLE
+            response, head = Response(503 if asked else 408, b"that took too long\n"), False
+        async with asyncio.timeout(self._limit):
+            await self._answer(connection, writer, response, head)
+            if writer.can_write_eof():
+                writer.write_eof()
+            while await reader.read(REQUEST_MAX):
+                pass  # Closed with input unread, the kernel of the client would throw our answer away.
 
-    async def _respond(self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Response, bool]:
+    async def _respond(self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+                       task: asyncio.Task[None]) -> tuple[Response, bool]:
         """The answer to the request that comes, and whether only its head is wanted."""
         try:
             event = connection.next_event()
@@ -88,7 +124,8 @@ class HttpServer:
         except h11.RemoteProtocolError as error:
             return Response(error.error_status_hint, f"{error}\n".encode()), False
         if not isinstance(event, h11.Request):
-            raise h11.LocalProtocolError("the client went away")
+            raise ConnectionError("the client went away")
+        self._asking.pop(task, None)
         head = event.method == b"HEAD"
         if event.method not in (b"GET", b"HEAD"):
             return Response(405, b"only GET and HEAD are served\n"), False
@@ -102,11 +139,13 @@ class HttpServer:
         return await handler(Request(path, peer.address, peer.local, user, password)), head
 
     async def _answer(self, connection: h11.Connection, writer: asyncio.StreamWriter, response: Response, head: bool) -> None:
-        self.answered[response.status] = self.answered.get(response.status, 0) + 1
         if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
+        self.answered[response.status] = self.answered.get(response.status, 0) + 1
         headers = [("Content-Type", response.content_type), ("Content-Length", str(len(response.body))), ("Connection", "close"),
                    ("Cache-Control", "no-store")]
+        if response.status == 405:
+            headers.append(("Allow", "GET, HEAD"))
         if response.challenge:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
         octets = connection.send(h11.Response(status_code=response.status, headers=headers)) or b""

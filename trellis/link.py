@@ -67,8 +67,7 @@ class Link:
             self._receive(connection, data)
         else:
             # One chunk waits; the next is not read before this one is heard.
-            assert self._unheard is None
-            self._unheard = data
+            self._unheard = data if self._unheard is None else self._unheard + data
             self._pause_reading()
             self._turn.wait(self)
 
@@ -84,9 +83,16 @@ class Link:
 
     def _receive(self, connection: Connection, data: bytes) -> None:
         connection.receive_data(data)
-        if connection.behind or connection.stalled:
+        if connection.finished:
+            self._end(connection)
+        elif connection.behind or connection.stalled:
             self._pause_reading()
             self._leave_over(connection)
+
+    def _end(self, connection: Connection) -> None:
+        """The connection is finished: hang up after a flush, also when there is nothing to say."""
+        if not self._linger_until and not connection.dirty:
+            connection.touch()
 
     def eof_received(self) -> bool:
         return False
@@ -148,9 +154,11 @@ class Link:
         if connection is None or transport is None or self._reading:
             return
         connection.resume()
-        if connection.behind:
+        if connection.finished:
+            self._end(connection)
+        elif connection.behind:
             self._leave_over(connection)
-        elif not connection.stalled and not connection.finished:
+        elif not connection.stalled:
             self._resume_reading(transport)
 
     def advance(self, now: int) -> None:

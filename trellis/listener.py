@@ -52,7 +52,8 @@ class Bound:
 
     def close(self) -> None:
         """Accept no more, and give the port back."""
-        for acceptor in self._acceptors:
+        acceptors, self._acceptors = self._acceptors, []
+        for acceptor in acceptors:
             acceptor.close()
         for sock in self.sockets:
             sock.close()

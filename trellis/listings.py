@@ -1,4 +1,4 @@
-"""Rows for operators: what `trellis list` shows. Field names are RabbitMQ's where it has one."""
+"""Rows for operators: what `trellis list` shows. Field names are RabbitMQ's where it has one; cells are flat."""
 
 from __future__ import annotations
 

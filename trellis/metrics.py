@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Metric
@@ -15,10 +15,10 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 import trellis
 from broker.census import Census
+from broker.gate import Ingress
 from broker.queue import COPY_FATES
 from broker.route import FATES, ROUTED, UNROUTABLE
 from protocols.front import Front
-from protocols.mqtt.session import Session
 from trellis import process
 from trellis.node import Node
 
@@ -79,16 +79,29 @@ async def aggregated(node: Node) -> Page:
     """/metrics. The copying yields to the loop after every STEP objects."""
     page = Page()
     censuses = []
-    for vhost in node.broker.vhosts.values():
+    for vhost in list(node.broker.vhosts.values()):
         census = vhost.census()
-        while census.step(STEP):
+        more = True
+        while more:
+            more = census.step(STEP)
             await asyncio.sleep(0)
         censuses.append(census)
+    sessions = node.mqtt.sessions.all()
+    connected = 0
+    for at in range(0, len(sessions), STEP):
+        connected += sum(session.outlet is not None for session in sessions[at:at + STEP])
+        await asyncio.sleep(0)
+    ingress = [vhost.gates.ingress() for vhost in node.broker.vhosts.values()]
     _connections(page, node)
+    _http(page, node)
     _queues(page, node, censuses)
-    _messages(page, node, sum(census.relayed for census in censuses))
-    _process(page, node)
-    _trellis(page, node, censuses)
+    for front in node.fronts:
+        _messages(page, front, ingress, sum(census.relayed for census in censuses) if front is node.mqtt else 0)
+    _trellis(page, node)
+    _fates(page, ingress, censuses)
+    _routes(page, node, ingress)
+    _sessions(page, node, connected)
+    await asyncio.get_running_loop().run_in_executor(None, _process, page, node)
     return page
 
 
@@ -96,7 +109,7 @@ async def per_object(node: Node) -> Page:
     """/metrics/per-object: queues and sessions by name."""
     page = Page()
     done = 0
-    for vhost in node.broker.vhosts.values():
+    for vhost in list(node.broker.vhosts.values()):
         for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
             labels = {"vhost": vhost.name, "queue": queue.name}
             ready, unacked = int(queue.depth), int(queue.unacked)
@@ -137,9 +150,18 @@ def _connections(page: Page, node: Node) -> None:
         page.counter("rabbitmq_auth_attempts_succeeded", "Authentication attempts that succeeded", logins["accepted"], protocol=front.name)
         page.counter("rabbitmq_auth_attempts_failed", "Authentication attempts that failed", logins["refused"] + logins["busy"],
                      protocol=front.name)
-    for reason in ("connections", "unauthenticated_per_address"):
-        page.counter("trellis_connections_refused", "Connections turned away unread", node.admission.refused.get(reason, 0), reason=reason)
+    for reason, count in node.admission.refused.items():
+        page.counter("trellis_connections_refused", "Connections turned away unread, and pauses for lack of descriptors", count,
+                     reason=reason)
     page.gauge("trellis_connections_limit", "Connections that are taken at most", node.admission.connections)
+
+
+def _http(page: Page, node: Node) -> None:
+    for listener, server in node.pages.items():
+        for status, count in sorted(server.answered.items()):
+            page.counter("trellis_http_responses", "HTTP answers by status", count, listener=listener, status=str(status))
+        for reason, count in server.closed.items():
+            page.counter("trellis_http_closed", "HTTP connections that ended without an answer", count, listener=listener, reason=reason)
 
 
 def _queues(page: Page, node: Node, censuses: list[Census]) -> None:
@@ -160,21 +182,13 @@ def _queues(page: Page, node: Node, censuses: list[Census]) -> None:
                      sum(vhost.dead_letters.get(reason, 0) for vhost in vhosts))
 
 
-def _messages(page: Page, node: Node, relayed: int) -> None:
-    for front in node.fronts:
-        _messages_of(page, node, front, relayed if front is node.mqtt else 0)
-
-
-def _messages_of(page: Page, node: Node, front: Front, relayed: int) -> None:
+def _messages(page: Page, front: Front, vhosts: list[dict[str, Ingress]], relayed: int) -> None:
     """`relayed` are copies that went straight to connections."""
     name, tally = front.name, front.tally
-    received, routed, unroutable = 0, 0, 0
-    for vhost in node.broker.vhosts.values():
-        ingress = vhost.gates.ingress().get(name)
-        if ingress is not None:
-            received += ingress.received
-            routed += ingress.fates[ROUTED]
-            unroutable += ingress.fates[UNROUTABLE]
+    mine = [ingress[name] for ingress in vhosts if name in ingress]
+    received = sum(ingress.received for ingress in mine)
+    routed = sum(ingress.fates[ROUTED] for ingress in mine)
+    unroutable = sum(ingress.fates[UNROUTABLE] for ingress in mine)
     auto, manual = int(tally.delivered_auto) + relayed, int(tally.delivered_manual)
     gets = int(tally.get_auto + tally.get_manual)
     for metric, text, value in (
@@ -197,6 +211,7 @@ def _messages_of(page: Page, node: Node, front: Front, relayed: int) -> None:
 
 
 def _process(page: Page, node: Node) -> None:
+    """What the operating system is asked, in a thread: with many descriptors it takes its time."""
     name = node.settings.node.name
     page.gauge("rabbitmq_process_open_fds", "Open file descriptors", process.descriptors())
     page.gauge("rabbitmq_process_max_fds", "File descriptors that may be open", node.max_descriptors)
@@ -213,32 +228,9 @@ def _process(page: Page, node: Node) -> None:
         page.gauge(f"rabbitmq_alarms_{alarm}", "1 while the alarm is on", 0)
 
 
-def _trellis(page: Page, node: Node, censuses: list[Census]) -> None:
+def _trellis(page: Page, node: Node) -> None:
     page.gauge("trellis_build_info", "Version, and whether the hot paths are compiled", 1, version=trellis.__version__,
                python=platform.python_version(), compiled="yes" if trellis.compiled() else "no")
-    fates = [0] * len(FATES)
-    copies, misses, routes, plans = 0, 0, 0, 0
-    for vhost in node.broker.vhosts.values():
-        plans += vhost.plans
-        routes += sum(len(gate.routes) for gate in vhost.gates)
-        for ingress in vhost.gates.ingress().values():
-            fates = [so_far + more for so_far, more in zip(fates, ingress.fates, strict=True)]
-            copies += ingress.copies
-            misses += ingress.misses
-    for fate, count in zip(FATES, fates, strict=True):
-        page.counter("trellis_messages", "Messages that came in, by what became of them", count, fate=fate)
-    page.counter("trellis_copies_made", "Copies of messages made for queues and sessions", copies)
-    for at, fate in enumerate(COPY_FATES):
-        page.counter("trellis_copies", "Copies by how they ended", sum(census.fates[at] for census in censuses), fate=fate)
-    page.gauge("trellis_route_cache_entries", "Routes kept", routes)
-    page.gauge("trellis_route_cache_limit", "Routes kept at most by one user", node.broker.bounds.routes)
-    page.counter("trellis_route_cache_misses", "Publications whose route had to be found", misses)
-    page.gauge("trellis_plans", "Sets of destinations kept", plans)
-    for vhost in node.broker.vhosts.values():
-        page.gauge("trellis_retained_messages", "Retained messages", len(vhost.retained), vhost=vhost.name)
-        page.gauge("trellis_retained_bytes", "Retained messages with their topics", vhost.retained.octets, vhost=vhost.name)
-        page.counter("trellis_retained_refused", "Messages not retained for lack of room", vhost.retained.refused, vhost=vhost.name)
-    _sessions(page, node.mqtt.sessions.all(), node)
     page.counter("trellis_turns", "Turns of the loop that had work", node.turn.turns)
     page.gauge("trellis_loop_held_seconds_max", "Longest turn of the loop so far", node.turn.longest)
     page.counter("trellis_gc_pause_seconds", "Time in garbage collections", node.collector.paused)
@@ -246,12 +238,36 @@ def _trellis(page: Page, node: Node, censuses: list[Census]) -> None:
     page.gauge("trellis_gc_pause_seconds_max", "Longest garbage collection so far", node.collector.longest)
     page.counter("trellis_passwords_hashed", "Passwords hashed to judge a login", node.accounts.hashed)
     page.counter("trellis_store_entries", "Changes of durable state", int(node.broker.store.position))
+    for vhost in node.broker.vhosts.values():
+        page.gauge("trellis_retained_messages", "Retained messages", len(vhost.retained), vhost=vhost.name)
+        page.gauge("trellis_retained_bytes", "Retained messages with their topics", vhost.retained.octets, vhost=vhost.name)
+        page.counter("trellis_retained_refused", "Messages not retained for lack of room", vhost.retained.refused, vhost=vhost.name)
 
 
-def _sessions(page: Page, sessions: Iterable[Session], node: Node) -> None:
-    connected = sum(session.outlet is not None for session in sessions)
-    page.gauge("trellis_mqtt_sessions", "Sessions by whether their client is here", connected, state="connected")
-    page.gauge("trellis_mqtt_sessions", "Sessions by whether their client is here", len(node.mqtt.sessions) - connected, state="away")
-    page.counter("trellis_mqtt_sessions_created", "Sessions created", node.mqtt.sessions.created)
-    page.counter("trellis_mqtt_sessions_expired", "Sessions whose client stayed away too long", node.mqtt.sessions.expired)
+def _fates(page: Page, vhosts: list[dict[str, Ingress]], censuses: list[Census]) -> None:
+    every = [ingress for vhost in vhosts for ingress in vhost.values()]
+    for at, fate in enumerate(FATES):
+        page.counter("trellis_messages", "Messages that came in, by what became of them", sum(ingress.fates[at] for ingress in every),
+                     fate=fate)
+    page.counter("trellis_copies_made", "Copies of messages made for queues and sessions", sum(ingress.copies for ingress in every))
+    for at, fate in enumerate(COPY_FATES):
+        page.counter("trellis_copies", "Copies by how they ended", sum(census.fates[at] for census in censuses), fate=fate)
 
+
+def _routes(page: Page, node: Node, ingress: list[dict[str, Ingress]]) -> None:
+    vhosts = node.broker.vhosts.values()
+    routes = sum(len(gate.routes) for vhost in vhosts for gate in vhost.gates)
+    page.gauge("trellis_route_cache_entries", "Routes kept", routes)
+    page.gauge("trellis_route_cache_limit", "Routes kept at most by one user", node.broker.bounds.routes)
+    page.counter("trellis_route_cache_misses", "Publications whose route had to be found",
+                 sum(one.misses for vhost in ingress for one in vhost.values()))
+    page.gauge("trellis_plans", "Sets of destinations kept", sum(vhost.plans for vhost in vhosts))
+
+
+def _sessions(page: Page, node: Node, connected: int) -> None:
+    sessions = node.mqtt.sessions
+    text = "Sessions by whether their client is here"
+    page.gauge("trellis_mqtt_sessions", text, connected, state="connected")
+    page.gauge("trellis_mqtt_sessions", text, max(0, len(sessions) - connected), state="away")
+    page.counter("trellis_mqtt_sessions_created", "Sessions created", sessions.created)
+    page.counter("trellis_mqtt_sessions_expired", "Sessions whose client stayed away too long", sessions.expired)

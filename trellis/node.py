@@ -18,6 +18,7 @@ from protocols.mqtt.sessions import MqttOptions
 from trellis.admission import Admission
 from trellis.authenticate import Accounts
 from trellis.collector import Collector
+from trellis.http import HttpServer
 from trellis.process import raise_descriptor_limit
 from trellis.settings import Settings
 from trellis.turn import Turn
@@ -42,6 +43,8 @@ class Node:
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
         self.admission = Admission(connections, settings.limits.unauthenticated_per_address)
         self.collector = Collector()
+        #: The HTTP servers, by listener.
+        self.pages: dict[str, HttpServer] = {}
         #: Whether clients may come: not while starting, and not while stopping.
         self.ready = False
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from pathlib import Path
 from typing import Final
+
+import argon2
+import msgspec
 
 from broker.access import Identity
 from trellis import logs
@@ -16,6 +18,13 @@ from trellis.settings import Settings, SettingsError
 GUEST: Final = "guest"
 #: Where the hash of a generated password is kept.
 GENERATED: Final = "generated-user.json"
+
+
+class Kept(msgspec.Struct):
+    """What the file GENERATED holds."""
+
+    name: str
+    password_hash: str
 
 
 def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
@@ -38,15 +47,30 @@ def _generated(name: str, directory: Path | None) -> Account:
     path = None if directory is None else directory / GENERATED
     if path is not None and path.exists():
         try:
-            kept = json.loads(path.read_text())
-            if kept["name"] == name:
-                return Account(Identity(name), str(kept["password_hash"]), False)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise SettingsError(f"{path}: unreadable ({error}); delete it to have a new password made") from error
+            kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+            argon2.extract_parameters(kept.password_hash)
+        except (OSError, ValueError, RecursionError) as error:
+            what = error.strerror if isinstance(error, OSError) else error
+            raise SettingsError(f"{path}: unreadable ({what}); delete it to have a new password made") from error
+        if kept.name == name:
+            return Account(Identity(name), kept.password_hash, False)
     password = secrets.token_urlsafe(18)
     password_hash = HASHER.hash(password)
     if path is not None:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            json.dump({"name": name, "password_hash": password_hash}, file)
+        _keep(path, Kept(name, password_hash))
     logs.warning("generated_password", user=name, password=password, note="shown once; set user and password to choose your own")
     return Account(Identity(name), password_hash, False)
+
+
+def _keep(path: Path, kept: Kept) -> None:
+    """Write the file whole or not at all. Raises SettingsError."""
+    new = path.with_suffix(".new")
+    try:
+        new.unlink(missing_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(kept))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be written ({error.strerror}); set user and password to do without it") from error

@@ -9,8 +9,10 @@ import pamqp.commands as spec
 
 from broker.binding import Binding
 from broker.errors import AccessRefused, NotAllowed, NotFound
+from broker.exchange import TopicExchange
 from broker.exchange.base import Options
 from broker.queue import Queue
+from matching.grammar import swap
 from protocols.amqp.channel import Channel
 from protocols.amqp.confirms import Confirms
 from protocols.amqp.consumer import AmqpConsumer
@@ -59,6 +61,7 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     destination = vhost.exchange(method.destination)
     _may(channel, "write", "exchange", method.destination)
     _may(channel, "read", "exchange", method.source)
+    _may_hear(channel, method.source, method.routing_key)
     vhost.bind(method.source, Binding(method.routing_key, destination, arguments=method.arguments), channel.ticket)
     _reply(channel, method, spec.Exchange.BindOk())
 
@@ -106,6 +109,7 @@ def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
         key = queue.name  # Section 1.7.2.3: no queue and no key means the last queue, under its own name.
     _may(channel, "write", "queue", queue.name)
     _may(channel, "read", "exchange", method.exchange)
+    _may_hear(channel, method.exchange, key)
     channel.vhost.bind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
     _reply(channel, method, spec.Queue.BindOk())
 
@@ -258,3 +262,16 @@ def _no_default(exchange: str) -> None:
 
 def _may(channel: Channel, operation: str, kind: str, name: str) -> None:
     channel.gate.identity.may(operation, kind, name, channel.vhost.name)
+
+
+def _may_hear(channel: Channel, source: str, key: str) -> None:
+    """Whether rules about topics allow a binding: they are asked with a filter that takes all that the key takes.
+    (`#` before the end becomes the last word: no narrower filter holds everything.)"""
+    if channel.vhost.exchange(source).kind != TopicExchange.kind:
+        return
+    words = swap(key).split("/")
+    wider = words[:words.index("#") + 1] if "#" in words else words
+    topic_filter = "/".join("+" if word == "*" else word for word in wider)
+    if not channel.gate.identity.may_subscribe(topic_filter):
+        raise AccessRefused(f"read access to topic '{key}' in exchange '{source}' in vhost '{channel.vhost.name}' refused "
+                            f"for user '{channel.gate.identity.name}'")

@@ -24,7 +24,7 @@ class Answers(Waiter):
     """Of one connection."""
 
     def __init__(self, outlet: Outlet) -> None:
-        self._outlet = outlet
+        self._outlet: Outlet | None = outlet
         self._waiting: list[Answer] = []
 
     def give(self, first: i64, packet_id: i64, ticket: Ticket | None) -> None:
@@ -33,21 +33,24 @@ class Answers(Waiter):
             self._waiting.append(Answer(first, packet_id, ticket))
         elif self._waiting:
             self._waiting.append(Answer(first, packet_id, None))
-        else:
+        elif self._outlet is not None:
             write_answer(self._outlet.out, first, packet_id)
 
     def settled(self) -> None:
-        waiting = self._waiting
+        waiting, outlet = self._waiting, self._outlet
+        if outlet is None:
+            return
         done = 0
         for answer in waiting:
             if answer.ticket is not None and answer.ticket.outstanding > 0:
                 break
             done += 1
-            write_answer(self._outlet.out, answer.first, answer.packet_id)
+            write_answer(outlet.out, answer.first, answer.packet_id)
         if done:
             del waiting[:done]
-            self._outlet.touch()
+            outlet.touch()
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Nobody is there to hear them."""
         self._waiting.clear()
+        self._outlet = None

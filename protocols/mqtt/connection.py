@@ -11,7 +11,7 @@ from broker.access import Credentials, Verdict
 from broker.errors import AccessRefused, BrokerError
 from broker.gate import Gate
 from broker.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, Address, Message
-from broker.route import NOBODY, TOO_LARGE, Relay, Route
+from broker.route import DENIED, NOBODY, TOO_LARGE, Relay, Route
 from broker.store.contract import Ticket
 from broker.vhost import VirtualHost
 from matching.grammar import swap
@@ -104,7 +104,7 @@ class MqttConnection(Connection):
                     start += 1
                     length |= (octet & 127) << shift
                     shift += 7
-                    if shift > 28 and octet >= 128:
+                    if shift > 21 and octet >= 128:
                         octet = 0
                         length = -1
                 if octet >= 128:
@@ -155,18 +155,17 @@ class MqttConnection(Connection):
                     run_count = 0
                 if gate is not None and first == _PUBLISH_1 and length >= 4:
                     budget -= self._on_publish_1(gate, data, start, end)
-                elif session is not None and first == _PUBACK and length == 2:
-                    session.puback(i64(read_i16_be(data, start)) & 0xFFFF)
+                elif session is not None and first == _PUBACK and length == 2 \
+                        and session.puback(i64(read_i16_be(data, start)) & 0xFFFF):
                     budget -= 1
                 else:
-                    self._on_packet(first, data[start:end])
+                    budget -= self._on_packet(first, data[start:end])
                     gate = self.gate
                     session = self.session
                     if self.finished:
                         return size
                     if self.stalled:
                         return end
-                    budget -= COLD
             position = end
         if run_count > 0:
             run.send(data[run_start:position], run_count)
@@ -220,7 +219,8 @@ class MqttConnection(Connection):
 
     # -- packets that come rarely
 
-    def _on_packet(self, first: i64, body: bytes) -> None:
+    def _on_packet(self, first: i64, body: bytes) -> i64:
+        """Returns what it costs of the budget."""
         kind = first >> 4
         reader = Reader(body)
         session = self.session
@@ -230,7 +230,10 @@ class MqttConnection(Connection):
                 raise MalformedPacket("expected CONNECT")  # [MQTT-3.1.0-1]
             self._on_connect(reader)
         elif kind == PUBLISH:
-            self._on_publish(session, gate, first, reader)
+            return COLD + self._on_publish(session, gate, first, reader)
+        elif first == PUBACK << 4:
+            reader.packet_id()  # Of nothing that is in flight.
+            reader.end()
         elif first == PUBREC << 4:
             packet_id = reader.packet_id()
             reader.end()
@@ -239,16 +242,16 @@ class MqttConnection(Connection):
         elif first == PUBREL << 4 | 2:
             packet_id = reader.packet_id()
             reader.end()
-            session.received.discard(packet_id)
+            session.received.pop(packet_id, None)
             self._answers.give(PUBCOMP << 4, packet_id, None)
         elif first == PUBCOMP << 4:
             packet_id = reader.packet_id()
             reader.end()
             session.complete(packet_id)
         elif first == SUBSCRIBE << 4 | 2:
-            self._on_subscribe(session, gate, reader)
+            return COLD * self._on_subscribe(session, gate, reader)
         elif first == UNSUBSCRIBE << 4 | 2:
-            self._on_unsubscribe(session, reader)
+            return COLD * self._on_unsubscribe(session, reader)
         elif first == PINGREQ << 4:
             reader.end()
             self.out.write(PINGRESP)
@@ -258,6 +261,7 @@ class MqttConnection(Connection):
             self.end("client")
         else:
             raise MalformedPacket("packet type or flags")  # [MQTT-2.2.2-2], [MQTT-3.1.0-2]
+        return COLD
 
     def _on_connect(self, reader: Reader) -> None:
         protocol, level = reader.binary(), reader.byte()
@@ -338,16 +342,17 @@ class MqttConnection(Connection):
         self.session = session
         self.deadline = self.agenda.now + self.keep_alive * 1500 if self.keep_alive else 0
         self.answer_when_settled(ticket, connack(present, ACCEPTED))
-        session.attach(self)
+        sessions.enter(session, self)
 
-    def _on_publish(self, session: Session, gate: Gate, first: i64, reader: Reader) -> None:
-        """PUBLISH with RETAIN, DUP or QoS 2."""
+    def _on_publish(self, session: Session, gate: Gate, first: i64, reader: Reader) -> i64:
+        """PUBLISH with RETAIN, DUP or QoS 2; returns its weight."""
         assurance = first >> 1 & 3
         if assurance == 3 or assurance == AT_MOST_ONCE and first & 8:
             raise MalformedPacket("QoS or DUP")  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         topic = reader.binary()
         packet_id: i64 = reader.packet_id() if assurance else 0
-        ticket = Ticket(self._answers)
+        ticket: Ticket | None = Ticket(self._answers)
+        weight: i64 = 0
         if assurance != EXACTLY_ONCE or packet_id not in session.received:
             route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
             if route.plan.stale:
@@ -357,13 +362,20 @@ class MqttConnection(Connection):
             if first & 1 and route.plan.refusal is None:
                 self._vhost.retain(message, ticket)
             self._publish(gate, route, message, ticket)
+            weight = route.plan.weight
+        else:
+            ticket = session.received[packet_id]
+            if ticket is not None:
+                ticket.waiter = self._answers  # It came over an earlier connection, perhaps.
         if assurance == AT_LEAST_ONCE:
             self._answers.give(_PUBACK, packet_id, ticket)
         elif assurance == EXACTLY_ONCE:
-            session.received.add(packet_id)
+            session.received[packet_id] = ticket if ticket is not None and ticket.outstanding > 0 else None
             self._answers.give(PUBREC << 4, packet_id, ticket)
+        return weight
 
-    def _on_subscribe(self, session: Session, gate: Gate, reader: Reader) -> None:
+    def _on_subscribe(self, session: Session, gate: Gate, reader: Reader) -> int:
+        """Returns how many topic filters there were."""
         packet_id = reader.packet_id()
         wanted: list[tuple[str, int, bool]] = []
         while reader.more:
@@ -384,6 +396,7 @@ class MqttConnection(Connection):
         for topic_filter, _, served in wanted:
             if served:
                 session.send_retained(topic_filter, not self.stalled)
+        return len(wanted)
 
     def _may_subscribe(self, gate: Gate, topic_filter: str) -> bool:
         try:
@@ -392,7 +405,8 @@ class MqttConnection(Connection):
             return False
         return gate.identity.may_subscribe(topic_filter)
 
-    def _on_unsubscribe(self, session: Session, reader: Reader) -> None:
+    def _on_unsubscribe(self, session: Session, reader: Reader) -> int:
+        """Returns how many topic filters there were."""
         packet_id = reader.packet_id()
         filters: list[str] = []
         while reader.more:
@@ -404,6 +418,7 @@ class MqttConnection(Connection):
         for topic_filter in filters:
             session.unsubscribe(topic_filter, ticket)
         self.answer_when_settled(ticket, bytes([UNSUBACK << 4, 2]) + packet_id.to_bytes(2, "big"))
+        return len(filters)
 
     # -- time, and the end
 
@@ -413,6 +428,8 @@ class MqttConnection(Connection):
         if self.session is None:
             self.end("handshake_timeout")
             self.touch()
+        elif self.stalled:
+            self.deadline = now + limit  # It is we who do not listen.
         elif now - self.heard_at >= limit:
             self.end("keep_alive_timeout")
             self.touch()
@@ -431,17 +448,26 @@ class MqttConnection(Connection):
         session, self.session = self.session, None
         gate, self.gate = self.gate, None
         will, self.will = self.will, None
-        self._answers.clear()
+        self._answers.close()
         if session is not None:
             self.mqtt.sessions.leave(session)
         if gate is not None:
             if will is not None:
-                self._vhost.publish_will(gate, will)
+                self._publish_will(gate, will)
             self._vhost.gates.leave(gate)
+
+    def _publish_will(self, gate: Gate, will: Message) -> None:
+        """... if it may be published where it wants to, like any other publication."""
+        if self.mqtt.topics.serves(swap(will.address.key)):
+            self._vhost.publish_will(gate, will)
+        else:
+            gate.received += 1
+            gate.count_fate(DENIED)
 
     def unchoke(self) -> None:
         if self.session is not None:
             self.session.inbox.stir()
+            self.session.unpark()
 
     def describe(self) -> dict[str, object]:
         row = super().describe()

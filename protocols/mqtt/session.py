@@ -11,6 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.agenda import Task
 from broker.binding import Binding
 from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, PLAIN, Encoding, Message
 from broker.outlet import LARGE, Outlet
@@ -25,8 +26,10 @@ from protocols.mqtt.topics import EXCHANGE, speakable
 from protocols.tally import Tally
 from protocols.window import Window
 
-#: Distance of the oldest packet identifier in flight to the newest, below 65,535 so that none is used twice.
-SPAN: Final[i64] = 60_000
+#: Packet identifiers that there are.
+IDENTIFIERS: Final[i64] = 65_535
+#: Messages in the inbox from which on retained ones wait outside, and do not push others out of it.
+CROWDED: Final[i64] = 500
 
 
 class Dialect(Encoding):
@@ -56,7 +59,7 @@ class InboxConsumer(Consumer):
         session = self.session
         session.tally.delivered_manual += 1
         number = session.in_flight.add(delivery)
-        write(self.outlet, delivery.message, delivery.message.assurance, (number - 1) % 65_535 + 1, flags)
+        write(self.outlet, delivery.message, delivery.message.assurance, (number - 1) % IDENTIFIERS + 1, flags)
 
 
 class Session(Listener):
@@ -71,15 +74,18 @@ class Session(Listener):
         self.receive_maximum: i64 = receive_maximum
         #: When its last connection went, in ms.
         self.away_since: i64 = 0
-        #: Whether a timer asks for it.
-        self.watched = False
         self.subscriptions: dict[str, Binding] = {}
         self.in_flight = Window()
-        #: Packet identifiers of ours that got their PUBREC, and of theirs that await their PUBREL.
+        #: Packet identifiers of ours that got their PUBREC.
         self.released: set[int] = set()
-        self.received: set[int] = set()
+        #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for, if anything.
+        self.received: dict[int, Ticket | None] = {}
         self._consumer: InboxConsumer | None = None
         self._withheld: i64 = 0
+        #: From the oldest packet identifier in flight to the newest, so that none is used twice.
+        self._span_max: i64 = IDENTIFIERS - receive_maximum
+        #: Retained messages on their way that wait for room.
+        self._parked: list[Task] = []
         vhost.welcome(self)
 
     # -- Listener
@@ -105,12 +111,14 @@ class Session(Listener):
         consumer = self._consumer = InboxConsumer(self, outlet, self.receive_maximum - self.in_flight.count)
         self._withheld = 0
         for number, delivery in self.in_flight.outstanding():
-            packet_id: i64 = (number - 1) % 65_535 + 1
+            packet_id: i64 = (number - 1) % IDENTIFIERS + 1
             if packet_id in self.released:
                 write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
             else:
                 self.tally.redelivered += 1
                 write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
+        if self.in_flight.span() > self._span_max:
+            self._withhold(consumer)
         self.inbox.subscribe(consumer)
 
     def detach(self) -> None:
@@ -119,11 +127,13 @@ class Session(Listener):
         if self._consumer is not None:
             self.inbox.unsubscribe(self._consumer)
             self._consumer = None
+        self.unpark()
 
     def end(self) -> None:
         """Forget the session."""
         self.detach()
         self.vhost.delete_listener(self)
+        self.subscriptions.clear()
         for delivery in self.in_flight.take_all():
             self.inbox.settle(delivery.message)
 
@@ -156,22 +166,29 @@ class Session(Listener):
         consumer = self._consumer
         if consumer is not None:
             consumer.credit += 1
-            if self._withheld or self.in_flight.span() > SPAN:
+            if self._withheld or self.in_flight.span() > self._span_max:
                 self._withhold(consumer)
         self.inbox.settle(delivery.message)
+        if self._parked and self.inbox.depth < CROWDED:
+            self.unpark()
 
     def puback(self, packet_id: i64) -> bool:
-        """PUBACK of a QoS 1 publication; False when the identifier belongs to a QoS 2 one. Hot path."""
+        """PUBACK; False when no QoS 1 publication is in flight under this identifier. Hot path."""
         delivery = self.in_flight.get(self._number(packet_id))
-        if delivery is not None and delivery.message.assurance == EXACTLY_ONCE:
+        if delivery is None or delivery.message.assurance == EXACTLY_ONCE:
             return False
         self.acknowledge(packet_id)
         return True
 
     def release(self, packet_id: i64) -> bool:
-        """PUBREC; whether it concerns something in flight with that assurance."""
+        """PUBREC; False when the identifier belongs to a QoS 1 publication.
+
+        One of which we know nothing is answered too: its owner waits for that [MQTT-4.3.3-1].
+        """
         delivery = self.in_flight.get(self._number(packet_id))
-        if delivery is None or delivery.message.assurance != EXACTLY_ONCE:
+        if delivery is None:
+            return True
+        if delivery.message.assurance != EXACTLY_ONCE:
             return False
         self.released.add(packet_id)
         return True
@@ -185,17 +202,34 @@ class Session(Listener):
     def _number(self, packet_id: i64) -> i64:
         """The sequence number that has this packet identifier now."""
         first: i64 = self.in_flight.first
-        return first + (packet_id - 1 - (first - 1) % 65_535 + 65_535) % 65_535
+        return first + (packet_id - 1 - (first - 1) % IDENTIFIERS + IDENTIFIERS) % IDENTIFIERS
 
     def _withhold(self, consumer: InboxConsumer) -> None:
         """Give no credit back while a packet identifier could come round again."""
-        if self.in_flight.span() > SPAN:
+        if self.in_flight.span() > self._span_max:
             self._withheld += consumer.credit
             consumer.credit = 0
         else:
             consumer.credit += self._withheld
             self._withheld = 0
             self.inbox.stir()
+
+    # -- retained messages
+
+    def crowded(self, task: Task) -> bool:
+        """Whether more of them must wait; then the task runs again when there is room."""
+        outlet = self.outlet
+        if outlet is None or self.inbox.depth < CROWDED and outlet.open():
+            return False
+        self._parked.append(task)
+        return True
+
+    def unpark(self) -> None:
+        """There may be room for what waited for it."""
+        if self._parked:
+            parked, self._parked = self._parked, []
+            for task in parked:
+                self.vhost.agenda.add(task)
 
     def describe(self) -> dict[str, object]:
         """A row for operators."""
@@ -210,6 +244,9 @@ class Latecomer(Receiver):
     def __init__(self, session: Session, binding: Binding) -> None:
         self._session = session
         self._binding = binding
+
+    def crowded(self, task: Task) -> bool:
+        return self._session.crowded(task)
 
     def receive_retained(self, message: Message) -> bool:
         session, binding = self._session, self._binding

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+from typing import Final
+
+from mypy_extensions import i64
+
 from broker.agenda import Agenda, Task
+from broker.outlet import Outlet
 from broker.store.contract import Defined, Ticket, Undefined
 from broker.vhost import VirtualHost
 from protocols.mqtt.session import Session
@@ -22,6 +28,10 @@ class MqttOptions:
         self.session_backlog = 100_000
 
 
+#: Sessions that end in one turn because nobody came back to them.
+SLICE: Final = 200
+
+
 class Sessions:
     """At most `options.sessions`; one that nobody comes back to ends after `options.session_expiry_s`."""
 
@@ -32,6 +42,9 @@ class Sessions:
         self._options = options
         self._tally = tally
         self._sessions: dict[tuple[str, str], Session] = {}
+        #: Those whose client is away; who left first stands first. One timer asks for all of them.
+        self._away: dict[Session, None] = {}
+        self._watching = False
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -56,6 +69,11 @@ class Sessions:
             vhost.store.append(Defined(vhost.name, "session", client_id, {}), ticket)
         return session
 
+    def enter(self, session: Session, outlet: Outlet) -> None:
+        """Its client is here."""
+        self._away.pop(session, None)
+        session.attach(outlet)
+
     def leave(self, session: Session) -> None:
         """Its connection is gone: a persistent session stays, for a while."""
         if not session.persistent:
@@ -63,40 +81,43 @@ class Sessions:
             return
         session.detach()
         session.away_since = self._agenda.now
-        if not session.watched:
-            self._watch(session)
-
-    def _watch(self, session: Session) -> None:
-        """One timer a session, however often it comes and goes."""
-        session.watched = True
-        self._agenda.at(session.away_since + self._options.session_expiry_s * 1000, Expiry(self, session))
+        self._away[session] = None
+        self._watch()
 
     def end(self, session: Session, ticket: Ticket | None) -> None:
         """Forget the session."""
         if self._sessions.get((session.vhost.name, session.name)) is session:
             del self._sessions[session.vhost.name, session.name]
+            self._away.pop(session, None)
             session.end()
             if session.persistent:
                 session.vhost.store.append(Undefined(session.vhost.name, "session", session.name), ticket)
 
-    def expire(self, session: Session) -> None:
-        """The time may be over for a session."""
-        session.watched = False
-        if session.outlet is not None or session.dead:
-            return
-        if self._agenda.now >= session.away_since + self._options.session_expiry_s * 1000:
+    def _watch(self) -> None:
+        """See to it that `expire` is called when the first of those who are away is due, or before."""
+        if self._away and not self._watching:
+            self._watching = True
+            self._agenda.at(self._due(next(iter(self._away))), Expiry(self))
+
+    def _due(self, session: Session) -> i64:
+        return session.away_since + self._options.session_expiry_s * 1000
+
+    def expire(self) -> None:
+        """The time may be over for some sessions."""
+        self._watching = False
+        for session in list(islice(self._away, SLICE)):
+            if self._due(session) > self._agenda.now:
+                break
             self.expired += 1
             self.end(session, None)
-        else:
-            self._watch(session)
+        self._watch()
 
 
 class Expiry(Task):
-    """A session was left some time ago."""
+    """Some session was left some time ago."""
 
-    def __init__(self, sessions: Sessions, session: Session) -> None:
+    def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._session = session
 
     def run(self) -> None:
-        self._sessions.expire(self._session)
+        self._sessions.expire()

@@ -33,10 +33,14 @@ class TopicRules:
         """The route of a topic name that the gate does not know yet. Raises MalformedPacket."""
         name = checked(decoded(topic))
         route = gate.resolve(topic, EXCHANGE, swap(name))
-        if name.split("/", 1)[0] in RESERVED or name.count("/") >= self.max_levels:
+        if not self.serves(name):
             # Not interned: nothing retires it, and nothing needs to.
             route.plan = refused(AccessRefused(f"topic '{name[:200]}' cannot be published to"))
         return route
+
+    def serves(self, name: str) -> bool:
+        """Whether clients may publish under a topic name at all."""
+        return name.split("/", 1)[0] not in RESERVED and name.count("/") < self.max_levels
 
     def check_filter(self, topic_filter: str) -> bool:
         """Whether a well-formed filter is one we serve. Raises MalformedPacket for one that is not well-formed."""

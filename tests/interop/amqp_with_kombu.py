@@ -103,7 +103,7 @@ class KombuClient(AmqpClient):
         try:
             with self._refusals():
                 self._producer.publish(body, key, exchange=exchange, mandatory=mandatory, **written)
-        except amqp.basic_message.MessageNacked:
+        except amqp.exceptions.MessageNacked:
             return "nack"
         return "returned" if self._returned else "ack"
 
@@ -151,7 +151,7 @@ class KombuClient(AmqpClient):
         delivery.receipt.ack(multiple)
 
     def nack(self, delivery: Delivery, *, multiple: bool = False, requeue: bool) -> None:
-        self._channel.basic_nack(delivery.receipt.delivery_tag, multiple, requeue)
+        raise NotImplementedError("py-amqp has no basic.nack")
 
     def reject(self, delivery: Delivery, *, requeue: bool) -> None:
         delivery.receipt.reject(requeue)
@@ -172,4 +172,5 @@ def _delivery(message: Any) -> Delivery:
     found = dict(message.properties)
     found["headers"] = found.pop("application_headers", None) or message.headers
     found["content_type"], found["content_encoding"] = message.content_type, message.content_encoding
-    return Delivery(bytes(message.body), info["exchange"], info["routing_key"], info["redelivered"], known(found), message)
+    body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)  # py-amqp decodes some.
+    return Delivery(body, info["exchange"], info["routing_key"], info["redelivered"], known(found), message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 #: Seconds that anything may take.
 PATIENCE: Final = 20.0
@@ -47,8 +47,6 @@ class Received(NamedTuple):
 class MqttClient(ABC):
     """A connected client. Making one raises LoginRefused, or its first use does: a command line tool connects then."""
 
-    #: Whether the library can take a subscription back, and make a second one.
-    unsubscribes: ClassVar[bool] = True
     #: What CONNACK said of an older session; None where the library does not tell.
     session_present: bool | None = None
 

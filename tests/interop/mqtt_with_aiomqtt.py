@@ -19,7 +19,11 @@ class AiomqttClient(MqttClient):
 
     def __init__(self, broker: Address, login: Login) -> None:
         self._runner = asyncio.Runner()
-        self._run(self._connect(broker, login))
+        try:
+            self._run(self._connect(broker, login))
+        except LoginRefused:
+            self._runner.close()
+            raise
 
     async def _connect(self, broker: Address, login: Login) -> None:
         self._client = aiomqtt.Client(
@@ -40,7 +44,7 @@ class AiomqttClient(MqttClient):
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
         granted: Any = self._run(self._client.subscribe(topic_filter, qos))[0]
-        return int(granted)
+        return int(getattr(granted, "value", granted))
 
     def unsubscribe(self, topic_filter: str) -> None:
         self._run(self._client.unsubscribe(topic_filter))

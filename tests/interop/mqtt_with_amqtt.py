@@ -21,7 +21,12 @@ class AmqttClient(MqttClient):
 
     def __init__(self, broker: Address, login: Login) -> None:
         self._runner = asyncio.Runner()
-        self._run(self._connect(broker, login))
+        self._ended = False
+        try:
+            self._run(self._connect(broker, login))
+        except LoginRefused:
+            self._runner.close()
+            raise
 
     async def _connect(self, broker: Address, login: Login) -> None:
         settings: dict[str, Any] = {"auto_reconnect": False, "keep_alive": login.keep_alive, "ping_delay": 0}
@@ -33,7 +38,13 @@ class AmqttClient(MqttClient):
         try:
             await self._client.connect(f"mqtt://{user}{broker.host}:{broker.port}/", login.clean)
         except ConnectError as error:
+            await self._drop()
             raise LoginRefused(f"return code {error.return_code}") from error
+
+    async def _drop(self) -> None:
+        """Close the socket, which the library keeps open even when it was refused."""
+        handler: Any = self._client._handler
+        await handler.writer.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def patiently() -> T:
@@ -57,14 +68,18 @@ class AmqttClient(MqttClient):
         return Received(message.topic, bytes(message.data), message.qos or 0, message.retain)
 
     def disconnect(self) -> None:
-        self._run(self._client.disconnect())
+        """It never ends if a packet comes in the moment that it stops reading: so read first what is under way."""
+        if not self._ended:
+            self._ended = True
+            self._run(self._client.ping())
+            self._run(self._client.disconnect())
 
     def abort(self) -> None:
-        handler: Any = self._client._handler
-        self._run(handler.writer.close())
+        self._run(self._drop())
         self.wait_until_closed()
 
     def wait_until_closed(self) -> None:
+        self._ended = True
         self._run(self._client._no_more_connections.wait())
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import queue
 import subprocess
 import threading
 import time
-from typing import ClassVar, Final
+from typing import Final
 
 from tests.broker import Address
 from tests.foreign import require
@@ -19,8 +19,6 @@ _MARK: Final = "message "
 
 class MosquittoClient(MqttClient):
     """Connects when it subscribes, once. It reconnects on its own when the connection is lost."""
-
-    unsubscribes: ClassVar[bool] = False
 
     def __init__(self, broker: Address, login: Login) -> None:
         require("mosquitto")
@@ -68,7 +66,7 @@ class MosquittoClient(MqttClient):
         return line.strip()
 
     def unsubscribe(self, topic_filter: str) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("mosquitto_sub keeps what it subscribed")
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
         command = ["mosquitto_pub", *self._broker, "-t", topic, "-q", str(qos), "-s" if payload else "-n"]

@@ -11,10 +11,10 @@ from tests.interop import clients
 from tests.interop.amqp_client import AmqpClient, LoginRefused
 from tests.interop.conftest import AmqpPeers
 
-#: One value of each kind that every library has; integers of each width that libraries choose by size.
+#: One value of each kind that every library has; integers of the widths that libraries choose by size.
 HEADERS: dict[str, Any] = {
     "text": "ä \N{SNOWMAN}", "empty": "", "true": True, "false": False, "zero": 0, "octet": -7, "short": 30_000, "long": -70_000,
-    "long long": 2**40, "list": ["a", 1, [True, {}]], "table": {"deeper": {"still": "ü", "number": 9}},
+    "list": ["a", 1, [True, {}]], "table": {"deeper": {"still": "ü", "number": 9}},
 }
 PROPERTIES: dict[str, Any] = {
     "content_type": "text/plain", "content_encoding": "utf-8", "headers": HEADERS, "delivery_mode": 2, "priority": 7,
@@ -54,21 +54,31 @@ def test_publishing_to_a_missing_exchange_closes_the_channel(amqp: AmqpClient, u
     assert amqp.publish(b"", unique) == "ack"
 
 
-def test_rejected_messages_come_back_in_order_or_are_gone(amqp: AmqpClient, unique: str) -> None:
+def test_rejected_message_comes_back_or_is_gone(amqp: AmqpClient, unique: str) -> None:
+    amqp.declare_queue(unique)
+    amqp.publish(b"0", unique)
+    amqp.publish(b"1", unique)
+    amqp.consume(unique)
+    amqp.reject(amqp.receive(), requeue=False)
+    amqp.reject(amqp.receive(), requeue=True)
+    again = amqp.receive()
+    assert (again.body, again.redelivered) == (b"1", True)
+    amqp.ack(again)
+    assert amqp.depth(unique) == 0
+
+
+@pytest.mark.parametrize("amqp_name", ["pika", "aio-pika", "amqplib"])  # py-amqp, and so kombu, has no basic.nack
+def test_nack_of_many_puts_them_back_in_order(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique)
     for body in (b"0", b"1", b"2"):
         amqp.publish(body, unique)
     amqp.consume(unique)
-    first, second, third = amqp.receive(), amqp.receive(), amqp.receive()
-    amqp.reject(first, requeue=False)
-    amqp.nack(third, requeue=True)
-    again = amqp.receive()
-    assert (again.body, again.redelivered) == (b"2", True)
-    amqp.nack(again, multiple=True, requeue=True)  # The second one is still out, and older.
+    first, _, third = amqp.receive(), amqp.receive(), amqp.receive()
+    amqp.nack(first, requeue=False)
+    amqp.nack(third, multiple=True, requeue=True)
     for body in (b"1", b"2"):
         again = amqp.receive()
         assert (again.body, again.redelivered) == (body, True)
-    assert second.body == b"1"
     amqp.ack(again, multiple=True)
     assert amqp.depth(unique) == 0
 
@@ -97,7 +107,7 @@ def test_get_takes_one_message_at_a_time(amqp: AmqpClient, unique: str) -> None:
     one = amqp.get(unique)
     assert one is not None
     assert (one.body, one.routing_key, one.redelivered) == (b"one", unique, False)
-    amqp.nack(one, requeue=True)
+    amqp.reject(one, requeue=True)
     again = amqp.get(unique)
     assert again is not None
     assert (again.body, again.redelivered) == (b"one", True)
@@ -170,12 +180,8 @@ def test_purge_and_delete_tell_how_many_messages_went(amqp: AmqpClient, unique: 
     assert amqp.purge(unique) == 3
     assert amqp.purge(unique) == 0
     amqp.publish(b"", unique)
-    amqp.consume(unique)
-    amqp.receive()
-    amqp.publish(b"", unique)
-    assert amqp.declare_queue(unique, durable=True).consumers == 1
-    amqp.receive()
-    amqp.delete_queue(unique)
+    assert amqp.declare_queue(unique, durable=True) == (unique, 1, 0)
+    assert amqp.delete_queue(unique) == 1
     assert amqp.delete_queue(unique) == 0
 
 
@@ -240,11 +246,13 @@ def test_bodies_of_any_size_arrive_whole(amqp: AmqpClient, size: int, unique: st
 
 
 def test_properties_arrive_as_they_were_sent(amqp: AmqpClient, unique: str) -> None:
+    # py-amqp writes what needs 64 bits in a way that amqplib cannot read: so no other library reads this one.
+    sent = PROPERTIES | {"headers": HEADERS | {"long long": 2**40}}
     amqp.declare_queue(unique)
-    amqp.publish(b"", unique, properties=PROPERTIES)
+    amqp.publish(b"", unique, properties=sent)
     amqp.consume(unique)
     got = amqp.receive().properties
-    assert {name: got.get(name) for name in PROPERTIES} == PROPERTIES
+    assert {name: got.get(name) for name in sent} == sent
 
 
 def test_properties_are_the_same_for_every_library(amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str) -> None:

@@ -1,1 +1,1 @@
-"""Tests of the top floor: what waits, and what comes from outside."""
+"""The top floor: sockets, logins, HTTP, metrics, start and stop. What is in-process runs on asyncio and on uvloop."""

@@ -1,0 +1,171 @@
+"""Each MQTT library does with the broker what its users do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.conftest import MqttPeers
+from tests.interop.mqtt_client import LoginRefused, MqttClient, Received, Will
+
+#: What a library says when CONNACK says 4 (section 3.2.2.3).
+BAD_CREDENTIALS = r"(?i)bad user ?name or password|return code 4"
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_publications_reach_subscribers_of_every_library(
+    mqtt: MqttClient, every_mqtt: dict[str, MqttClient], qos: int, unique: str
+) -> None:
+    for subscriber in every_mqtt.values():
+        assert subscriber.subscribe(f"{unique}/#", 2) == 2
+    mqtt.publish(f"{unique}/kitchen", b"\x00binary\xff", qos)
+    mqtt.publish(f"{unique}/grüße \N{SNOWMAN}", b"", qos)
+    for subscriber in every_mqtt.values():
+        assert subscriber.receive() == (f"{unique}/kitchen", b"\x00binary\xff", qos, False)
+        assert subscriber.receive() == (f"{unique}/grüße \N{SNOWMAN}", b"", qos, False)
+
+
+@pytest.mark.parametrize(("granted", "published"), [(0, 2), (1, 2), (1, 0), (2, 1)])
+def test_quality_is_the_lower_of_subscription_and_publication(mqtt: MqttClient, granted: int, published: int, unique: str) -> None:
+    assert mqtt.subscribe(unique, granted) == granted
+    mqtt.publish(unique, b"", published)
+    assert mqtt.receive() == (unique, b"", min(granted, published), False)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "heard"),
+    [
+        ("+/temperature", ["kitchen/temperature"]),
+        ("kitchen/+", ["kitchen/temperature", "kitchen/"]),
+        ("kitchen/#", ["kitchen", "kitchen/temperature", "kitchen/", "kitchen/oven/door"]),
+        ("+/+/door", ["kitchen/oven/door"]),
+        ("#", ["kitchen", "kitchen/temperature", "kitchen/", "kitchen/oven/door", "cellar"]),
+    ],
+)
+def test_wildcards(mqtt: MqttClient, topic_filter: str, heard: list[str], unique: str) -> None:
+    mqtt.subscribe(f"{unique}/{topic_filter}")
+    sender = mqtt
+    for topic in ("kitchen", "kitchen/temperature", "kitchen/", "kitchen/oven/door", "cellar"):
+        sender.publish(f"{unique}/{topic}", b"")
+    assert [mqtt.receive().topic for _ in heard] == [f"{unique}/{topic}" for topic in heard]
+    sentinel = f"{unique}/{heard[0]}"
+    sender.publish(sentinel, b"last")
+    assert mqtt.receive() == (sentinel, b"last", 0, False)
+
+
+@pytest.mark.parametrize("mqtt_name", ["paho", "aiomqtt", "amqtt", "mqttjs"])  # mosquitto_sub keeps its subscriptions
+def test_unsubscribed_filter_brings_no_more(mqtt: MqttClient, unique: str) -> None:
+    mqtt.subscribe(f"{unique}/a", 1)
+    mqtt.subscribe(f"{unique}/b", 1)
+    mqtt.unsubscribe(f"{unique}/a")
+    mqtt.publish(f"{unique}/a", b"", 1)
+    mqtt.publish(f"{unique}/b", b"", 1)
+    assert mqtt.receive().topic == f"{unique}/b"
+
+
+def test_retained_message_is_told_to_who_comes_later_until_it_is_cleared(
+    mqtt: MqttClient, mqtt_name: str, mqtt_peer: MqttPeers, unique: str
+) -> None:
+    topic = f"{unique}/lamp/state"
+    mqtt.publish(topic, b"off", 1, retain=True)
+    mqtt.publish(topic, b"on", 1, retain=True)
+    for topic_filter in (topic, f"{unique}/+/state", f"{unique}/#"):
+        late = mqtt_peer(mqtt_name)
+        late.subscribe(topic_filter, 1)
+        assert late.receive() == (topic, b"on", 1, True)
+        mqtt.publish(topic, b"on", 1, retain=True)
+        assert late.receive() == (topic, b"on", 1, False)  # It came while the subscription was there.
+    mqtt.publish(topic, b"", 1, retain=True)
+    too_late = mqtt_peer(mqtt_name)
+    too_late.subscribe(f"{unique}/#", 1)
+    mqtt.publish(topic, b"live", 1)
+    assert too_late.receive() == (topic, b"live", 1, False)
+
+
+def test_large_retained_message_comes_whole(mqtt: MqttClient, mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+    payload = bytes(range(256)) * 1_200
+    mqtt.publish(unique, payload, 1, retain=True)
+    late = mqtt_peer(mqtt_name)
+    late.subscribe(unique, 1)
+    assert late.receive() == (unique, payload, 1, True)
+    mqtt.publish(unique, b"", retain=True)
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_will_is_published_when_the_client_is_lost(mqtt_name: str, mqtt_peer: MqttPeers, retain: bool, unique: str) -> None:
+    witness = mqtt_peer("paho")
+    witness.subscribe(f"{unique}/#", 1)
+    mortal = mqtt_peer(mqtt_name, will=Will(f"{unique}/will", b"gone", 1, retain))
+    mortal.subscribe(f"{unique}/elsewhere")
+    mortal.abort()
+    assert witness.receive() == (f"{unique}/will", b"gone", 1, False)
+    late = mqtt_peer("paho")
+    late.subscribe(f"{unique}/#", 1)
+    witness.publish(f"{unique}/later", b"", 1)
+    assert late.receive() == ((f"{unique}/will", b"gone", 1, True) if retain else (f"{unique}/later", b"", 1, False))
+
+
+def test_will_is_taken_back_by_disconnect(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+    witness = mqtt_peer("paho")
+    witness.subscribe(f"{unique}/#", 1)
+    polite = mqtt_peer(mqtt_name, client_id=unique, will=Will(f"{unique}/will", b"gone", 1))
+    polite.subscribe(f"{unique}/elsewhere")
+    polite.disconnect()
+    # A new connection with the same identifier answers only once the old one is gone for good.
+    mqtt_peer(mqtt_name, client_id=unique).subscribe(f"{unique}/elsewhere")
+    witness.publish(f"{unique}/later", b"", 1)
+    assert witness.receive().topic == f"{unique}/later"
+
+
+@pytest.mark.parametrize("end", ["disconnect", "abort"])
+def test_persistent_session_keeps_what_comes_meanwhile(mqtt_name: str, mqtt_peer: MqttPeers, end: str, unique: str) -> None:
+    sender = mqtt_peer("paho")
+    client = mqtt_peer(mqtt_name, client_id=unique, clean=False)
+    assert client.session_present in (False, None)
+    client.subscribe(f"{unique}/#", 2)
+    client.disconnect() if end == "disconnect" else client.abort()
+    for qos in (1, 2):
+        sender.publish(f"{unique}/{qos}", b"kept", qos)
+    client = mqtt_peer(mqtt_name, client_id=unique, clean=False)
+    assert client.session_present in (True, None)
+    client.subscribe(f"{unique}/#", 2)
+    assert [client.receive() for _ in range(2)] == [Received(f"{unique}/{qos}", b"kept", qos, False) for qos in (1, 2)]
+    client.disconnect()
+    client = mqtt_peer(mqtt_name, client_id=unique, clean=True)
+    assert client.session_present in (False, None)
+    sender.publish(f"{unique}/clean", b"forgotten", 1)
+    client.subscribe(f"{unique}/#", 1)
+    sender.publish(f"{unique}/clean", b"heard", 1)
+    assert client.receive().payload == b"heard"
+
+
+def test_newer_connection_takes_over_and_the_older_one_ends(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+    sender = mqtt_peer("paho")
+    older = mqtt_peer(mqtt_name, client_id=unique)
+    older.subscribe(unique, 1)
+    newer = mqtt_peer(mqtt_name, client_id=unique)
+    newer.subscribe(unique, 1)
+    sender.publish(unique, b"for the newer", 1)
+    assert newer.receive().payload == b"for the newer"
+    older.wait_until_closed()
+
+
+def test_wrong_password_is_reported_as_such(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+    for user, password in (("guest", "wrong"), ("nobody", "guest")):
+        with pytest.raises(LoginRefused, match=BAD_CREDENTIALS):
+            mqtt_peer(mqtt_name, user=user, password=password).publish(unique, b"")
+
+
+def test_right_password_is_let_in(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+    client = mqtt_peer(mqtt_name, user="guest", password="guest")
+    client.subscribe(unique, 1)
+    client.publish(unique, b"in", 1)
+    assert client.receive().payload == b"in"
+
+
+@pytest.mark.long
+def test_pings_keep_an_idle_connection(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+    client = mqtt_peer(mqtt_name, keep_alive=2)
+    client.subscribe(unique, 1)
+    client.idle(5)
+    client.publish(unique, b"still there", 1)
+    assert client.receive().payload == b"still there"

@@ -1,0 +1,39 @@
+"""What the documents say is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trellis.cli import parser
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+
+
+def test_the_page_of_metrics_is_what_a_broker_exports() -> None:
+    made = subprocess.run([sys.executable, "tools/metrics_page.py"], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True,
+                          text=True, check=True, timeout=60)
+    assert made.stdout == (ROOT / "docs" / "metrics.md").read_text(), "run: python tools/metrics_page.py > docs/metrics.md"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+        assert (document.parent / target).exists(), target
+
+
+def test_commands_in_the_readme_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"(?:^    |`)make ([a-z-]+)", readme, re.MULTILINE):
+        assert target in targets
+    commands = parser().format_help()
+    for command in re.findall(r"trellis (serve|version|config|check-config|hash-password|health|list)\b", readme):
+        assert command in commands
+    for script in re.findall(r"(examples/\w+\.py)", readme):
+        assert (ROOT / script).exists(), script

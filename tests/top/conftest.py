@@ -1,0 +1,53 @@
+"""Every asynchronous test here runs on both loops; an App in the test's own loop is a fixture."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+import uvloop
+
+from tests.top.running import Running, settings
+from trellis.settings import Settings
+
+Start = Callable[..., Awaitable[Running]]
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest_asyncio.fixture
+async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
+    """Starts brokers in this loop (`settings` says with which settings), and stops them with the test.
+
+    Each must end without a line of log above warning, without a task of its own left, and without one exception that
+    came as far as the loop.
+    """
+    loop = asyncio.get_running_loop()
+    unhandled: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
+    running: list[Running] = []
+
+    async def begin(chosen: Settings | None = None, **sections: object) -> Running:
+        running.append(Running(chosen or settings(**sections)))
+        await running[-1].start()
+        return running[-1]
+
+    before = asyncio.all_tasks()
+    yield begin
+    for app in running:
+        await app.stop()
+    assert [task for task in asyncio.all_tasks() - before if not task.done()] == []
+    assert unhandled == []
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+
+
+@pytest_asyncio.fixture
+async def running(start: Start) -> Running:
+    """A broker with the settings of most tests."""
+    return await start()

@@ -1,0 +1,270 @@
+"""A broker in the loop of the test, and clients that are no more than sockets: they write octets and read octets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import pamqp.commands as spec
+import pamqp.frame
+from prometheus_client.parser import text_string_to_metric_families
+
+from protocols.amqp.handshake import GREETING
+from tests.clients import connect_packet, marshal
+from trellis.app import App
+from trellis.node import Node
+from trellis.settings import Amqp, Data, Http, Limits, Metrics, Mqtt, Settings, Shutdown
+
+#: Seconds after which a test gives up waiting.
+PATIENCE: Final = 20.0
+#: How long clients have to log in, in most tests.
+HANDSHAKE: Final = 0.6
+
+_PORTS: Final = {"amqp": Amqp, "mqtt": Mqtt, "metrics": Metrics, "http": Http}
+
+
+def settings(**sections: Any) -> Settings:
+    """Free ports on 127.0.0.1, nothing kept; a section is given as a dict of what differs from that."""
+    made: dict[str, Any] = {}
+    for name, section in _PORTS.items():
+        made[name] = section(**{"port": 0, "host": "127.0.0.1"} | sections.pop(name, {}))
+    made["limits"] = Limits(**{"handshake": HANDSHAKE} | sections.pop("limits", {}))
+    made["data"] = Data(**{"dir": ":memory:"} | sections.pop("data", {}))
+    made["shutdown"] = Shutdown(**{"grace": 5.0} | sections.pop("shutdown", {}))
+    return msgspec.structs.replace(Settings(**made), **sections)
+
+
+class Running:
+    """An App that serves in the loop of the test."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self.app = App(chosen)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._serving = asyncio.create_task(self.app.serve())
+        started = asyncio.create_task(self.app.started.wait())
+        await asyncio.wait([self._serving, started], return_when=asyncio.FIRST_COMPLETED)
+        started.cancel()
+        if self._serving.done():
+            self._serving.result()
+
+    async def stop(self) -> None:
+        assert self._serving is not None
+        if not self._serving.done():
+            self.app.stop()
+        async with asyncio.timeout(PATIENCE):
+            await self._serving
+
+    @property
+    def node(self) -> Node:
+        assert self.app.node is not None
+        return self.app.node
+
+    def port(self, listener: str) -> int:
+        return int(self.app.addresses[listener].rpartition(":")[2])
+
+    async def socket(self, listener: str) -> Socket:
+        """A connection to a listener that says nothing yet."""
+        return await Socket.connect(self.port(listener))
+
+    async def amqp(self, user: str = "guest", password: str = "guest") -> Amqp0:
+        client = Amqp0(await self.socket("amqp"))
+        await client.log_in(user, password)
+        return client
+
+    async def mqtt(self, name: str, **options: Any) -> Mqtt0:
+        client = Mqtt0(await self.socket("mqtt"))
+        assert await client.connect(name, **options) == 0
+        return client
+
+    async def get(self, listener: str, path: str, headers: str = "") -> tuple[int, bytes]:
+        """Status and body of an HTTP answer."""
+        status, _, body = await self.ask(listener, f"GET {path} HTTP/1.1\r\nHost: here\r\n{headers}\r\n".encode())
+        return status, body
+
+    async def ask(self, listener: str, request: bytes) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (names in small letters) and body of the answer to these octets."""
+        client = await self.socket(listener)
+        await client.send(request)
+        return parsed(await client.read_to_end())
+
+    async def scrape(self, path: str = "/metrics") -> Scrape:
+        status, body = await self.get("metrics", path)
+        assert status == 200
+        return Scrape(body.decode())
+
+    async def until(self, truth: Callable[[], bool]) -> None:
+        """Wait for what some turn of the loop brings about."""
+        async with asyncio.timeout(PATIENCE):
+            while not truth():
+                await asyncio.sleep(0.001)
+
+
+def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return int(first.split()[1]), headers, body
+
+
+class Scrape:
+    """A page of metrics, as Prometheus reads it."""
+
+    def __init__(self, text: str) -> None:
+        self.families = {family.name: family for family in text_string_to_metric_families(text)}
+        self.samples = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in self.families.values()
+            for sample in family.samples
+        }
+        self.names = {name for name, _ in self.samples}
+        #: Those that may never fall.
+        self.counters = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in self.families.values()
+            if family.type == "counter"
+            for sample in family.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sample of that name with exactly these labels; 0 when it is not there."""
+        return self.samples.get((name, tuple(sorted(labels.items()))), 0.0)
+
+
+class Socket:
+    """A TCP connection without any protocol."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+
+    @classmethod
+    async def connect(cls, port: int) -> Socket:
+        sock = socket.socket()
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        return cls(sock)
+
+    async def send(self, octets: bytes) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self._loop.sock_sendall(self._sock, octets)
+
+    async def read(self, most: int = 1 << 16) -> bytes:
+        """What comes next, b"" for the end. A reset is an end too."""
+        async with asyncio.timeout(PATIENCE):
+            try:
+                return await self._loop.sock_recv(self._sock, most)
+            except ConnectionError:
+                return b""
+
+    async def exactly(self, count: int) -> bytes:
+        octets = b""
+        while len(octets) < count:
+            more = await self.read(count - len(octets))
+            assert more, f"closed after {octets!r}"
+            octets += more
+        return octets
+
+    async def read_to_end(self) -> bytes:
+        octets = b""
+        while more := await self.read():
+            octets += more
+        self.close()
+        return octets
+
+    def shut_down(self) -> None:
+        self._sock.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+class Amqp0:
+    """An AMQP client on channel 1."""
+
+    def __init__(self, sock: Socket) -> None:
+        self.socket = sock
+
+    async def log_in(self, user: str = "guest", password: str = "guest", heartbeat: int = 0) -> None:
+        await self.socket.send(GREETING)
+        await self.expect(spec.Connection.Start)
+        await self.socket.send(start_ok(user, password))
+        await self.expect(spec.Connection.Tune)
+        tune_ok, opening = spec.Connection.TuneOk(2047, 131_072, heartbeat), spec.Connection.Open()
+        await self.socket.send(marshal(0, tune_ok) + marshal(0, opening))
+        await self.expect(spec.Connection.OpenOk)
+        await self.call(spec.Channel.Open(), spec.Channel.OpenOk)
+
+    async def frame(self) -> Any:
+        """The next frame, as pamqp reads it."""
+        head = await self.socket.exactly(7)
+        return pamqp.frame.unmarshal(head + await self.socket.exactly(int.from_bytes(head[3:7], "big") + 1))[2]
+
+    async def expect(self, kind: Any) -> Any:
+        frame = await self.frame()
+        assert isinstance(frame, kind), vars(frame) if hasattr(frame, "__dict__") else frame
+        return frame
+
+    async def call(self, method: Any, answer: Any) -> Any:
+        await self.socket.send(marshal(1, method))
+        return await self.expect(answer)
+
+    async def queue(self, name: str, exchange: str = "", key: str = "", **options: Any) -> None:
+        """Declare a queue, and bind it where an exchange is given."""
+        await self.call(spec.Queue.Declare(queue=name, **options), spec.Queue.DeclareOk)
+        if exchange:
+            await self.call(spec.Queue.Bind(queue=name, exchange=exchange, routing_key=key), spec.Queue.BindOk)
+
+    async def leave(self) -> None:
+        await self.socket.send(marshal(0, spec.Connection.Close(200, "bye", 0, 0)))
+        await self.expect(spec.Connection.CloseOk)
+        assert await self.socket.read() == b""
+        self.socket.close()
+
+
+def start_ok(user: str, password: str, mechanism: str = "PLAIN", **capabilities: bool) -> bytes:
+    properties: Any = {"product": "test", "capabilities": {"authentication_failure_close": True} | capabilities}
+    return marshal(0, spec.Connection.StartOk(properties, mechanism, f"\0{user}\0{password}"))
+
+
+class Mqtt0:
+    """An MQTT 3.1.1 client."""
+
+    def __init__(self, sock: Socket) -> None:
+        self.socket = sock
+
+    async def connect(self, name: str, **options: Any) -> int:
+        """The return code of the CONNACK."""
+        await self.socket.send(connect_packet(name, **options))
+        return (await self.socket.exactly(4))[3]
+
+    async def packet(self) -> tuple[int, bytes]:
+        """First octet, and what follows the remaining length."""
+        first, octet = await self.socket.exactly(2)
+        length, shift = octet & 127, 7
+        while octet > 127:
+            octet = (await self.socket.exactly(1))[0]
+            length |= (octet & 127) << shift
+            shift += 7
+        return first, await self.socket.exactly(length) if length else b""
+
+    async def subscribe(self, topic_filter: str, qos: int = 0) -> None:
+        octets = topic_filter.encode()
+        await self.socket.send(
+            bytes([0x82, len(octets) + 5, 0, 1, 0, len(octets)]) + octets + bytes([qos])
+        )
+        assert await self.socket.exactly(5) == bytes([0x90, 3, 0, 1, qos])
+
+    async def ping(self) -> None:
+        """Everything sent before has been heard now."""
+        await self.socket.send(b"\xc0\x00")
+        assert await self.socket.exactly(2) == b"\xd0\x00"
+
+    async def leave(self) -> None:
+        await self.socket.send(b"\xe0\x00")
+        assert await self.socket.read() == b""
+        self.socket.close()

@@ -1,0 +1,67 @@
+"""Prints docs/metrics.md: every metric that a running broker exports, from the broker itself.
+
+    python tools/metrics_page.py > docs/metrics.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pamqp.commands as spec
+import pamqp.frame
+
+from protocols.amqp.handshake import GREETING
+from protocols.connection import Peer
+from trellis import metrics
+from trellis.node import Node
+from trellis.settings import Data, Settings
+from trellis.users import accounts_of
+
+HEAD = """# Metrics
+
+The metrics port (`metrics.port`, 15692) serves `/metrics`, with everything summed up, and `/metrics/per-object`, with queues and
+sessions by name. Names beginning with `rabbitmq_` mean what they mean in RabbitMQ, so its dashboards work; the rest is
+`trellis_`. Counters never fall, also when queues, sessions and connections end. This page is made by
+`tools/metrics_page.py`; a test holds it equal to the broker.
+"""
+
+
+async def pages() -> list[tuple[str, metrics.Page]]:
+    """What a broker with one queue and one session exports."""
+    directory = Path(tempfile.gettempdir())
+    settings = Settings(data=Data(dir=":memory:"))
+    accounts = accounts_of(settings, None)
+    node = Node(settings, accounts, directory)
+    try:
+        mqtt = node.mqtt.connect(Peer())
+        mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
+        node.amqp.connect(Peer()).receive_data(GREETING + pamqp.frame.marshal(spec.Connection.Close(200, "", 0, 0), 0))
+        node.broker.vhosts["/"].declare_queue("q")
+        mqtt.shut_down()
+        mqtt = node.mqtt.connect(Peer())
+        mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
+        return [("/metrics", await metrics.aggregated(node)), ("/metrics/per-object", await metrics.per_object(node))]
+    finally:
+        node.collector.close()
+        accounts.close()
+
+
+def table(page: metrics.Page) -> str:
+    """The families of a page as rows."""
+    lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
+    for family in page.families.values():
+        labels = sorted({name for sample, _ in family.samples for name in sample})
+        name = family.name + ("_total" if family.kind == "counter" else "")
+        lines.append(f"| `{name}` | {family.kind} | {', '.join(labels)} | {family.text} |")
+    return "\n".join(lines) + "\n"
+
+
+def document() -> str:
+    """The whole page."""
+    return HEAD + "".join(f"\n## {path}\n\n{table(page)}" for path, page in asyncio.run(pages()))
+
+
+if __name__ == "__main__":
+    print(document(), end="")
