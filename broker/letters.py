@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -10,9 +11,13 @@ from broker.agenda import Agenda, Task
 from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.limits import LimitedQueue
-from broker.message import Address, Message, Plain
+from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Address, Amended, Message
 from broker.route import LOOPED, Route
 from broker.store.contract import Ticket
+
+
+#: Deaths that are counted; a publisher may have written any number there.
+COUNT_MAX: Final = 1 << 32
 
 
 class Publisher:
@@ -49,22 +54,23 @@ class DeadLetter(Task):
     def run(self) -> None:
         publisher, message, limits = self._publisher, self._message, self._queue.limits
         gate = publisher.internal
-        properties = dict(message.properties)
+        properties = message.properties
         headers = properties.get("headers")
-        headers = dict(headers) if isinstance(headers, dict) else {}
-        deaths = _deaths(headers.get("x-death"))
+        deaths = _deaths(headers.get("x-death") if isinstance(headers, dict) else None)
         gate.received += 1
-        if self._reason != "rejected" and any(
-                death.get("queue") == self._queue.name and death.get("reason") == self._reason for death in deaths):
-            gate.count_fate(LOOPED)  # It went round without anybody rejecting it.
+        if self._reason != "rejected" and _looped(deaths, self._queue.name):
+            gate.count_fate(LOOPED)
             return
-        _record(deaths, self._queue.name, self._reason, message.address, int(publisher.agenda.wall))
-        headers["x-death"] = deaths
-        properties["headers"] = headers
-        properties.pop("expiration", None)
+        _record(deaths, self._queue.name, self._reason, message.address, int(publisher.agenda.wall), properties.get("expiration"))
+        assurance = message.assurance
+        if assurance == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
+            assurance = AT_LEAST_ONCE  # No queue so far had to ask.
         key = limits.dead_letter_key
         route = publisher.route(gate, limits.dead_letter_exchange or "", message.address.key if key is None else key)
-        letter = Message(route, message.body, Plain(properties), message.assurance)
+        source = message.encoding
+        if isinstance(source, Amended):
+            source = source.source
+        letter = Message(route, message.content, Amended(source, {"x-death": deaths}), assurance)
         try:
             publisher.publish(gate, route, letter, None)
         except BrokerError:
@@ -97,15 +103,27 @@ def _deaths(value: object) -> list[dict[str, object]]:
     return [dict(death) for death in value if isinstance(death, dict)] if isinstance(value, list) else []
 
 
-def _record(deaths: list[dict[str, object]], queue: str, reason: str, address: Address, time: int) -> None:
+def _looped(deaths: list[dict[str, object]], queue: str) -> bool:
+    """Whether the message died here before, and nobody rejected it since: then it would go round for ever."""
+    for death in deaths:
+        if death.get("reason") == "rejected":
+            return False
+        if death.get("queue") == queue:
+            return True
+    return False
+
+
+def _record(deaths: list[dict[str, object]], queue: str, reason: str, address: Address, time: int, expiration: object) -> None:
     """Count another death in this queue for this reason, most recent first."""
     for death in deaths:
         if death.get("queue") == queue and death.get("reason") == reason:
             count = death.get("count")
-            death["count"] = count + 1 if isinstance(count, int) else 1
+            death["count"] = count + 1 if isinstance(count, int) and 0 < count < COUNT_MAX else 1
             deaths.remove(death)
             deaths.insert(0, death)
             return
-    deaths.insert(0, {"count": 1, "reason": reason, "queue": queue, "time": datetime.fromtimestamp(time, UTC),
-                      "exchange": address.exchange, "routing-keys": [address.key]})
-
+    death = {"count": 1, "reason": reason, "queue": queue, "time": datetime.fromtimestamp(time, UTC),
+             "exchange": address.exchange, "routing-keys": [address.key]}
+    if expiration is not None:
+        death["original-expiration"] = expiration
+    deaths.insert(0, death)

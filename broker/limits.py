@@ -10,9 +10,13 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.errors import PreconditionFailed
 from broker.message import Message
-from broker.queue import DEAD_LETTERED, ENDLESS, EXPIRED, OVER_LIMIT, PURGED, REJECTED, Queue
+from broker.queue import DEAD_LETTERED, ENDLESS, EXPIRED, OVER_LIMIT, PURGED, REJECTED, Delivery, Queue
 from broker.store.contract import Store
 
+#: The largest number that an argument may be.
+NUMBER_MAX: Final = 1 << 50
+#: Octets of the longest name.
+NAME_OCTETS: Final = 255
 _NUMBERS: Final = ("x-message-ttl", "x-max-length")
 _TEXTS: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key", "x-overflow")
 _OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
@@ -32,9 +36,14 @@ class Limits:
                 raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a number")
             if value < 0:
                 raise PreconditionFailed(f"invalid arg '{argument}' {thing}: {value} is too small")
+            if value > NUMBER_MAX:
+                raise PreconditionFailed(f"invalid arg '{argument}' {thing}: {value} is too large")
         for argument in _TEXTS:
-            if not isinstance(arguments.get(argument, ""), str):
+            text = arguments.get(argument, "")
+            if not isinstance(text, str):
                 raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a text")
+            if len(text.encode()) > NAME_OCTETS:
+                raise PreconditionFailed(f"invalid arg '{argument}' {thing}: longer than {NAME_OCTETS} octets")
         overflow = _text(arguments.get("x-overflow"))
         if overflow is not None and overflow not in _OVERFLOWS:
             raise PreconditionFailed(f"invalid arg 'x-overflow' {thing}: '{overflow}' is none of {', '.join(_OVERFLOWS)}")
@@ -83,6 +92,11 @@ class LimitedQueue(Queue):
                 message.expires = latest
         super().put(message)
         while self.depth > self.limit:
+            self.drop_head(OVER_LIMIT)
+
+    def requeue(self, delivery: Delivery) -> None:
+        super().requeue(delivery)
+        while self.depth > self.limit and not self.limits.reject_publish:
             self.drop_head(OVER_LIMIT)
 
     def discard(self, message: Message, fate: i64) -> None:

@@ -56,6 +56,24 @@ class Plain(Encoding):
         return self._properties
 
 
+class Amended(Encoding):
+    """A content as it came, in its own encoding, but with these headers and without expiration: a dead letter."""
+
+    def __init__(self, source: Encoding, headers: Properties) -> None:
+        self.source = source
+        self.headers = headers
+
+    def body(self, content: bytes) -> bytes:
+        return self.source.body(content)
+
+    def properties(self, content: bytes) -> Properties:
+        properties = dict(self.source.properties(content))
+        headers = properties.get("headers")
+        properties["headers"] = {**headers, **self.headers} if isinstance(headers, dict) else self.headers
+        properties.pop("expiration", None)
+        return properties
+
+
 #: A body without properties.
 PLAIN: Final = Plain({})
 

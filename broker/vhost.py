@@ -160,9 +160,9 @@ class VirtualHost(Publisher):
                       exclusive: bool = False, auto_delete: bool = False, ticket: Ticket | None = None) -> Queue:
         """Find or make a queue. Raises PreconditionFailed when it differs, ResourceLocked when it is another's."""
         self.queues_declared += 1
+        known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
         limits = Limits(name, self.name, arguments or {})
-        if name in self.queues or name in self.inboxes:
-            known = self.queue(name, owner)
+        if known is not None:
             self._check_queue(known, durable, exclusive, auto_delete, limits)
             return known
         if len(self.queues) >= self.bounds.queues:

@@ -61,6 +61,7 @@ class Bitmap(Matcher[S]):
         self._pairs = 0
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
+        hash(subscriber)  # what cannot be hashed is refused before anything changes
         grammar = self.grammar
         grammar.check(pattern)
         words = grammar.split(pattern)
@@ -106,7 +107,7 @@ class Bitmap(Matcher[S]):
                 take(buckets[number], found)
         if len(self._aside):
             found += self._aside.reach(topic, False)
-        return self._tally.distinct(found)
+        return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
         return self._agreeing(topic) is not None or self._aside.matches_any(topic)

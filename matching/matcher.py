@@ -20,7 +20,8 @@ class Matcher(Generic[S]):
     """A set of (pattern, subscriber) pairs, asked with topics.
 
     Subscribers are hashable. A pattern is known by its text: ``#.*`` and ``*.#`` match the same topics and are
-    still two. An algorithm defines the first four methods; the others have a plain definition here.
+    still two. An algorithm is made from a grammar alone and defines the first four methods; the others have a plain
+    definition here.
     """
 
     def __init__(self, grammar: Grammar) -> None:

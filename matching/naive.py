@@ -19,6 +19,7 @@ class Naive(Matcher[S]):
         self._patterns: dict[str, dict[S, None]] = {}
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
+        hash(subscriber)  # what cannot be hashed is refused before anything changes
         self.grammar.check(pattern)
         subscribers = self._patterns.setdefault(pattern, {})
         known = subscriber in subscribers

@@ -1,15 +1,15 @@
 """A trie of words, walked without backtracking.
 
-         root --a--> o --*--> o[x]             a.*    -> x
-           |         `--#--> (o)[y]            a.#    -> y
-           `---#--> (o) --b--> o[z]            #.b    -> z
+    root --a--> o --*--> o [x]          a.*  -> x
+      |         `---#--> O [y]          a.#  -> y
+      `----#--> O --b--> o [z]          #.b  -> z
 
-Every node has one parent, so a walk that follows a word and ``*`` meets no node twice, and a ``#`` that ends its
-pattern takes the rest of the topic whatever it is: both need no memory of where the walk has been. Only behind
-a ``#`` from which the trie goes on may two ways meet in one node, and only in another ``#`` (drawn in brackets),
-because that is the only kind of node that a walk enters and does not leave. So these are walked apart, as an
-NFA: a list of the nodes that one more word led to, a list of the ``#`` nodes that stay, and a set of those.
-A lookup costs at most words x nodes, whatever the number of ``#`` in one pattern or in many.
+Every node has one parent, so a walk that follows words and ``*`` meets no node twice, and a ``#`` that ends its
+pattern takes the rest of the topic whatever it is: neither needs to remember where the walk has been. Only behind
+a ``#`` from which the trie goes on may two ways meet in one node, and only in a ``#`` node (drawn O), the one kind
+that is entered and never left. So what lies behind such a ``#`` is walked apart, as an NFA: a list of the nodes to
+which one more word led, a list of the ``#`` nodes that stay, and a set of these. A lookup costs at most words x
+nodes, whatever the number of ``#`` in one pattern or in many.
 
 From articles 1 and 5, whose walk backtracks at each ``#``: exponential in their number.
 """
@@ -49,6 +49,7 @@ class Trie(Matcher[S]):
         self._nodes = 1
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
+        hash(subscriber)  # what cannot be hashed is refused before anything changes
         grammar = self.grammar
         grammar.check(pattern)
         one = grammar.one
@@ -75,10 +76,10 @@ class Trie(Matcher[S]):
                     child = children[word] = _Node(node.depth + 1)
                     self._nodes += 1
             node = child
+        if holds(node.bucket, subscriber):
+            return False
         if node.bucket is None:
             self._patterns += 1
-        elif holds(node.bucket, subscriber):
-            return False
         self._tally.add(subscriber)
         node.bucket = joined(node.bucket, subscriber)
         self._pairs += 1
@@ -99,7 +100,8 @@ class Trie(Matcher[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        return self._tally.distinct(self.reach(topic, False))
+        found = self.reach(topic, False)
+        return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
         return len(self.reach(topic, True)) > 0
@@ -181,21 +183,18 @@ class Trie(Matcher[S]):
             if at < end:
                 children = node.children
                 one = node.one
-                if children is not None:
-                    child = children.get(words[at])
-                    at += 1
-                    if child is not None:
-                        if one is not None:
-                            if turn is None:
-                                turn = one
-                            elif turns is None:
-                                turns = [one]
-                            else:
-                                turns.append(one)
-                        node = child
-                        continue
-                else:
-                    at += 1
+                child = None if children is None else children.get(words[at])
+                at += 1
+                if child is not None:
+                    if one is not None:
+                        if turn is None:
+                            turn = one
+                        elif turns is None:
+                            turns = [one]
+                        else:
+                            turns.append(one)
+                    node = child
+                    continue
                 if one is not None:
                     node = one
                     continue
@@ -260,7 +259,7 @@ class Trie(Matcher[S]):
 
 
 def _cross(start: _Node[S], words: list[str], at: int, found: list[S]) -> None:
-    """Append the buckets behind a ``#`` whose patterns match the words from there on; its own is the caller's.
+    """Append whose patterns, behind a ``#``, match the words from there on; those of the ``#`` are the caller's.
 
     `stays` are the ``#`` nodes entered so far, `moving` those nodes that the last word led to.
     """

@@ -32,7 +32,7 @@ class BrokerProcess:
     """
 
     def __init__(self, *flags: str) -> None:
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
         command = [sys.executable, "-m", "trellis", "serve", *_FLAGS, *flags]
         self.process = subprocess.Popen(

@@ -135,11 +135,11 @@ class Channel(Owner):
             return route
         size = address[0]
         if len(address) < size + 2 or len(address) != size + 2 + address[1 + size]:
-            raise AmqpError(502, "exchange or routing key")
+            raise AmqpError(501, "exchange or routing key of Basic.Publish is cut off")
         try:
             exchange = address[1:1 + size].decode()
         except UnicodeDecodeError as error:
-            raise AmqpError(502, "exchange is not UTF-8") from error
+            raise AmqpError(502, "exchange of Basic.Publish is not UTF-8") from error
         return self.gate.resolve(address, exchange, address[2 + size:].decode("utf-8", "surrogateescape"))
 
     def too_large(self, size: i64) -> AmqpError:
@@ -157,7 +157,7 @@ class Channel(Owner):
                 raise AmqpError(406, f"user_id property set to '{user.decode(errors='replace')}' but authenticated user was '{name}'")
         if carried & EXPIRATION:
             expiration = short_property(message.content, EXPIRATION)
-            if not expiration.isdigit() or int(expiration[:20]) > EXPIRATION_MAX:
+            if not expiration.isdigit() or int(expiration) > EXPIRATION_MAX:
                 self._count(REFUSED)
                 raise AmqpError(406, f"invalid expiration '{expiration.decode(errors='replace')}': not a number of milliseconds")
             message.expires = self.vhost.agenda.now + int(expiration)
@@ -177,8 +177,8 @@ class Channel(Owner):
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.exclusive = exclusive
         self.consumers[tag] = consumer
-        if self.pool is not None:
-            self.pool.consumers.append(consumer)
+        if consumer.pool is not None:
+            consumer.pool.consumers.append(consumer)
         queue.subscribe(consumer)
 
     def _consumer(self, queue: Queue, tag: str, no_ack: bool, prefetch: i64) -> AmqpConsumer:
@@ -194,6 +194,7 @@ class Channel(Owner):
         queue.unsubscribe(consumer)
         if queue.auto_delete and not queue.consumers and self.vhost.queues.get(queue.name) is queue:
             self.vhost.delete_queue(queue)
+            self.connection.disown(queue)
 
     def lost(self, consumer: AmqpConsumer) -> None:
         if self.consumers.pop(consumer.tag, None) is not None:
@@ -206,14 +207,19 @@ class Channel(Owner):
             consumer.pool.consumers.remove(consumer)
 
     def share_prefetch(self, prefetch: i64) -> None:
-        """basic.qos global=true: one limit for all consumers of the channel, those at work too."""
-        outstanding = self.unacked.count if self.pool is not None else 0
-        self.pool = Pool(prefetch - outstanding) if prefetch else None
+        """basic.qos global=true: one limit for all consumers of the channel, those at work too, and for what they hold."""
+        pool = self.pool = Pool(prefetch) if prefetch else None
+        for _, delivery in self.unacked.outstanding():
+            holder = delivery.consumer
+            if isinstance(holder, AmqpConsumer) and holder.tag:  # basic.get has none.
+                holder.pool = pool
+                if pool is not None:
+                    pool.credit -= 1
         for consumer in self.consumers.values():
             if not consumer.no_ack:
-                consumer.pool = self.pool
-                if self.pool is not None:
-                    self.pool.consumers.append(consumer)
+                consumer.pool = pool
+                if pool is not None:
+                    pool.consumers.append(consumer)
                 consumer.queue.stir()
 
     def get(self, queue: Queue, no_ack: bool) -> None:
@@ -257,7 +263,7 @@ class Channel(Owner):
             return
         one = self.unacked.take(number)
         if one is None:
-            raise AmqpError(406, f"unknown delivery tag {number}")
+            raise _unknown(number)
         self.tally.acknowledged += 1
         settle(one)
 
@@ -266,7 +272,7 @@ class Channel(Owner):
             return self.unacked.take_all()
         taken = self.unacked.take_up_to(number) if number < self.unacked.next else []
         if not taken:
-            raise AmqpError(406, f"unknown delivery tag {number}")
+            raise _unknown(number)
         return taken
 
     def nack(self, number: i64, multiple: bool, requeue: bool) -> None:
@@ -276,7 +282,7 @@ class Channel(Owner):
         else:
             one = self.unacked.take(number)
             if one is None:
-                raise AmqpError(406, f"unknown delivery tag {number}")
+                raise _unknown(number)
             taken = [one]
         for delivery in taken:
             if requeue:
@@ -305,3 +311,7 @@ class Channel(Owner):
         """Stir every queue that delivers here."""
         for consumer in self.consumers.values():
             consumer.queue.stir()
+
+
+def _unknown(number: i64) -> AmqpError:
+    return AmqpError(406, f"unknown delivery tag {int(number) & 0xFFFF_FFFF_FFFF_FFFF}")

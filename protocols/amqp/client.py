@@ -23,3 +23,7 @@ class Client(Connection):
         """Remember a queue that is exclusive to this connection."""
         if queue.exclusive_to is self:
             self.exclusive[queue] = None
+
+    def disown(self, queue: Queue) -> None:
+        """The queue is deleted."""
+        self.exclusive.pop(queue, None)

@@ -52,6 +52,8 @@ from protocols.front import Front
 
 _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
+_CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
+_CHANNEL_CLOSE_OK: Final[i64] = 20 << 16 | 41
 #: Octets of a basic.publish with an empty exchange name and routing key.
 _SHORTEST_PUBLISH: Final[i64] = 9
 
@@ -73,6 +75,8 @@ class AmqpConnection(Client):
         self.deadline = self.agenda.now + options.handshake_ms
         self._state = "greeting"
         self._ending: set[int] = set()
+        #: The peer's frames are lost to us: nothing that comes now can be told apart.
+        self._deaf = False
         self._cursor: i64 = 0
         #: The channel, and the class and method, that an error now would be about.
         self._channel: i64 = 0
@@ -82,7 +86,7 @@ class AmqpConnection(Client):
 
     def consume(self, data: bytes) -> i64:
         if self._state == "greeting":
-            if len(data) < len(GREETING) and GREETING.startswith(data):
+            if len(data) < len(GREETING) and (GREETING.startswith(data) or GREETING_8.startswith(data)):
                 return 0
             return self._greet(data)
         return self._consume_from(data, 0)
@@ -117,17 +121,17 @@ class AmqpConnection(Client):
             if budget <= 0:
                 self.behind = True
                 break
-            head: i64 = i64(read_i32_be(data, position)) >> 8
+            head: i64 = i64(read_i32_be(data, position)) >> 8 & 0xFF_FFFF
             length: i64 = i64(read_i32_be(data, position + 3))
             if length < 0 or length > self.frame_max - OVERHEAD:
-                self._hang_up(AmqpError(501, f"frame of {length} octets; the most is {self.frame_max - OVERHEAD}"))
+                self._lose(f"frame of {length & 0xFFFF_FFFF} octets; the most is {self.frame_max - OVERHEAD}")
                 return size
             end: i64 = position + length + OVERHEAD
             if end > size:
                 self.need = end - position
                 break
             if data[end - 1] != FRAME_END:
-                self._hang_up(AmqpError(501, "frame does not end with octet 206"))
+                self._lose("frame does not end with octet 206")
                 return size
             if head & 0xFFFF != number:
                 number = head & 0xFFFF
@@ -236,6 +240,9 @@ class AmqpConnection(Client):
 
     def _on_method(self, channel: Channel | None, number: i64, frame: bytes) -> None:
         self._about = int.from_bytes(frame[7:11], "big") if len(frame) >= 4 + OVERHEAD else 0
+        if number in self._ending:
+            self._on_ending_channel(number)
+            return
         if channel is not None and channel.assembly is not None:
             raise AmqpError(505, "expected content header or body, got a method")
         if channel is not None and self._about == _PUBLISH and len(frame) >= _SHORTEST_PUBLISH + OVERHEAD:
@@ -252,8 +259,6 @@ class AmqpConnection(Client):
             self._on_connection_method(name, method)
         elif self._state != "running":
             raise AmqpError(504, f"{name} before connection.open")
-        elif number in self._ending:
-            self._on_ending_channel(number, name)
         elif name == "Channel.Open":
             self._open_channel(channel, number)
         elif channel is None:
@@ -265,7 +270,7 @@ class AmqpConnection(Client):
             channel.ticket = self.ticket()
             HANDLERS[name](channel, method)
         elif name not in ("Channel.CloseOk", "Channel.FlowOk", "Basic.CancelOk"):
-            raise AmqpError(540, f"method {name} is not implemented")
+            raise AmqpError(503, f"unimplemented method {name}")
 
     # -- channels
 
@@ -284,11 +289,11 @@ class AmqpConnection(Client):
         if channel is not None:
             channel.close()
 
-    def _on_ending_channel(self, number: i64, name: str) -> None:
+    def _on_ending_channel(self, number: i64) -> None:
         """A channel that we closed says nothing any more but that it knows (section 1.5.2.5)."""
-        if name == "Channel.CloseOk":
+        if self._about == _CHANNEL_CLOSE_OK:
             self._ending.discard(number)
-        elif name == "Channel.Close":
+        elif self._about == _CHANNEL_CLOSE:
             self.send(number, spec.Channel.CloseOk())
 
     def _refuse(self, error: AmqpError) -> None:
@@ -302,21 +307,21 @@ class AmqpConnection(Client):
         self._ending.add(self._channel)
         self.out.write(close_channel(self._channel, error, self._about))
 
+    def _lose(self, why: str) -> None:
+        """Frames cannot be told apart any more: hang up and hear nothing, whatever comes in which chunks."""
+        self._about = 0
+        self._deaf = True
+        self._hang_up(AmqpError(501, why))
+
     def _hang_up(self, error: AmqpError) -> None:
-        """Tell the client, if it has come that far, and wait for its close-ok."""
+        """Tell the client, and wait for its close-ok."""
         for channel in self.channels.values():
             channel.confirm()
-        if self._state in ("greeting", "start", "verdict"):
-            self.end("protocol_error")
-            return
-        self.close(error, self._about, "protocol_error" if error.code != 320 else "shutdown")
+        self.close(error, self._about, "protocol_error")
 
     def close(self, error: AmqpError, about: i64, reason: str) -> None:
         """Say connection.close, and let go of everything."""
         self.out.write(close_connection(error, about))
-        self._await_close(reason)
-
-    def _await_close(self, reason: str) -> None:
         self._state = "closing"
         self.reason = reason
         self._let_go()
@@ -328,20 +333,22 @@ class AmqpConnection(Client):
         """Everything but close-ok is ignored; what cannot be parsed is not worth waiting for."""
         size: i64 = len(data)
         position: i64 = at
-        while size - position >= OVERHEAD:
+        while size - position >= OVERHEAD and not self._deaf:
             length: i64 = i64(read_i32_be(data, position + 3))
-            if length < 0:
-                return size
             end: i64 = position + length + OVERHEAD
+            if length < 0 or length > self.frame_max - OVERHEAD or end <= size and data[end - 1] != FRAME_END:
+                self._deaf = True
+                break
             if end > size:
-                return position if length <= self.frame_max else size
+                self.need = end - position
+                return position
             if data[position] == METHOD and data[position + 7:position + 11] in (b"\x00\x0a\x00\x33", b"\x00\x0a\x00\x32"):
                 if data[position + 10] == 50:
                     self.send(0, spec.Connection.CloseOk())
                 self.end(self.reason)
                 return size
             position = end
-        return position
+        return size if self._deaf else position
 
     # -- the connection's own methods
 
@@ -378,7 +385,7 @@ class AmqpConnection(Client):
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         self.product = str(properties.get("product", ""))
         self.version = str(properties.get("version", ""))
-        response: Any = method.response  # Octets where they are not UTF-8, whatever pamqp declares.
+        response: Any = method.response  # Octets, whatever pamqp declares.
         login = credentials(method.mechanism, response, self.peer)
         self.user = login.user or ""
         self._ask(login, lambda verdict: self._judge(verdict, method.mechanism))
@@ -389,8 +396,8 @@ class AmqpConnection(Client):
         self.front.broker.authenticator.authenticate(login, judge)
 
     def _judge(self, verdict: Verdict, mechanism: str) -> None:
-        if self.finished:
-            return
+        if self.finished or self._state != "verdict":
+            return  # The broker stops, or the client is gone.
         if verdict.identity is None:
             self.front.count_login("busy" if verdict.busy else "refused")
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
@@ -426,12 +433,11 @@ class AmqpConnection(Client):
 
     def _update_secret(self, method: spec.Connection.UpdateSecret) -> None:
         """The client renews its credentials; the new ones must be good."""
-        secret: Any = method.new_secret
-        password = secret if isinstance(secret, bytes) else str(secret).encode()
+        password: Any = method.new_secret  # Octets, whatever pamqp declares.
         self._ask(Credentials(self.user, password, "/", self.peer.address, self.peer.local), self._judge_secret)
 
     def _judge_secret(self, verdict: Verdict) -> None:
-        if self.finished:
+        if self.finished or self._state != "running":
             return
         if verdict.identity is None:
             self._hang_up(AmqpError(530, "New secret was refused by one of the backends"))
@@ -451,6 +457,8 @@ class AmqpConnection(Client):
             self.touch()
             return
         interval: i64 = self.heartbeat * 1000
+        if self.stalled:
+            self.heard_at = now  # It is we who do not listen.
         if now - self.heard_at > 2 * interval:
             self.end("heartbeat_timeout")
         else:
@@ -459,11 +467,11 @@ class AmqpConnection(Client):
         self.touch()
 
     def shut_down(self) -> None:
-        if self._state == "running":
-            self.close(AmqpError(320, "broker forced connection closure with reason 'shutdown'"), 0, "shutdown")
-        elif self._state != "closing":
+        if self._state == "greeting":
             self.end("shutdown")
             self.touch()
+        elif self._state != "closing":
+            self.close(AmqpError(320, "broker forced connection closure with reason 'shutdown'"), 0, "shutdown")
 
     def released(self) -> None:
         self._let_go()

@@ -8,17 +8,15 @@ anew only for another channel number, a smaller frame_max, or a reader of anothe
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
-import pamqp.commands
-import pamqp.frame
-import pamqp.header
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from broker.message import HEADERS, PERSISTENCE, PLAIN, PRIORITY, Encoding, Message, Properties
+from broker.message import HEADERS, PERSISTENCE, PLAIN, PRIORITY, Amended, Encoding, Message, Properties
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.frames import BODY, FRAME_END, HEADER, OVERHEAD
+from protocols.amqp.properties import amended, read_properties, write_properties
 
 #: Octets of a header frame's payload before the properties.
 FIXED_HEADER: Final[i64] = 14
@@ -45,11 +43,7 @@ class Frames(Encoding):
         return b"".join(parts)
 
     def properties(self, content: bytes) -> Properties:
-        try:
-            header: Any = pamqp.frame.unmarshal(content)[2]
-            return {name: value for name, value in header.properties if value is not None}
-        except Exception:  # noqa: BLE001  (pamqp raises many things on garbage)
-            return {}
+        return read_properties(self.header(content))
 
     def header(self, content: bytes) -> bytes:
         """Property flags and properties, as they came."""
@@ -73,8 +67,8 @@ def frames_of(channel: i64, frame_max: i64) -> Frames:
 
 
 def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
-    """Where the content ends whose header frame begins at `start`; 0 when it is not all here or not
-    as it should be: then it must be taken frame by frame. Hot path."""
+    """Where the content ends whose header frame begins at `start`; 0 when it is not all here or not as it should
+    be (an empty body frame is dropped): then it must be taken frame by frame. Hot path."""
     size: i64 = len(data)
     if size - start < FIXED_HEADER + OVERHEAD or i64(read_i32_be(data, start)) >> 8 != HEADER << 16 | number:
         return 0
@@ -89,7 +83,7 @@ def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
         if size - stop < OVERHEAD or i64(read_i32_be(data, stop)) >> 8 != BODY << 16 | number:
             return 0
         length = i64(read_i32_be(data, stop + 3))
-        if length < 0 or length > left or length > frame_max - OVERHEAD:
+        if length <= 0 or length > left or length > frame_max - OVERHEAD:
             return 0
         stop += length + OVERHEAD
         if stop > size or data[stop - 1] != FRAME_END:
@@ -104,18 +98,23 @@ def property_flags(content: bytes, start: i64) -> i64:
 
 
 def persistent(data: bytes, start: i64) -> bool:
-    """Whether the content whose header frame begins at `start` has delivery_mode 2. Raises AmqpError. Hot path for durable queues."""
-    return bool(property_flags(data, start) & PERSISTENCE) and data[_property_at(data, start, PERSISTENCE)] == 2
+    """Whether the content whose header frame begins at `start` has delivery_mode 2. Hot path for durable queues."""
+    if not property_flags(data, start) & PERSISTENCE:
+        return False
+    at = _property_at(data, start, PERSISTENCE)
+    return at > 0 and data[at] == 2
 
 
 def short_property(content: bytes, wanted: i64) -> bytes:
     """The octets of a short string property that the content has. Raises AmqpError."""
     at = _property_at(content, 0, wanted)
+    if at == 0 or at + content[at] >= 7 + i64(read_i32_be(content, 3)):
+        raise AmqpError(501, "a property is longer than its frame")
     return content[at + 1:at + 1 + content[at]]
 
 
 def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
-    """Where a property stands: behind those with higher flags, none of which is decoded. Raises AmqpError."""
+    """Where a property stands: behind those with higher flags, none of which is decoded. 0 when its frame ends before it."""
     flags = property_flags(data, start)
     end: i64 = start + 7 + i64(read_i32_be(data, start + 3))
     at: i64 = start + 7 + FIXED_HEADER
@@ -133,9 +132,7 @@ def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
                 octets: i64 = data[at]
                 at += 1 + octets
         flag >>= 1
-    if at >= end:
-        raise AmqpError(502, "property longer than its frame")
-    return at
+    return at if at < end else 0
 
 
 def content_for(message: Message, frames: Frames) -> bytes:
@@ -149,27 +146,17 @@ def content_for(message: Message, frames: Frames) -> bytes:
         return message.remember(frames, _rechannel(message.content, frames.channel))
     if isinstance(source, Frames):
         header = source.header(message.content)
+    elif isinstance(source, Amended) and isinstance(source.source, Frames):
+        header = amended(source.source.header(message.content), source.headers)
     elif source is PLAIN:
         header = b"\x10\x00\x02" if message.assurance else b"\x10\x00\x01"
     else:
-        header = _header(message.properties)
+        header = write_properties({"delivery_mode": 2 if message.assurance else 1} | message.properties)
     return message.remember(frames, _split(header, message.body, frames))
 
 
-def _header(properties: Properties) -> bytes:
-    """Property flags and properties, without those that pamqp will not write (a delivery_mode of 7, say)."""
-    written: Any = {}
-    for name, value in properties.items():
-        try:
-            pamqp.commands.Basic.Properties(**(written | {name: value})).marshal()
-        except Exception:  # noqa: BLE001  (pamqp raises many things on what it will not write)
-            continue
-        written[name] = value
-    return pamqp.header.ContentHeader(properties=pamqp.commands.Basic.Properties(**written)).marshal()[12:]
-
-
 def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
-    """Header frame and body frames, none above frame_max. (pamqp refuses empty body frames; none is written.)"""
+    """Header frame and body frames, none above frame_max. No body frame is empty."""
     channel = int(frames.channel).to_bytes(2, "big")
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties
     parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]

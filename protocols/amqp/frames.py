@@ -1,4 +1,4 @@
-"""Frames, and the methods that pamqp reads and writes.
+"""Frames, and the methods, as pamqp lists and writes them.
 
     frame     type(1) channel(2) length(4) payload(length) 0xCE
 """
@@ -15,6 +15,7 @@ import pamqp.frame
 from mypy_extensions import i64
 
 from protocols.amqp.errors import AmqpError
+from protocols.amqp.tables import read_name, read_octets, read_table
 
 METHOD: Final[i64] = 1
 HEADER: Final[i64] = 2
@@ -34,10 +35,11 @@ HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 ACCESS_REQUEST: Final[i64] = 30 << 16 | 10
 ACCESS_REQUEST_OK: Final = b"\x00\x1e\x00\x0b\x00\x01"
 
-#: Fields that are octets, though pamqp declares them to be str.
-_OCTETS: Final = ("response", "new_secret")
-#: Fields that are written on the wire as they were read, whatever they are.
-_ROUTING_KEY: Final = "routing_key"
+#: Fields whose octets need not be UTF-8: they become surrogates, as in `Address`. Names must be text.
+_ANY_OCTETS: Final = ("routing_key", "reply_text", "reason")
+
+#: Octets of the arguments that are numbers, by type.
+_SIZES: Final = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
 
 # pamqp accepts only some ASCII in names, also where we answer with a name; brokers take any UTF-8.
 pamqp.constants.DOMAIN_REGEX.update(dict.fromkeys(pamqp.constants.DOMAIN_REGEX, re.compile("(?s).*")))
@@ -53,21 +55,53 @@ def method_frame(channel: i64, method: bytes) -> bytes:
 
 
 def decode(frame: bytes) -> pamqp.base.Frame:
-    """One method. Raises AmqpError: pamqp raises many things on garbage, and all of them mean 502.
-
-    Where octets are not UTF-8, pamqp leaves bytes in fields that it declares to be str. A routing key may
-    be any octets; they become surrogates, as in `Address`. Names must be text.
-    """
-    try:
-        method: Any = pamqp.frame.unmarshal(frame)[2]
-        octets = [name for name, value in method if isinstance(value, bytes) and name not in _OCTETS]
-    except Exception as error:
-        raise AmqpError(502, f"undecodable frame: {error}") from error
-    for name in octets:
-        if name != _ROUTING_KEY:
-            raise AmqpError(502, f"{name} is not UTF-8")
-        method.routing_key = method.routing_key.decode("utf-8", "surrogateescape")
+    """One method. Raises AmqpError: 503 for a method that does not exist, 501 for arguments that cannot be read."""
+    index = int.from_bytes(frame[7:11], "big")
+    kind: Any = spec.INDEX_MAPPING.get(index)
+    if kind is None or len(frame) < OVERHEAD + 4:
+        raise AmqpError(503, f"unknown method {index >> 16}.{index & 0xFFFF}")
+    method: Any = kind.__new__(kind)  # Every field is set below; __init__ would warn of old methods.
+    at, end, bit = 11, len(frame) - 1, 0
+    for name in kind.attributes():
+        of = kind.amqp_type(name)
+        if of == "bit":
+            if bit == 0:
+                at += 1
+            if at > end:
+                raise AmqpError(501, f"{method.name} is cut off before {name}")
+            setattr(method, name, frame[at - 1] >> bit & 1 == 1)
+            bit += 1
+            continue
+        bit = 0
+        try:
+            value, at = _argument(of, frame, at, end)
+        except ValueError as error:
+            raise AmqpError(501, f"{name} of {method.name}: {error}") from error
+        setattr(method, name, _text(method, name, value) if of == "shortstr" else value)
     return method  # type: ignore[no-any-return]  # pamqp's own union has no better name
+
+
+def _argument(kind: str, frame: bytes, at: int, end: int) -> tuple[object, int]:
+    """The argument at `at`, and where it ends. Raises ValueError."""
+    if kind == "shortstr":
+        return read_name(frame, at, end)
+    if kind == "longstr":
+        return read_octets(frame, at, end)
+    if kind == "table":
+        return read_table(frame, at, end)
+    stop = at + _SIZES[kind]
+    if stop > end:
+        raise ValueError("cut off")
+    return int.from_bytes(frame[at:stop], "big", signed=kind == "longlong"), stop
+
+
+def _text(method: Any, name: str, octets: Any) -> str:
+    text: str
+    try:
+        text = octets.decode("utf-8", "surrogateescape" if name in _ANY_OCTETS else "strict")
+    except UnicodeDecodeError as error:
+        raise AmqpError(502, f"{name} of {method.name} is not UTF-8") from error
+    return text
 
 
 def returned(channel: i64, octets: bytes) -> bytes:

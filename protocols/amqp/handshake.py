@@ -15,12 +15,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pamqp.commands as spec
-import pamqp.decode
 from mypy_extensions import i64
 
 from broker.access import Credentials
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.frames import FRAME_MAX, FRAME_MIN
+from protocols.amqp.tables import read_table
 from protocols.connection import Peer
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
@@ -66,23 +66,26 @@ def tune(options: AmqpOptions) -> spec.Connection.Tune:
     return spec.Connection.Tune(options.channel_max, options.frame_max, options.heartbeat)
 
 
-def credentials(mechanism: str, response: str | bytes, peer: Peer) -> Credentials:
+def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     """User and password from start-ok. Raises AmqpError."""
-    octets = response if isinstance(response, bytes) else response.encode()
     if mechanism == "PLAIN":
-        parts = octets.split(b"\0", 2)
+        parts = response.split(b"\0", 2)
         if len(parts) != 3:
             raise AmqpError(501, "PLAIN response is not 'authorisation NUL user NUL password'")
         user, password = parts[1], parts[2]
     elif mechanism == "AMQPLAIN":
         try:
-            table: Any = pamqp.decode.field_table(len(octets).to_bytes(4, "big") + octets)[1]
-            user, password = (value if isinstance(value, bytes) else str(value).encode() for value in (table["LOGIN"], table["PASSWORD"]))
-        except Exception as error:
+            table = read_table(len(response).to_bytes(4, "big") + response, 0, len(response) + 4)[0]
+            user, password = _octets(table["LOGIN"]), _octets(table["PASSWORD"])
+        except (KeyError, ValueError) as error:
             raise AmqpError(501, "AMQPLAIN response is no table with LOGIN and PASSWORD") from error
     else:
         raise AmqpError(503, f"unknown authentication mechanism '{mechanism}'; known are {MECHANISMS}")
     return Credentials(user.decode(errors="replace"), password, "/", peer.address, peer.local)
+
+
+def _octets(value: object) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 def negotiate(wanted: int, offered: int, name: str, least: int) -> i64:

@@ -28,11 +28,11 @@ RETUNING_CLIENTS: Final = ("py-amqp",)
 
 def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
     name, vhost = method.exchange, channel.vhost
+    _no_default(name)
     if method.passive:
         vhost.exchange(name)
     else:
         arguments = method.arguments or {}
-        _no_default(name)
         if name not in vhost.exchanges and name.startswith("amq."):
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         _may(channel, "configure", "exchange", name)
@@ -102,42 +102,43 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
 
 
 def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
-    _no_default(method.exchange)
-    queue = _queue(channel, method.queue)
-    key = method.routing_key
-    if not key and not method.queue:
-        key = queue.name  # Section 1.7.2.3: no queue and no key means the last queue, under its own name.
-    _may(channel, "write", "queue", queue.name)
-    _may(channel, "read", "exchange", method.exchange)
-    _may_hear(channel, method.exchange, key)
+    name, key = _binding(channel, method)
+    queue = channel.vhost.queue(name, channel.connection)
     channel.vhost.bind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
     _reply(channel, method, spec.Queue.BindOk())
 
 
 def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
-    _no_default(method.exchange)
-    name = method.queue or _last(channel)
+    name, key = _binding(channel, method)
     if name in channel.vhost.queues:
-        queue = _queue(channel, name)
-        _may(channel, "write", "queue", name)
-        _may(channel, "read", "exchange", method.exchange)
-        channel.vhost.unbind(method.exchange, Binding(method.routing_key, queue, arguments=method.arguments), channel.ticket)
+        queue = channel.vhost.queue(name, channel.connection)
+        channel.vhost.unbind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
     _reply(channel, method, spec.Queue.UnbindOk())
 
 
+def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> tuple[str, str]:
+    """The queue and the key that are meant, when the identity may touch both ends."""
+    _no_default(method.exchange)
+    name = method.queue or _last(channel)
+    _may(channel, "write", "queue", name)
+    _may(channel, "read", "exchange", method.exchange)
+    # Section 1.7.2.3: no queue and no key means the last queue, under its own name.
+    return name, method.routing_key or ("" if method.queue else name)
+
+
 def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
-    queue = _queue(channel, method.queue)
-    _may(channel, "read", "queue", queue.name)
+    queue = _queue(channel, method.queue, "read")
     _reply(channel, method, spec.Queue.PurgeOk(queue.purge()))
 
 
 def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
     name = method.queue or _last(channel)
+    _may(channel, "configure", "queue", name)
     purged = 0
     if name in channel.vhost.queues or name in channel.vhost.inboxes:
-        queue = _queue(channel, name)
-        _may(channel, "configure", "queue", name)
+        queue = channel.vhost.queue(name, channel.connection)
         purged = channel.vhost.delete_queue(queue, method.if_unused, method.if_empty, channel.ticket)
+        channel.connection.disown(queue)
     _reply(channel, method, spec.Queue.DeleteOk(purged))
 
 
@@ -157,8 +158,7 @@ def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
 
 
 def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
-    queue = _queue(channel, method.queue)
-    _may(channel, "read", "queue", queue.name)
+    queue = _queue(channel, method.queue, "read")
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
     if tag in channel.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
@@ -175,8 +175,7 @@ def basic_cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
 
 
 def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
-    queue = _queue(channel, method.queue)
-    _may(channel, "read", "queue", queue.name)
+    queue = _queue(channel, method.queue, "read")
     channel.get(queue, method.no_ack)
 
 
@@ -251,8 +250,11 @@ def _last(channel: Channel) -> str:
     return channel.last_queue
 
 
-def _queue(channel: Channel, name: str) -> Queue:
-    return channel.vhost.queue(name or _last(channel), channel.connection)
+def _queue(channel: Channel, name: str, operation: str) -> Queue:
+    """The queue that is meant, when the identity may do this with it: names are told to nobody else."""
+    name = name or _last(channel)
+    _may(channel, operation, "queue", name)
+    return channel.vhost.queue(name, channel.connection)
 
 
 def _no_default(exchange: str) -> None:

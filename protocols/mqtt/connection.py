@@ -117,6 +117,8 @@ class MqttConnection(Connection):
                 self._too_large(first)
             end: i64 = start + length
             if end > size:
+                if gate is None and first != CONNECT << 4:
+                    raise MalformedPacket("expected CONNECT")  # We need not wait for the rest of something else.
                 self.need = end - position
                 break
             if gate is not None and first == _PUBLISH_0 and length >= 2:

@@ -58,7 +58,7 @@ class AioPikaClient(AmqpClient):
         underlay.on_consumer_cancel_callbacks.add(self._on_cancel)
 
     def _on_cancel(self, frame: spec.Basic.Cancel) -> None:
-        self._cancelled.put_nowait(frame.consumer_tag)
+        self._cancelled.put_nowait(frame.consumer_tag or "")
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         async def patiently() -> T:

@@ -9,8 +9,11 @@ import pytest
 import pytest_asyncio
 import uvloop
 
-from tests.top.running import Running, settings
 from trellis.settings import Settings
+
+pytest.register_assert_rewrite("tests.top.running")
+
+from tests.top.running import Running, settings  # noqa: E402 - rewritten first
 
 Start = Callable[..., Awaitable[Running]]
 
@@ -38,11 +41,10 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
         await running[-1].start()
         return running[-1]
 
-    before = asyncio.all_tasks()
     yield begin
     for app in running:
         await app.stop()
-    assert [task for task in asyncio.all_tasks() - before if not task.done()] == []
+    assert asyncio.all_tasks() - {asyncio.current_task()} == set()
     assert unhandled == []
     assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
 

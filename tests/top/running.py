@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import socket
 from collections.abc import Callable
 from typing import Any, Final
@@ -33,7 +35,7 @@ def settings(**sections: Any) -> Settings:
         made[name] = section(**{"port": 0, "host": "127.0.0.1"} | sections.pop(name, {}))
     made["limits"] = Limits(**{"handshake": HANDSHAKE} | sections.pop("limits", {}))
     made["data"] = Data(**{"dir": ":memory:"} | sections.pop("data", {}))
-    made["shutdown"] = Shutdown(**{"grace": 5.0} | sections.pop("shutdown", {}))
+    made["shutdown"] = Shutdown(**{"grace": 0.05} | sections.pop("shutdown", {}))
     return msgspec.structs.replace(Settings(**made), **sections)
 
 
@@ -100,7 +102,9 @@ class Running:
     async def until(self, truth: Callable[[], bool]) -> None:
         """Wait for what some turn of the loop brings about."""
         async with asyncio.timeout(PATIENCE):
-            while not truth():
+            while True:
+                if truth():
+                    return
                 await asyncio.sleep(0.001)
 
 
@@ -268,3 +272,48 @@ class Mqtt0:
         await self.socket.send(b"\xe0\x00")
         assert await self.socket.read() == b""
         self.socket.close()
+
+
+class Leaks:
+    """What bad clients could leave behind: descriptors, tasks, and objects of ours, alive or in cycles."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        gc.collect()
+        self._before = self._things()
+
+    @classmethod
+    async def watch(cls, running: Running) -> Leaks:
+        assert (await running.get("metrics", "/healthz"))[0] == 200  # uvloop opens /dev/null for its first connection.
+        await running.until(lambda: not any(server._serving for server in running.node.pages.values()))
+        for _ in range(5):
+            await asyncio.sleep(0)  # uvloop closes its side a turn later.
+        return cls(running)
+
+    def _things(self) -> tuple[int, int, dict[str, int], int, int]:
+        ours: dict[str, int] = {}
+        for thing in gc.get_objects():
+            if type(thing).__module__.partition(".")[0] in ("trellis", "protocols"):
+                ours[type(thing).__qualname__] = ours.get(type(thing).__qualname__, 0) + 1
+        node = self._running.node
+        descriptors = len(os.listdir("/proc/self/fd" if os.path.exists("/proc/self/fd") else "/dev/fd"))
+        waiting = sum(len(server._serving) for server in node.pages.values())
+        return descriptors, len(asyncio.all_tasks()), ours, len(node.turn.links), waiting
+
+    async def check(self) -> None:
+        """Everything is as before, without the help of the garbage collector."""
+        gc.disable()
+        try:
+            for _ in range(100):
+                if (now := self._things()) == self._before:
+                    break
+                await asyncio.sleep(0.02)
+            assert now == self._before
+        finally:
+            gc.enable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        gc.set_debug(0)
+        ours = [type(thing) for thing in gc.garbage if type(thing).__module__.startswith(("trellis", "protocols", "broker"))]
+        gc.garbage.clear()
+        assert ours == []

@@ -1,0 +1,176 @@
+"""MQTT 3.1.1 packets as tests write and read them, and a client that is nothing but octets."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from protocols.connection import Connection, Peer
+from tests.clients import World, packet, text
+
+PINGREQ: Final = b"\xc0\x00"
+PINGRESP: Final = b"\xd0\x00"
+DISCONNECT: Final = b"\xe0\x00"
+#: CONNACK of a login that went well, without and with a session that was there before.
+ACCEPTED: Final = b"\x20\x02\x00\x00"
+RESUMED: Final = b"\x20\x02\x01\x00"
+
+#: Flags of a PUBLISH.
+RETAIN: Final = 1
+DUP: Final = 8
+
+
+class Will(NamedTuple):
+    """What a CONNECT says of its will."""
+
+    topic: str
+    body: bytes
+    qos: int = 0
+    retain: bool = False
+
+
+class Publication(NamedTuple):
+    """A PUBLISH, taken apart."""
+
+    topic: str
+    body: bytes
+    qos: int = 0
+    packet_id: int = 0
+    retain: bool = False
+    dup: bool = False
+
+
+def binary(octets: bytes) -> bytes:
+    """With its length in two octets."""
+    return len(octets).to_bytes(2, "big") + octets
+
+
+def connect(client_id: str = "c", *, clean: bool = True, will: Will | None = None, user: str | None = None,
+            password: bytes | None = None, keep_alive: int = 60, name: bytes = b"MQTT", level: int = 4) -> bytes:
+    flags = 2 if clean else 0
+    payload = text(client_id)
+    if will is not None:
+        flags |= 4 | will.qos << 3 | will.retain << 5
+        payload += text(will.topic) + binary(will.body)
+    if user is not None:
+        flags |= 0x80
+        payload += text(user)
+    if password is not None:
+        flags |= 0x40
+        payload += binary(password)
+    return packet(0x10, binary(name) + bytes([level, flags]) + keep_alive.to_bytes(2, "big") + payload)
+
+
+def short(first: int, packet_id: int) -> bytes:
+    """A packet of nothing but a packet identifier."""
+    return bytes([first, 2]) + packet_id.to_bytes(2, "big")
+
+
+def puback(packet_id: int) -> bytes:
+    return short(0x40, packet_id)
+
+
+def pubrec(packet_id: int) -> bytes:
+    return short(0x50, packet_id)
+
+
+def pubrel(packet_id: int) -> bytes:
+    return short(0x62, packet_id)
+
+
+def pubcomp(packet_id: int) -> bytes:
+    return short(0x70, packet_id)
+
+
+def unsuback(packet_id: int) -> bytes:
+    return short(0xB0, packet_id)
+
+
+def subscribe(packet_id: int, *filters: tuple[str, int]) -> bytes:
+    return packet(0x82, packet_id.to_bytes(2, "big") + b"".join(text(name) + bytes([qos]) for name, qos in filters))
+
+
+def suback(packet_id: int, *codes: int) -> bytes:
+    return packet(0x90, packet_id.to_bytes(2, "big") + bytes(codes))
+
+
+def unsubscribe(packet_id: int, *filters: str) -> bytes:
+    return packet(0xA2, packet_id.to_bytes(2, "big") + b"".join(text(name) for name in filters))
+
+
+def packets(octets: bytes) -> list[bytes]:
+    """One by one; what comes out must be whole packets."""
+    found = []
+    while octets:
+        length, shift, at = 0, 0, 1
+        while True:
+            length |= (octets[at] & 127) << shift
+            shift += 7
+            at += 1
+            if octets[at - 1] < 128:
+                break
+        assert at + length <= len(octets), "half a packet"
+        found.append(octets[:at + length])
+        octets = octets[at + length:]
+    return found
+
+
+def publications(octets: bytes) -> list[Publication]:
+    """The PUBLISH packets among them."""
+    return [_publication(one) for one in packets(octets) if one[0] >> 4 == 3]
+
+
+def _publication(octets: bytes) -> Publication:
+    flags, at = octets[0] & 15, 2
+    while octets[at - 1] >= 128:
+        at += 1
+    mark = at + 2 + int.from_bytes(octets[at:at + 2], "big")
+    topic, qos = octets[at + 2:mark].decode(), flags >> 1 & 3
+    packet_id = int.from_bytes(octets[mark:mark + 2], "big") if qos else 0
+    return Publication(topic, octets[mark + (2 if qos else 0):], qos, packet_id, bool(flags & 1), bool(flags & 8))
+
+
+class Client:
+    """Sends a CONNECT; `greeting` is what came back."""
+
+    def __init__(self, world: World, first: bytes, peer: Peer | None = None) -> None:
+        self.world = world
+        self.connection: Connection = world.mqtt_front.connect(peer or Peer())
+        self.greeting = self.send(first)
+
+    def send(self, *octets: bytes) -> bytes:
+        """All of it as one chunk; returns what there is to read."""
+        self.connection.receive_data(b"".join(octets))
+        return self.read()
+
+    def read(self) -> bytes:
+        self.world.turn()
+        octets = self.connection.data_to_send()
+        while self.connection.behind and not self.connection.stalled and not self.connection.finished:
+            self.connection.resume()
+            self.world.turn()
+            octets += self.connection.data_to_send()
+        return octets
+
+    def all(self) -> bytes:
+        """What comes in as many turns as it takes."""
+        octets = self.read()
+        while not self.world.broker.agenda.idle or self.connection.dirty:
+            octets += self.read()
+        return octets
+
+    def vanish(self) -> None:
+        """The network is gone, without a word."""
+        self.connection.connection_lost()
+        self.world.turn()
+
+    @property
+    def closed(self) -> str:
+        """Why the broker let it go; nothing while it did not."""
+        return self.connection.reason if self.connection.finished else ""
+
+
+def here(world: World, client_id: str = "c", **how: bool) -> Client:
+    """A client that is let in."""
+    client = Client(world, connect(client_id, **how))
+    assert client.greeting[:1] == b"\x20" and client.greeting[3] == 0
+    return client
