@@ -14,6 +14,7 @@ import os
 import secrets
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -26,8 +27,8 @@ from broker.access import Authenticator, Credentials, Identity, Verdict
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 #: Verified credentials remembered; the oldest go first.
 REMEMBERED: Final = 10_000
-#: Answers to credentials that many gave at once, in one turn of the loop.
-ANSWERS: Final = 10
+#: Verdicts told in one turn of the loop: each makes its connection go on.
+ANSWERS: Final = 5
 #: How much less than the loop the hashing threads get of a busy processor (nice levels, Linux).
 NICE: Final = 10
 
@@ -57,6 +58,8 @@ class Accounts(Authenticator):
         self._secret = secrets.token_bytes(32)
         self._verified: dict[bytes, float] = {}
         self._checking: dict[bytes, list[Answer]] = {}
+        #: Verdicts that nobody has been told yet.
+        self._found_out: deque[tuple[Answer, Verdict]] = deque()
         #: Hashed for names that nobody has, so that those take as long as wrong passwords.
         self._decoy = HASHER.hash(secrets.token_urlsafe())
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=stand_back)
@@ -113,14 +116,17 @@ class Accounts(Authenticator):
                 del self._verified[next(iter(self._verified))]
             self._verified[mark] = asyncio.get_running_loop().time() + self._remember
         verdict = Verdict(None, "unknown user or wrong password") if account is None else Verdict(account.identity)
-        self._tell(verdict, self._checking.pop(mark), 0)
+        idle = not self._found_out
+        self._found_out.extend((answer, verdict) for answer in self._checking.pop(mark))
+        if idle:
+            self._tell()
 
-    def _tell(self, verdict: Verdict, answers: list[Answer], begin: int) -> None:
-        end = begin + ANSWERS
-        for answer in answers[begin:end]:
+    def _tell(self) -> None:
+        for _ in range(min(ANSWERS, len(self._found_out))):
+            answer, verdict = self._found_out.popleft()
             answer(verdict)
-        if end < len(answers):
-            asyncio.get_running_loop().call_soon(self._tell, verdict, answers, end)
+        if self._found_out:
+            asyncio.get_running_loop().call_soon(self._tell)
 
     def close(self) -> None:
         """No more hashing."""

@@ -49,7 +49,7 @@ class Assembly:
             raise AmqpError(505, "expected content header or body")
         if kind == HEADER:
             if len(frame) < FIXED_HEADER + 8:
-                raise AmqpError(502, "short content header")
+                raise AmqpError(501, "content header is cut off")
             if frame[7:9] != b"\x00\x3c":
                 raise AmqpError(505, "content header of another class than basic")
             self.size = self.left = int.from_bytes(frame[11:19], "big", signed=True)

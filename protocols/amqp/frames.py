@@ -56,9 +56,11 @@ def method_frame(channel: i64, method: bytes) -> bytes:
 
 def decode(frame: bytes) -> pamqp.base.Frame:
     """One method. Raises AmqpError: 503 for a method that does not exist, 501 for arguments that cannot be read."""
+    if len(frame) < OVERHEAD + 4:
+        raise AmqpError(501, "method frame is cut off")
     index = int.from_bytes(frame[7:11], "big")
     kind: Any = spec.INDEX_MAPPING.get(index)
-    if kind is None or len(frame) < OVERHEAD + 4:
+    if kind is None:
         raise AmqpError(503, f"unknown method {index >> 16}.{index & 0xFFFF}")
     method: Any = kind.__new__(kind)  # Every field is set below; __init__ would warn of old methods.
     at, end, bit = 11, len(frame) - 1, 0

@@ -58,9 +58,9 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     vhost = channel.vhost
     _no_default(method.destination)
     _no_default(method.source)
-    destination = vhost.exchange(method.destination)
     _may(channel, "write", "exchange", method.destination)
     _may(channel, "read", "exchange", method.source)
+    destination = vhost.exchange(method.destination)
     _may_hear(channel, method.source, method.routing_key)
     vhost.bind(method.source, Binding(method.routing_key, destination, arguments=method.arguments), channel.ticket)
     _reply(channel, method, spec.Exchange.BindOk())
@@ -104,6 +104,7 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
 def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
     name, key = _binding(channel, method)
     queue = channel.vhost.queue(name, channel.connection)
+    _may_hear(channel, method.exchange, key)
     channel.vhost.bind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
     _reply(channel, method, spec.Queue.BindOk())
 

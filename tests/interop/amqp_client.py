@@ -6,12 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytest
-
-#: Seconds that anything may take.
-PATIENCE: Final = 20.0
 
 #: What became of a publication: confirmed, refused, or confirmed after it came back (mandatory and unroutable).
 Fate = Literal["ack", "nack", "returned"]
@@ -26,10 +23,6 @@ class Refused(Exception):
         super().__init__(f"{code} {text}")
         self.code = code
         self.text = text
-
-
-class LoginRefused(Exception):
-    """The library says, in its own words, that the name or the password is wrong."""
 
 
 class Declared(NamedTuple):

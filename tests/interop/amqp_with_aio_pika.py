@@ -12,17 +12,8 @@ import aiormq
 from aio_pika.abc import AbstractIncomingMessage
 from pamqp import commands as spec
 
-from tests.interop.amqp_client import (
-    PATIENCE,
-    AmqpClient,
-    Declared,
-    Delivery,
-    Fate,
-    LoginRefused,
-    Properties,
-    Refused,
-    known,
-)
+from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
+from tests.interop.client import PATIENCE, LoginRefused
 
 T = TypeVar("T")
 

@@ -8,7 +8,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, LoginRefused, Properties, Refused, known
+from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
+from tests.interop.client import LoginRefused
 from tests.interop.node import Node, NodeError
 
 

@@ -11,17 +11,8 @@ from typing import Any
 import amqp
 import kombu
 
-from tests.interop.amqp_client import (
-    PATIENCE,
-    AmqpClient,
-    Declared,
-    Delivery,
-    Fate,
-    LoginRefused,
-    Properties,
-    Refused,
-    known,
-)
+from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
+from tests.interop.client import PATIENCE, LoginRefused
 
 
 class KombuClient(AmqpClient):

@@ -11,17 +11,8 @@ from typing import Any
 import pika
 from pika import exceptions
 
-from tests.interop.amqp_client import (
-    PATIENCE,
-    AmqpClient,
-    Declared,
-    Delivery,
-    Fate,
-    LoginRefused,
-    Properties,
-    Refused,
-    known,
-)
+from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
+from tests.interop.client import PATIENCE, LoginRefused
 
 _PROPERTIES = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, NamedTuple
-
-#: Seconds that anything may take.
-PATIENCE: Final = 20.0
-
-
-class LoginRefused(Exception):
-    """The library says, in its own words, that the name or the password is wrong."""
+from typing import NamedTuple
 
 
 class Will(NamedTuple):

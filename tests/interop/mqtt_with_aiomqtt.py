@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import aiomqtt
 
 from tests.broker import Address
-from tests.interop.mqtt_client import PATIENCE, Login, LoginRefused, MqttClient, Received
+from tests.interop.client import PATIENCE, LoginRefused
+from tests.interop.mqtt_client import Login, MqttClient, Received
 
 T = TypeVar("T")
 

@@ -11,7 +11,8 @@ from amqtt.client import MQTTClient
 from amqtt.errors import ConnectError
 
 from tests.broker import Address
-from tests.interop.mqtt_client import PATIENCE, Login, LoginRefused, MqttClient, Received
+from tests.interop.client import PATIENCE, LoginRefused
+from tests.interop.mqtt_client import Login, MqttClient, Received
 
 T = TypeVar("T")
 

@@ -12,7 +12,8 @@ from typing import Final
 
 from tests.broker import Address
 from tests.foreign import require
-from tests.interop.mqtt_client import PATIENCE, Login, LoginRefused, MqttClient, Received
+from tests.interop.client import PATIENCE, LoginRefused
+from tests.interop.mqtt_client import Login, MqttClient, Received
 
 _MARK: Final = "message "
 

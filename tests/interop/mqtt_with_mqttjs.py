@@ -7,7 +7,8 @@ from base64 import b64decode, b64encode
 from typing import Any
 
 from tests.broker import Address
-from tests.interop.mqtt_client import Login, LoginRefused, MqttClient, Received
+from tests.interop.client import LoginRefused
+from tests.interop.mqtt_client import Login, MqttClient, Received
 from tests.interop.node import Node, NodeError
 
 

@@ -12,7 +12,8 @@ import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.broker import Address
-from tests.interop.mqtt_client import PATIENCE, Login, LoginRefused, MqttClient, Received
+from tests.interop.client import PATIENCE, LoginRefused
+from tests.interop.mqtt_client import Login, MqttClient, Received
 
 
 class PahoClient(MqttClient):

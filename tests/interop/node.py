@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.foreign import require
-from tests.interop.amqp_client import PATIENCE
+from tests.interop.client import PATIENCE
 
 _SCRIPT: Final = Path(__file__).parents[1] / "node" / "serve.js"
 

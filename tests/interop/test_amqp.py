@@ -8,7 +8,8 @@ import pytest
 
 from tests.broker import BrokerProcess
 from tests.interop import clients
-from tests.interop.amqp_client import AmqpClient, LoginRefused
+from tests.interop.amqp_client import AmqpClient
+from tests.interop.client import LoginRefused
 from tests.interop.conftest import AmqpPeers
 
 #: One value of each kind that every library has; integers of the widths that libraries choose by size.

@@ -81,3 +81,28 @@ def test_mandatory_counts_subscribers(amqp: AmqpClient, mqtt: MqttClient, unique
     assert amqp.publish(b"", f"{unique}.a", "amq.topic", mandatory=True) == "returned"
     mqtt.subscribe(f"{unique}/+")
     assert amqp.publish(b"", f"{unique}.a", "amq.topic", mandatory=True) == "ack"
+
+
+def test_keys_that_are_no_topics_reach_queues_alone(amqp: AmqpClient, mqtt: MqttClient, unique: str) -> None:
+    amqp.declare_queue(unique)
+    amqp.bind(unique, "amq.topic", f"{unique}.#")
+    mqtt.subscribe(f"{unique}/#")
+    keys = [f"{unique}.+", f"{unique}.#", f"{unique}.a+b", f"{unique}.\0", f"{unique}.after"]
+    for key in keys:
+        assert amqp.publish(b"", key, "amq.topic", mandatory=True) == "ack"
+    assert mqtt.receive().topic == f"{unique}/after"
+    found = [amqp.get(unique) for _ in keys]
+    assert [delivery.routing_key for delivery in found if delivery] == keys
+
+
+def test_topic_longer_than_a_routing_key_reaches_subscribers_alone(amqp: AmqpClient, mqtt: MqttClient, unique: str) -> None:
+    amqp.declare_queue(unique)
+    amqp.bind(unique, "amq.topic", f"{unique}.#")
+    mqtt.subscribe(f"{unique}/#", 1)
+    long = f"{unique}/" + "long/" * 60
+    for topic in (long, f"{unique}/short"):
+        mqtt.publish(topic, b"", 1)
+        assert mqtt.receive().topic == topic
+    got = amqp.get(unique)
+    assert got is not None
+    assert got.routing_key == f"{unique}.short"

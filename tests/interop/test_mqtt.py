@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.client import LoginRefused
 from tests.interop.conftest import MqttPeers
-from tests.interop.mqtt_client import LoginRefused, MqttClient, Received, Will
+from tests.interop.mqtt_client import MqttClient, Received, Will
 
 #: What a library says when CONNACK says 4 (section 3.2.2.3).
 BAD_CREDENTIALS = r"(?i)bad user ?name or password|return code 4"

@@ -1,17 +1,235 @@
-"""How does the broker hang up, hold back, and hold no more than it must?"""
+"""How does a link hang up, hold back, and keep no more than it must?"""
 
 from __future__ import annotations
 
-from tests.top.running import Running
+import asyncio
+import resource
+import socket
+from typing import Final
+
+import argon2
+import pamqp.commands as spec
+import pytest
+
+from broker.outlet import TURN_OCTETS
+from protocols.amqp.handshake import GREETING
+from protocols.connection import HELD_MAX
+from tests.clients import connect_packet, marshal, publication, unmarshal
+from tests.top.conftest import Start
+from tests.top.running import Amqp0, Running, Socket, start_ok
+from trellis.app import AMQP_HIGH_MARK
+from trellis.link import LINGER_MS, Link, peer_of
+from trellis.process import resident
+from trellis.settings import User
+
+MIB: Final = 1 << 20
 
 
-async def test_smoke(running: Running) -> None:
+# -- the last words
+
+
+async def talk_on(client: Socket, octets: bytes) -> bytes:
+    """Say this and eight megabytes more; only then listen."""
+    await client.send(octets + bytes(8 * MIB))
+    client.shut_down()
+    return await client.read_to_end()
+
+
+async def test_an_amqp_client_that_talks_on_after_a_bad_frame_reads_connection_close(running: Running) -> None:
     client = await running.amqp()
-    await client.queue("q")
-    await client.leave()
-    m = await running.mqtt("a")
-    await m.ping()
-    await m.leave()
+    (close,) = unmarshal(await talk_on(client.socket, b"\x08\x00\x00\x00\x00\x00\x00\x00"))
+    assert close.reply_code == 501
+
+
+async def test_an_mqtt_client_that_talks_on_after_it_was_refused_reads_why(running: Running) -> None:
+    refused = connect_packet("", clean=False)
+    assert await talk_on(await running.socket("mqtt"), refused) == b"\x20\x02\x00\x02"
+
+
+async def test_a_client_whose_greeting_is_wrong_and_long_reads_the_right_one(running: Running) -> None:
+    assert await talk_on(await running.socket("amqp"), b"HELO") == GREETING
+
+
+async def test_the_broker_hangs_up_after_disconnect_though_there_is_nothing_to_say(running: Running) -> None:
+    client = await running.mqtt("leaver")
+    await client.socket.send(b"\xe0\x00")
+    assert await client.socket.read() == b""
+    client.socket.close()
+    await running.until(lambda: not running.node.turn.links)
+
+
+async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> None:
+    client = await running.socket("mqtt")
+    await client.send(b"\x00\x00")
+    assert await client.read() == b""
+    (link,) = running.node.turn.links
+    link.advance(running.node.turn.now() + LINGER_MS - 1)
+    await asyncio.sleep(0)
+    assert running.node.turn.links
+    link.advance(running.node.turn.now() + LINGER_MS)
+    await running.until(lambda: not running.node.turn.links)
+    client.close()
+
+
+# -- input held back
+
+
+async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None:
+    client = await running.amqp()
+    await client.queue("short")
+    told = int(running.node.broker.agenda.now)
+    await asyncio.sleep(0.1)  # Nothing happens, so nobody tells the time.
+    await client.socket.send(publication("", "short", b"x", expiration="60"))
+    await client.queue("short")
+    assert running.node.broker.agenda.now >= told + 100
+    assert running.node.broker.vhosts["/"].queues["short"].depth == 1
+
+
+async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(running: Running) -> None:
+    client, turn = await running.amqp(), running.node.turn
+    for number in range(300):
+        await client.queue(f"q{number}", "amq.fanout", auto_delete=True)
+    await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+    (link,) = turn.links
+    await client.socket.send(publication("amq.fanout", "", b"x") * 1_000)
+    places, confirmed = set(), 0
+    while confirmed < 1_000:
+        places.add(turn._behind.count(link))
+        if running.node.amqp.tally.confirmed > confirmed:
+            confirmed = int(running.node.amqp.tally.confirmed)
+        await asyncio.sleep(0)
+    assert places == {0, 1}
+
+
+def slow_user() -> User:
+    """One whose password takes a few hundred milliseconds to verify."""
+    return User(name="slow", password_hash=argon2.PasswordHasher(12, 32_768, 1).hash("slow"))
+
+
+async def greeted(start: Start) -> tuple[Running, Socket, Link]:
+    """A client that was greeted, and may say who it is."""
+    running = await start(users=(slow_user(),), limits={"handshake": 10.0})
+    client = await running.socket("amqp")
+    await client.send(GREETING)
+    assert await client.read()
+    (link,) = running.node.turn.links
+    return running, client, link
+
+
+@pytest.mark.parametrize("size", [2 * HELD_MAX, 4 * HELD_MAX])
+async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off(start: Start, size: int) -> None:
+    running, client, link = await greeted(start)
+    link.data_received(start_ok("slow", "slow").ljust(size, b"\0"))  # However the kernel cuts what is sent.
+    assert await client.read_to_end() == b""
+    assert running.node.amqp.closed == {"too_much_before_login": 1}
+
+
+async def test_a_connection_that_waits_for_its_verdict_is_not_read(start: Start) -> None:
+    running, client, _ = await greeted(start)
+    (connection,) = running.node.amqp.connections
+    await client.send(start_ok("slow", "slow"))
+    await running.until(lambda: connection.stalled)
+    sending = asyncio.create_task(client.send(bytes(8 * MIB)))
+    for _ in range(50):
+        assert connection.octets_in <= HELD_MAX
+        await asyncio.sleep(0.001)
+    assert connection.stalled
+    assert not sending.done()
+    sending.cancel()
+    await asyncio.wait([sending])
+    client.close()
+
+
+async def test_what_came_with_the_credentials_is_heard_after_the_verdict(start: Start) -> None:
+    _, client, _ = await greeted(start)
+    await client.send(
+        start_ok("slow", "slow") + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0)) + marshal(0, spec.Connection.Open())
+    )
+    octets = b""
+    while not octets.endswith(marshal(0, spec.Connection.OpenOk())):
+        octets += await client.exactly(1)
+    client.close()
+
+
+# -- output held back
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_served(running: Running) -> None:
+    backlog, body = 200_000, bytes(200)
+    publisher, queue = await running.amqp(), "backlog"
+    await publisher.queue(queue)
+    chunk = publication("", queue, body) * 1_000
+    for _ in range(backlog // 1_000):
+        await publisher.socket.send(chunk)
+    await publisher.queue(queue)
+    assert running.node.broker.vhosts["/"].queues[queue].depth == backlog
+
+    reader = await running.amqp()
+    before = resident()
+    await reader.socket.send(marshal(1, spec.Basic.Consume(queue=queue, no_ack=True, consumer_tag="r")))
+    (link,) = [link for link in running.node.turn.links if link._connection is not None and link._connection.peer.port == port(reader)]
+    transport = link._transport
+    assert transport is not None
+    await running.until(lambda: transport.get_write_buffer_size() >= AMQP_HIGH_MARK)
+    for number in range(20):
+        await publisher.queue(f"other-{number}")
+        assert transport.get_write_buffer_size() < AMQP_HIGH_MARK + 2 * TURN_OCTETS
+    assert resident() - before < 16 * MIB  # The backlog is 50 MiB on the wire.
+
+    delivery = len(marshal(1, spec.Basic.Deliver("r", 1, False, "", queue))) + len(chunk) // 1_000
+    delivery -= len(marshal(1, spec.Basic.Publish(0, "", queue)))
+    assert isinstance(await reader.frame(), spec.Basic.ConsumeOk)
+    left = backlog * delivery
+    while left:
+        left -= len(await reader.socket.read(min(left, MIB)))
+    assert running.node.broker.vhosts["/"].queues[queue].depth == 0
+
+
+def port(client: Amqp0) -> int:
+    number: int = client.socket._sock.getsockname()[1]
+    return number
+
+
+# -- accepting
+
+
+async def test_out_of_descriptors_accepting_pauses_and_goes_on(running: Running) -> None:
+    clients = [socket.socket() for _ in range(8)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(client.fileno() for client in clients) + 3, hard))
+    try:
+        for client in clients:
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", running.port("mqtt")))
+        await running.until(lambda: running.node.admission.refused["descriptors"] > 0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await running.until(lambda: running.node.mqtt.opened == len(clients))
+    for client in clients:
+        client.close()
     page = await running.scrape()
-    assert page.value("rabbitmq_connections_opened_total") == 2
-    assert page.value("rabbitmq_connections_closed_total") == 2
+    assert page.value("trellis_connections_refused_total", reason="descriptors") >= 1
+
+
+# -- who is there
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "local"),
+    [
+        (("127.0.0.1", 5), "127.0.0.1", True),
+        (("127.8.8.8", 5), "127.8.8.8", True),
+        (("::1", 5, 0, 0), "::1", True),
+        (("::ffff:127.0.0.1", 5, 0, 0), "127.0.0.1", True),
+        (("::ffff:10.0.0.1", 5, 0, 0), "10.0.0.1", False),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::1", False),
+        (("10.0.0.1", 5), "10.0.0.1", False),
+        (None, "unknown", False),
+        ("", "unknown", False),
+        (("nonsense", 5), "nonsense", False),
+    ],
+)
+def test_a_peer_is_local_when_its_address_is_a_loopback_one(name: object, address: str, local: bool) -> None:
+    peer = peer_of(name)
+    assert (peer.address, peer.local) == (address, local)

@@ -1,0 +1,77 @@
+"""Many logins at once, from a process of their own: `python -m tests.top.logins AMQP-PORT MQTT-PORT COUNT USER`.
+
+One third knows the password of USER (it is the name), one third says a wrong one, each its own, and one third nobody
+knows. Every second one comes by MQTT. Prints a JSON object, who was answered what and how often, and hangs up when its
+input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import sys
+from collections import Counter
+
+from protocols.amqp.handshake import GREETING
+from tests.clients import connect_packet
+from tests.top.running import start_ok
+
+#: The method that an answer in AMQP is about, by its class and number.
+_METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
+
+
+class Client:
+    """One login: what it says first, and what it says when it is asked who it is."""
+
+    def __init__(self, port: int, kind: str, protocol: str, user: str, password: str) -> None:
+        self.label = f"{protocol} {kind}"
+        self.protocol = protocol
+        if protocol == "amqp":
+            self.first, self.second = GREETING, start_ok(user, password)
+        else:
+            self.first, self.second = connect_packet(user + password, user=f"{user}/{password}"), b""
+        self.socket = socket.socket()
+        self.socket.setblocking(False)
+        self.socket.connect_ex(("127.0.0.1", port))
+
+    def answer(self) -> str:
+        """Read what the broker says, and go on. Returns the verdict, "" when there is none yet."""
+        octets = self.socket.recv(65_536)
+        if not octets:
+            return "lost"
+        if self.protocol == "mqtt":
+            return f"code {octets[3]}"
+        method = _METHODS[octets[8], octets[10]]
+        if method != "start":
+            return method
+        self.socket.sendall(self.second)
+        return ""
+
+
+def main(amqp: int, mqtt: int, count: int, user: str) -> None:
+    verdicts: Counter[str] = Counter()
+    selector = selectors.DefaultSelector()
+    clients = []
+    for number in range(count):
+        kind = ("right", "wrong", "unknown")[number % 3]
+        name = f"nobody-{number}" if kind == "unknown" else user
+        password = user if kind == "right" else f"wrong-{number}"
+        clients.append(Client(mqtt if number % 2 else amqp, kind, "mqtt" if number % 2 else "amqp", name, password))
+    for client in clients:
+        selector.register(client.socket, selectors.EVENT_WRITE, client)
+    while verdicts.total() < count:
+        for key, events in selector.select():
+            client = key.data
+            if events & selectors.EVENT_WRITE:
+                client.socket.sendall(client.first)
+                selector.modify(client.socket, selectors.EVENT_READ, client)
+            elif verdict := client.answer():
+                verdicts[f"{client.label}: {verdict}"] += 1
+                selector.unregister(client.socket)
+    print(json.dumps(verdicts), flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

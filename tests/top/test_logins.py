@@ -1,0 +1,91 @@
+"""Do a thousand logins at once hold the loop?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from typing import Final
+
+import argon2
+import pytest
+
+from tests.top.conftest import Start
+from trellis.settings import User
+
+LOGINS: Final = 1_000
+#: Seconds that the loop may be held, and seconds between two looks at the clock.
+LIMIT: Final = 0.005
+LOOK: Final = 0.001
+
+
+class Held:
+    """How long the loop had no time for others: by how much a timer came late, as far as this thread worked meanwhile.
+
+    (The rest is what other processes of a busy machine took.)
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._note()
+
+    def _note(self) -> None:
+        self._worked, self._at = time.thread_time(), time.perf_counter()
+        self._timer = self._loop.call_later(LOOK, self._look)
+
+    def _look(self) -> None:
+        late = time.perf_counter() - self._at - LOOK
+        self.longest = max(self.longest, min(late, time.thread_time() - self._worked))
+        self._note()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str, int], float]:
+    """The verdicts, and how long the loop was held."""
+    running = await start(users=(User(name="known", password_hash=hasher.hash("known")),), limits={"handshake": 100.0})
+    command = ["-m", "tests.top.logins", str(running.port("amqp")), str(running.port("mqtt")), str(LOGINS), "known"]
+    pipe = asyncio.subprocess.PIPE
+    clients = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=pipe, stdout=pipe)
+    assert clients.stdout is not None
+    held = Held()
+    said = await clients.stdout.readline()
+    held.stop()
+    await clients.communicate()
+    print(f"held for {held.longest * 1000:.2f} ms, longest turn {running.node.turn.longest * 1000:.2f} ms")
+    verdicts: dict[str, int] = json.loads(said)
+    return verdicts, held.longest
+
+
+def right_verdicts() -> dict[str, int]:
+    numbers = [(("right", "wrong", "unknown")[number % 3], number % 2) for number in range(LOGINS)]
+    right = {
+        "amqp right: tune": numbers.count(("right", 0)),
+        "amqp wrong: close": numbers.count(("wrong", 0)),
+        "amqp unknown: close": numbers.count(("unknown", 0)),
+        "mqtt right: code 0": numbers.count(("right", 1)),
+        "mqtt wrong: code 4": numbers.count(("wrong", 1)),
+        "mqtt unknown: code 4": numbers.count(("unknown", 1)),
+    }
+    assert sum(right.values()) == LOGINS
+    return right
+
+
+@pytest.mark.alone
+async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> None:
+    """With a hash that is verified in no time the verdicts come faster than in earnest; names that nobody has cost
+    the usual 24 ms in a thread."""
+    verdicts, held = await log_in(start, argon2.PasswordHasher(1, 8, 1))
+    assert verdicts == right_verdicts()
+    assert held < LIMIT
+
+
+@pytest.mark.alone
+@pytest.mark.long
+async def test_a_thousand_logins_with_hashes_that_take_their_time_do_not_hold_the_loop(start: Start) -> None:
+    verdicts, held = await log_in(start, argon2.PasswordHasher(2, 19_456, 1))
+    assert verdicts == right_verdicts()
+    assert held < LIMIT

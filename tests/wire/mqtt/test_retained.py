@@ -1,0 +1,345 @@
+"""Retained messages: kept, replaced, cleared, bounded, and served in slices to those who subscribe later."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.bounds import Bounds
+from broker.retained import SLICE
+from protocols.mqtt.session import CROWDED
+from protocols.mqtt.sessions import MqttOptions
+from tests.clients import World, mqtt_publish
+from tests.wire.mqtt.octets import (
+    PINGREQ,
+    PINGRESP,
+    RESUMED,
+    RETAIN,
+    Client,
+    Publication,
+    Will,
+    connect,
+    here,
+    puback,
+    publications,
+    pubrec,
+    suback,
+    subscribe,
+    unsubscribe,
+)
+
+MANY = 3 * SLICE + 7
+
+
+def bounded(messages: int = 100_000, octets: int = 1 << 28) -> World:
+    bounds = Bounds()
+    bounds.retained, bounds.retained_octets = messages, octets
+    return World(bounds)
+
+
+def retain(world: World, topic: str, body: bytes, qos: int = 0) -> None:
+    writer = here(world, "retainer")
+    writer.send(mqtt_publish(topic, body, qos, 1 if qos else 0, RETAIN), b"\xe0\x00")
+
+
+def retain_many(world: World, body: bytes = b"x", qos: int = 0) -> None:
+    writer = here(world, "retainer")
+    writer.send(*[mqtt_publish(f"t/{number}", body, qos, 1 if qos else 0, RETAIN) for number in range(MANY)])
+    writer.send(b"\xe0\x00")
+    assert len(world.vhost.retained) == MANY
+
+
+def heard(world: World, *filters: str, qos: int = 0) -> dict[str, bytes]:
+    """What somebody who subscribes now gets of the past."""
+    late = here(world, "late")
+    late.send(subscribe(1, *[(name, 0) for name in filters]), unsubscribe(2, *filters))
+    octets = here(world, "late").send(subscribe(1, *[(name, qos) for name in filters]))
+    assert all(one.retain for one in publications(octets))
+    return {one.topic: one.body for one in publications(octets)}
+
+
+@pytest.mark.parametrize("published", [0, 1, 2])
+@pytest.mark.parametrize("granted", [0, 1, 2])
+def test_a_later_subscriber_gets_it_with_the_lower_qos_and_the_retain_flag(published: int, granted: int) -> None:
+    # [MQTT-3.3.1-5], [MQTT-3.3.1-6], [MQTT-3.3.1-8]
+    world = World()
+    retain(world, "a/b", b"kept", published)
+    for number in (1, 2):
+        client = here(world, f"late{number}")
+        qos = min(published, granted)
+        expected = mqtt_publish("a/b", b"kept", qos, 1 if qos else 0, RETAIN)
+        assert client.send(subscribe(1, ("a/+", granted))) == suback(1, granted) + expected
+
+
+def test_live_messages_have_no_retain_flag() -> None:  # [MQTT-3.3.1-9]
+    world = World()
+    clients = [here(world, f"{qos}") for qos in range(3)]
+    for qos, client in enumerate(clients):
+        client.send(subscribe(1, ("a", qos)))
+    writer = here(world, "w")
+    for published in range(3):
+        writer.send(mqtt_publish("a", b"x", published, 1 if published else 0, RETAIN))
+        for granted, client in enumerate(clients):
+            [one] = publications(client.read())
+            assert (one.retain, one.qos) == (False, min(published, granted))
+
+
+def test_the_last_one_counts_and_an_empty_one_clears() -> None:  # [MQTT-3.3.1-5], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+    world = World()
+    live = here(world, "live")
+    live.send(subscribe(1, ("a", 0)))
+    for qos, body in enumerate([b"1", b"2", b"3"]):
+        retain(world, "a", body, qos)
+        assert heard(world, "a") == {"a": body}
+    retain(world, "a", b"", 1)
+    assert heard(world, "#") == {}
+    assert len(world.vhost.retained) == world.vhost.retained.octets == 0
+    retain(world, "a", b"", 2)
+    retain(world, "a", b"4")
+    assert heard(world, "#") == {"a": b"4"}
+    assert [one.body for one in publications(live.read())] == [b"1", b"2", b"3", b"", b"", b"4"]
+
+
+def test_what_is_not_retained_changes_nothing() -> None:  # [MQTT-3.3.1-12]
+    world = World()
+    retain(world, "a", b"kept")
+    here(world, "w").send(mqtt_publish("a", b"live"), mqtt_publish("a", b""), mqtt_publish("b", b"live", 1, 1))
+    assert heard(world, "#") == {"a": b"kept"}
+
+
+@pytest.mark.parametrize(("topic_filter", "topics"), [
+    ("#", ["a", "a/b", "a/b/c", "/", "b.c"]), ("+", ["a", "b.c"]), ("a/#", ["a", "a/b", "a/b/c"]), ("+/+", ["a/b", "/"]),
+    ("a/+/c", ["a/b/c"]), ("$x/#", ["$x", "$x/y"]), ("$x", ["$x"]), ("/#", ["/"]), ("+/b/#", ["a/b", "a/b/c"]), ("nothing/#", []),
+    ("b.c", ["b.c"]), ("b/c", [])])
+def test_any_filter_finds_them(topic_filter: str, topics: list[str]) -> None:  # [MQTT-4.7.2-1]
+    world = World()
+    for topic in ("a", "a/b", "a/b/c", "/", "b.c", "$x", "$x/y"):
+        retain(world, topic, topic.encode())
+    assert heard(world, topic_filter) == {topic: topic.encode() for topic in topics}
+
+
+def test_several_filters_each_send_what_they_match() -> None:  # [MQTT-3.8.4-4]
+    world = World()
+    retain(world, "a", b"x", 1)
+    octets = here(world, "late").send(subscribe(1, ("a", 0), ("#", 1), ("nothing", 0)))
+    assert octets == suback(1, 0, 1, 0) + mqtt_publish("a", b"x", flags=RETAIN) + mqtt_publish("a", b"x", 1, 1, RETAIN)
+
+
+def test_they_are_not_sent_for_filters_that_are_refused() -> None:
+    world = World()
+    retain(world, "a", b"x")
+    assert here(world, "late").send(subscribe(1, ("$share/g/a", 0))) == suback(1, 0x80)
+
+
+def test_publishers_and_their_sessions_may_go() -> None:  # [MQTT-3.1.2.7]
+    world = World()
+    Client(world, connect("w", will=Will("gone", b"1", 1, True))).vanish()
+    here(world, "w").send(mqtt_publish("a", b"2", flags=RETAIN), b"\xe0\x00")
+    assert heard(world, "#") == {"gone": b"1", "a": b"2"}
+
+
+def test_the_retain_flag_survives_a_reconnect() -> None:
+    world = World()
+    retain(world, "a", b"x", 2)
+    keeper = Client(world, connect("k", clean=False))
+    keeper.send(subscribe(1, ("a", 2)))
+    keeper.vanish()
+    assert Client(world, connect("k", clean=False)).greeting == RESUMED + mqtt_publish("a", b"x", 2, 1, RETAIN | 8)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_one_too_many_is_published_but_not_kept(qos: int) -> None:
+    world = bounded(messages=2)
+    live = here(world, "live")
+    live.send(subscribe(1, ("#", 0)))
+    for topic in ("a", "b", "c"):
+        retain(world, topic, b"1", qos)
+    assert len(publications(live.read())) == 3
+    assert heard(world, "#") == {"a": b"1", "b": b"1"}
+    retain(world, "a", b"2", qos)
+    retain(world, "b", b"")
+    retain(world, "c", b"3", qos)
+    assert heard(world, "#") == {"a": b"2", "c": b"3"}
+    assert world.vhost.retained.refused == 1
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_one_that_does_not_fit_takes_its_predecessor_with_it(qos: int) -> None:  # [MQTT-3.3.1-7]
+    world = bounded(octets=100)
+    retain(world, "a", b"x" * 50, qos)
+    retain(world, "b", b"x" * 40, qos)
+    assert world.vhost.retained.octets == 92
+    retain(world, "b", b"x" * 60, qos)
+    assert heard(world, "#") == {"a": b"x" * 50}
+    retain(world, "b", b"x" * 48, qos)
+    assert heard(world, "#") == {"a": b"x" * 50, "b": b"x" * 48}
+    retain(world, "c", b"", qos)
+    assert (world.vhost.retained.octets, world.vhost.retained.refused) == (100, 1)
+    assert sorted(key for _, key in world.store.state.retained) == ["a", "b"]
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_thousands_come_in_slices_while_others_are_served(qos: int) -> None:
+    world = World()
+    retain_many(world, qos=qos)
+    late, other = here(world, "late"), here(world, "other")
+    late.connection.receive_data(subscribe(1, ("#", qos)))
+    some = publications(late.connection.data_to_send())
+    got: list[Publication] = []
+    turns = 0
+    while some:
+        assert len(some) <= SLICE
+        got += some
+        late.connection.receive_data(b"".join(puback(one.packet_id) for one in some if qos))
+        assert other.connection.data_to_send() == PINGRESP * (turns > 0)
+        other.connection.receive_data(PINGREQ)
+        world.broker.agenda.turn()
+        some = publications(late.connection.data_to_send())
+        turns += 1
+    assert turns == 4
+    assert {one.qos for one in got} == {qos}
+    assert sorted(int(one.topic[2:]) for one in got) == list(range(MANY))
+    assert all(one.retain for one in got)
+
+
+def test_what_changes_between_two_slices_is_told_as_it_happens() -> None:
+    world = World()
+    retain_many(world, b"old")
+    late, writer = here(world, "late"), here(world, "w")
+    late.connection.receive_data(subscribe(1, ("t/#", 0)))
+    first = [one for one in publications(late.connection.data_to_send()) if one.retain]
+    seen = {one.topic for one in first}
+    waiting = [f"t/{number}" for number in range(MANY) if f"t/{number}" not in seen]
+    replaced, removed = waiting[:200], waiting[200:400]
+    told = sorted(seen)[:10]
+    writer.connection.receive_data(b"".join(mqtt_publish(topic, b"new", flags=RETAIN) for topic in replaced + told)
+                                   + b"".join(mqtt_publish(topic, b"", flags=RETAIN) for topic in removed)
+                                   + mqtt_publish("t/fresh", b"new", flags=RETAIN))
+    rest = publications(late.all())
+    assert [one.topic for one in rest if not one.retain] == [*replaced, *told, *removed, "t/fresh"]
+    again = [one for one in rest if one.retain]
+    assert sorted(one.topic for one in again) == sorted(waiting[400:])
+    assert {one.body for one in first + again} == {b"old"}
+
+
+def test_who_unsubscribes_or_leaves_between_two_slices_gets_no_more() -> None:
+    world = World()
+    retain_many(world)
+    late = here(world, "late")
+    late.connection.receive_data(subscribe(1, ("#", 0)) + unsubscribe(2, "#"))
+    assert len(publications(late.all())) == SLICE
+    late.connection.receive_data(subscribe(1, ("#", 0)))
+    late.connection.receive_data(b"\xe0\x00")
+    assert len(publications(late.all())) == SLICE
+    world.settle()
+    assert world.copies() == {"auto_acknowledged": 2 * SLICE}
+    assert world.fates() == {"unroutable": MANY}
+
+
+def test_who_subscribes_again_between_two_slices_gets_all_of_it_again() -> None:
+    world = World()
+    retain_many(world)
+    late = here(world, "late")
+    late.connection.receive_data(subscribe(1, ("#", 0)) + subscribe(2, ("#", 0)))
+    assert len(publications(late.all())) == SLICE + MANY
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_reader_that_cannot_follow_is_waited_for(qos: int) -> None:
+    """Retained messages are not dropped like live ones: they are still there when the reader is ready."""
+    options = MqttOptions()
+    options.receive_maximum = 65_535
+    world = World(mqtt=options)
+    retain_many(world, bytes(100), qos)
+    late = here(world, "late")
+    late.connection.pause_writing()
+    assert publications(late.send(subscribe(1, ("#", qos)))) == []
+    for _ in range(5):
+        assert late.read() == b""
+    late.connection.resume_writing()
+    some = publications(late.read())
+    assert 0 < len(some) < MANY
+    late.connection.pause_writing()
+    world.settle()
+    late.connection.resume_writing()
+    assert len(some + publications(late.all())) == MANY
+    assert "dropped" not in world.copies()
+
+
+def test_what_one_turn_may_write_is_bounded() -> None:
+    world = World()
+    retain_many(world, bytes(10_000))
+    late = here(world, "late")
+    late.connection.receive_data(subscribe(1, ("t/#", 0), ("t/+", 0), ("#", 0)))
+    chunk = late.connection.data_to_send()
+    got = len(publications(chunk)) if chunk else 0
+    while not world.broker.agenda.idle:
+        assert len(chunk) < 300_000
+        world.turn()
+        chunk = late.connection.data_to_send()
+        got += len(publications(chunk))
+    assert got == 3 * MANY
+
+
+def test_they_wait_outside_a_full_inbox_and_push_nothing_out_of_it() -> None:
+    options = MqttOptions()
+    options.receive_maximum = 10
+    options.session_backlog = CROWDED + 10
+    world = World(mqtt=options)
+    retain_many(world, qos=1)
+    writer = here(world, "w")
+    late = here(world, "late")
+    late.connection.receive_data(subscribe(1, ("t/#", 1)))
+    got: list[Publication] = []
+    writer.send(mqtt_publish("t/live", b"live", 1, 1))
+    while some := publications(late.read()):
+        got += some
+        late.connection.receive_data(b"".join(puback(one.packet_id) for one in some))
+    assert len(got) == MANY + 1
+    assert sum(one.body == b"live" for one in got) == 1
+    assert "over_limit" not in world.copies()
+
+
+def test_a_session_left_behind_gets_the_rest_when_it_is_back() -> None:
+    options = MqttOptions()
+    options.receive_maximum = 10
+    world = World(mqtt=options)
+    retain_many(world, qos=1)
+    late = Client(world, connect("late", clean=False))
+    late.connection.receive_data(subscribe(1, ("t/#", 1)))
+    late.vanish()
+    world.settle()
+    assert world.inbox("late").depth + world.inbox("late").unacked == MANY
+    late = Client(world, connect("late", clean=False))
+    got = publications(late.greeting)
+    topics = {one.topic for one in got}
+    while got:
+        late.connection.receive_data(b"".join(puback(one.packet_id) for one in got))
+        got = publications(late.read())
+        topics |= {one.topic for one in got}
+    assert len(topics) == MANY
+
+
+def test_they_come_after_the_suback_or_while_it_waits_for_the_disk() -> None:
+    world = World()
+    retain(world, "a", b"x")
+    late = Client(world, connect("late", clean=False))
+    world.slow_disk = True
+    assert late.send(subscribe(1, ("a", 0)), PINGREQ) == mqtt_publish("a", b"x", flags=RETAIN)
+    world.durable()
+    assert late.read() == suback(1, 0) + PINGRESP
+    assert late.send(subscribe(2, ("a", 0)), PINGREQ) == suback(2, 0) + mqtt_publish("a", b"x", flags=RETAIN) + PINGRESP
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_answers_to_retained_publications_wait_for_the_disk(qos: int) -> None:
+    world = World()
+    writer = here(world, "w")
+    world.slow_disk = True
+    answer = {0: b"", 1: puback(9), 2: pubrec(9)}[qos]
+    for body in (b"x", b"y", b""):
+        assert writer.send(mqtt_publish("a", body, qos, 9 if qos else 0, RETAIN)) == b""
+        assert writer.send(PINGREQ) == PINGRESP
+        world.durable()
+        assert writer.read() == answer
+        writer.send(b"\x62\x02\x00\x09")
+    assert writer.send(mqtt_publish("a", b"", qos, 9 if qos else 0, RETAIN)) == answer  # There is nothing to forget.
