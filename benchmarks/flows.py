@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,10 @@ from protocols.mqtt.front import MqttFront
 BODY = bytes(range(100))
 #: Publications in one received chunk.
 BATCH = 100
+#: The answers of a client to a chunk of them, made at once: what the clients do must not hide what the broker does.
+PUBACKS = struct.Struct(">" + "2sH" * BATCH)
+ACKS = struct.Struct(">" + "11sQ2s" * BATCH)
+ACK_HEAD = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
 
 
 class Everybody(Authenticator):
@@ -82,7 +87,7 @@ def mqtt_flow(quality: int, readers: int) -> Callable[[int], float]:
         chunk, spent = b"".join(one), 0.0
         for batch in range(messages // BATCH):
             numbers = range(batch * BATCH, (batch + 1) * BATCH)
-            acks = b"".join(b"\x40\x02" + (number % 65_535 + 1).to_bytes(2, "big") for number in numbers) if quality else b""
+            acks = PUBACKS.pack(*[field for number in numbers for field in (b"\x40\x02", number % 65_535 + 1)]) if quality else b""
             began = time.perf_counter()
             writer.receive_data(chunk)
             out = bench.drain(*listeners)
@@ -120,7 +125,7 @@ def amqp_flow(readers: int, acks: bool) -> Callable[[int], float]:
         for batch in range(messages // BATCH):
             last = (batch + 1) * BATCH
             tags = range(batch * BATCH + 1, last + 1) if acks else range(0)
-            settled = b"".join(method(1, 60, 80, tag.to_bytes(8, "big") + b"\0") for tag in tags)
+            settled = ACKS.pack(*[field for tag in tags for field in (ACK_HEAD, tag, b"\0\xce")]) if acks else b""
             began = time.perf_counter()
             writer.receive_data(chunk)
             out = bench.drain(*listeners)

@@ -1,0 +1,81 @@
+"""The speed guard: instructions a publication costs inside the compiled broker, beside what they were.
+
+    python -P benchmarks/guard.py            compare with benchmarks/guard.json; exit code 1 when a flow costs over 10 % more
+    python -P benchmarks/guard.py --write    make today's counts the ones to compare with
+
+Instructions are counted by callgrind (valgrind must be installed), so the machine's mood does not matter. Each
+flow of flows.py runs twice, with few and with more messages: the difference leaves out starting and warming up.
+Run it with the Python that has the compiled broker installed. A change that makes a flow dearer for a good
+reason rewrites the file, and says why in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import broker.queue
+
+HERE = Path(__file__).resolve().parent
+BASELINE = HERE / "guard.json"
+FLOWS = ("mqtt-qos0-1-1", "mqtt-qos0-1-10", "mqtt-qos1-1-1", "amqp-auto-ack", "amqp-ack-confirm", "amqp-1-10")
+#: Messages of the two runs, and by how much a flow may cost more than it did.
+FEW, MORE = 2_000, 6_000
+TOLERANCE = 0.10
+
+
+def instructions(flow: str, messages: int) -> int:
+    """Instructions of a whole run."""
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-P", str(HERE / "flows.py"),
+               "--rounds", "1", "--messages", str(messages), flow]
+    # Hash order decides about collisions in dicts, and so about instructions.
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    if done.returncode or found is None:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return int(found[1])
+
+
+def measure() -> dict[str, int]:
+    """Instructions a publication, by flow."""
+    counts = {}
+    for flow in FLOWS:
+        counts[flow] = round((instructions(flow, MORE) - instructions(flow, FEW)) / (MORE - FEW))
+        print(f"{flow:18} {counts[flow]:7,} instructions a publication", flush=True)
+    return counts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Compare instructions per publication with the recorded ones.")
+    parser.add_argument("--write", action="store_true", help="record today's counts")
+    options = parser.parse_args()
+    if (broker.queue.__file__ or "").endswith(".py"):
+        sys.exit("guard: the broker that this Python finds is not compiled; use .run/bin/python -P, from another directory")
+    if shutil.which("valgrind") is None:
+        sys.exit("guard: valgrind is missing (on Debian and Ubuntu: apt install valgrind)")
+    counts = measure()
+    python = ".".join(platform.python_version_tuple()[:2])
+    if options.write:
+        BASELINE.write_text(json.dumps({"python": python, "compiler": platform.python_compiler(), "flows": counts}, indent=2) + "\n")
+        print(f"recorded in {BASELINE}")
+        return 0
+    known = json.loads(BASELINE.read_text())
+    if known["python"] != python:
+        print(f"recorded with Python {known['python']}, this is {python}: counts are not compared")
+        return 0
+    dearer = {flow: count / known["flows"][flow] - 1 for flow, count in counts.items() if count > known["flows"][flow] * (1 + TOLERANCE)}
+    for flow, more in dearer.items():
+        print(f"{flow}: {counts[flow]:,} instructions a publication, {known['flows'][flow]:,} recorded: {more:+.0%}")
+    return 1 if dearer else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
