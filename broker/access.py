@@ -17,16 +17,17 @@ from broker.errors import AccessRefused
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Identity:
-    """A user, and which names it may configure, write to and read from (regular expressions, matched whole).
+    """A user, and which names it may configure, write to and read from (regular expressions, matched whole; `.` is
+    any character, for names may hold any).
 
     Verdicts live in plans: an Identity is never changed, it is replaced.
     """
 
     def __init__(self, name: str, configure: str = ".*", write: str = ".*", read: str = ".*") -> None:
         self.name = name
-        self._configure = re.compile(configure)
-        self._write = re.compile(write)
-        self._read = re.compile(read)
+        self._configure = re.compile(configure, re.DOTALL)
+        self._write = re.compile(write, re.DOTALL)
+        self._read = re.compile(read, re.DOTALL)
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
         """Raises AccessRefused unless the operation (configure, write, read) on the exchange or queue is allowed."""

@@ -4,7 +4,8 @@
               ^base         ^head
 
 Numbers come in order and mostly go in order, so a step is an index (18 % cheaper per acknowledged
-message than a dict).
+message than a dict). What stays behind while 65,536 others come and go moves to a dict of stragglers, so
+that one message that is never settled does not make the list grow for ever.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from broker.queue import Delivery
 
 #: Settled entries that may stand before the first outstanding one until they are cut.
 SLACK: Final[i64] = 512
+#: Numbers between the oldest outstanding and the newest from which few outstanding ones are stragglers.
+SPAN: Final[i64] = 65_536
 
 
 class Window:
@@ -27,6 +30,8 @@ class Window:
         self.base: i64 = 1
         self.head: i64 = 0
         self._items: list[Delivery | None] = []
+        #: What was outstanding before `base`, oldest first.
+        self._stragglers: dict[int, Delivery] = {}
 
     def add(self, delivery: Delivery) -> i64:
         """Returns the delivery's number."""
@@ -36,8 +41,10 @@ class Window:
 
     def skip(self) -> i64:
         """Use up a number for something that nobody will settle."""
-        if self.count > 0:
+        if self.count > len(self._stragglers):
             self._items.append(None)
+            if len(self._items) - self.head > SPAN:
+                self._leave_behind()
             return self.base + len(self._items) - 1
         if self._items:
             self.base += len(self._items)
@@ -48,7 +55,7 @@ class Window:
 
     @property
     def first(self) -> i64:
-        """The oldest outstanding number; `next` where there is none."""
+        """The oldest outstanding number that is no straggler; `next` where there is none."""
         return self.base + self.head
 
     @property
@@ -62,6 +69,8 @@ class Window:
 
     def get(self, number: i64) -> Delivery | None:
         index: i64 = number - self.base
+        if index < 0 and self._stragglers:
+            return self._stragglers.get(number)
         return self._items[index] if self.head <= index < len(self._items) else None
 
     def take(self, number: i64) -> Delivery | None:
@@ -69,13 +78,16 @@ class Window:
         items = self._items
         index: i64 = number - self.base
         if index < self.head or index >= len(items):
-            return None
+            return self._take_straggler(number) if index < 0 and self._stragglers else None
         delivery = items[index]
         if delivery is None:
             return None
         items[index] = None
         self.count -= 1
-        if index == self.head:
+        if index != self.head:
+            if len(items) - self.head > SPAN:
+                self._leave_behind()
+        else:
             index += 1
             while index < len(items) and items[index] is None:
                 index += 1
@@ -87,6 +99,10 @@ class Window:
     def take_up_to(self, number: i64) -> list[Delivery]:
         """Remove and return everything up to and with this number, oldest first."""
         taken: list[Delivery] = []
+        for straggler in [straggler for straggler in self._stragglers if straggler <= number]:
+            delivery = self.take(straggler)
+            if delivery is not None:
+                taken.append(delivery)
         last: i64 = min(number, self.base + len(self._items) - 1)
         at: i64 = self.first
         while at <= last:
@@ -101,7 +117,27 @@ class Window:
 
     def outstanding(self) -> list[tuple[i64, Delivery]]:
         """Every number with what stands under it, oldest first."""
-        return [(self.base + at, item) for at, item in enumerate(self._items) if item is not None]
+        found: list[tuple[i64, Delivery]] = [(i64(number), item) for number, item in self._stragglers.items()]
+        return found + [(self.base + at, item) for at, item in enumerate(self._items) if item is not None]
+
+    def _take_straggler(self, number: i64) -> Delivery | None:
+        delivery = self._stragglers.pop(number, None)
+        if delivery is not None:
+            self.count -= 1
+        return delivery
+
+    def _leave_behind(self) -> None:
+        """If only few of so many numbers are outstanding, they are stragglers, and the list begins anew."""
+        if (self.count - len(self._stragglers)) * 8 > self.span():
+            return
+        items = self._items
+        for at in range(self.head, len(items)):
+            item = items[at]
+            if item is not None:
+                self._stragglers[self.base + at] = item
+        self.base += len(items)
+        self.head = 0
+        self._items = []
 
     def _trim(self) -> None:
         head: i64 = self.head

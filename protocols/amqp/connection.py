@@ -379,7 +379,7 @@ class AmqpConnection(Client):
             else:
                 self._open(method)
 
-    def _log_in(self, method: spec.Connection.StartOk) -> None:
+    def _log_in(self, method: Any) -> None:
         properties: Any = method.client_properties or {}
         capabilities = properties.get("capabilities")
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
@@ -431,7 +431,7 @@ class AmqpConnection(Client):
         self.deadline = self.agenda.now + self.heartbeat * 500 if self.heartbeat else 0
         self.send(0, spec.Connection.OpenOk())
 
-    def _update_secret(self, method: spec.Connection.UpdateSecret) -> None:
+    def _update_secret(self, method: Any) -> None:
         """The client renews its credentials; the new ones must be good."""
         password: Any = method.new_secret  # Octets, whatever pamqp declares.
         self._ask(Credentials(self.user, password, "/", self.peer.address, self.peer.local), self._judge_secret)

@@ -138,7 +138,7 @@ def moment(octets: bytes) -> datetime | int:
 # -- writing
 
 def write_table(table: Mapping[str, object]) -> bytes:
-    """A table with its length. Raises ValueError for what no table can hold."""
+    """A table with its length. Raises ValueError, or OverflowError, for what no table can hold."""
     return _sized(b"".join(write_entry(name, value) for name, value in table.items()))
 
 
@@ -174,10 +174,9 @@ def _write(value: object) -> bytes:
     if isinstance(value, bool):
         return b"t" + bytes([value])
     if isinstance(value, int):
-        try:
-            return b"l" + value.to_bytes(8, "big", signed=True)
-        except OverflowError as error:
-            raise ValueError(f"{value} does not fit into 64 bits") from error
+        if value >= 1 << 63:
+            return b"T" + value.to_bytes(8, "big")  # Only a timestamp is read as a number so large.
+        return b"l" + value.to_bytes(8, "big", signed=True)
     if isinstance(value, str):
         return b"S" + _sized(value.encode("utf-8", "surrogateescape"))
     if isinstance(value, bytes):
@@ -185,7 +184,11 @@ def _write(value: object) -> bytes:
     if isinstance(value, float):
         return b"d" + struct.pack(">d", value)
     if isinstance(value, Decimal):
-        return b"D" + _DECIMAL.pack(-int(value.as_tuple().exponent), int(value.scaleb(-int(value.as_tuple().exponent))))
+        scale = -int(value.as_tuple().exponent)
+        digits = int(value.scaleb(scale))
+        if not (0 <= scale <= 255 and -1 << 31 <= digits < 1 << 31):
+            raise ValueError(f"a table holds no {value}")
+        return b"D" + _DECIMAL.pack(scale, digits)
     if isinstance(value, datetime):
         return b"T" + _TIMESTAMP.pack(int(value.timestamp()))
     if isinstance(value, dict):

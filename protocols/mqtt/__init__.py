@@ -1,1 +1,1 @@
-"""MQTT 3.1.1. Reading order: packets, topics, session, sessions, answers, service, connection, front."""
+"""MQTT 3.1.1. Reading order: packets, topics, session, sessions, answers, service, subscribing, connection, front."""

@@ -45,6 +45,7 @@ from protocols.mqtt.packets import (
 )
 from protocols.mqtt.service import MqttService
 from protocols.mqtt.session import Session
+from protocols.mqtt.subscribing import Subscribing, Unsubscribing
 from protocols.mqtt.topics import EXCHANGE, checked
 
 _PUBLISH_0: Final[i64] = PUBLISH << 4
@@ -389,15 +390,9 @@ class MqttConnection(Connection):
             wanted.append((topic_filter, quality, served))
         if not wanted:
             raise MalformedPacket("no topic filter")  # [MQTT-3.8.3-3]
-        ticket = self.ticket()
-        for topic_filter, quality, served in wanted:
-            if served:
-                session.subscribe(topic_filter, quality, ticket)
         codes = bytes([quality if served else FAILURE for _, quality, served in wanted])
-        self.answer_when_settled(ticket, suback(packet_id, codes))
-        for topic_filter, _, served in wanted:
-            if served:
-                session.send_retained(topic_filter, not self.stalled)
+        granted = [(topic_filter, quality) for topic_filter, quality, served in wanted if served]
+        Subscribing(self, session, granted, suback(packet_id, codes)).run()
         return len(wanted)
 
     def _may_subscribe(self, gate: Gate, topic_filter: str) -> bool:
@@ -410,17 +405,15 @@ class MqttConnection(Connection):
     def _on_unsubscribe(self, session: Session, reader: Reader) -> int:
         """Returns how many topic filters there were."""
         packet_id = reader.packet_id()
-        filters: list[str] = []
+        wanted: list[tuple[str, int]] = []
         while reader.more:
-            filters.append(reader.text())
-            self.mqtt.topics.check_filter(filters[-1])
-        if not filters:
+            topic_filter = reader.text()
+            self.mqtt.topics.check_filter(topic_filter)
+            wanted.append((topic_filter, AT_MOST_ONCE))
+        if not wanted:
             raise MalformedPacket("no topic filter")  # [MQTT-3.10.3-2]
-        ticket = self.ticket()
-        for topic_filter in filters:
-            session.unsubscribe(topic_filter, ticket)
-        self.answer_when_settled(ticket, bytes([UNSUBACK << 4, 2]) + packet_id.to_bytes(2, "big"))
-        return len(filters)
+        Unsubscribing(self, session, wanted, bytes([UNSUBACK << 4, 2]) + packet_id.to_bytes(2, "big")).run()
+        return len(wanted)
 
     # -- time, and the end
 

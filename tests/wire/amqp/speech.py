@@ -110,11 +110,13 @@ class Delivered(NamedTuple):
 def deliveries(frames: list[Any]) -> list[Delivered]:
     """The messages among these frames."""
     found: list[Delivered] = []
+    returned = False
     for one in frames:
+        returned = isinstance(one, spec.Basic.Return) or returned and not isinstance(one, (spec.Basic.Deliver, spec.Basic.GetOk))
         if isinstance(one, (spec.Basic.Deliver, spec.Basic.GetOk)):
             tag = one.consumer_tag if isinstance(one, spec.Basic.Deliver) else ""
             found.append(Delivered(tag, one.delivery_tag, one.redelivered, one.exchange, one.routing_key, b""))
-        elif isinstance(one, pamqp.body.ContentBody):
+        elif isinstance(one, pamqp.body.ContentBody) and not returned:
             found[-1] = found[-1]._replace(body=found[-1].body + one.value)
     return found
 

@@ -169,8 +169,8 @@ class Client:
         return self.connection.reason if self.connection.finished else ""
 
 
-def here(world: World, client_id: str = "c", **how: bool) -> Client:
+def here(world: World, client_id: str = "c", clean: bool = True) -> Client:
     """A client that is let in."""
-    client = Client(world, connect(client_id, **how))
+    client = Client(world, connect(client_id, clean=clean))
     assert client.greeting[:1] == b"\x20" and client.greeting[3] == 0
     return client

@@ -56,7 +56,7 @@ def test_a_run_reaches_all_its_listeners_as_it_came() -> None:
     writer.send(run)
     for one in readers:
         assert one.read() == run
-    assert sum(route_of(world, f"a/{number}").count for number in range(7)) == 500 - 7 + 7
+    assert sum(route_of(world, f"a/{number}").count for number in range(7)) == 500
     assert world.copies() == {"auto_acknowledged": 1_500}
     assert world.fates() == {"routed": 500}
 
@@ -83,8 +83,7 @@ def test_a_run_broken_by_something_else_keeps_its_order(breaker: bytes, answer: 
     writer = here(world, "w")
     one, two = mqtt_publish("a", b"1") * 3, mqtt_publish("a", b"2") * 2
     for _ in range(2):
-        answers = writer.send(one, breaker, two)
-        assert [octets for octets in (answer,) if octets not in answers] == []
+        assert answer in writer.send(one, breaker, two)
         assert listening[0].read() == one + heard + two
         assert listening[1].read() == one + (heard if heard[4:5] == b"a" else b"") + two
         writer.send(unsubscribe(6, "#"), b"\x62\x02\x00\x09")
@@ -130,7 +129,8 @@ def test_every_reader_gets_its_topics_in_the_order_of_publication(seed: int) -> 
         "r6": lambda topic: topic in ("$x", "t" * 600)}
     readers = {name: reader(world, name, *some) for name, some in filters.items()}
     writer = here(world, "w")
-    octets, sent = b"", []
+    octets = b""
+    sent: list[tuple[str, bytes]] = []
     while len(sent) < 300:
         topic = chance.choice(topics)
         for _ in range(chance.choice([1, 1, 2, 5])):
@@ -191,8 +191,10 @@ def _seat_somebody_who_stays(world: World) -> None:
     Client(world, connect("stays", clean=False)).send(subscribe(1, ("a", 1)))
 
 
-DETOURS = [_nothing, _change_a_binding, _bind_a_queue, _bind_a_queue_with_a_limit, _bind_a_headers_exchange, _forget_the_route,
-           _seat_somebody_who_is_away, _seat_somebody_slow, _seat_somebody_who_wants_all_of_it, _seat_somebody_who_stays]
+#: What happens after a first publication -> how many of this one and three more take the fast path with the route they end with.
+DETOURS: dict[Callable[[World], None], int] = {
+    _nothing: 4, _change_a_binding: 2, _bind_a_queue: 0, _bind_a_queue_with_a_limit: 0, _bind_a_headers_exchange: 0, _forget_the_route: 3,
+    _seat_somebody_who_is_away: 2, _seat_somebody_slow: 2, _seat_somebody_who_wants_all_of_it: 2, _seat_somebody_who_stays: 2}
 
 
 @pytest.mark.parametrize("detour", DETOURS)
@@ -205,17 +207,13 @@ def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(detour: Callable
     plain = mqtt_publish("a", bytes(size))
     writer.send(plain)
     detour(world)
-    for number in range(3):
+    for _ in range(3):
         writer.send(mqtt_publish("a", bytes(size), flags=flags))
-        fast = flags == 0 and number > 0 and detour not in (_bind_a_queue, _bind_a_queue_with_a_limit, _bind_a_headers_exchange)
-        assert (route_of(world, "a").count > 0) == (fast or number == 0 and detour is _nothing and flags == 0 or flags != 0 and detour is _nothing)
-        if number == 0 and flags == 0 and detour is _nothing:
-            assert route_of(world, "a").count == 2
+    assert route_of(world, "a").count == (DETOURS[detour] if flags == 0 else detour is _nothing)
     for one in readers:
         assert one.read() == plain * 4
-    fates = world.fates()
-    assert fates.pop("refused", 0) == (2 if detour is _bind_a_queue_with_a_limit else 0)
-    assert sum(fates.values()) == 4 - (2 if detour is _bind_a_queue_with_a_limit else 0)
+    refused = 2 if detour is _bind_a_queue_with_a_limit else 0
+    assert world.fates() == {"routed": 4 - refused} | ({"refused": refused} if refused else {})
 
 
 @pytest.mark.parametrize("detour", DETOURS)

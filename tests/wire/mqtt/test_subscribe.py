@@ -6,6 +6,7 @@ import pytest
 
 from broker.access import Identity
 from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.subscribing import SLICE
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     PINGREQ,
@@ -54,9 +55,10 @@ def test_every_filter_gets_its_code_in_order() -> None:  # [MQTT-3.8.4-5], [MQTT
     assert not session.subscriptions
 
 
-def test_a_thousand_filters_in_one_packet() -> None:  # [MQTT-3.8.4-4], [MQTT-3.10.4-6]
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_thousand_filters_in_one_packet(clean: bool) -> None:  # [MQTT-3.8.4-4], [MQTT-3.10.4-6]
     world = World()
-    client, writer = here(world), here(world, "w")
+    client, writer = here(world, clean=clean), here(world, "w")
     names = [f"t/{number}" for number in range(1_000)]
     assert client.send(subscribe(1, *[(name, at % 3) for at, name in enumerate(names)])) == suback(1, *[at % 3 for at in range(1_000)])
     writer.send(mqtt_publish("t/7", b"x"), mqtt_publish("t/999", b"y"))
@@ -64,6 +66,44 @@ def test_a_thousand_filters_in_one_packet() -> None:  # [MQTT-3.8.4-4], [MQTT-3.
     assert client.send(unsubscribe(2, *names[:999])) == unsuback(2)
     writer.send(mqtt_publish("t/7", b"x"), mqtt_publish("t/999", b"y"))
     assert client.read() == mqtt_publish("t/999", b"y")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(clean: bool) -> None:
+    world = World()
+    client, writer = here(world, clean=clean), here(world, "w")
+    names = [f"t/{number}" for number in range(3 * SLICE + 7)]
+    kept = mqtt_publish("t/0", b"kept", flags=RETAIN)
+    writer.send(kept)
+    session = world.mqtt_front.sessions.find(world.vhost, "c")
+    assert session is not None
+    for octets, answer, counts in (
+            (subscribe(1, *[(name, 0) for name in names]), kept + suback(1, *[0] * len(names)), [SLICE, 2 * SLICE, 3 * SLICE]),
+            (unsubscribe(2, *names), unsuback(2), [2 * SLICE + 7, SLICE + 7, 7])):
+        world.slow_disk = True
+        client.connection.receive_data(octets + PINGREQ)
+        for count in counts:
+            assert len(session.subscriptions) == count
+            assert client.connection.stalled
+            assert writer.send(PINGREQ) == PINGRESP
+        assert client.connection.stalled != clean
+        world.slow_disk = False
+        assert client.read() == answer + PINGRESP
+    assert not session.subscriptions
+    assert len(list(world.vhost.exchange("amq.topic"))) == 0
+
+
+def test_who_leaves_while_its_filters_are_looked_at_gets_no_further() -> None:
+    world = World()
+    client = here(world, clean=False)
+    client.connection.receive_data(subscribe(1, *[(f"t/{number}", 0) for number in range(2 * SLICE)]))
+    client.connection.connection_lost()
+    world.settle()
+    session = world.mqtt_front.sessions.find(world.vhost, "c")
+    assert session is not None
+    assert len(session.subscriptions) == SLICE
+    here(world)
+    assert len(list(world.vhost.exchange("amq.topic"))) == 0
 
 
 @pytest.mark.parametrize("body", [

@@ -175,7 +175,8 @@ def test_one_under_a_reserved_or_too_deep_topic_is_dropped_like_a_publication(to
 def test_a_clean_stop_publishes_those_of_sessions_that_end_and_not_of_those_that_stay() -> None:
     world = World()
     watcher = watched(world)
-    goes, stays = Client(world, connect("1", will=Will("gone", b"goes"))), Client(world, connect("2", clean=False, will=Will("gone", b"no")))
+    goes = Client(world, connect("1", will=Will("gone", b"goes")))
+    stays = Client(world, connect("2", clean=False, will=Will("gone", b"no")))
     for client in (goes, stays):
         client.connection.shut_down()
         assert client.closed == "shutdown"

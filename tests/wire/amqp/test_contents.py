@@ -1,0 +1,250 @@
+"""Contents: bodies cut into frames by us and by them, properties relayed as they came, names of every length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from tests.clients import Amqp, World, marshal, mqtt_publish
+from tests.wire.amqp.speech import BODY, HEADER, METHOD, Frame, body, content, deliveries, frame, header, long, method, names, open_channel, publish, short, split
+
+Q, B, X = spec.Queue, spec.Basic, spec.Exchange
+SIZES = [0, 1, 2, 4_087, 4_088, 4_089, 8_176, 8_177, 16_384, 131_064, 131_065, 300_000]
+
+
+def reader(world: World, frame_max: int = 131_072, channel: int = 1) -> Amqp:
+    """Consumes `q` on a channel."""
+    client = world.amqp(frame_max)
+    client.queue("q")
+    if channel != 1:
+        open_channel(client, channel)
+    client.send(B.Consume(queue="q", consumer_tag="t", no_ack=True), channel=channel)
+    return client
+
+
+def say(client: Amqp, octets: bytes, piece: int = 0) -> None:
+    """In one chunk, or in pieces of so many octets."""
+    for at in range(0, len(octets), piece or len(octets)):
+        client.connection.receive_data(octets[at:at + (piece or len(octets))])
+
+
+def heard(client: Amqp) -> list[Frame]:
+    return split(client.read_octets())
+
+
+def cut(octets: bytes, size: int, channel: int = 1) -> bytes:
+    return b"".join(body(octets[at:at + size], channel) for at in range(0, len(octets), size))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("theirs", [4_096, 8_192, 131_072])
+@pytest.mark.parametrize("ours", [4_096, 5_000, 131_072])
+def test_bodies_arrive_whole_in_frames_that_both_sides_allow(size: int, theirs: int, ours: int) -> None:
+    world = World()
+    writer, target = world.amqp(ours), reader(world, theirs)
+    said = bytes(range(256)) * (size // 256) + bytes(range(size % 256))
+    say(writer, publish("", "q") + header(size, b"\x80\0" + short("type")) + cut(said, ours - 8))
+    deliver, head, *bodies = heard(target)
+    assert deliver.payload.endswith(short("") + short("q")) and head == (HEADER, 1, header(size, b"\x80\0" + short("type"))[7:-1])
+    assert b"".join(one.payload for one in bodies) == said
+    assert all(one.kind == BODY and 0 < len(one.payload) <= theirs - 8 for one in bodies)
+    if theirs < ours:
+        assert [len(one.payload) for one in bodies[:-1]] == [theirs - 8] * (len(bodies) - 1)
+
+
+@pytest.mark.parametrize("piece", [0, 1, 7, 100, 4_096])
+@pytest.mark.parametrize("frames", [[b"a"] * 50, [b"a", b"", b"b", b"", b"", b"c"], [b"", b"abc"], [b"x" * 4_088, b"y"], [b"x" * 20_000, b"", b"y" * 20_000]])
+def test_body_frames_are_relayed_as_they_came_but_for_empty_ones(frames: list[bytes], piece: int) -> None:
+    world = World()
+    writer, target = world.amqp(), reader(world)
+    say(writer, publish("", "q") + header(len(b"".join(frames))) + b"".join(body(one) for one in frames), piece)
+    assert [one.payload for one in heard(target)[2:]] == [one for one in frames if one]
+    assert world.fates() == {"routed": 1}
+
+
+@pytest.mark.parametrize("piece", [0, 1, 9])
+def test_an_empty_body_is_complete_with_its_header(piece: int) -> None:
+    world = World()
+    writer, target = world.amqp(), reader(world)
+    say(writer, (publish("", "q") + header(0)) * 3, piece)
+    assert [one.kind for one in heard(target)] == [METHOD, HEADER] * 3
+    say(writer, publish("", "q") + header(0) + body(b""), piece)
+    assert writer.read()[0].reply_text == "UNEXPECTED_FRAME - content without a method"
+
+
+@pytest.mark.parametrize("piece", [0, 1, 50])
+def test_contents_on_several_channels_and_heartbeats_may_be_mixed(piece: int) -> None:
+    world = World()
+    writer, target = world.amqp(), reader(world)
+    for number in (2, 3):
+        open_channel(writer, number)
+    frames = [[publish("", "q", channel=number), header(6, channel=number), body(b"%d-one" % number, number), body(b"!", number)] for number in (1, 2, 3)]
+    mixed = b"".join(one + frame(8, 0, b"") for step in zip(*frames, strict=True) for one in step)
+    say(writer, mixed + marshal(1, Q.Declare(queue="q")), piece)
+    assert [one.body for one in deliveries(target.read())] == [b"1-one!", b"2-one!", b"3-one!"]
+    assert names(writer.read()) == ["Queue.DeclareOk"]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(1, 9), (9, 1), (2_047, 2_047), (255, 256)])
+@pytest.mark.parametrize("piece", [0, 11])
+def test_channel_numbers_are_the_readers_own(theirs: int, ours: int, piece: int) -> None:
+    world = World()
+    writer, target = world.amqp(), reader(world, channel=theirs)
+    if ours != 1:
+        open_channel(writer, ours)
+    said = header(5, b"\x20\0" + long(short("n") + b"I" + ours.to_bytes(4, "big")), ours) + cut(ours.to_bytes(2, "big") * 2 + b"!", 2, ours)
+    say(writer, publish("", "q", channel=ours) + said, piece)
+    octets = heard(target)
+    assert {one.channel for one in octets} == {theirs}
+    assert [(one.kind, one.payload) for one in octets[1:]] == [(one.kind, one.payload) for one in split(said)]
+
+
+def test_readers_of_every_kind_get_the_same_message_from_one_fanout() -> None:
+    world = World()
+    kinds = [(131_072, 1), (131_072, 2), (4_096, 1), (4_096, 2), (8_192, 1), (131_072, 1)]
+    targets = []
+    for number, (frame_max, channel) in enumerate(kinds):
+        client = world.amqp(frame_max)
+        client.queue(f"q{number}", "amq.fanout")
+        if channel != 1:
+            open_channel(client, channel)
+        client.send(B.Consume(queue=f"q{number}", consumer_tag="t", no_ack=True), channel=channel)
+        targets.append((client, frame_max, channel))
+    writer = world.amqp(8_192)
+    said = b"0123456789" * 2_000
+    for _ in range(3):
+        say(writer, publish("amq.fanout", "") + header(len(said), b"\x10\0\1") + cut(said, 8_184))
+        for client, frame_max, channel in targets:
+            deliver, head, *bodies = heard(client)
+            assert {deliver.channel, head.channel, *(one.channel for one in bodies)} == {channel}
+            assert head.payload == header(len(said), b"\x10\0\1")[7:-1] and b"".join(one.payload for one in bodies) == said
+            assert max(len(one.payload) for one in bodies) <= frame_max - 8
+
+
+ODD = [b"\0\0", b"\0\1", b"\0\3", b"\xff\xff", b"\0\1\0\0", b"\0\1\0\1\0\0", b"\x80\0", b"\x80\0\xff", b"\x80\0\0", b"\x20\0\xff\xff\xff\xff", b"\x20\0\0\0\0",
+       b"\x20\0" + long(b"garbage"), b"\x10\0", b"\x10\0\x07", b"\x08\0\xff", b"\0\x40", b"\0\0and more", b"\x60\x02" + short("e") + long(b"") + b"?"]
+
+
+@pytest.mark.parametrize("properties", [one for one in ODD if one[:2] != b"\xff\xff"])
+@pytest.mark.parametrize("piece", [0, 1])
+@pytest.mark.parametrize("durable", [False, True])
+def test_property_flags_and_properties_are_relayed_unread(properties: bytes, piece: int, durable: bool) -> None:
+    world = World()
+    writer, target = world.amqp(), world.amqp(4_096)
+    target.queue("q", durable=durable)
+    target.send(B.Consume(queue="q", consumer_tag="t", no_ack=True))
+    say(writer, publish("", "q") + header(3, properties) + body(b"abc"), piece)
+    _, head, last = heard(target)
+    assert (head.payload[12:], last.payload) == (properties, b"abc") and writer.read() == []
+
+
+@pytest.mark.parametrize("weight", [1, 0xFFFF])
+@pytest.mark.parametrize("piece", [0, 1])
+def test_a_weight_means_nothing(weight: int, piece: int) -> None:
+    world = World()
+    writer, target = world.amqp(), reader(world)
+    say(writer, publish("", "q") + header(1, weight=weight) + body(b"x"), piece)
+    assert heard(target)[2].payload == b"x"
+
+
+@pytest.mark.parametrize("piece", [0, 100])
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127 + "x", "\U0001f600" * 63 + "abc", "\n" * 255])
+def test_names_of_255_octets_work_everywhere(name: str, piece: int) -> None:
+    world = World()
+    writer, target = world.amqp(4_096), world.amqp(4_096)
+    nothing = long(b"")
+    for class_id, method_id, arguments in ((50, 10, short(name) + b"\0" + nothing), (40, 10, short(name) + short("topic") + b"\0" + nothing),
+                                           (50, 20, short(name) * 3 + b"\0" + nothing), (60, 20, short(name) * 2 + b"\0" + nothing)):
+        say(target, method(1, class_id, method_id, b"\0\0" + arguments))  # (pamqp would refuse to write these.)
+    assert names(target.read()) == ["Queue.DeclareOk", "Exchange.DeclareOk", "Queue.BindOk", "Basic.ConsumeOk"]
+    for _ in range(2):
+        say(writer, publish(name, name) + content(b"x"), piece)
+        deliver, *_ = heard(target)
+        assert deliver.payload[4:].startswith(short(name)) and deliver.payload.endswith(short(name) * 2)
+    target.send(B.Nack(0, multiple=True, requeue=True), B.Cancel(name))
+    [ok, *_] = target.send(B.Get(queue=name))
+    assert (ok.exchange, ok.routing_key) == (name, name)
+    [ok] = target.send(Q.Delete(queue=name))
+    assert ok.message_count == 1
+    for _ in range(2):
+        say(writer, publish(name, name, 1) + content(b"x"), piece)
+        assert heard(writer)[0].payload.endswith(short(name) * 2)
+
+
+@pytest.mark.parametrize("flags", [4, 8, 16, 32, 64, 128, 0xFC])
+@pytest.mark.parametrize("piece", [0, 5])
+def test_unknown_publish_flags_mean_nothing(flags: int, piece: int) -> None:
+    world = World()
+    writer, target = world.amqp(), reader(world)
+    say(writer, publish("", "q", flags) + content(b"x"), piece)
+    say(writer, publish("", "nowhere", flags | 1) + content(b"x"), piece)
+    assert len(heard(target)) == 3 and names(writer.read()) == ["Basic.Return", "ContentHeader", "ContentBody"]
+
+
+def test_the_ticket_of_a_publication_means_nothing() -> None:
+    world = World()
+    writer, target = world.amqp(), reader(world)
+    for ticket in (b"\0\1", b"\xff\xff"):
+        say(writer, publish("", "q").replace(b"\0\x28\0\0", b"\0\x28" + ticket) + content(b"x"))
+        assert len(heard(target)) == 3
+
+
+@pytest.mark.parametrize("frame_max", [4_096, 10_000, 131_072])
+def test_frames_up_to_the_negotiated_size_are_taken_and_no_larger_ones(frame_max: int) -> None:
+    world = World()
+    writer, target = world.amqp(frame_max), reader(world)
+    say(writer, publish("", "q") + header(frame_max - 8) + body(b"x" * (frame_max - 8)))
+    assert len(heard(target)) == 3 and writer.read() == []
+    say(writer, publish("", "q") + header(frame_max - 7) + body(b"x" * (frame_max - 7)))
+    assert heard(target) == [] and writer.read()[0].reply_text == f"FRAME_ERROR - frame of {frame_max - 7} octets; the most is {frame_max - 8}"
+
+
+@pytest.mark.parametrize("frame_max", [4_096, 131_072])
+def test_large_bodies_and_small_ones_keep_their_order(frame_max: int) -> None:
+    world = World()
+    writer, target = world.amqp(), reader(world, frame_max)
+    sizes: list[int] = [1, 20_000, 0, 100_000, 5, 16_384, 16_383, 3]
+    for number, size in enumerate(sizes):
+        say(writer, publish("", "q") + header(size, b"\0\x80" + short(str(number))) + cut(b"x" * size, 131_064))
+    assert [len(one.body) for one in deliveries(target.read())] == sizes
+
+
+def test_a_content_may_grow_for_as_long_as_it_likes_and_is_forgotten_with_its_channel() -> None:
+    client = World().amqp()
+    client.queue("q")
+    say(client, publish("", "q") + header(1_000_000))
+    for _ in range(20):
+        say(client, body(b"x" * 40_000))
+    assert client.read() == [] and client.world.queue("q").depth == 0
+    client.connection.connection_lost()
+    assert client.world.fates() == {}
+
+
+def test_get_brings_contents_in_the_readers_frames() -> None:
+    world = World()
+    writer, target = world.amqp(), world.amqp(4_096)
+    target.queue("q")
+    open_channel(target, 7)
+    for size in (0, 10, 50_000):
+        say(writer, publish("", "q") + header(size) + cut(b"x" * size, 131_064))
+        target.connection.receive_data(marshal(7, B.Get(queue="q")))
+        ok, head, *bodies = heard(target)
+        assert {ok.channel, head.channel, *(one.channel for one in bodies)} == {7}
+        assert sum(len(one.payload) for one in bodies) == size and all(len(one.payload) <= 4_088 for one in bodies)
+
+
+def test_messages_from_mqtt_have_a_delivery_mode_and_nothing_else() -> None:
+    world = World()
+    target = world.amqp(4_096)
+    target.queue("q", "amq.topic", "#")
+    target.send(B.Consume(queue="q", consumer_tag="t", no_ack=True))
+    writer: Any = world.mqtt("m")
+    for qos, mode in ((0, 1), (1, 2), (2, 2)):
+        writer.send(mqtt_publish("a/b.c", b"x" * 5_000, qos, 1))
+        if qos == 2:
+            writer.send(b"\x62\x02\0\1")
+        deliver, head, *bodies = heard(target)
+        assert deliver.payload.endswith(short("amq.topic") + short("a.b/c"))
+        assert head.payload[12:] == b"\x10\0" + bytes([mode]) and [len(one.payload) for one in bodies] == [4_088, 912]

@@ -1,0 +1,33 @@
+"""Fates: whatever happens, every message that came in and every copy that was made has exactly one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wire.crossing.traffic import Traffic
+
+SEEDS, AT_ONCE = 400, 20
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_fates_reconcile_after_random_traffic(first: int) -> None:
+    for seed in range(first, first + AT_ONCE):
+        traffic = Traffic(seed)
+        traffic.run(60)
+        traffic.world.fates()
+        traffic.run(40)
+        traffic.settle()
+        traffic.world.fates()
+
+
+def test_the_traffic_knows_every_fate() -> None:
+    messages: set[str] = set()
+    copies: set[str] = set()
+    for seed in range(1_000, 1_060):
+        traffic = Traffic(seed)
+        traffic.run(150)
+        messages |= set(traffic.world.fates())
+        copies |= set(traffic.world.copies())
+    assert messages >= {"routed", "unroutable", "refused", "denied", "too_large"}
+    assert copies == {"acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable", "purged",
+                      "dead_lettered", "rejected"}

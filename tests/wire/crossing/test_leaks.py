@@ -1,0 +1,222 @@
+"""Leaks: clients come, use what there is, and go in every way; then nothing is left of them, not even for the collector."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pamqp.commands as spec
+import pytest
+
+from broker.access import Identity
+from protocols.amqp.handshake import GREETING
+from protocols.connection import Connection
+from protocols.mqtt.sessions import MqttOptions
+from tests.clients import World, marshal, mqtt_publish, publication
+from tests.wire.mqtt.octets import Will, connect, pubcomp, pubrec, pubrel, subscribe, unsubscribe
+
+#: Of each kind.
+CLIENTS = 10_000
+#: After so many all caches are warm, and the rest may cost no more blocks of memory than this.
+WARM, SLACK = 2_000, 1_000
+
+_LOGIN = (GREETING + marshal(0, spec.Connection.StartOk(response="\0guest\0guest")) + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
+          + marshal(0, spec.Connection.Open()) + marshal(1, spec.Channel.Open()))
+_QUEUE = (marshal(1, spec.Queue.Declare(queue="own", exclusive=True))
+          + marshal(1, spec.Queue.Bind(queue="own", exchange="amq.topic", routing_key="a.*")))
+_SHARED = (marshal(1, spec.Queue.Declare(queue="shared", auto_delete=True, arguments={"x-max-length": 3, "x-message-ttl": 10_000}))
+           + marshal(1, spec.Queue.Bind(queue="shared", exchange="amq.topic", routing_key="a.#"))
+           + marshal(1, spec.Basic.Consume(queue="shared", consumer_tag="s")))
+_CONSUME = marshal(1, spec.Basic.Qos(prefetch_count=2)) + marshal(1, spec.Basic.Consume(queue="own", consumer_tag="t"))
+_PUBLISH = publication("amq.topic", "a.b", b"x", delivery_mode=2) * 3
+_GLOBAL = marshal(1, spec.Basic.Qos(prefetch_count=1, global_=True))
+
+#: What an AMQP client does, and how it goes; it just vanishes where nothing says so.
+AMQP_LIVES = [
+    _QUEUE + _CONSUME + _PUBLISH,
+    _QUEUE + _PUBLISH + _CONSUME + marshal(1, spec.Basic.Ack(1)) + marshal(0, spec.Connection.Close(0, "", 0, 0)),
+    _SHARED + _PUBLISH,
+    _GLOBAL + _SHARED + _PUBLISH + marshal(1, spec.Basic.Nack(1, requeue=True)) + marshal(1, spec.Channel.Close(0, "", 0, 0)),
+    marshal(1, spec.Confirm.Select()) + _PUBLISH,
+    _QUEUE + marshal(1, spec.Queue.Delete(queue="own")) + _PUBLISH,
+    _QUEUE + _CONSUME + marshal(1, spec.Queue.Declare(queue="nothing", passive=True)),
+    _SHARED + publication("nowhere", "", b"x"),
+    _QUEUE + _PUBLISH + marshal(1, spec.Basic.Get(queue="own")) + marshal(1, spec.Basic.Get(queue="own", no_ack=True)),
+    _QUEUE + _CONSUME + _PUBLISH + b"\x01\x00\x00garbage",
+    _PUBLISH[:-5],
+    marshal(1, spec.Basic.Ack(7)),
+    b""]
+
+#: What an MQTT client does, and how it goes.
+MQTT_LIVES = [
+    subscribe(1, ("a/+", 2)) + mqtt_publish("a/b", b"x", 2, 1),
+    subscribe(1, ("a/+", 2)) + mqtt_publish("a/b", b"x", 2, 1) + pubrec(1),
+    subscribe(1, ("a/#", 1)) + mqtt_publish("a/b", b"x", 1, 1) + b"\x40\x02\x00\x01\xe0\x00",
+    subscribe(1, ("#", 0)) + mqtt_publish("a", b"x") * 3,
+    subscribe(1, ("a", 2), ("b", 0)) + unsubscribe(2, "a") + b"\xe0\x00",
+    mqtt_publish("a/b", b"x", 2, 7) + pubrel(7) + pubcomp(9),
+    subscribe(1, ("a", 1)) + b"\xf0\x00",
+    mqtt_publish("a", b"x" * 20_000) + b"\x30\x00",
+    connect("second"),
+    b"\xe0\x00",
+    b"\xc0",
+    b""]
+
+
+@contextmanager
+def nothing_for_the_collector() -> Iterator[None]:
+    """Reference counts alone must free what the block makes."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        found = gc.collect()
+        gc.set_debug(0)
+        kinds = Counter(type(one).__name__ for one in gc.garbage)
+        gc.garbage.clear()
+        assert found == 0, kinds
+    finally:
+        gc.set_debug(0)
+        gc.enable()
+
+
+def ours() -> Counter[str]:
+    """The broker's objects that are alive, by kind."""
+    return Counter(type(one).__name__ for one in gc.get_objects()
+                   if type(one).__module__.split(".")[0] in ("broker", "protocols", "matching"))
+
+
+def live(connection: Connection, world: World, *chunks: bytes) -> None:
+    for chunk in chunks:
+        connection.receive_data(chunk)
+        world.turn()
+        connection.data_to_send()
+    while connection.behind and not connection.finished:
+        connection.resume()
+        world.turn()
+    connection.connection_lost()
+
+
+def empty(world: World) -> None:
+    """Nobody is here, and nothing is left of those who were."""
+    vhost = world.vhost
+    assert not world.amqp_front.connections
+    assert not world.mqtt_front.connections
+    assert not vhost.queues
+    assert not vhost.inboxes
+    assert not vhost.listeners
+    assert len(world.mqtt_front.sessions) == 0
+    assert sum(len(exchange.bindings) for exchange in vhost.exchanges.values()) == 0
+    assert not world.store.state.messages
+    assert not world.store.state.definitions
+    assert all(gate.users == 0 for gate in vhost.gates if gate is not vhost.internal)
+    world.fates()
+
+
+def test_nothing_is_left_of_amqp_clients() -> None:
+    world = World()
+    chance = random.Random(1)
+    before = ours()
+    with nothing_for_the_collector():
+        for number in range(CLIENTS):
+            if number == WARM:
+                blocks = sys.getallocatedblocks()
+            life = AMQP_LIVES[number % len(AMQP_LIVES)]
+            cut = chance.randrange(len(life) + 1)
+            live(world.raw_amqp(), world, _LOGIN, life[:cut], life[cut:])
+        world.sleep(20_000)
+        world.settle()
+        assert sys.getallocatedblocks() < blocks + SLACK
+    empty(world)
+    _none_left(world, before)
+
+
+def test_nothing_is_left_of_mqtt_clients() -> None:
+    options = MqttOptions()
+    options.session_expiry_s = 10
+    world = World(mqtt=options)
+    world.guests.identities["reader"] = Identity("reader", write="", read="")
+    chance = random.Random(2)
+    before = ours()
+    with nothing_for_the_collector():
+        for number in range(CLIENTS):
+            if number == WARM:
+                blocks = sys.getallocatedblocks()
+            life = MQTT_LIVES[number % len(MQTT_LIVES)]
+            cut = chance.randrange(len(life) + 1)
+            first = connect(f"c{number % 7}", clean=number % 3 == 0, will=Will("a/will", b"x", number % 3) if number % 5 == 0 else None,
+                            user="reader" if number % 11 == 0 else None, password=b"guest" if number % 11 == 0 else None)
+            live(world.raw_mqtt(), world, first[:3], first[3:] + life[:cut], life[cut:])
+        world.sleep(20_000)
+        world.settle()
+        assert sys.getallocatedblocks() < blocks + SLACK
+    assert world.mqtt_front.sessions.created > CLIENTS // 4
+    empty(world)
+    _none_left(world, before)
+
+
+@pytest.mark.parametrize("refusal", ["verdict", "busy", "late", "never", "version", "garbage"])
+def test_nothing_is_left_of_those_who_are_not_let_in(refusal: str) -> None:
+    world = World()
+    world.guests.hold = refusal in ("late", "never")
+    mqtt = {"version": connect(level=5), "garbage": b"GET / HTTP/1.1\r\n\r\n"}.get(refusal, connect(user="nobody", password=b"x"))
+    amqp = {"version": b"AMQP\x00\x00\x09\x00", "garbage": b"GET / HTTP/1.1\r\n\r\n"}.get(
+        refusal, GREETING + marshal(0, spec.Connection.StartOk(response="\0nobody\0guest")))
+    before = ours()
+    with nothing_for_the_collector():
+        for _ in range(200):
+            connections = [world.raw_mqtt(), world.raw_amqp()]
+            connections[0].receive_data(mqtt)
+            connections[1].receive_data(amqp)
+            if refusal == "late":
+                world.guests.decide()
+            while connections:
+                live(connections.pop(), world)
+        world.guests.held.clear()
+        world.settle()
+    empty(world)
+    _none_left(world, before)
+
+
+def test_nothing_is_left_of_who_waits_for_the_disk() -> None:
+    options = MqttOptions()
+    options.session_expiry_s = 1
+    world = World(mqtt=options)
+    before = ours()
+    with nothing_for_the_collector():
+        for number in range(300):
+            world.slow_disk = True
+            connection = world.raw_mqtt()
+            connection.receive_data(connect("c", clean=False))
+            if number % 3:
+                world.durable()
+                connection.resume()
+            connection.receive_data(subscribe(1, ("a", 2)) + mqtt_publish("a", b"x", 2, 1) + mqtt_publish("a", b"y", 1, 2))
+            if number % 2:
+                world.durable()
+                connection.resume()
+            connection.connection_lost()
+            if number % 5 == 0:
+                world.durable()
+        del connection
+        world.slow_disk = False
+        world.sleep(5_000)
+        world.settle()
+    empty(world)
+    _none_left(world, before)
+
+
+def _none_left(world: World, before: Counter[str]) -> None:
+    """No object of a kind of which each client has some: a few routes, plans and gates may stay, for whoever comes next."""
+    after = ours()
+    kinds = {kind: (before[kind], count) for kind, count in after.items() if count > before[kind] + 40}
+    assert not kinds, kinds
+    for kind in ("MqttConnection", "AmqpConnection", "Session", "Channel", "Queue", "LimitedQueue", "Delivery", "Message", "Binding",
+                 "InboxConsumer", "AmqpConsumer", "Ticket", "Answers", "Window", "Will", "Sending"):
+        assert after[kind] == before[kind], kind
+    assert world.broker.agenda.deadline == 0

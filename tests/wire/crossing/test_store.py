@@ -1,0 +1,305 @@
+"""The store's seam: what must be durable is waited for, in order; and the durable state says what the broker's objects say."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pamqp.commands as spec
+import pytest
+
+from broker.exchange.base import Exchange
+from broker.queue import Delivery, Queue
+from broker.vhost import VirtualHost
+from protocols.amqp.connection import AmqpConnection
+from tests.clients import World, mqtt_publish
+from tests.wire.crossing.traffic import Traffic
+from tests.wire.mqtt.octets import (
+    ACCEPTED,
+    DUP,
+    PINGREQ,
+    PINGRESP,
+    RESUMED,
+    RETAIN,
+    Client,
+    Will,
+    connect,
+    here,
+    puback,
+    pubcomp,
+    publications,
+    pubrec,
+    pubrel,
+    suback,
+    subscribe,
+    unsuback,
+    unsubscribe,
+)
+
+
+def slow(world: World) -> World:
+    """From now on the disk answers when the test says so."""
+    world.slow_disk = True
+    return world
+
+
+def waits(client: Client, octets: bytes, answer: bytes) -> None:
+    """The answer waits for the disk, and what comes after it with it."""
+    assert client.send(octets, PINGREQ) == b""
+    assert client.connection.stalled
+    assert client.read() == b""
+    client.world.durable()
+    assert not client.connection.stalled
+    assert client.read() == answer + PINGRESP
+
+
+# -- who waits
+
+
+def test_connack_waits_when_a_persistent_session_begins_or_ends() -> None:
+    world = slow(World())
+    first = Client(world, connect("c", clean=False) + PINGREQ)
+    assert first.greeting == b""
+    world.durable()
+    assert first.read() == ACCEPTED + PINGRESP
+    assert Client(world, connect("c", clean=False)).greeting == RESUMED
+    ending = Client(world, connect("c") + PINGREQ)
+    assert ending.greeting == b""
+    world.durable()
+    assert ending.read() == ACCEPTED + PINGRESP
+    assert Client(world, connect("c")).greeting == ACCEPTED
+    assert Client(world, connect("")).greeting == ACCEPTED
+
+
+def test_suback_and_unsuback_of_a_persistent_session_wait() -> None:
+    world = World()
+    client = Client(world, connect("c", clean=False))
+    slow(world)
+    waits(client, subscribe(1, ("a", 1), ("b", 0)), suback(1, 1, 0))
+    waits(client, subscribe(2, ("a", 2)), suback(2, 2))
+    assert client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP  # Nothing changes.
+    waits(client, unsubscribe(4, "a", "b"), unsuback(4))
+    assert client.send(unsubscribe(5, "a", "b"), PINGREQ) == unsuback(5) + PINGRESP
+    assert client.send(subscribe(6, ("$share/g/a", 1)), PINGREQ) == suback(6, 0x80) + PINGRESP
+    assert world.store.state.definitions.keys() == {("/", "session", "c")}
+
+
+def test_a_clean_session_waits_for_nothing() -> None:
+    world = slow(World())
+    client = Client(world, connect("c") + subscribe(1, ("a", 2)) + mqtt_publish("a", b"x", 1, 1) + unsubscribe(2, "a") + PINGREQ)
+    assert client.greeting == ACCEPTED + suback(1, 2) + mqtt_publish("a", b"x", 1, 1) + puback(1) + unsuback(2) + PINGRESP
+    assert world.store.position == 0
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("flags", [0, RETAIN, DUP])
+@pytest.mark.parametrize("keeper", ["session", "queue", "retained", "all", "nobody"])
+def test_puback_and_pubrec_wait_for_whatever_must_keep_the_message(qos: int, flags: int, keeper: str) -> None:
+    world = World()
+    if keeper in ("session", "all"):
+        Client(world, connect("k", clean=False)).send(subscribe(1, ("a", 2)))
+    if keeper in ("queue", "all"):
+        world.amqp().queue("q", "amq.topic", "a", durable=True)
+    if keeper in ("retained", "all"):
+        flags |= RETAIN
+    writer = here(slow(world), "w")
+    answer = puback(7) if qos == 1 else pubrec(7)
+    waiting = keeper != "nobody" or flags & RETAIN
+    assert writer.send(mqtt_publish("a", b"x", qos, 7, flags), PINGREQ) == (PINGRESP if waiting else answer + PINGRESP)
+    world.durable()
+    assert writer.read() == (answer if waiting else b"")
+    assert len(world.store.state.messages) == (keeper in ("session", "queue", "all"))
+    assert len(world.store.state.retained) == (flags & RETAIN)
+
+
+@pytest.mark.parametrize("granted", [0, 1, 2])
+def test_qos_0_keeps_nothing(granted: int) -> None:
+    world = World()
+    Client(world, connect("k", clean=False)).send(subscribe(1, ("a", granted)))
+    world.amqp().queue("q", "amq.topic", "a", durable=True)
+    position = world.store.position
+    here(world, "w").send(mqtt_publish("a", b"x"), mqtt_publish("a", b"x"))
+    assert world.store.position == position
+
+
+def test_a_subscription_with_qos_0_keeps_nothing() -> None:
+    world = World()
+    Client(world, connect("k", clean=False)).send(subscribe(1, ("a", 0)))
+    writer = here(slow(world), "w")
+    assert writer.send(mqtt_publish("a", b"x", 2, 1)) == pubrec(1)
+    assert not world.store.state.messages
+
+
+def test_batches_settle_in_their_order_and_answers_with_them() -> None:
+    world = World()
+    Client(world, connect("k", clean=False)).send(subscribe(1, ("a", 2)))
+    one, two = here(slow(world), "1"), here(world, "2")
+    one.send(mqtt_publish("a", b"", 1, 1))
+    two.send(mqtt_publish("a", b"", 2, 2))
+    batch = world.store.take()
+    one.send(mqtt_publish("a", b"", 1, 3), mqtt_publish("nobody", b"", 1, 4))
+    two.send(mqtt_publish("nobody", b"", 1, 5), mqtt_publish("a", b"", 2, 6))
+    batch.write()
+    world.store.written(batch)
+    assert (one.read(), two.read()) == (puback(1), pubrec(2) + puback(5))
+    world.durable()
+    assert (one.read(), two.read()) == (puback(3) + puback(4), pubrec(6))
+
+
+def test_who_leaves_before_the_disk_answers_hears_nothing_and_breaks_nothing() -> None:
+    world = World()
+    Client(world, connect("k", clean=False)).send(subscribe(1, ("a", 2)))
+    slow(world)
+    leaving = [here(world, "p"), Client(world, connect("q", clean=False)), Client(world, connect("k", clean=False))]
+    leaving[0].send(mqtt_publish("a", b"x", 1, 1))
+    leaving[2].send(unsubscribe(2, "a"))
+    for client in leaving:
+        client.vanish()
+    world.durable()
+    assert [client.connection.data_to_send() for client in leaving[:2]] == [b"", b""]
+    assert Client(world, connect("q", clean=False)).greeting == RESUMED
+
+
+def test_a_disconnect_behind_a_subscribe_is_heard_after_the_disk_and_discards_the_will() -> None:
+    world = World()
+    watcher = here(world, "watcher")
+    watcher.send(subscribe(1, ("gone", 0)))
+    client = Client(world, connect("c", clean=False, will=Will("gone", b"x")))
+    slow(world)
+    assert client.send(subscribe(1, ("a", 1)), b"\xe0\x00") == b""
+    assert client.closed == ""
+    world.durable()
+    assert client.read() == suback(1, 1)
+    assert client.closed == "client"
+    assert watcher.read() == b""
+
+
+def test_other_clients_are_served_while_one_waits() -> None:
+    world = World()
+    client, reader, writer = Client(world, connect("c", clean=False)), here(world, "r"), here(world, "w")
+    reader.send(subscribe(1, ("a", 1)))
+    slow(world)
+    client.send(subscribe(1, ("a", 1)))
+    assert writer.send(mqtt_publish("a", b"x")) == b""
+    assert reader.read() == mqtt_publish("a", b"x")
+    assert client.send(PINGREQ) == mqtt_publish("a", b"x")  # Permitted before the SUBACK (section 3.8.4).
+
+
+# -- what the durable state says
+
+
+def outstanding(world: World) -> list[Delivery]:
+    """What clients of both kinds have in their hands."""
+    found = [delivery for session in world.mqtt_front.sessions.all() for _, delivery in session.in_flight.outstanding()]
+    for connection in world.amqp_front.connections:
+        assert isinstance(connection, AmqpConnection)
+        for channel in connection.channels.values():
+            found += [delivery for _, delivery in channel.unacked.outstanding()]
+    return found
+
+
+def kept(world: World, vhost: VirtualHost) -> dict[str, list[int]]:
+    """Which positions every durable queue holds, waiting or in somebody's hands. (A deleted queue's messages are forgotten
+    when those who have them in their hands let go.)"""
+    queues: list[Queue] = [*vhost.queues.values(), *vhost.inboxes.values()]
+    positions: dict[str, list[int]] = defaultdict(list)
+    hands = outstanding(world)
+    for queue in queues:
+        waiting = [message for message in queue._waiting._items if message is not None]
+        returned = [delivery.message for delivery in queue._returned]
+        held = [delivery.message for delivery in hands if delivery.consumer.queue is queue]
+        assert len(waiting) + len(returned) == queue.depth
+        assert len(held) == queue.unacked
+        for message in waiting + returned + held:
+            if queue.durable and message.position > 0:
+                positions[queue.name].append(int(message.position))
+    for delivery in hands:
+        queue = delivery.consumer.queue
+        if queue.dead and queue.durable and delivery.message.position > 0:
+            positions[queue.name].append(int(delivery.message.position))
+    return {name: sorted(some) for name, some in positions.items()}
+
+
+def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
+    """Bindings that last, with assurance and grammar."""
+    found = {}
+    for exchange in vhost.exchanges.values():
+        for binding in exchange:
+            target = binding.destination
+            if isinstance(target, Exchange):
+                lasting = target.options.durable
+            else:
+                queue = target if isinstance(target, Queue) else vhost.inboxes[f"mqtt-subscription-{target.name}qos1"]
+                lasting = queue.durable
+            if lasting and exchange.options.durable:
+                found[f"{exchange.name}\0{type(target).__name__}\0{target.name}\0{binding.identity}"] = (
+                    int(binding.assurance), binding.grammar.name)
+    return found
+
+
+def check(world: World) -> None:
+    """The state is what a broker that read it would have to make of it: what this one is."""
+    state, vhost = world.store.state, world.vhost
+    stored: dict[str, list[int]] = defaultdict(list)
+    for position, live in state.messages.items():
+        for name in live.queues:
+            stored[name].append(int(position))
+    assert {name: sorted(some) for name, some in stored.items()} == kept(world, vhost)
+    assert len(state.retained) == len(vhost.retained)
+    for (_, key), message in state.retained.items():
+        assert vhost.retained.get(key) is message
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for _, kind, name in state.definitions:
+        kinds[kind].add(name)
+    assert kinds["queue"] == {queue.name for queue in vhost.queues.values() if queue.durable}
+    assert kinds["session"] == {session.name for session in world.mqtt_front.sessions.all() if session.persistent}
+    declared = {name: exchange for name, exchange in vhost.exchanges.items() if name[:4] not in ("", "amq.")}
+    assert kinds["exchange"] == {name for name, exchange in declared.items() if exchange.options.durable}
+    assert kinds["binding"] == bindings(vhost).keys()
+    for name, (assurance, grammar) in bindings(vhost).items():
+        definition = state.definitions["/", "binding", name]
+        assert (definition["assurance"], definition["grammar"]) == (assurance, grammar)
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_the_state_says_what_the_objects_say_after_random_traffic(first: int) -> None:
+    for seed in range(first, first + 20):
+        traffic = Traffic(seed)
+        for _ in range(5):
+            traffic.run(25)
+            traffic.settle()
+            check(traffic.world)
+
+
+def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() -> None:
+    world = World()
+    reader = Client(world, connect("k", clean=False))
+    reader.send(subscribe(1, ("a", 2)))
+    amqp = world.amqp()
+    amqp.queue("q", "amq.topic", "a", durable=True)
+    amqp.queue("transient", "amq.topic", "a")
+    writer = here(world, "w")
+    check(world)
+    for number, step in enumerate([
+            lambda: writer.send(mqtt_publish("a", b"1", 2, 1, RETAIN)),
+            lambda: writer.send(mqtt_publish("a", b"1", 2, 1, DUP), pubrel(1), mqtt_publish("a", b"2", 1, 2)),
+            lambda: reader.send(pubrec(1)), reader.vanish, lambda: Client(world, connect("k", clean=False)),
+            lambda: amqp.send(spec.Basic.Consume(queue="q", consumer_tag="t")), lambda: amqp.send(spec.Basic.Ack(1)),
+            lambda: amqp.send(spec.Basic.Nack(2, requeue=True)), amqp.connection.connection_lost]):
+        step()
+        world.settle()
+        check(world)
+        assert len(world.store.state.messages) == (1 if number == 0 else 2), number
+    reader = Client(world, connect("k", clean=False))
+    assert [one.body for one in publications(reader.greeting)] == [b"2"]
+    reader.send(pubcomp(1), puback(2))
+    check(world)
+    assert [list(live.queues) for live in world.store.state.messages.values()] == [["q"]]
+    amqp = world.amqp()
+    amqp.send(spec.Queue.Delete(queue="q"))
+    world.settle()
+    check(world)
+    Client(world, connect("k"))
+    check(world)
+    assert not world.store.state.messages
+    assert not world.store.state.definitions
+    assert len(world.store.state.retained) == 1

@@ -1,0 +1,129 @@
+"""Logins, subscriptions and declarations: what happens before and after a run, one question and answer after another."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from trellis.bench import amqp, mqtt
+from trellis.bench.errors import BenchError, Unreachable
+from trellis.bench.target import TIMEOUT, Conversation, Target
+
+#: Largest frame we say we take, in octets.
+FRAME_MAX: Final = 131_072
+#: Bindings that are asked for before their answers are read.
+_BINDS: Final = 500
+
+
+class MqttClient(Conversation):
+    """A connection that has logged in."""
+
+    def __init__(self, target: Target, where: str) -> None:
+        super().__init__(target, where)
+        try:
+            self.send(mqtt.connect(f"bench{os.urandom(8).hex()}", target.user, target.password))
+            answer = self.read(4, "CONNACK")
+            if answer[:2] != bytes([mqtt.CONNACK, 2]):
+                raise Unreachable(f"{target} answered CONNECT with {answer.hex(' ')}; is it MQTT?")
+            if answer[3] in mqtt.LOGIN_REFUSALS:
+                raise self.refused(mqtt.REFUSALS[answer[3]])
+            if answer[3]:
+                raise Unreachable(f"{target} refused CONNECT: {mqtt.REFUSALS.get(answer[3], f'return code {answer[3]}')}")
+        except BaseException:
+            self.close()
+            raise
+
+    def subscribe(self, topic_filter: str, qos: int) -> None:
+        self.send(mqtt.subscribe(topic_filter, qos))
+        answer = self.read(5, "SUBACK")
+        if answer[:4] != bytes([mqtt.SUBACK, 3, 0, 1]):
+            raise BenchError(f"{self.where}: {self.target} answered SUBSCRIBE with {answer.hex(' ')}")
+        if answer[4] != qos:
+            granted = "refused the subscription" if answer[4] == 128 else f"granted QoS {answer[4]} instead of {qos}"
+            raise BenchError(f"{self.where}: {self.target} {granted}")
+
+    def leave(self) -> None:
+        """Say goodbye and close."""
+        _say(self, mqtt.DISCONNECT)
+
+
+class AmqpClient(Conversation):
+    """A connection that has logged in, with channel 1 open. `server` is what the broker says it is."""
+
+    def __init__(self, target: Target, where: str) -> None:
+        super().__init__(target, where)
+        try:
+            self._login()
+        except BaseException:
+            self.close()
+            raise
+
+    def _login(self) -> None:
+        target = self.target
+        self.send(amqp.PROTOCOL_HEADER)
+        start = self.read(1, "connection.start")
+        if start == b"A":
+            raise Unreachable(f"{target} does not speak AMQP 0-9-1")
+        if start != bytes([amqp.METHOD_FRAME]):
+            raise Unreachable(f"{target} answered the protocol header with {start.hex()}; is it AMQP?")
+        self._held = start + self._held
+        self.server = amqp.read_server(self.answer(amqp.START))
+        self.send(amqp.start_ok(target.user or "", target.password or ""))
+        try:
+            tune = self.answer(amqp.TUNE)
+        except BenchError as error:
+            # Refused with connection.close 403, or just closed, as the standard says (2.2.4).
+            raise self.refused(str(error).partition(": ")[2]) from None
+        channel_max, frame_max = int.from_bytes(tune[:2], "big"), int.from_bytes(tune[2:6], "big")
+        self.frame_max = min(frame_max or FRAME_MAX, FRAME_MAX)
+        self.send(amqp.tune_ok(channel_max, self.frame_max))
+        self.ask(amqp.connection_open(target.vhost), amqp.OPEN_OK)
+        self.ask(amqp.channel_open(), amqp.CHANNEL_OPEN_OK)
+
+    def ask(self, request: bytes, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
+        """The arguments of the answer to a request. Raises BenchError."""
+        self.send(request)
+        return self.answer(method, timeout)
+
+    def answer(self, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
+        """The arguments of the method that comes next, which must be this one. Raises BenchError."""
+        awaited = amqp.words(method)
+        while True:
+            head = self.read(7, awaited, timeout)
+            payload = self.read(int.from_bytes(head[3:7], "big") + 1, awaited, timeout)
+            if payload[-1] != 0xCE:
+                raise BenchError(f"{self.where}: {self.target} sent a frame without a frame end; waited for {awaited}")
+            if head[0] == amqp.HEARTBEAT_FRAME:
+                continue
+            if head[0] != amqp.METHOD_FRAME:
+                raise BenchError(f"{self.where}: {self.target} sent a frame of type {head[0]}; waited for {awaited}")
+            got, arguments = amqp.read_method(payload[:-1])
+            if got == method:
+                return arguments
+            raise amqp.broker_closed(self.where, payload[:-1])
+
+    def bind(self, pairs: list[tuple[str, str]], exchange: str) -> None:
+        """Bind these queues with these keys, some hundred at a time."""
+        for at in range(0, len(pairs), _BINDS):
+            some = pairs[at:at + _BINDS]
+            self.send(b"".join(amqp.queue_bind(queue, exchange, key) for queue, key in some))
+            for _ in some:
+                self.answer(amqp.QUEUE_BIND_OK)
+
+    def depth(self, queue: str) -> int:
+        """How many messages wait in a queue."""
+        return amqp.read_queue_depth(self.ask(amqp.queue_declare(queue, passive=True), amqp.QUEUE_DECLARE_OK))
+
+    def leave(self) -> None:
+        """Say goodbye and close."""
+        _say(self, amqp.connection_close())
+
+
+def _say(client: Conversation, goodbye: bytes) -> None:
+    """Whether it is heard does not matter any more."""
+    try:
+        client.sock.setblocking(False)
+        client.sock.send(goodbye)
+    except OSError:
+        pass
+    client.close()

@@ -1,0 +1,136 @@
+"""What does the broker use? CPU time and memory of processes, from /proc.
+
+CPU is the sum over all threads of /proc/PID/task/TID/schedstat, in ns of user and system time together. Threads that end during
+a measurement take their figure with them; then /proc/PID/stat counts, which knows them but counts in ticks of 10 ms. The share of
+system time is always that of /proc/PID/stat.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from trellis.bench.errors import Unreachable
+
+_PROC: Final = Path("/proc")
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+_KIB: Final = 1024
+#: Columns of /proc/PID/stat, counted behind the command's closing parenthesis.
+_PARENT, _USER, _SYSTEM = 1, 11, 12
+
+
+class Cpu(NamedTuple):
+    """CPU time used so far: ns of each thread, and ticks of user and system time of each process."""
+
+    threads: dict[tuple[int, int], int]
+    user: int
+    system: int
+
+    def since(self, before: Cpu) -> Spent:
+        """What was used between two of them."""
+        ns = sum(after - before.threads.get(thread, 0) for thread, after in self.threads.items())
+        user, system = self.user - before.user, self.system - before.system
+        if not self.threads or before.threads.keys() - self.threads.keys():
+            ns = max(ns, round((user + system) / _TICK * 1e9))
+        return Spent(ns / 1e9, system / (user + system) if user + system else 0.0)
+
+
+class Spent(NamedTuple):
+    """Seconds of CPU, user and system together, and the share of system time (0 to 1)."""
+
+    seconds: float
+    system_share: float
+
+
+class Memory(NamedTuple):
+    """Resident memory in octets: now, and at most since `reset_peak`."""
+
+    now: int
+    peak: int
+
+
+class Processes:
+    """The broker's processes; with `children` also those below them, looked up anew for every figure."""
+
+    def __init__(self, pids: list[int], children: bool = False) -> None:
+        if pids and not (_PROC / "self" / "stat").exists():
+            raise Unreachable("--pid: CPU and memory of processes are read from /proc, which is not here")
+        for pid in pids:
+            if not (_PROC / str(pid)).exists():
+                raise Unreachable(f"--pid: there is no process {pid}; give the broker's")
+        self._roots = pids
+        self._children = children
+
+    def __bool__(self) -> bool:
+        return bool(self._roots)
+
+    @property
+    def pids(self) -> list[int]:
+        if not self._children:
+            return list(self._roots)
+        below: dict[int, list[int]] = {}
+        for entry in _PROC.iterdir():
+            if entry.name.isdigit() and (columns := _stat(entry)):
+                below.setdefault(int(columns[_PARENT]), []).append(int(entry.name))
+        found = list(self._roots)
+        for pid in found:  # grows while it is walked
+            found += [child for child in below.get(pid, ()) if child not in found]
+        return found
+
+    def cpu(self) -> Cpu:
+        """Raises Unreachable when one of the processes has ended."""
+        threads: dict[tuple[int, int], int] = {}
+        user = system = 0
+        for pid in self.pids:
+            columns = _stat(_PROC / str(pid))
+            if not columns:
+                if pid in self._roots:
+                    raise Unreachable(f"the broker's process {pid} has ended")
+                continue
+            user += int(columns[_USER])
+            system += int(columns[_SYSTEM])
+            for task in _entries(_PROC / str(pid) / "task"):
+                figures = _read(task / "schedstat").split()
+                if figures:
+                    threads[pid, int(task.name)] = int(figures[0])
+        return Cpu(threads, user, system)
+
+    def reset_peak(self) -> None:
+        """Measure the peak from now on, where that is allowed (proc(5), clear_refs)."""
+        for pid in self.pids:
+            try:
+                (_PROC / str(pid) / "clear_refs").write_text("5")
+            except OSError:
+                pass
+
+    def memory(self) -> Memory:
+        """Pages that processes share count for each of them."""
+        now = peak = 0
+        for pid in self.pids:
+            for line in _read(_PROC / str(pid) / "status").splitlines():
+                if line.startswith("VmRSS:"):
+                    now += int(line.split()[1]) * _KIB
+                elif line.startswith("VmHWM:"):
+                    peak += int(line.split()[1]) * _KIB
+        return Memory(now, peak)
+
+
+def _read(path: Path) -> str:
+    """A file of /proc; empty when its process or thread is gone."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _entries(path: Path) -> list[Path]:
+    try:
+        return list(path.iterdir())
+    except OSError:
+        return []
+
+
+def _stat(process: Path) -> list[str]:
+    """The columns behind the command, which may hold blanks and parentheses itself."""
+    return _read(process / "stat").rpartition(")")[2].split()

@@ -1,0 +1,219 @@
+"""What was measured: the records that JSON has, their medians, and the rows of the table."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+import trellis
+from trellis.bench import generator
+from trellis.bench.latency import Histogram
+
+#: Grows when a field goes or changes its meaning; new fields may come without.
+FORMAT: Final = 1
+_MIB: Final = 1024 * 1024
+
+Cell = str | int | float | bool | None
+
+
+@dataclass
+class Latency:
+    """From just before the send to the arrival, in microseconds."""
+
+    count: int
+    mean: float
+    p50: float
+    p99: float
+    p999: float
+    max: float
+
+
+@dataclass
+class Broker:
+    """What the broker's processes used: CPU in seconds, resident memory in octets."""
+
+    cpu: float
+    system_share: float
+    rss_before: int
+    rss_after: int
+    rss_peak: int
+
+
+@dataclass
+class Round:
+    """One measurement, raw. `seconds` is wall time; `sends` and `receives` are system calls of the generator."""
+
+    messages: int
+    deliveries: int
+    seconds: float
+    octets_out: int
+    octets_in: int
+    sends: int
+    receives: int
+    generator_cpu: float
+    broker: Broker | None = None
+    latency: Latency | None = None
+
+
+@dataclass
+class Median:
+    """Over the rounds, each figure by itself. CPU is in microseconds a message that was published; `broker_spread` is
+    (highest - lowest) / median of it."""
+
+    rate: float
+    delivery_rate: float
+    octet_rate: float
+    generator_us: float
+    broker_us: float | None = None
+    broker_spread: float | None = None
+    rss_before: int | None = None
+    rss_after: int | None = None
+    rss_peak: int | None = None
+    latency: Latency | None = None
+
+
+@dataclass
+class Result:
+    """A workload with what it was made of, its rounds, and an error if it failed."""
+
+    name: str
+    text: str
+    publish: str
+    consume: str
+    publishers: int
+    subscribers: int
+    size: int
+    batch: int
+    window: int
+    bindings: int
+    rate: float
+    bind_seconds: float | None = None
+    rounds: list[Round] = field(default_factory=list)
+    median: Median | None = None
+    error: str | None = None
+
+
+@dataclass
+class Environment:
+    """Where, when and how it was measured. `servers` is what the brokers say they are."""
+
+    time: str
+    command: str
+    trellis: str
+    python: str
+    generator_compiled: bool
+    cpu: str
+    cpus: int
+    kernel: str
+    machine: str
+    targets: dict[str, str]
+    servers: dict[str, str]
+
+
+@dataclass
+class Report:
+    """A whole run."""
+
+    environment: Environment
+    workloads: list[Result]
+    format: int = FORMAT
+
+
+def latency_of(histogram: Histogram) -> Latency | None:
+    """None when nothing was timed."""
+    count = int(histogram.count)
+    if not count:
+        return None
+    p50, p99, p999 = (histogram.percentile(share) / 1e3 for share in (0.5, 0.99, 0.999))
+    return Latency(count, int(histogram.total) / count / 1e3, p50, p99, p999, int(histogram.maximum) / 1e3)
+
+
+def median_of(rounds: Sequence[Round]) -> Median:
+    """`rounds` are one at least."""
+    found = Median(
+        rate=median(one.messages / one.seconds for one in rounds),
+        delivery_rate=median(one.deliveries / one.seconds for one in rounds),
+        octet_rate=median((one.octets_out + one.octets_in) / one.seconds for one in rounds),
+        generator_us=median(one.generator_cpu / one.messages * 1e6 for one in rounds),
+    )
+    brokers = [(one.broker, one.messages) for one in rounds if one.broker is not None]
+    if brokers:
+        costs = [broker.cpu / messages * 1e6 for broker, messages in brokers]
+        found.broker_us = median(costs)
+        found.broker_spread = (max(costs) - min(costs)) / found.broker_us if found.broker_us else 0.0
+        found.rss_before = brokers[0][0].rss_before
+        found.rss_after = brokers[-1][0].rss_after
+        found.rss_peak = max(broker.rss_peak for broker, _ in brokers)
+    latencies = [one.latency for one in rounds if one.latency is not None]
+    if latencies:
+        found.latency = Latency(
+            sum(one.count for one in latencies), *(
+                median(getattr(one, name) for one in latencies) for name in ("mean", "p50", "p99", "p999", "max")
+            )
+        )
+    return found
+
+
+def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
+    """A row for each workload that was measured; columns that no workload has are left out."""
+    made: list[dict[str, Cell]] = []
+    for result in results:
+        found = result.median
+        if found is None:
+            continue
+        row: dict[str, Cell] = {"workload": result.name, "msg/s": round(found.rate), "deliv/s": round(found.delivery_rate),
+                                "MB/s": _digits(found.octet_rate / 1e6)}
+        if found.broker_us is not None:
+            row |= {"broker us": _digits(found.broker_us), "+-%": round(50 * (found.broker_spread or 0.0))}
+        row["gen us"] = _digits(found.generator_us)
+        if found.latency is not None:
+            row |= {"p50 us": _digits(found.latency.p50), "p99 us": _digits(found.latency.p99),
+                    "p99.9 us": _digits(found.latency.p999), "max us": _digits(found.latency.max)}
+        if found.rss_after is not None:
+            row |= {"rss MB": _mib(found.rss_before), "after": _mib(found.rss_after), "peak": _mib(found.rss_peak)}
+        if result.bind_seconds:
+            row["binds/s"] = round(result.bindings / result.bind_seconds)
+        made.append(row)
+    return made
+
+
+def _digits(value: float) -> float:
+    """Three significant digits, or the whole number."""
+    return round(value) if value >= 100 else float(f"{value:.3g}")
+
+
+def _mib(octets: int | None) -> float | None:
+    return None if octets is None else round(octets / _MIB, 1)
+
+
+def environment(command: Sequence[str], targets: dict[str, str]) -> Environment:
+    """This machine, now. Passwords in the command's URLs become asterisks."""
+    return Environment(
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=re.sub(r"(//[^/:@\s]*):[^@\s]*@", r"\1:***@", shlex.join(command)),
+        trellis=trellis.__version__,
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        generator_compiled=not (generator.__file__ or "").endswith(".py"),
+        cpu=_cpu_model(),
+        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
+        kernel=f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+        targets=targets,
+        servers={},
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1] if found else platform.processor() or "unknown"

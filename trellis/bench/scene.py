@@ -1,0 +1,221 @@
+"""What a workload needs at the broker: connections, queues, subscriptions, bindings. Built before a run, gone after it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from types import TracebackType
+from typing import Final
+
+from trellis.bench import amqp
+from trellis.bench.amqp_readers import AmqpConsumer, AmqpPublisher
+from trellis.bench.check import Checker, Competing, Ordered, Pile, Script
+from trellis.bench.client import FRAME_MAX, AmqpClient, MqttClient
+from trellis.bench.encoding import Encoding, Names, is_known, part, sizes
+from trellis.bench.errors import BenchError, Unreachable, WrongAnswer
+from trellis.bench.generator import Flow, Generator
+from trellis.bench.line import Feed, Line
+from trellis.bench.mqtt_readers import MqttPublisher, MqttSubscriber
+from trellis.bench.progress import Progress
+from trellis.bench.reader import Reader
+from trellis.bench.target import Target
+from trellis.bench.workloads import COMPETING, EVERYBODY, TOPICS, Workload
+
+#: Bindings that match nothing are spread over queues: some brokers take long to delete a queue with many.
+_BINDINGS_OF_A_QUEUE: Final = 1_000
+#: File descriptors beside those of the workload's connections.
+_OTHER_FILES: Final = 50
+#: Seconds that deleting a queue may take.
+_DELETE_TIMEOUT: Final = 120.0
+
+
+class Scene:
+    """A context: what is built inside is taken away at its end, whatever happens.
+
+    `timed` keeps latencies; `patience` is how many seconds without progress are too long."""
+
+    def __init__(self, workload: Workload, targets: dict[str, Target], timed: bool, progress: Progress, patience: float) -> None:
+        self.workload = workload
+        self.window, ring = sizes(workload)
+        self.script = Script(workload.publishers, ring, workload.size, timed)
+        self.generator: Generator | None = None
+        self.publishers: list[Line] = []
+        self.subscribers: list[Line] = []
+        #: What the AMQP broker says it is, and the seconds that the other bindings took.
+        self.server = ""
+        self.bind_seconds = 0.0
+        self._ring = ring
+        self._targets = targets
+        self._progress = progress
+        self._patience = patience
+        self._names = Names(workload, os.urandom(3).hex())
+        self._clients: list[AmqpClient | MqttClient] = []
+        self._steward: AmqpClient | None = None
+        self._queues: list[str] = []
+        self._exchanges: list[str] = []
+
+    def __enter__(self) -> Scene:
+        try:
+            self._build()
+        except BaseException:
+            self._clear()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._clear()
+
+    @property
+    def everybody(self) -> bool:
+        """Does each subscriber get every message?"""
+        return self.workload.sharing == EVERYBODY
+
+    @property
+    def running(self) -> Generator:
+        """The generator of a scene that has been built."""
+        assert self.generator is not None
+        return self.generator
+
+    def check_queues(self) -> None:
+        """Nothing may wait in them any more. Raises WrongAnswer."""
+        for queue in self._queues:
+            assert self._steward is not None
+            depth = self._steward.depth(queue)
+            if depth:
+                raise WrongAnswer(f"queue {queue}", "messages left over", 0, depth)
+
+    def _build(self) -> None:
+        workload = self.workload
+        _allow_files(workload)
+        self._progress.say("connecting")
+        if "amqp" in workload.protocols:
+            self._steward = AmqpClient(self._targets["amqp"], "control connection")
+            self.server = self._steward.server
+            if not self._names.crossing:
+                self._exchanges.append(self._names.exchange)
+                self._steward.ask(amqp.exchange_declare(self._names.exchange, "topic"), amqp.EXCHANGE_DECLARE_OK)
+        encoding = Encoding(workload, self._names, self._ring, self._steward.frame_max if self._steward else FRAME_MAX)
+        checkers = self._checkers()
+        if workload.consume == "mqtt":
+            self._subscribe(checkers, encoding)
+        else:
+            self._consume(checkers, encoding)
+        self._connect_publishers(encoding)
+        self._bind_others()
+        self._progress.say("running")
+        acknowledged = workload.confirms if workload.publish == "amqp" else workload.qos > 0
+        flow = Flow(workload.batch, self.window, self.everybody, acknowledged)
+        self.generator = Generator(self.publishers, self.subscribers, flow, self._progress.tick, self._patience)
+
+    def _checkers(self) -> list[Checker]:
+        workload = self.workload
+        names = [f"subscriber {index}" for index in range(workload.subscribers)]
+        if workload.sharing == COMPETING:
+            pile = Pile(self.script)
+            return [Competing(name, self.script, pile) for name in names]
+        return [Ordered(name, self.script, *part(workload, index)) for index, name in enumerate(names)]
+
+    def _subscribe(self, checkers: list[Checker], encoding: Encoding) -> None:
+        workload, names = self.workload, self._names
+        topics, packet, known = encoding.topics(), encoding.packet("mqtt", workload.qos), is_known(workload)
+        stream, lap = encoding.stream(0, 1) if known else (b"", 0)
+        for index, checker in enumerate(checkers):
+            client = MqttClient(self._targets["mqtt"], checker.where)
+            self._clients.append(client)
+            if workload.sharing == EVERYBODY:
+                client.subscribe(names.topic_filter, workload.qos)
+            else:
+                client.subscribe(names.topic(index), workload.qos)
+                stream, lap = encoding.stream(*part(workload, index)) if known else (b"", 0)
+            reader = MqttSubscriber(checker, topics, workload.qos, stream, lap, packet)
+            self.subscribers.append(Line(client.sock, reader))
+
+    def _consume(self, checkers: list[Checker], encoding: Encoding) -> None:
+        workload, names, routes = self.workload, self._names, encoding.routes()
+        for index, checker in enumerate(checkers):
+            client = AmqpClient(self._targets["amqp"], checker.where)
+            self._clients.append(client)
+            queue = names.queue if workload.sharing == COMPETING else f"{names.queue}-{index}"
+            if queue not in self._queues:
+                self._queues.append(queue)
+                client.ask(amqp.queue_declare(queue, auto_delete=True), amqp.QUEUE_DECLARE_OK)
+                key = names.binding_key if workload.sharing != TOPICS else names.key(index)
+                client.bind([(queue, key)], names.exchange)
+            if workload.prefetch:
+                client.ask(amqp.qos(workload.prefetch), amqp.QOS_OK)
+            client.ask(amqp.consume(queue, not workload.acks), amqp.CONSUME_OK)
+            self.subscribers.append(Line(client.sock, AmqpConsumer(checker, routes, workload.acks)))
+
+    def _connect_publishers(self, encoding: Encoding) -> None:
+        workload = self.workload
+        for index in range(workload.publishers):
+            where, lap = f"publisher {index}", encoding.lap(index)
+            client, reader = self._publisher(where, index)
+            self._clients.append(client)
+            self.publishers.append(Line(client.sock, reader, Feed(lap, len(lap) // self._ring, self.script.published[index])))
+
+    def _publisher(self, where: str, index: int) -> tuple[AmqpClient | MqttClient, Reader]:
+        workload = self.workload
+        if workload.publish == "mqtt":
+            return MqttClient(self._targets["mqtt"], where), MqttPublisher(where, self.script, index, workload.qos)
+        client = AmqpClient(self._targets["amqp"], where)
+        if workload.confirms:
+            client.ask(amqp.confirm_select(), amqp.SELECT_OK)
+        return client, AmqpPublisher(where, self.script, index)
+
+    def _bind_others(self) -> None:
+        """The bindings that match nothing, and how long they took."""
+        count, steward, names = self.workload.bindings, self._steward, self._names
+        if not count or steward is None:
+            return
+        queues = [f"{names.queue}-other-{index}" for index in range(-(-count // _BINDINGS_OF_A_QUEUE))]
+        for queue in queues:
+            self._queues.append(queue)
+            steward.ask(amqp.queue_declare(queue), amqp.QUEUE_DECLARE_OK)
+        began = time.perf_counter()
+        for at, queue in zip(range(0, count, _BINDINGS_OF_A_QUEUE), queues, strict=True):
+            numbers = range(at, min(at + _BINDINGS_OF_A_QUEUE, count))
+            steward.bind([(queue, names.other_key(number)) for number in numbers], names.exchange)
+            self._progress.say(f"binding {numbers.stop:,} of {count:,}")
+        self.bind_seconds = time.perf_counter() - began
+
+    def _clear(self) -> None:
+        """Close all, and delete what was declared, over a new connection: the others may be in the middle of anything."""
+        self._progress.say("cleaning up")
+        if self.generator is not None:
+            self.generator.close()
+        for client in self._clients:
+            client.leave()
+        if self._steward is not None:
+            self._steward.leave()
+        if self._queues or self._exchanges:
+            self._delete([amqp.queue_delete(name) for name in self._queues], amqp.QUEUE_DELETE_OK)
+            self._delete([amqp.exchange_delete(name) for name in self._exchanges], amqp.EXCHANGE_DELETE_OK)
+
+    def _delete(self, requests: list[bytes], answer: amqp.Method) -> None:
+        """One after another. A queue that went with its consumer is an error to some brokers, which close the channel."""
+        steward: AmqpClient | None = None
+        for request in requests:
+            try:
+                steward = steward or AmqpClient(self._targets["amqp"], "control connection")
+                steward.ask(request, answer, _DELETE_TIMEOUT)
+            except Unreachable:
+                return
+            except BenchError:
+                if steward is not None:
+                    steward.close()
+                    steward = None
+        if steward is not None:
+            steward.leave()
+
+
+def _allow_files(workload: Workload) -> None:
+    """Raise the limit of open files as far as this workload needs. Raises BenchError."""
+    wanted = workload.publishers + workload.subscribers + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft >= wanted or soft == resource.RLIM_INFINITY:
+        return
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise BenchError(f"{workload.name} needs {wanted} open files, and {hard} are allowed; raise that with ulimit -n")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,94 @@
+"""Which workloads are there? A table: one line of it is all that a new one takes, as long as its fields can say it.
+
+A message goes from `publishers` to `subscribers`, each a connection of its own, and its topic is one of `topics` in turn.
+Who gets it is said by `sharing`:
+
+    EVERYBODY   every subscriber: MQTT by a wildcard filter, AMQP by a queue each, bound by a wildcard key
+    TOPICS      the one subscriber of its topic
+    COMPETING   one of the consumers of the one queue
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+EVERYBODY: Final = "everybody"
+TOPICS: Final = "topics"
+COMPETING: Final = "competing"
+
+KIB: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """`publish` and `consume` are "mqtt" or "amqp"."""
+
+    name: str
+    text: str
+    publish: str
+    consume: str
+    publishers: int = 1
+    subscribers: int = 1
+    sharing: str = EVERYBODY
+    #: MQTT, both ways.
+    qos: int = 0
+    #: AMQP: the consumer acknowledges each message; what it may hold unacknowledged (0: no bound); confirms.
+    acks: bool = False
+    prefetch: int = 0
+    confirms: bool = False
+    #: AMQP: further bindings of the exchange, which match nothing that is published.
+    bindings: int = 0
+    #: Octets of a body.
+    size: int = 100
+    topics: int = 16
+    #: Messages in one send, and in flight at most. A window of 1 is a ping-pong, and its latency is kept.
+    batch: int = 64
+    window: int = 4096
+
+    @property
+    def protocols(self) -> set[str]:
+        return {self.publish, self.consume}
+
+
+def _mqtt(name: str, text: str, *, qos: int = 0, publishers: int = 1, subscribers: int = 1, sharing: str = EVERYBODY,
+          batch: int = 64, window: int = 4096) -> Workload:
+    return Workload(name="mqtt-" + name, text="MQTT " + text, publish="mqtt", consume="mqtt", qos=qos, publishers=publishers,
+                    subscribers=subscribers, sharing=sharing, batch=batch, window=window)
+
+
+def _amqp(name: str, text: str, *, acks: bool = False, prefetch: int = 0, confirms: bool = False, publishers: int = 1,
+          subscribers: int = 1, sharing: str = EVERYBODY, size: int = 100, bindings: int = 0, batch: int = 64,
+          window: int = 4096) -> Workload:
+    return Workload(name="amqp-" + name, text="AMQP " + text, publish="amqp", consume="amqp", acks=acks, prefetch=prefetch,
+                    confirms=confirms, publishers=publishers, subscribers=subscribers, sharing=sharing, size=size,
+                    bindings=bindings, batch=batch, window=window)
+
+
+#: Brokers keep some hundred QoS 1 and 2 messages for a client that is behind (mosquitto 1,000), and drop more.
+_QOS_WINDOW: Final = 512
+
+_ALL: Final = (
+    _mqtt("qos0", "QoS 0, one publisher, one subscriber, stream"),
+    _mqtt("qos1", "QoS 1, one publisher, one subscriber, stream", qos=1, window=_QOS_WINDOW),
+    _mqtt("qos2", "QoS 2, one publisher, one subscriber, stream", qos=2, window=_QOS_WINDOW),
+    _mqtt("fan10", "QoS 0, every message to 10 subscribers", subscribers=10),
+    _mqtt("fan1000", "QoS 0, every message to 1,000 subscribers, one in flight", subscribers=1000, batch=1, window=1),
+    _mqtt("50pub", "QoS 0, 50 publishers, one message a send", publishers=50, batch=1),
+    _mqtt("16topics", "QoS 0, 16 topics, a subscriber for each", subscribers=16, sharing=TOPICS),
+    _mqtt("pingpong", "QoS 0, one message in flight", batch=1, window=1),
+    _amqp("auto", "no acknowledgements, one publisher, one queue, one consumer"),
+    _amqp("ack", "every message acknowledged, prefetch 1,000, confirms", acks=True, prefetch=1000, confirms=True),
+    _amqp("fan10", "every message to 10 queues", subscribers=10),
+    _amqp("50pub", "50 publishers, one message a send", publishers=50, batch=1),
+    _amqp("pingpong", "one message in flight", batch=1, window=1),
+    _amqp("1k", "bodies of 1 KiB", size=KIB),
+    _amqp("64k", "bodies of 64 KiB", size=64 * KIB),
+    _amqp("compete5", "one queue, 5 consumers that acknowledge, prefetch 250", subscribers=5, sharing=COMPETING, acks=True, prefetch=250),
+    _amqp("bindings10k", "topic exchange with 10,000 other bindings", bindings=10_000),
+    _amqp("bindings100k", "topic exchange with 100,000 other bindings", bindings=100_000),
+    Workload(name="cross-mqtt-amqp", text="MQTT QoS 0 publisher, AMQP consumer without acknowledgements", publish="mqtt", consume="amqp"),
+    Workload(name="cross-amqp-mqtt", text="AMQP publisher, MQTT QoS 0 subscriber", publish="amqp", consume="mqtt"),
+)
+
+WORKLOADS: Final[dict[str, Workload]] = {workload.name: workload for workload in _ALL}

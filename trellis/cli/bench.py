@@ -1,0 +1,156 @@
+"""`trellis bench load`: measure a broker, ours or another, and check its answers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trellis.cli.parsing import CommandError, Commands, Parser, add_command
+from trellis.cli.table import columns_of, table
+from trellis.settings.errors import nearest
+
+if TYPE_CHECKING:
+    from trellis.bench.report import Result
+    from trellis.bench.run import Options
+    from trellis.bench.target import Target
+
+USAGE = (
+    "trellis bench load [WORKLOAD]... [--amqp URL] [--mqtt URL] [--pid PID,...] [--messages N | --seconds S] [--rate R] "
+    "[--size BYTES] [--rounds N] [--json FILE] [--list]"
+)
+
+
+def add(commands: Commands) -> None:
+    command = add_command(commands, "bench", _help, "measure a broker", "load [ARGUMENT]...")
+    tools = command.add_subparsers(title="benches", metavar="load", dest="bench")
+    tool: Parser = tools.add_parser(
+        "load", prog="trellis bench load", usage=USAGE, help="publish through a broker, measure it, and check its answers",
+        description="Publish through any AMQP 0-9-1 or MQTT 3.1.1 broker, measure it, and check every answer.",
+    )
+    tool.set_defaults(run=load, parser=tool)
+    tool.add_argument("workload", metavar="WORKLOAD", nargs="*", help="which [all that the brokers given can do]; see --list")
+    tool.add_argument("--amqp", metavar="URL", help="amqp://USER:PASSWORD@HOST:PORT/VHOST [amqp://guest:guest@127.0.0.1:5672/]")
+    tool.add_argument("--mqtt", metavar="URL", help="mqtt://USER:PASSWORD@HOST:PORT [mqtt://127.0.0.1:1883]")
+    tool.add_argument("--pid", metavar="PID,...", type=_pids, default=[], help="the broker's processes, to report their CPU and memory")
+    tool.add_argument("--children", action="store_true", help="count the processes below them, too")
+    amount = tool.add_mutually_exclusive_group()
+    amount.add_argument("--messages", metavar="N", type=_number(int, 1), default=0, help="messages to publish in a round")
+    amount.add_argument("--seconds", metavar="S", type=_number(float, 0.01), default=2.0, help="how long a round publishes [2]")
+    tool.add_argument("--rate", metavar="R", type=_number(float, 0.001), default=0.0,
+                      help="messages a second, timed one by one [as many as the window allows]")
+    tool.add_argument("--size", metavar="BYTES", type=_number(int, 8), default=0, help="octets of a body, 8 at least [the workload's]")
+    tool.add_argument("--rounds", metavar="N", type=_number(int, 1), default=3, help="measurements of a workload; medians are shown [3]")
+    tool.add_argument("--json", metavar="FILE", help="write all figures of all rounds there; - is standard output, without the table")
+    tool.add_argument("--list", action="store_true", help="list the workloads")
+
+
+def load(arguments: argparse.Namespace) -> int:
+    from trellis.bench.workloads import WORKLOADS  # nothing of the bench is loaded for other commands
+
+    if arguments.list:
+        width = max(map(len, WORKLOADS))
+        print("\n".join(f"{workload.name:{width}}  {workload.text}" for workload in WORKLOADS.values()))
+        return 0
+    targets = _targets(arguments)
+    names = arguments.workload or [name for name, workload in WORKLOADS.items() if workload.protocols <= targets.keys()]
+    for name in names:
+        if name not in WORKLOADS:
+            raise CommandError(f"unknown workload {name}; the nearest is {nearest(name, WORKLOADS)}", 2)
+        for protocol in sorted(WORKLOADS[name].protocols - targets.keys()):
+            raise CommandError(f"{name} needs an {protocol.upper()} broker, too; give --{protocol}", 2)
+    from trellis.bench.run import Options
+
+    chosen = Options(arguments.messages, arguments.seconds, arguments.rate, arguments.size, arguments.rounds)
+    return _run(arguments, names, chosen, targets)
+
+
+def _run(arguments: argparse.Namespace, names: list[str], options: Options, targets: dict[str, Target]) -> int:
+    from trellis.bench.errors import Unreachable
+    from trellis.bench.processes import Processes
+    from trellis.bench.progress import Progress
+    from trellis.bench.report import Report, environment
+    from trellis.bench.run import run
+    from trellis.bench.workloads import WORKLOADS
+
+    report = Report(environment(sys.argv, {protocol: str(target) for protocol, target in targets.items()}), [])
+    progress, stopped = Progress(), None
+    try:
+        processes = Processes(arguments.pid, arguments.children)
+        for name in names:
+            report.workloads.append(run(WORKLOADS[name], options, targets, processes, progress, report.environment.servers))
+    except Unreachable as error:
+        stopped = str(error)
+    finally:
+        progress.end()
+        _show(report.workloads, arguments.json != "-")
+        if arguments.json and report.workloads:
+            _write(arguments.json, report)
+    failed = [f"{result.name}: {result.error}" for result in report.workloads if result.error]
+    for line in failed:
+        print(f"trellis: {line}", file=sys.stderr)
+    if stopped:
+        raise CommandError(stopped)
+    return 1 if failed else 0
+
+
+def _show(results: list[Result], wanted: bool) -> None:
+    from trellis.bench.report import rows
+
+    lines = rows(results)
+    if lines and wanted:
+        print(table(lines, columns_of(lines)))
+
+
+def _write(path: str, report: object) -> None:
+    text = msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
+    if path == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _targets(arguments: argparse.Namespace) -> dict[str, Target]:
+    """Those given; both defaults when none is."""
+    from trellis.bench.target import DEFAULTS, parse
+
+    found: dict[str, Target] = {}
+    for protocol in ("amqp", "mqtt"):
+        url = getattr(arguments, protocol)
+        try:
+            if url is not None:
+                found[protocol] = parse(protocol, url)
+        except ValueError as error:
+            raise CommandError(f'--{protocol}: {error}, got "{url}"', 2) from None
+    return found or dict(DEFAULTS)
+
+
+def _help(arguments: argparse.Namespace) -> int:
+    """`trellis bench` alone."""
+    arguments.parser.print_help()
+    return 2
+
+
+def _pids(text: str) -> list[int]:
+    if not all(word.isdecimal() for word in text.split(",")):
+        raise argparse.ArgumentTypeError(f'must be numbers with commas between them, got "{text}"')
+    return [int(word) for word in text.split(",")]
+
+
+def _number(kind: type[int] | type[float], least: float) -> Any:
+    def number(text: str) -> float:
+        try:
+            value = kind(text)
+            if least <= value < float("inf"):
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f'must be {"a whole number" if kind is int else "a number"} of at least {least:g}, got "{text}"')
+
+    return number
