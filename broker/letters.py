@@ -15,7 +15,6 @@ from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Address, Amended, Messag
 from broker.route import LOOPED, Route
 from broker.store.contract import Ticket
 
-
 #: Deaths that are counted; a publisher may have written any number there.
 COUNT_MAX: Final = 1 << 32
 

@@ -155,7 +155,7 @@ class Connection(Outlet):
         if not self.finished:
             self.finished = True
             self.stalled = False
-            self.reason = reason
+            self.reason = self.reason or reason
             self._input.clear()
             self.front.leave(self)
             self.released()

@@ -1,4 +1,5 @@
-"""AMQP 0-9-1. Reading order: frames, contents, consumer, confirms, channel, methods, handshake, connection, front.
+"""AMQP 0-9-1. Reading order: errors, tables, frames, properties, contents, consumer, confirms, client, channel, methods,
+handshake, connection, front.
 
-pamqp reads and writes the methods that come rarely; publish, deliver and ack are handled in octets.
+pamqp knows the methods and writes those that come rarely; publish, deliver, ack and contents are handled in octets.
 """

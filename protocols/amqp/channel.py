@@ -284,11 +284,12 @@ class Channel(Owner):
             if one is None:
                 raise _unknown(number)
             taken = [one]
-        for delivery in taken:
-            if requeue:
+        if requeue:
+            for delivery in reversed(taken):  # The newest first: each goes before those put back already, in one step.
                 put_back(delivery)
-            else:
-                refuse(delivery)
+            return
+        for delivery in taken:
+            refuse(delivery)
 
     def recover(self) -> None:
         """Give everything unsettled back to its queues, in order."""

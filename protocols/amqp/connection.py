@@ -326,7 +326,8 @@ class AmqpConnection(Client):
         self.reason = reason
         self._let_go()
         self.deadline = self.agenda.now + CLOSING_MS
-        self.stalled = False
+        if self.stalled:
+            self.go_on()  # There may be a close among what was kept.
         self.touch()
 
     def _await_close_ok(self, data: bytes, at: i64) -> i64:
@@ -453,7 +454,7 @@ class AmqpConnection(Client):
     def advance(self, now: int) -> None:
         """Heartbeats: two out per interval; two intervals of silence end the connection (section 4.2.7)."""
         if self._state != "running":
-            self.end(self.reason or "handshake_timeout")
+            self.end("handshake_timeout")
             self.touch()
             return
         interval: i64 = self.heartbeat * 1000

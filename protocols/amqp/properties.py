@@ -50,7 +50,7 @@ def amended(octets: bytes, headers: Mapping[str, object]) -> bytes:
     """The flags and properties of a dead letter: as they were, but with these headers and without expiration."""
     kept = {name: value for name, _, value in _split(octets) if name != "expiration"}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
-        del kept["delivery_mode"]
+        del kept["delivery_mode"]  # No client writes another, and some refuse to read one.
     table = without(kept.get("headers", b"")[4:], {name.encode() for name in headers})
     table += b"".join(write_entry(name, value) for name, value in headers.items())
     kept["headers"] = len(table).to_bytes(4, "big") + table

@@ -335,7 +335,7 @@ class MqttConnection(Connection):
                 other.end("taken_over")
                 other.touch()
             session = sessions.find(self._vhost, client_id)
-        if session is not None and (clean or not session.persistent):
+        if session is not None and clean:
             sessions.end(session, ticket)
             session = None
         present = session is not None

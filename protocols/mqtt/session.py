@@ -37,6 +37,8 @@ class Dialect(Encoding):
 
 
 VERSION_4: Final = Dialect()
+#: Where a consumer writes whose connection is gone: nowhere, and it is never asked to.
+NOWHERE: Final = Outlet()
 
 
 class InboxConsumer(Consumer):
@@ -84,8 +86,8 @@ class Session(Listener):
         self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
-        #: Retained messages on their way that wait for room.
-        self._parked: list[Task] = []
+        #: Retained messages on their way that wait for room, by topic filter.
+        self._parked: dict[str, Task] = {}
         vhost.welcome(self)
 
     # -- Listener
@@ -126,6 +128,7 @@ class Session(Listener):
         self.outlet = None
         if self._consumer is not None:
             self.inbox.unsubscribe(self._consumer)
+            self._consumer.outlet = NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
             self._consumer = None
         self.unpark()
 
@@ -216,19 +219,19 @@ class Session(Listener):
 
     # -- retained messages
 
-    def crowded(self, task: Task) -> bool:
+    def crowded(self, topic_filter: str, task: Task) -> bool:
         """Whether more of them must wait; then the task runs again when there is room."""
         outlet = self.outlet
         if outlet is None or self.inbox.depth < CROWDED and outlet.open():
             return False
-        self._parked.append(task)
+        self._parked[topic_filter] = task
         return True
 
     def unpark(self) -> None:
         """There may be room for what waited for it."""
         if self._parked:
-            parked, self._parked = self._parked, []
-            for task in parked:
+            parked, self._parked = self._parked, {}
+            for task in parked.values():
                 self.vhost.agenda.add(task)
 
     def describe(self) -> dict[str, object]:
@@ -245,13 +248,18 @@ class Latecomer(Receiver):
         self._session = session
         self._binding = binding
 
+    @property
+    def _obsolete(self) -> bool:
+        """Whether the subscription ended, or another one took its place."""
+        return self._session.dead or self._session.subscriptions.get(self._binding.key) is not self._binding
+
     def crowded(self, task: Task) -> bool:
-        return self._session.crowded(task)
+        return not self._obsolete and self._session.crowded(self._binding.key, task)
 
     def receive_retained(self, message: Message) -> bool:
-        session, binding = self._session, self._binding
-        if session.dead or session.subscriptions.get(binding.key) is not binding:
+        if self._obsolete:
             return False
+        session, binding = self._session, self._binding
         session.vhost.internal.count_copies(1, 0)
         granted: i64 = min(message.assurance, binding.assurance)
         if granted > AT_MOST_ONCE:

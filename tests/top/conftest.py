@@ -37,9 +37,10 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
     running: list[Running] = []
 
     async def begin(chosen: Settings | None = None, **sections: object) -> Running:
-        running.append(Running(chosen or settings(**sections)))
-        await running[-1].start()
-        return running[-1]
+        app = Running(chosen or settings(**sections))
+        await app.start()
+        running.append(app)
+        return app
 
     yield begin
     for app in running:

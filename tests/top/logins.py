@@ -24,13 +24,13 @@ _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
 class Client:
     """One login: what it says first, and what it says when it is asked who it is."""
 
-    def __init__(self, port: int, kind: str, protocol: str, user: str, password: str) -> None:
+    def __init__(self, number: int, port: int, protocol: str, kind: str, user: str, password: str) -> None:
         self.label = f"{protocol} {kind}"
         self.protocol = protocol
         if protocol == "amqp":
             self.first, self.second = GREETING, start_ok(user, password)
         else:
-            self.first, self.second = connect_packet(user + password, user=f"{user}/{password}"), b""
+            self.first, self.second = connect_packet(f"client-{number}", user=f"{user}/{password}"), b""
         self.socket = socket.socket()
         self.socket.setblocking(False)
         self.socket.connect_ex(("127.0.0.1", port))
@@ -57,7 +57,8 @@ def main(amqp: int, mqtt: int, count: int, user: str) -> None:
         kind = ("right", "wrong", "unknown")[number % 3]
         name = f"nobody-{number}" if kind == "unknown" else user
         password = user if kind == "right" else f"wrong-{number}"
-        clients.append(Client(mqtt if number % 2 else amqp, kind, "mqtt" if number % 2 else "amqp", name, password))
+        port, protocol = (mqtt, "mqtt") if number % 2 else (amqp, "amqp")
+        clients.append(Client(number, port, protocol, kind, name, password))
     for client in clients:
         selector.register(client.socket, selectors.EVENT_WRITE, client)
     while verdicts.total() < count:

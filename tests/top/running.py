@@ -18,25 +18,25 @@ from protocols.amqp.handshake import GREETING
 from tests.clients import connect_packet, marshal
 from trellis.app import App
 from trellis.node import Node
-from trellis.settings import Amqp, Data, Http, Limits, Metrics, Mqtt, Settings, Shutdown
+from trellis.settings import Settings
 
 #: Seconds after which a test gives up waiting.
 PATIENCE: Final = 20.0
 #: How long clients have to log in, in most tests.
 HANDSHAKE: Final = 0.6
 
-_PORTS: Final = {"amqp": Amqp, "mqtt": Mqtt, "metrics": Metrics, "http": Http}
+_OURS: Final[dict[str, dict[str, Any]]] = {
+    **{listener: {"port": 0, "host": "127.0.0.1"} for listener in ("amqp", "mqtt", "metrics", "http")},
+    "limits": {"handshake": HANDSHAKE},
+    "data": {"dir": ":memory:"},
+    "shutdown": {"grace": 0.05},
+}
 
 
-def settings(**sections: Any) -> Settings:
-    """Free ports on 127.0.0.1, nothing kept; a section is given as a dict of what differs from that."""
-    made: dict[str, Any] = {}
-    for name, section in _PORTS.items():
-        made[name] = section(**{"port": 0, "host": "127.0.0.1"} | sections.pop(name, {}))
-    made["limits"] = Limits(**{"handshake": HANDSHAKE} | sections.pop("limits", {}))
-    made["data"] = Data(**{"dir": ":memory:"} | sections.pop("data", {}))
-    made["shutdown"] = Shutdown(**{"grace": 0.05} | sections.pop("shutdown", {}))
-    return msgspec.structs.replace(Settings(**made), **sections)
+def settings(**given: Any) -> Settings:
+    """Free ports on 127.0.0.1, nothing kept; `given` is what differs from that, sections as dicts."""
+    sections = {name: section | given.pop(name, {}) for name, section in _OURS.items()}
+    return msgspec.convert(sections | given, Settings)
 
 
 class Running:

@@ -112,9 +112,10 @@ def deliveries(frames: list[Any]) -> list[Delivered]:
     found: list[Delivered] = []
     returned = False
     for one in frames:
-        returned = isinstance(one, spec.Basic.Return) or returned and not isinstance(one, (spec.Basic.Deliver, spec.Basic.GetOk))
-        if isinstance(one, (spec.Basic.Deliver, spec.Basic.GetOk)):
-            tag = one.consumer_tag if isinstance(one, spec.Basic.Deliver) else ""
+        if one.name in ("Basic.Return", "Basic.Deliver", "Basic.GetOk"):
+            returned = one.name == "Basic.Return"
+        if one.name in ("Basic.Deliver", "Basic.GetOk"):
+            tag = one.consumer_tag if one.name == "Basic.Deliver" else ""
             found.append(Delivered(tag, one.delivery_tag, one.redelivered, one.exchange, one.routing_key, b""))
         elif isinstance(one, pamqp.body.ContentBody) and not returned:
             found[-1] = found[-1]._replace(body=found[-1].body + one.value)

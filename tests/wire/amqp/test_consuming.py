@@ -58,7 +58,8 @@ def test_tags_come_back_with_every_delivery_as_they_were_given(tag: str) -> None
 def test_the_same_tag_may_be_used_on_two_channels_and_again_after_its_end() -> None:
     client = filled(0)
     open_channel(client, 2)
-    assert names(client.send(B.Consume(queue="q", consumer_tag="t")) + client.send(B.Consume(queue="q", consumer_tag="t"), channel=2)) == ["Basic.ConsumeOk"] * 2
+    assert names(client.send(B.Consume(queue="q", consumer_tag="t")) + client.send(B.Consume(queue="q", consumer_tag="t"),
+                                                                                   channel=2)) == ["Basic.ConsumeOk"] * 2
     assert names(client.send(B.Cancel("t"), B.Consume(queue="q", consumer_tag="t"))) == ["Basic.CancelOk", "Basic.ConsumeOk"]
 
 
@@ -87,7 +88,8 @@ def test_a_consumer_hears_that_its_queue_is_gone_if_its_client_can(notify: bool)
     client.send(B.Consume(queue="q", consumer_tag="a"), B.Consume(queue="q", consumer_tag="b"))
     other.send(Q.Delete(queue="q"))
     frames = client.read()
-    assert [(one.name, one.consumer_tag, one.nowait) for one in frames] == ([("Basic.Cancel", "a", True), ("Basic.Cancel", "b", True)] if notify else [])
+    assert [(one.name, one.consumer_tag, one.nowait) for one in frames] == ([("Basic.Cancel", "a", True), ("Basic.Cancel", "b", True)]
+                                                                            if notify else [])
     client.queue("q")
     assert names(client.send(B.Consume(queue="q", consumer_tag="a"), B.Cancel("b"))) == ["Basic.ConsumeOk", "Basic.CancelOk"]
 
@@ -122,7 +124,8 @@ def test_delivery_tags_count_per_channel_over_consumers_and_gets() -> None:
     open_channel(client, 2)
     client.send(B.Qos(prefetch_count=1))
     numbers = [one.number for one in deliveries(client.send(
-        B.Get(queue="q"), B.Get(queue="q", no_ack=True), B.Consume(queue="q", consumer_tag="a"), B.Consume(queue="q", consumer_tag="b"), B.Get(queue="q")))]
+        B.Get(queue="q"), B.Get(queue="q", no_ack=True), B.Consume(queue="q", consumer_tag="a"), B.Consume(queue="q", consumer_tag="b"),
+        B.Get(queue="q")))]
     assert sorted(numbers) == [1, 2, 3, 4, 5]
     assert [one.number for one in deliveries(client.send(B.Get(queue="q"), channel=2))] == [1]
     assert client.send(B.Ack(5)) == [] == client.send(B.Ack(1))
@@ -205,7 +208,8 @@ def test_py_amqp_retunes_consumers_at_work() -> None:
 def test_global_prefetch_is_shared_by_the_consumers_of_a_channel() -> None:
     client = filled(10)
     open_channel(client, 2)
-    frames = client.send(B.Qos(prefetch_count=3, global_=True), B.Consume(queue="q", consumer_tag="a"), B.Consume(queue="q", consumer_tag="b"))
+    frames = client.send(B.Qos(prefetch_count=3, global_=True), B.Consume(queue="q", consumer_tag="a"),
+                         B.Consume(queue="q", consumer_tag="b"))
     assert [(one.tag, int(one.body)) for one in deliveries(frames)] == [("a", 0), ("b", 1), ("a", 2)]
     assert bodies(client.send(B.Consume(queue="q", consumer_tag="other"), channel=2)) == [3, 4, 5, 6, 7, 8, 9]
     client.send(B.Cancel("other"), channel=2)
@@ -286,7 +290,8 @@ def test_no_ack_consumers_stand_outside_the_global_prefetch_and_leave_nothing_be
 
 def test_get_tells_what_is_left_and_when_nothing_is() -> None:
     client = filled(3)
-    left = [one.message_count for one in client.send(B.Get(queue="q"), B.Get(queue="q", no_ack=True), B.Get(queue="q")) if isinstance(one, B.GetOk)]
+    left = [one.message_count for one in client.send(B.Get(queue="q"), B.Get(queue="q", no_ack=True), B.Get(queue="q"))
+            if isinstance(one, B.GetOk)]
     assert left == [2, 1, 0] and names(client.send(B.Get(queue="q"))) == ["Basic.GetEmpty"]
     assert state(client) == (0, 2)
 
@@ -301,9 +306,12 @@ def test_get_does_not_care_for_prefetch() -> None:
 
 @pytest.mark.parametrize(("settle", "gone", "back"), [
     ([B.Ack(1)], [0], []), ([B.Ack(2)], [1], []), ([B.Ack(2, multiple=True)], [0, 1], []), ([B.Ack(0, multiple=True)], [0, 1, 2, 3], []),
-    ([B.Ack(2), B.Ack(3, multiple=True)], [0, 1, 2], []), ([B.Nack(1, requeue=False)], [0], []), ([B.Nack(3, multiple=True, requeue=False)], [0, 1, 2], []),
-    ([B.Nack(0, multiple=True, requeue=False)], [0, 1, 2, 3], []), ([B.Reject(4, requeue=False)], [3], []), ([B.Reject(3, requeue=True)], [], [2]),
-    ([B.Nack(2, requeue=True)], [], [1]), ([B.Nack(3, multiple=True, requeue=True)], [], [0, 1, 2]), ([B.Nack(0, multiple=True, requeue=True)], [], [0, 1, 2, 3]),
+    ([B.Ack(2), B.Ack(3, multiple=True)], [0, 1, 2], []), ([B.Nack(1, requeue=False)], [0], []),
+    ([B.Nack(3, multiple=True, requeue=False)], [0, 1, 2], []),
+    ([B.Nack(0, multiple=True, requeue=False)], [0, 1, 2, 3], []), ([B.Reject(4, requeue=False)], [3], []),
+    ([B.Reject(3, requeue=True)], [], [2]),
+    ([B.Nack(2, requeue=True)], [], [1]), ([B.Nack(3, multiple=True, requeue=True)], [], [0, 1, 2]),
+    ([B.Nack(0, multiple=True, requeue=True)], [], [0, 1, 2, 3]),
     ([B.Reject(3, requeue=True), B.Reject(1, requeue=True)], [], [0, 2]), ([B.Recover(requeue=True)], [], [0, 1, 2, 3]),
     ([B.Ack(2), B.Recover(requeue=True)], [1], [0, 2, 3])])
 def test_settling_takes_away_or_puts_back_what_it_says(settle: list[Any], gone: list[int], back: list[int]) -> None:
@@ -398,6 +406,18 @@ def test_acknowledgements_in_any_order_and_chunking_settle_the_same() -> None:
     for at in range(0, len(octets), 13):
         client.connection.receive_data(octets[at:at + 13])
     assert client.read() == [] and state(client) == (0, 0)
+
+
+def test_very_many_messages_go_back_in_order() -> None:
+    client = filled(20_000)
+    client.world.settle(client.connection)
+    client.connection.receive_data(marshal(1, B.Consume(queue="q", consumer_tag="t")))
+    while client.world.queue("q").unacked < 20_000:
+        client.read_octets()
+    client.send(B.Cancel("t"))
+    client.connection.receive_data(marshal(1, B.Nack(0, multiple=True, requeue=True)) + marshal(1, B.Get(queue="q")))
+    [back] = deliveries(client.read())
+    assert (back.number, back.body, state(client)) == (20_001, b"0", (19_999, 1))
 
 
 def test_numbers_and_memory_stay_right_over_many_messages_beside_one_that_is_never_settled() -> None:

@@ -8,7 +8,24 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import Amqp, World, marshal, mqtt_publish
-from tests.wire.amqp.speech import BODY, HEADER, METHOD, Frame, body, content, deliveries, frame, header, long, method, names, open_channel, publish, short, split
+from tests.wire.amqp.speech import (
+    BODY,
+    HEADER,
+    METHOD,
+    Frame,
+    body,
+    content,
+    deliveries,
+    frame,
+    header,
+    long,
+    method,
+    names,
+    open_channel,
+    publish,
+    short,
+    split,
+)
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 SIZES = [0, 1, 2, 4_087, 4_088, 4_089, 8_176, 8_177, 16_384, 131_064, 131_065, 300_000]
@@ -55,7 +72,8 @@ def test_bodies_arrive_whole_in_frames_that_both_sides_allow(size: int, theirs: 
 
 
 @pytest.mark.parametrize("piece", [0, 1, 7, 100, 4_096])
-@pytest.mark.parametrize("frames", [[b"a"] * 50, [b"a", b"", b"b", b"", b"", b"c"], [b"", b"abc"], [b"x" * 4_088, b"y"], [b"x" * 20_000, b"", b"y" * 20_000]])
+@pytest.mark.parametrize("frames", [[b"a"] * 50, [b"a", b"", b"b", b"", b"", b"c"], [b"", b"abc"], [b"x" * 4_088, b"y"],
+                                    [b"x" * 20_000, b"", b"y" * 20_000]])
 def test_body_frames_are_relayed_as_they_came_but_for_empty_ones(frames: list[bytes], piece: int) -> None:
     world = World()
     writer, target = world.amqp(), reader(world)
@@ -80,7 +98,8 @@ def test_contents_on_several_channels_and_heartbeats_may_be_mixed(piece: int) ->
     writer, target = world.amqp(), reader(world)
     for number in (2, 3):
         open_channel(writer, number)
-    frames = [[publish("", "q", channel=number), header(6, channel=number), body(b"%d-one" % number, number), body(b"!", number)] for number in (1, 2, 3)]
+    frames = [[publish("", "q", channel=number), header(6, channel=number), body(b"%d-one" % number, number), body(b"!", number)]
+              for number in (1, 2, 3)]
     mixed = b"".join(one + frame(8, 0, b"") for step in zip(*frames, strict=True) for one in step)
     say(writer, mixed + marshal(1, Q.Declare(queue="q")), piece)
     assert [one.body for one in deliveries(target.read())] == [b"1-one!", b"2-one!", b"3-one!"]
@@ -123,8 +142,10 @@ def test_readers_of_every_kind_get_the_same_message_from_one_fanout() -> None:
             assert max(len(one.payload) for one in bodies) <= frame_max - 8
 
 
-ODD = [b"\0\0", b"\0\1", b"\0\3", b"\xff\xff", b"\0\1\0\0", b"\0\1\0\1\0\0", b"\x80\0", b"\x80\0\xff", b"\x80\0\0", b"\x20\0\xff\xff\xff\xff", b"\x20\0\0\0\0",
-       b"\x20\0" + long(b"garbage"), b"\x10\0", b"\x10\0\x07", b"\x08\0\xff", b"\0\x40", b"\0\0and more", b"\x60\x02" + short("e") + long(b"") + b"?"]
+ODD = [b"\0\0", b"\0\1", b"\0\3", b"\xff\xff", b"\0\1\0\0", b"\0\1\0\1\0\0", b"\x80\0", b"\x80\0\xff", b"\x80\0\0",
+       b"\x20\0\xff\xff\xff\xff", b"\x20\0\0\0\0",
+       b"\x20\0" + long(b"garbage"), b"\x10\0", b"\x10\0\x07", b"\x08\0\xff", b"\0\x40", b"\0\0and more",
+       b"\x60\x02" + short("e") + long(b"") + b"?"]
 
 
 @pytest.mark.parametrize("properties", [one for one in ODD if one[:2] != b"\xff\xff"])
@@ -155,7 +176,8 @@ def test_names_of_255_octets_work_everywhere(name: str, piece: int) -> None:
     world = World()
     writer, target = world.amqp(4_096), world.amqp(4_096)
     nothing = long(b"")
-    for class_id, method_id, arguments in ((50, 10, short(name) + b"\0" + nothing), (40, 10, short(name) + short("topic") + b"\0" + nothing),
+    for class_id, method_id, arguments in ((50, 10, short(name) + b"\0" + nothing),
+                                           (40, 10, short(name) + short("topic") + b"\0" + nothing),
                                            (50, 20, short(name) * 3 + b"\0" + nothing), (60, 20, short(name) * 2 + b"\0" + nothing)):
         say(target, method(1, class_id, method_id, b"\0\0" + arguments))  # (pamqp would refuse to write these.)
     assert names(target.read()) == ["Queue.DeclareOk", "Exchange.DeclareOk", "Queue.BindOk", "Basic.ConsumeOk"]
@@ -198,7 +220,8 @@ def test_frames_up_to_the_negotiated_size_are_taken_and_no_larger_ones(frame_max
     say(writer, publish("", "q") + header(frame_max - 8) + body(b"x" * (frame_max - 8)))
     assert len(heard(target)) == 3 and writer.read() == []
     say(writer, publish("", "q") + header(frame_max - 7) + body(b"x" * (frame_max - 7)))
-    assert heard(target) == [] and writer.read()[0].reply_text == f"FRAME_ERROR - frame of {frame_max - 7} octets; the most is {frame_max - 8}"
+    text = f"FRAME_ERROR - frame of {frame_max - 7} octets; the most is {frame_max - 8}"
+    assert heard(target) == [] and writer.read()[0].reply_text == text
 
 
 @pytest.mark.parametrize("frame_max", [4_096, 131_072])

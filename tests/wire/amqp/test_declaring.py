@@ -26,15 +26,16 @@ def depth(client: Amqp, queue: str) -> tuple[int, int]:
 # -- exchanges
 
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
-@pytest.mark.parametrize("flags", [{}, {"durable": True}, {"auto_delete": True}, {"internal": True}, {"durable": True, "auto_delete": True}])
-def test_an_exchange_may_be_declared_again_alike(kind: str, flags: dict[str, bool]) -> None:
+@pytest.mark.parametrize("flags", [{}, {"durable": True}, {"auto_delete": True}, {"internal": True},
+                                   {"durable": True, "auto_delete": True}])
+def test_an_exchange_may_be_declared_again_alike(kind: str, flags: Any) -> None:
     client = World().amqp()
     declare = X.Declare(exchange="x", exchange_type=kind, **flags)
     assert names(client.send(declare, declare) + client.read()) == ["Exchange.DeclareOk"] * 2
     assert names(client.send(X.Declare(exchange="x", passive=True))) == ["Exchange.DeclareOk"]
     text = "PRECONDITION_FAILED - inequivalent arg '{}' for exchange 'x' in vhost '/': received '{}' but current is '{}'"
     for flag in ("durable", "auto_delete", "internal"):
-        other = {**flags, flag: not flags.get(flag, False)}
+        other: Any = {**flags, flag: not flags.get(flag, False)}
         answer = refusal(client.send(X.Declare(exchange="x", exchange_type=kind, **other)))
         assert (answer.code, answer.text) == (406, text.format(flag, str(other[flag]).lower(), str(not other[flag]).lower()))
         client.send(spec.Channel.CloseOk(), spec.Channel.Open())
@@ -48,13 +49,15 @@ def test_another_alternate_exchange_is_refused(first: Any, second: Any, received
     client = World().amqp()
     client.send(X.Declare(exchange="x", arguments=first))
     assert refusal(client.send(X.Declare(exchange="x", arguments=second))).text == (
-        f"PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': received {received} but current is {current}")
+        "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': "
+        f"received {received} but current is {current}")
 
 
 def test_unknown_exchange_arguments_are_ignored() -> None:
     client = World().amqp()
     declare = X.Declare(exchange="x", arguments=args(x_what=1))
-    assert names(client.send(declare, X.Declare(exchange="x"), X.Declare(exchange="x", arguments=args(x_other="y")))) == ["Exchange.DeclareOk"] * 3
+    assert names(client.send(declare, X.Declare(exchange="x"), X.Declare(exchange="x",
+                                                                         arguments=args(x_other="y")))) == ["Exchange.DeclareOk"] * 3
 
 
 @pytest.mark.parametrize(("name", "kind"), [
@@ -72,7 +75,8 @@ def test_predeclared_exchanges_are_there_durable_and_stay(name: str, kind: str) 
 def test_a_deleted_exchange_takes_its_bindings_on_both_sides_with_it() -> None:
     client = World().amqp()
     client.queue("q")
-    client.send(X.Declare(exchange="x", exchange_type="fanout"), Q.Bind(queue="q", exchange="x"), X.Bind(destination="x", source="amq.fanout"))
+    client.send(X.Declare(exchange="x", exchange_type="fanout"), Q.Bind(queue="q", exchange="x"),
+                X.Bind(destination="x", source="amq.fanout"))
     client.publish("amq.fanout", "", b"1")
     assert names(client.send(X.Delete(exchange="x"))) == ["Exchange.DeleteOk"]
     client.publish("amq.fanout", "", b"2")
@@ -139,18 +143,19 @@ def test_declare_ok_tells_ready_messages_and_consumers() -> None:
     client.send(spec.Basic.Get(queue="q"))
     [ok] = client.send(Q.Declare(queue="q"))
     assert (ok.queue, ok.message_count, ok.consumer_count) == ("q", 2, 0)
-    client.send(spec.Basic.Qos(prefetch_count=1), spec.Basic.Consume(queue="q", consumer_tag="a"), spec.Basic.Consume(queue="q", consumer_tag="b"))
+    client.send(spec.Basic.Qos(prefetch_count=1), spec.Basic.Consume(queue="q", consumer_tag="a"),
+                spec.Basic.Consume(queue="q", consumer_tag="b"))
     assert depth(client, "q") == (0, 2)
 
 
 @pytest.mark.parametrize("flags", [{}, {"durable": True}, {"auto_delete": True}, {"exclusive": True}, {"durable": True, "exclusive": True}])
-def test_a_queue_may_be_declared_again_alike(flags: dict[str, bool]) -> None:
+def test_a_queue_may_be_declared_again_alike(flags: Any) -> None:
     client = World().amqp()
     declare = Q.Declare(queue="q", **flags)
     assert names(client.send(declare) + client.send(declare) + client.send(Q.Declare(queue="q", passive=True))) == ["Queue.DeclareOk"] * 3
     text = "PRECONDITION_FAILED - inequivalent arg '{}' for queue 'q' in vhost '/': received '{}' but current is '{}'"
     for flag in ("durable", "auto_delete"):
-        other = {**flags, flag: not flags.get(flag, False)}
+        other: Any = {**flags, flag: not flags.get(flag, False)}
         answer = refusal(client.send(Q.Declare(queue="q", **other)))
         assert (answer.code, answer.text) == (406, text.format(flag, str(other[flag]).lower(), str(not other[flag]).lower()))
         client.send(spec.Channel.CloseOk(), spec.Channel.Open())
@@ -223,7 +228,8 @@ def test_invalid_queue_arguments_are_refused_with_406(arguments: Any, text: str)
 
 
 @pytest.mark.parametrize("use", [
-    lambda: Q.Declare(queue="", passive=True), lambda: Q.Bind(queue="", exchange="amq.fanout"), lambda: Q.Unbind(queue="", exchange="amq.fanout"),
+    lambda: Q.Declare(queue="", passive=True), lambda: Q.Bind(queue="", exchange="amq.fanout"),
+    lambda: Q.Unbind(queue="", exchange="amq.fanout"),
     lambda: Q.Purge(queue=""), lambda: spec.Basic.Get(queue=""), lambda: spec.Basic.Consume(queue=""), lambda: Q.Delete(queue="")])
 def test_no_name_means_the_queue_declared_last_on_this_channel(use: Any) -> None:
     client = World().amqp()
@@ -323,7 +329,8 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer_but_not_before_it_had_
 @pytest.mark.parametrize("end", ["channel", "connection", "lost"])
 def test_an_auto_delete_queue_goes_when_its_last_consumers_channel_or_connection_does(end: str) -> None:
     client = World().amqp()
-    client.send(Q.Declare(queue="q", auto_delete=True), spec.Basic.Consume(queue="q", consumer_tag="a"), spec.Basic.Consume(queue="q", consumer_tag="b"))
+    client.send(Q.Declare(queue="q", auto_delete=True), spec.Basic.Consume(queue="q", consumer_tag="a"),
+                spec.Basic.Consume(queue="q", consumer_tag="b"))
     client.publish("", "q", b"held")
     if end == "channel":
         client.send(spec.Channel.Close(0, "", 0, 0))

@@ -60,11 +60,14 @@ class Scene:
         self.readers: list[Any] = []
         keeper = self.keeper = world.amqp()
         keeper.send(X.Declare(exchange="inner", exchange_type="fanout"), X.Declare(exchange="inside", internal=True),
-                    X.Declare(exchange="alt", arguments={"alternate-exchange": "inner"}), X.Bind(destination="inner", source="amq.topic", routing_key="e.#"))
+                    X.Declare(exchange="alt", arguments={"alternate-exchange": "inner"}),
+                    X.Bind(destination="inner", source="amq.topic", routing_key="e.#"))
         keeper.queue("graves", "amq.fanout")
         for name, key, queue in (
-                ("plain", "k.#", {}), ("kept", "k.d.#", {"durable": True}), ("short", "k.l.#", {"x_max_length": 1, "x_dead_letter_exchange": "amq.fanout"}),
-                ("mortal", "k.t.#", {"x_message_ttl": 50, "x_dead_letter_exchange": "amq.fanout"}), ("full", "k.f.#", {"x_max_length": 1, "x_overflow": "reject-publish"}),
+                ("plain", "k.#", {}), ("kept", "k.d.#", {"durable": True}),
+                ("short", "k.l.#", {"x_max_length": 1, "x_dead_letter_exchange": "amq.fanout"}),
+                ("mortal", "k.t.#", {"x_message_ttl": 50, "x_dead_letter_exchange": "amq.fanout"}),
+                ("full", "k.f.#", {"x_max_length": 1, "x_overflow": "reject-publish"}),
                 ("waiting", "k.#", {})):
             keeper.queue(name, "amq.topic", key, **queue)
         keeper.send(Q.Bind(queue="plain", exchange="inner"), Q.Bind(queue="plain", exchange="amq.headers", arguments={"v": 1}))
@@ -145,14 +148,16 @@ CONDITIONS: dict[str, tuple[list[bytes], Callable[[Scene], None]]] = {
     "delivery_mode 2 to a transient queue": ([publication(T, "k", b"x", delivery_mode=2)] * 3, nothing),
     "delivery_mode 1 to a durable queue": ([publication(T, "k.d", b"x", delivery_mode=1)] * 3, nothing),
     "delivery_mode 2 to a durable queue": ([publication(T, "k.d", b"x", delivery_mode=2), publication(T, "k.d", b"x")] * 2, nothing),
-    "delivery_mode 2 behind other properties": ([publication(T, "k.d", b"x", delivery_mode=2, content_type="t", content_encoding="e", headers={"a": 1})] * 3, nothing),
+    "delivery_mode 2 behind other properties": ([publication(T, "k.d", b"x", delivery_mode=2, content_type="t", content_encoding="e",
+                                                             headers={"a": 1})] * 3, nothing),
     "delivery_mode cut off": ([publish(T, "k.d") + content(b"x", b"\x10\0"), publish(T, "k") + content(b"x", b"\x10\0")] * 2, nothing),
     "delivery_mode behind a cut table": ([publish(T, key) + content(b"x", b"\x30\0\xff\xff\xff\xff") for key in ("k", "k.d")] * 2, nothing),
     "delivery_mode behind a cut text": ([publish(T, key) + content(b"x", b"\xb0\0\x09a") for key in ("k", "k.d")] * 2, nothing),
     "delivery_mode 7": ([publish(T, key) + content(b"x", b"\x10\0\7") for key in ("k", "k.d")] * 2, nothing),
     "expiration cut off": ([publication(T, "k", b"x")] * 2 + [publish(T, "k") + content(b"x", b"\1\0\x09a")], nothing),
     "headers": ([publication(T, "k", b"x", headers={"CC": "k.d", "v": 1})] * 3, nothing),
-    "every other property": ([publication(T, "k", b"x", content_type="a", content_encoding="b", correlation_id="c", reply_to="d", message_id="e",
+    "every other property": ([publication(T, "k", b"x", content_type="a", content_encoding="b", correlation_id="c", reply_to="d",
+                                          message_id="e",
                                           message_type="f", app_id="g")] * 3, nothing),
     "odd flags": ([publish(T, "k") + content(b"x", b"\0\3and more")] * 3, nothing),
     "an internal exchange": ([publication(T, "k", b"x"), publication("inside", "k", b"x"), publication(T, "k", b"x")], nothing),
@@ -164,15 +169,19 @@ CONDITIONS: dict[str, tuple[list[bytes], Callable[[Scene], None]]] = {
     "a message whose frames alone are above the limit": ([publish(T, "k") + header(500) + body(b"x") * 500] * 2, nothing),
     "a queue with a short memory": ([publication(T, "k.l", b"x"), publication(T, "k.l", b"y")] * 2, nothing),
     "a queue with a short life": ([publication(T, "k.t", b"x"), publication(T, "k.t", b"y", expiration="5")] * 2, nothing),
-    "a persistent letter": ([publication(T, "k.l", b"x", delivery_mode=2)] * 3, lambda scene: scene.keeper.queue("tomb", "amq.fanout", durable=True)),
+    "a persistent letter": ([publication(T, "k.l", b"x", delivery_mode=2)] * 3,
+                            lambda scene: scene.keeper.queue("tomb", "amq.fanout", durable=True)),
     "a queue that refuses": ([publication(T, "k.f", b"x"), publication(T, "k.f", b"y", mandatory=True)] * 2, nothing),
-    "the default exchange": ([publication("", "waiting", b"x"), publication("", "nope", b"x"), publication("", "nope", b"x", mandatory=True)] * 2, nothing),
+    "the default exchange": ([publication("", "waiting", b"x"), publication("", "nope", b"x"),
+                              publication("", "nope", b"x", mandatory=True)] * 2, nothing),
     "a fanout behind a topic": ([publication(T, "e.x", b"x"), publication("inner", "", b"x")] * 2, nothing),
     "an alternate exchange": ([publication("alt", "x", b"x"), publication("alt", "x", b"x", mandatory=True)] * 2, nothing),
-    "a headers exchange": ([publication("amq.headers", "", b"x", headers={"v": 1}), publication("amq.headers", "", b"x", mandatory=True, headers={"v": 2})] * 2, nothing),
+    "a headers exchange": ([publication("amq.headers", "", b"x", headers={"v": 1}),
+                            publication("amq.headers", "", b"x", mandatory=True, headers={"v": 2})] * 2, nothing),
     "listeners at most once": ([publication(T, "k", b"x"), publication(T, "k", b"y", delivery_mode=2)] * 2, mqtt_at(0)),
     "listeners at least once": ([publication(T, "k", b"x"), publication(T, "k", b"y", delivery_mode=2)] * 2, mqtt_at(1)),
-    "a key that mqtt cannot hear": ([publication(T, "k.#", b"x"), publication(T, "k.+", b"x"), publish(T, b"k.\xff") + content(b"x")] * 2, mqtt_at(0)),
+    "a key that mqtt cannot hear": ([publication(T, "k.#", b"x"), publication(T, "k.+", b"x"), publish(T, b"k.\xff") + content(b"x")] * 2,
+                                    mqtt_at(0)),
     "keys of 255 octets": ([publication(T, "k." + "x" * 253, b"x")] * 3, nothing),
     "an exchange that is not text": ([publication(T, "k", b"x"), publish(b"\xff", "k") + content(b"x")], nothing),
     "another class": ([publication(T, "k", b"x"), publish(T, "k") + header(1, class_id=50) + body(b"x")], nothing),
@@ -224,7 +233,8 @@ def test_a_change_counts_from_the_next_message_on_in_both_paths(change: Callable
 
 KEYS = st.sampled_from(["k", "k.d", "k.l", "k.t", "k.f", "e", "z"])
 SAID = st.lists(st.tuples(KEYS, st.booleans(), st.binary(max_size=12), st.fixed_dictionaries({}, optional={
-    "delivery_mode": st.sampled_from([1, 2]), "expiration": st.sampled_from(["0", "10", "1000"]), "priority": st.integers(0, 9), "user_id": st.just("u"),
+    "delivery_mode": st.sampled_from([1, 2]), "expiration": st.sampled_from(["0", "10", "1000"]), "priority": st.integers(0, 9),
+    "user_id": st.just("u"),
     "headers": st.just({"v": 1}), "content_type": st.text(max_size=4)})), min_size=1, max_size=8)
 
 

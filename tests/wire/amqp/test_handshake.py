@@ -35,7 +35,8 @@ def tuned(world: World, frame_max: int = 0, channel_max: int = 0, heartbeat: int
 # -- the greeting
 
 @pytest.mark.parametrize("header", [
-    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"AMQP\x00\x00\x09\x00", b"AMQP\x00\x01\x00\x00", b"AMQP\x01\x01\x00\x0a", b"AMQP\x03\x01\x00\x00",
+    b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"AMQP\x00\x00\x09\x00", b"AMQP\x00\x01\x00\x00", b"AMQP\x01\x01\x00\x0a",
+    b"AMQP\x03\x01\x00\x00",
     b"\x16\x03\x01\x02\x00\x01\x00\x01", b"\x10\x0c\x00\x04MQTT\x04\x02", b"AMQP\x01\x01\x08\x01", b"amqp\x00\x00\x09\x01"])
 def test_a_foreign_header_is_answered_with_ours_and_a_close_wherever_it_is_cut(header: bytes) -> None:
     for cut in range(len(header)):
@@ -91,6 +92,13 @@ def test_bad_credentials_are_refused_with_403_where_the_client_knows_the_words(m
     assert raw.world.amqp_front.logins == {"refused": 1}
 
 
+@pytest.mark.parametrize("failures", [True, False])
+def test_a_refused_client_that_hangs_up_at_once_counts_as_refused(failures: bool) -> None:
+    client = World().amqp(user="nobody", authentication_failure_close=failures)
+    client.connection.connection_lost()
+    assert client.world.amqp_front.closed == {"login_refused": 1}
+
+
 @pytest.mark.parametrize("properties", [
     {}, {"capabilities": {}}, {"capabilities": {"authentication_failure_close": False}}, {"capabilities": "all of them"},
     {"capabilities": {"authentication_failure_close": 1}}])
@@ -109,11 +117,13 @@ def test_an_unknown_mechanism_is_refused_with_503(mechanism: str) -> None:
     raw = Raw(World())
     raw.say(GREETING)
     answer = refusal(unmarshal(raw.say(start_ok(mechanism, b""))))
-    assert answer == ("connection", 503, f"COMMAND_INVALID - unknown authentication mechanism '{mechanism}'; known are PLAIN AMQPLAIN", 10, 11)
+    assert answer == ("connection", 503, f"COMMAND_INVALID - unknown authentication mechanism '{mechanism}'; known are PLAIN AMQPLAIN",
+                      10, 11)
 
 
 @pytest.mark.parametrize(("mechanism", "response"), [
-    ("PLAIN", b""), ("PLAIN", b"guest"), ("PLAIN", b"guest\0guest"), ("AMQPLAIN", b""), ("AMQPLAIN", short("LOGIN") + b"S" + long(b"guest")),
+    ("PLAIN", b""), ("PLAIN", b"guest"), ("PLAIN", b"guest\0guest"), ("AMQPLAIN", b""),
+    ("AMQPLAIN", short("LOGIN") + b"S" + long(b"guest")),
     ("AMQPLAIN", b"\xff"), ("AMQPLAIN", amqplain(b"guest", b"guest")[:-1]), ("AMQPLAIN", b"F" * 100)])
 def test_a_response_that_cannot_be_read_is_refused_with_501(mechanism: str, response: bytes) -> None:
     raw = Raw(World())
@@ -281,7 +291,8 @@ EARLY = [
 
 @pytest.mark.parametrize(("state", "early", "code", "class_id", "method_id"), [
     (state, *case) for *case, right in EARLY for state in STATES if state != right])
-def test_what_comes_in_the_wrong_state_is_refused_on_the_connection(state: str, early: bytes, code: int, class_id: int, method_id: int) -> None:
+def test_what_comes_in_the_wrong_state_is_refused_on_the_connection(state: str, early: bytes, code: int, class_id: int,
+                                                                    method_id: int) -> None:
     raw = Raw(World())
     raw.say(b"".join(OPENING[:STATES.index(state) + 1]))
     answer = refusal(unmarshal(raw.say(early)))
@@ -346,6 +357,15 @@ def test_a_bad_new_secret_ends_the_connection_with_530() -> None:
     client = World().amqp()
     client.connection.receive_data(method(0, 10, 70, long(b"\xff") + short("because")))
     assert refusal(client.read()) == ("connection", 530, "NOT_ALLOWED - New secret was refused by one of the backends", 10, 70)
+
+
+def test_a_close_that_was_kept_while_a_new_secret_is_looked_at_is_answered_at_shutdown() -> None:
+    world = World()
+    client = world.amqp()
+    world.guests.hold = True
+    client.send(spec.Connection.UpdateSecret("guest", ""), spec.Connection.Close(200, "", 0, 0), channel=0)
+    client.connection.shut_down()
+    assert names(client.read()) == ["Connection.Close", "Connection.CloseOk"] and client.connection.finished
 
 
 def test_what_comes_while_a_new_secret_is_looked_at_is_heard_after_it() -> None:

@@ -30,10 +30,12 @@ def numbered(client: Amqp, queue: str, count: int, first: int = 0, **given: Any)
 # -- time
 
 @pytest.mark.parametrize(("ttl", "expiration", "lives"), [
-    (None, "100", 100), (100, None, 100), (100, "50", 50), (50, "100", 50), (0, None, 0), (None, "0", 0), (0, "100", 0), (None, "0000100", 100)])
+    (None, "100", 100), (100, None, 100), (100, "50", 50), (50, "100", 50), (0, None, 0), (None, "0", 0), (0, "100", 0),
+    (None, "0000100", 100)])
 def test_a_message_lives_as_long_as_the_shorter_of_both(ttl: int | None, expiration: str | None, lives: int) -> None:
     client = World().amqp()
-    client.queue("q", **({} if ttl is None else {"x_message_ttl": ttl}))
+    arguments: Any = {} if ttl is None else {"x_message_ttl": ttl}
+    client.queue("q", **arguments)
     client.publish("", "q", b"x", expiration=expiration)
     if lives:
         client.world.sleep(lives - 1)
@@ -174,7 +176,8 @@ def test_x_death_is_written_in_the_types_that_clients_cast_to() -> None:
     assert head.octets == header(1, b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(death))))
 
 
-@pytest.mark.parametrize(("arguments", "key"), [({}, "q"), ({"x_dead_letter_routing_key": "other"}, "other"), ({"x_dead_letter_routing_key": ""}, "")])
+@pytest.mark.parametrize(("arguments", "key"), [({}, "q"), ({"x_dead_letter_routing_key": "other"}, "other"),
+                                                ({"x_dead_letter_routing_key": ""}, "")])
 def test_a_dead_letter_keeps_its_key_unless_the_queue_has_another(arguments: Any, key: str) -> None:
     client = buried(x_max_length=0, **arguments)
     client.publish("", "q", b"x")
@@ -200,7 +203,8 @@ def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
         client.send(B.Get(queue="a"))
         client.send(B.Reject(round_, requeue=False))
         client.world.sleep(10)
-    assert [(death["queue"], death["reason"], death["count"]) for death in deaths(client, "a")] == [("b", "expired", 3), ("a", "rejected", 3)]
+    assert [(death["queue"], death["reason"], death["count"]) for death in deaths(client, "a")] == [("b", "expired", 3),
+                                                                                                    ("a", "rejected", 3)]
     client.world.fates()
 
 
@@ -307,7 +311,8 @@ def test_a_letter_has_the_body_it_was_sent_with(size: int) -> None:
     client = World().amqp(frame_max=4096)
     client.queue("graves", "amq.fanout")
     client.queue("q", x_max_length=0, x_dead_letter_exchange="amq.fanout")
-    client.connection.receive_data(publish("", "q") + header(size) + b"".join(body(b"x" * min(1_000, size - at)) for at in range(0, size, 1_000)))
+    client.connection.receive_data(publish("", "q") + header(size) + b"".join(body(b"x" * min(1_000, size - at))
+                                                                              for at in range(0, size, 1_000)))
     client.read()
     frames = client.send(B.Get(queue="graves"))
     assert [one.body for one in deliveries(frames)] == [b"x" * size]
@@ -316,13 +321,20 @@ def test_a_letter_has_the_body_it_was_sent_with(size: int) -> None:
 
 #: Every property, as a client writes it, and headers of every type.
 TYPES = {
-    "bool": b"t\1", "i8": b"b\xff", "u8": b"B\xff", "i16": b"s\xff\xfe", "u16": b"u\xff\xfe", "i32": b"I\xff\xff\xff\xfe", "u32": b"i\xff\xff\xff\xfe",
-    "i64": b"l" + b"\xff" * 7 + b"\xfe", "I64": b"L\0\0\0\0\0\0\0\7", "float": b"f\x40\x49\x0f\xdb", "double": b"d\x3f\xb9\x99\x99\x99\x99\x99\x9a",
-    "nan": b"d\x7f\xf8" + bytes(6), "decimal": b"D\2\0\0\1\x3b", "negative": b"D\2\xff\xff\xfe\xc5", "text": b"S" + long("é".encode()), "octets": b"S" + long(b"\xff\0"),
-    "array": b"A" + long(b"t\0" + b"S" + long(b"x") + b"A" + long(b"")), "time": b"T\0\0\0\0\x65\0\0\0", "later": b"T\0\0\1\x8b\xcf\xe5\x68\0",
-    "never": b"T" + b"\xff" * 8, "table": b"F" + long(short("in") + b"F" + long(b"")), "void": b"V", "void too": b"\0", "bytes": b"x" + long(b"\0\xff"), "x" * 255: b"t\0", "": b"t\1"}
-EVERY = (b"\xff\xfc" + short("text/plain") + short("utf-8") + long(b"".join(short(name) + value for name, value in TYPES.items())) + b"\x02\x09"
-         + short("correlation") + short("reply") + short("60000") + short("message") + (2 ** 40).to_bytes(8, "big") + short("type") + short("guest")
+    "bool": b"t\1", "i8": b"b\xff", "u8": b"B\xff", "i16": b"s\xff\xfe", "u16": b"u\xff\xfe", "i32": b"I\xff\xff\xff\xfe",
+    "u32": b"i\xff\xff\xff\xfe",
+    "i64": b"l" + b"\xff" * 7 + b"\xfe", "I64": b"L\0\0\0\0\0\0\0\7", "float": b"f\x40\x49\x0f\xdb",
+    "double": b"d\x3f\xb9\x99\x99\x99\x99\x99\x9a",
+    "nan": b"d\x7f\xf8" + bytes(6), "decimal": b"D\2\0\0\1\x3b", "negative": b"D\2\xff\xff\xfe\xc5", "text": b"S" + long("é".encode()),
+    "octets": b"S" + long(b"\xff\0"),
+    "array": b"A" + long(b"t\0" + b"S" + long(b"x") + b"A" + long(b"")), "time": b"T\0\0\0\0\x65\0\0\0",
+    "later": b"T\0\0\1\x8b\xcf\xe5\x68\0",
+    "never": b"T" + b"\xff" * 8, "table": b"F" + long(short("in") + b"F" + long(b"")), "void": b"V", "void too": b"\0",
+    "bytes": b"x" + long(b"\0\xff"), "x" * 255: b"t\0", "": b"t\1"}
+EVERY = (b"\xff\xfc" + short("text/plain") + short("utf-8") + long(b"".join(short(name) + value for name, value in TYPES.items()))
+         + b"\x02\x09"
+         + short("correlation") + short("reply") + short("60000") + short("message") + (2 ** 40).to_bytes(8, "big") + short("type")
+         + short("guest")
          + short("app") + short("cluster"))
 
 
@@ -342,11 +354,14 @@ def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("odd", [
     b"\x20\0" + long(short("x-death") + b"t\1"), b"\x20\0" + long(short("x-death") + b"A" + long(b"t\1S" + long(b"x"))),
-    b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(short("queue") + b"S" + long(b"q") + short("reason") + b"S" + long(b"maxlen")
+    b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(short("queue") + b"S" + long(b"q") + short("reason") + b"S"
+                                                                + long(b"maxlen")
                                                                 + short("count") + b"l" + b"\x7f" + b"\xff" * 7))),
-    b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(short("d") + b"D\xff\x80\0\0\0" + short("t") + b"T" + b"\xff" * 8 + short("f") + b"f\x7f\x80\0\0"))),
+    b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(short("d") + b"D\xff\x80\0\0\0" + short("t") + b"T" + b"\xff" * 8
+                                                                + short("f") + b"f\x7f\x80\0\0"))),
     b"\x20\0" + long(short("x-death") + b"V" + short("x-death") + b"V" + short("kept") + b"t\1"),
-    b"\x20\0" + long(b"\x01a?"), b"\x20\0" + long(b"\xff"), b"\x20\0\xff\xff\xff\xff", b"\x20\0", b"\x90\0\x01t\x07", b"\x02\0\xff", b"\0\3", b"\xc0\1\1a\1b"])
+    b"\x20\0" + long(b"\x01a?"), b"\x20\0" + long(b"\xff"), b"\x20\0\xff\xff\xff\xff", b"\x20\0", b"\x90\0\x01t\x07", b"\x02\0\xff",
+    b"\0\3", b"\xc0\1\1a\1b"])
 def test_odd_properties_make_no_odd_letters(odd: bytes) -> None:
     client = buried()
     client.connection.receive_data(publish("", "q") + content(b"x", odd))

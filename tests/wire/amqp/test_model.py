@@ -94,7 +94,8 @@ class Broker(RuleBasedStateMachine):
         return [name for name in names(frames[who]) if name not in ("Basic.Deliver", "ContentHeader", "ContentBody", "Basic.Cancel")]
 
     def check(self, frames: list[list[Any]]) -> None:
-        expected = {name: queue.waiting[:max(0, sum(one.credit for side in self.sides for one in side.consumers.values() if one.queue == name))]
+        expected = {name: queue.waiting[:max(0, sum(one.credit for side in self.sides for one in side.consumers.values()
+                                                    if one.queue == name))]
                     for name, queue in self.queues.items()}
         came: dict[str, list[Copy]] = {name: [] for name in self.queues}
         for side, heard in zip(self.sides, frames, strict=True):
@@ -162,7 +163,8 @@ class Broker(RuleBasedStateMachine):
     def bind_or_unbind(self, who: int, name: str, pattern: str, there: bool) -> None:
         if name in self.queues:
             (self.queues[name].bindings.add if there else self.queues[name].bindings.discard)(pattern)
-            bind = Q.Bind(queue=name, exchange="amq.topic", routing_key=pattern) if there else Q.Unbind(queue=name, exchange="amq.topic", routing_key=pattern)
+            bind = Q.Bind(queue=name, exchange="amq.topic", routing_key=pattern) if there else Q.Unbind(queue=name, exchange="amq.topic",
+                                                                                                        routing_key=pattern)
             assert self.said(who, bind) == ["Queue.BindOk" if there else "Queue.UnbindOk"]
 
     @rule(who=CONNECTIONS, key=st.sampled_from(KEYS), count=st.integers(1, 4), direct=st.none() | NAMES, cut=st.integers(0, 60))
@@ -187,7 +189,8 @@ class Broker(RuleBasedStateMachine):
             self.tags += 1
             tag = f"t{self.tags}"
             self.sides[who].consumers[tag] = ModelConsumer(tag, name, prefetch, no_ack)
-            assert self.said(who, B.Qos(prefetch_count=prefetch), B.Consume(queue=name, consumer_tag=tag, no_ack=no_ack)) == ["Basic.QosOk", "Basic.ConsumeOk"]
+            assert self.said(who, B.Qos(prefetch_count=prefetch), B.Consume(queue=name, consumer_tag=tag,
+                                                                            no_ack=no_ack)) == ["Basic.QosOk", "Basic.ConsumeOk"]
 
     @rule(who=CONNECTIONS, which=st.integers(0, 5))
     def cancel(self, who: int, which: int) -> None:
@@ -210,7 +213,8 @@ class Broker(RuleBasedStateMachine):
             self.check([frames[3:] if at == who else other.client.read() for at, other in enumerate(self.sides)])
 
     @precondition(lambda self: any(side.unsettled for side in self.sides))
-    @rule(who=CONNECTIONS, which=st.integers(0, 30), multiple=st.booleans(), how=st.sampled_from(["ack", "ack", "drop", "requeue", "requeue"]))
+    @rule(who=CONNECTIONS, which=st.integers(0, 30), multiple=st.booleans(),
+          how=st.sampled_from(["ack", "ack", "drop", "requeue", "requeue"]))
     def settle(self, who: int, which: int, multiple: bool, how: str) -> None:
         side = self.sides[who]
         if not side.unsettled:

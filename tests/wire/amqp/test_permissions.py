@@ -19,7 +19,8 @@ ALTERNATE: Any = {"alternate-exchange": "x2"}
 NEEDED: list[tuple[Any, list[tuple[str, str, str]]]] = [
     (X.Declare(exchange="new"), [("configure", "exchange", "new")]),
     (X.Declare(exchange="x"), [("configure", "exchange", "x")]),
-    (X.Declare(exchange="new", arguments=ALTERNATE), [("configure", "exchange", "new"), ("read", "exchange", "new"), ("write", "exchange", "x2")]),
+    (X.Declare(exchange="new", arguments=ALTERNATE), [("configure", "exchange", "new"), ("read", "exchange", "new"),
+                                                      ("write", "exchange", "x2")]),
     (X.Declare(exchange="x", passive=True), []),
     (X.Delete(exchange="x"), [("configure", "exchange", "x")]),
     (X.Delete(exchange="nope"), [("configure", "exchange", "nope")]),
@@ -42,7 +43,8 @@ NEEDED: list[tuple[Any, list[tuple[str, str, str]]]] = [
     (publication("", "q", b"x"), [("write", "exchange", "amq.default")]),
     (publication("amq.topic", "k", b"x"), [("write", "exchange", "amq.topic")]),
 ]
-FREE = [spec.Basic.Qos(prefetch_count=1), spec.Basic.Recover(requeue=True), spec.Confirm.Select(), spec.Basic.Cancel("t"), spec.Channel.Flow(active=True)]
+FREE = [spec.Basic.Qos(prefetch_count=1), spec.Basic.Recover(requeue=True), spec.Confirm.Select(), spec.Basic.Cancel("t"),
+        spec.Channel.Flow(active=True)]
 
 
 def client_who_may(configure: str, write: str, read: str) -> Amqp:
@@ -61,7 +63,8 @@ def done(client: Amqp, what: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("what", "needed"), NEEDED)
 def test_every_method_asks_for_its_rights_and_for_no_others(what: Any, needed: list[tuple[str, str, str]]) -> None:
-    rules = {operation: "|".join(name for asked, _, name in needed if asked == operation) or "^$" for operation in ("configure", "write", "read")}
+    rules = {operation: "|".join(name for asked, _, name in needed if asked == operation) or "^$"
+             for operation in ("configure", "write", "read")}
     answers = done(client_who_may(**rules), what)
     assert not [one for one in answers if one.name.endswith(".Close")], answers[0].reply_text
     for missing, kind, name in needed:
@@ -76,7 +79,8 @@ def test_every_method_asks_for_its_rights_and_for_no_others(what: Any, needed: l
 
 def describe(client: Amqp) -> Any:
     vhost = client.world.vhost
-    return (sorted(vhost.queues), sorted(vhost.exchanges), [len(list(one)) for one in vhost.exchanges.values()], client.world.queue("q").depth)
+    return (sorted(vhost.queues), sorted(vhost.exchanges), [len(list(one)) for one in vhost.exchanges.values()],
+            client.world.queue("q").depth)
 
 
 def about(what: Any) -> tuple[int, int]:
@@ -89,8 +93,10 @@ def test_who_may_nothing_may_still_do_what_touches_no_name() -> None:
 
 
 @pytest.mark.parametrize("what", [
-    X.Bind(destination="nope", source="x"), X.Bind(destination="x", source="nope"), Q.Bind(queue="nope", exchange="x"), Q.Bind(queue="q", exchange="nope"),
-    Q.Purge(queue="nope"), spec.Basic.Get(queue="nope"), spec.Basic.Consume(queue="nope"), Q.Delete(queue="nope"), X.Delete(exchange="nope")])
+    X.Bind(destination="nope", source="x"), X.Bind(destination="x", source="nope"), Q.Bind(queue="nope", exchange="x"),
+    Q.Bind(queue="q", exchange="nope"),
+    Q.Purge(queue="nope"), spec.Basic.Get(queue="nope"), spec.Basic.Consume(queue="nope"), Q.Delete(queue="nope"),
+    X.Delete(exchange="nope")])
 def test_who_may_not_is_not_told_what_exists(what: Any) -> None:
     assert refusal(client_who_may("^$", "^$", "^$").send(what)).code == 403
 
@@ -142,7 +148,8 @@ class Fenced(Identity):
         return topic_filter.startswith(self.name)
 
 
-@pytest.mark.parametrize(("key", "fine"), [("u", True), ("u.a", True), ("u.#", True), ("u.*", True), ("v", False), ("#", False), ("*.a", False), ("", False)])
+@pytest.mark.parametrize(("key", "fine"), [("u", True), ("u.a", True), ("u.#", True), ("u.*", True), ("v", False), ("#", False),
+                                           ("*.a", False), ("", False)])
 def test_rules_about_topics_hold_for_bindings_of_topic_exchanges(key: str, fine: bool) -> None:
     world = World()
     world.guests.identities["u"] = Fenced("u")
@@ -153,7 +160,8 @@ def test_rules_about_topics_hold_for_bindings_of_topic_exchanges(key: str, fine:
         if fine:
             assert answers[0].name in ("Queue.BindOk", "Exchange.BindOk")
             continue
-        assert refusal(answers).text == f"ACCESS_REFUSED - read access to topic '{key}' in exchange 'amq.topic' in vhost '/' refused for user 'u'"
+        assert refusal(answers).text == (
+            f"ACCESS_REFUSED - read access to topic '{key}' in exchange 'amq.topic' in vhost '/' refused for user 'u'")
         client.send(spec.Channel.CloseOk(), spec.Channel.Open())
     assert names(client.send(Q.Bind(queue="q", exchange="amq.direct", routing_key=key))) == ["Queue.BindOk"]
 

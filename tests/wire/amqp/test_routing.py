@@ -8,9 +8,12 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import Amqp, World
-from tests.wire.amqp.speech import body, content, deliveries, header, long, method, names, publish, read, short, split
+from tests.wire.amqp.speech import body, content, deliveries, header, long, method, names, publish, short, split
 
 Q, X = spec.Queue, spec.Exchange
+V1: Any = {"v": 1}
+A1: Any = {"a": 1}
+NO: Any = {}
 
 
 def reached(client: Amqp, exchange: str, key: str, **properties: Any) -> set[str]:
@@ -181,7 +184,8 @@ def test_keys_that_are_not_utf_8_are_returned_got_and_dead_lettered_unharmed(key
 # -- headers
 
 HEADERS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [
-    ({"x-match": "all", "a": 1, "b": "two"}, [{"a": 1, "b": "two"}, {"a": 1, "b": "two", "c": 3}], [{}, {"a": 1}, {"a": 1, "b": 2}, {"a": 2, "b": "two"}]),
+    ({"x-match": "all", "a": 1, "b": "two"}, [{"a": 1, "b": "two"}, {"a": 1, "b": "two", "c": 3}],
+     [{}, {"a": 1}, {"a": 1, "b": 2}, {"a": 2, "b": "two"}]),
     ({"a": 1}, [{"a": 1}, {"a": 1, "x": 0}], [{}, {"a": 2}, {"A": 1}, {"a": "1"}, {"a": True}, {"a": 1.0}]),
     ({"x-match": "any", "a": 1, "b": "two"}, [{"a": 1}, {"b": "two"}, {"a": 1, "b": 0}], [{}, {"a": 2, "b": "one"}, {"c": 1}]),
     ({"x-match": "all"}, [{}, {"a": 1}], []),
@@ -219,7 +223,7 @@ def test_headers_exchanges_compare_values_and_types(exchange: str, wanted: Any, 
 
 def test_a_headers_exchange_takes_messages_without_headers_and_with_odd_ones() -> None:
     client = World().amqp()
-    for name, wanted in (("all", {}), ("one", {"a": 1})):
+    for name, wanted in (("all", NO), ("one", A1)):
         client.queue(name)
         client.send(Q.Bind(queue=name, exchange="amq.headers", arguments=wanted))
     assert reached(client, "amq.headers", "k") == {"all"}
@@ -238,7 +242,7 @@ def test_bindings_between_exchanges_use_the_key_of_every_step() -> None:
                 X.Declare(exchange="f", exchange_type="fanout"), X.Declare(exchange="h", exchange_type="headers"))
     client.send(X.Bind(destination="d", source="t", routing_key="a.*"), X.Bind(destination="f", source="d", routing_key="a.b"),
                 X.Bind(destination="h", source="t", routing_key="#"))
-    for name, exchange, key, arguments in (("qd", "d", "a.c", {}), ("qf", "f", "", {}), ("qh", "h", "", {"v": 1}), ("qt", "t", "a.b", {})):
+    for name, exchange, key, arguments in (("qd", "d", "a.c", NO), ("qf", "f", "", NO), ("qh", "h", "", V1), ("qt", "t", "a.b", NO)):
         client.queue(name)
         client.send(Q.Bind(queue=name, exchange=exchange, routing_key=key, arguments=arguments))
     assert reached(client, "t", "a.b") == {"qf", "qt"}
@@ -254,7 +258,8 @@ def test_a_circle_of_exchanges_reaches_every_queue_once() -> None:
     for name in ("a", "b", "c"):
         client.send(X.Declare(exchange=name, exchange_type="fanout"))
         client.queue(f"q{name}", name)
-    client.send(X.Bind(destination="b", source="a"), X.Bind(destination="c", source="b"), X.Bind(destination="a", source="c"), X.Bind(destination="a", source="a"))
+    client.send(X.Bind(destination="b", source="a"), X.Bind(destination="c", source="b"), X.Bind(destination="a", source="c"),
+                X.Bind(destination="a", source="a"))
     for name in ("a", "b", "c"):
         assert reached(client, name, "") == {"qa", "qb", "qc"}
 
@@ -272,7 +277,8 @@ def test_an_internal_exchange_takes_messages_from_other_exchanges_only() -> None
 def test_an_alternate_exchange_takes_what_nobody_wants_and_may_have_one_itself() -> None:
     client = World().amqp()
     client.send(X.Declare(exchange="first", arguments={"alternate-exchange": "second"}),
-                X.Declare(exchange="second", arguments={"alternate-exchange": "third"}), X.Declare(exchange="third", exchange_type="fanout"))
+                X.Declare(exchange="second", arguments={"alternate-exchange": "third"}),
+                X.Declare(exchange="third", exchange_type="fanout"))
     for name, exchange, key in (("q1", "first", "1"), ("q2", "second", "2"), ("q3", "third", "")):
         client.queue(name)
         client.send(Q.Bind(queue=name, exchange=exchange, routing_key=key))
@@ -288,7 +294,8 @@ def test_an_alternate_exchange_takes_what_nobody_wants_and_may_have_one_itself()
 
 def test_an_alternate_exchange_may_come_later_and_may_be_its_own() -> None:
     client = World().amqp()
-    client.send(X.Declare(exchange="x", arguments={"alternate-exchange": "later"}), X.Declare(exchange="self", arguments={"alternate-exchange": "self"}))
+    client.send(X.Declare(exchange="x", arguments={"alternate-exchange": "later"}),
+                X.Declare(exchange="self", arguments={"alternate-exchange": "self"}))
     assert reached(client, "x", "k") == reached(client, "self", "k") == set()
     client.send(X.Declare(exchange="later", exchange_type="fanout"))
     client.queue("q", "later")
@@ -299,7 +306,7 @@ def test_an_alternate_exchange_by_headers_looks_at_every_message() -> None:
     client = World().amqp()
     client.send(X.Declare(exchange="x", arguments={"alternate-exchange": "amq.headers"}))
     client.queue("q")
-    client.send(Q.Bind(queue="q", exchange="amq.headers", arguments={"v": 1}))
+    client.send(Q.Bind(queue="q", exchange="amq.headers", arguments=V1))
     assert reached(client, "x", "k", headers={"v": 1}) == {"q"}
     assert reached(client, "x", "k", headers={"v": 2}) == set()
 
@@ -309,7 +316,7 @@ def test_a_headers_exchange_that_nobody_matched_has_an_alternate_too() -> None:
     client.send(X.Declare(exchange="h", exchange_type="headers", arguments={"alternate-exchange": "amq.fanout"}))
     client.queue("rest", "amq.fanout")
     client.queue("q")
-    client.send(Q.Bind(queue="q", exchange="h", arguments={"v": 1}))
+    client.send(Q.Bind(queue="q", exchange="h", arguments=V1))
     assert reached(client, "h", "k", headers={"v": 1}) == {"q"}
     assert reached(client, "h", "k", headers={"v": 2}) == {"rest"}
 
@@ -321,7 +328,8 @@ def test_a_headers_exchange_that_nobody_matched_has_an_alternate_too() -> None:
 def test_what_is_returned_is_what_was_sent(size: int, whole: bool) -> None:
     client = World().amqp()
     properties = b"\x80\0" + short("text/plain")
-    said = publish("amq.topic", "nowhere", 1) + header(size, properties) + b"".join(body(b"x" * min(100_000, size - at)) for at in range(0, size, 100_000))
+    said = publish("amq.topic", "nowhere", 1) + header(size, properties) + b"".join(body(b"x" * min(100_000, size - at))
+                                                                                    for at in range(0, size, 100_000))
     for piece in [said] if whole else [said[:30], said[30:]]:
         client.connection.receive_data(piece)
     back, head, *bodies = split(client.read_octets())

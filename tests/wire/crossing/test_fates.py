@@ -6,16 +6,16 @@ import pytest
 
 from tests.wire.crossing.traffic import Traffic
 
-SEEDS, AT_ONCE = 400, 20
+SEEDS, AT_ONCE = 300, 20
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
 def test_fates_reconcile_after_random_traffic(first: int) -> None:
     for seed in range(first, first + AT_ONCE):
         traffic = Traffic(seed)
-        traffic.run(60)
+        traffic.run(50)
         traffic.world.fates()
-        traffic.run(40)
+        traffic.run(30)
         traffic.settle()
         traffic.world.fates()
 
@@ -23,7 +23,7 @@ def test_fates_reconcile_after_random_traffic(first: int) -> None:
 def test_the_traffic_knows_every_fate() -> None:
     messages: set[str] = set()
     copies: set[str] = set()
-    for seed in range(1_000, 1_060):
+    for seed in range(1_000, 1_030):
         traffic = Traffic(seed)
         traffic.run(150)
         messages |= set(traffic.world.fates())

@@ -86,7 +86,8 @@ def nothing_for_the_collector() -> Iterator[None]:
 
 
 def ours() -> Counter[str]:
-    """The broker's objects that are alive, by kind."""
+    """The broker's objects that are alive, by kind. (Those of earlier tests, which pytest may have kept, are cleared first.)"""
+    gc.collect()
     return Counter(type(one).__name__ for one in gc.get_objects()
                    if type(one).__module__.split(".")[0] in ("broker", "protocols", "matching"))
 
@@ -209,6 +210,27 @@ def test_nothing_is_left_of_who_waits_for_the_disk() -> None:
         world.settle()
     empty(world)
     _none_left(world, before)
+
+
+def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> None:
+    world = World()
+    before = ours()
+    connection = world.raw_mqtt()
+    connection.receive_data(connect("c", clean=False))
+    world.turn()
+    connection.resume()
+    connection.receive_data(subscribe(1, ("#", 2)) + mqtt_publish("a", b"x", 2, 1, 1) + mqtt_publish("a", b"y", 1, 2))
+    world.turn()
+    connection.resume()
+    world.slow_disk = True
+    connection.receive_data(mqtt_publish("b", b"z", 2, 3))
+    connection.connection_lost()
+    del connection
+    world.durable()
+    world.turn()
+    assert world.inbox("c").unacked + world.inbox("c").depth == 3
+    after = ours()
+    assert [after[kind] - before[kind] for kind in ("Session", "MqttConnection")] == [1, 0]
 
 
 def _none_left(world: World, before: Counter[str]) -> None:

@@ -76,13 +76,13 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
             len(world.store.state.messages), sorted(world.vhost.inboxes))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STREAMS, CUTS, st.booleans())
 def test_streams_mean_the_same_however_they_are_cut(octets: bytes, cuts: list[int], patient: bool) -> None:
     assert told(octets, cuts, patient) == told(octets, [], patient)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(mutated(), CUTS)
 def test_mutated_streams_raise_nothing_and_mean_the_same_however_they_are_cut(octets: bytes, cuts: list[int]) -> None:
     assert told(octets, cuts, False) == told(octets, [], False)
@@ -95,7 +95,7 @@ def test_octet_by_octet(octets: bytes) -> None:
     assert told(octets, [1], True) == told(octets, [], True)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60), st.sampled_from([b"", connect("c"), connect("c") + mqtt_publish("a", b"x"), text("MQTT")]), CUTS)
 def test_garbage_raises_nothing(garbage: bytes, first: bytes, cuts: list[int]) -> None:
     assert told(first + garbage, cuts, False) == told(first + garbage, [], False)

@@ -126,13 +126,13 @@ def test_one_that_is_never_acknowledged_keeps_its_packet_identifier_to_itself() 
     assert world.inbox("k").depth == world.inbox("k").unacked == 0
 
 
-@pytest.mark.parametrize("receive_maximum", [1, 100, 65_535])
+@pytest.mark.parametrize("receive_maximum", [100, 65_535])
 def test_packet_identifiers_come_round_and_none_is_used_twice_in_flight(receive_maximum: int) -> None:  # [MQTT-2.3.1-4]
     world = with_window(receive_maximum)
     reader, writer = keeper(world, ("a", 1)), here(world, "w")
     in_flight: set[int] = set()
     seen = 0
-    writer.connection.receive_data(mqtt_publish("a", b"x", 1, 1) * 70_000)
+    writer.connection.receive_data(mqtt_publish("a", b"x", 1, 1) * 66_000)
     while world.inbox("k").depth or writer.connection.behind:
         writer.read()
         for one in publications(reader.read()):
@@ -145,7 +145,7 @@ def test_packet_identifiers_come_round_and_none_is_used_twice_in_flight(receive_
         reader.connection.receive_data(b"".join(puback(packet_id) for packet_id in acknowledged[:15_000]))
         in_flight -= set(acknowledged[:15_000])
     seen += len(publications(reader.all()))
-    assert seen == 70_000
+    assert seen == 66_000
 
 
 @pytest.mark.parametrize("receive_maximum", [1, 2, 10])

@@ -265,6 +265,21 @@ def test_a_reader_that_cannot_follow_is_waited_for(qos: int) -> None:
     assert "dropped" not in world.copies()
 
 
+def test_subscribing_again_and_again_without_reading_costs_no_more_than_once() -> None:
+    world = World()
+    retain_many(world)
+    late = here(world, "late")
+    late.connection.pause_writing()
+    for _ in range(20):
+        late.send(subscribe(1, ("#", 0)), subscribe(2, ("t/+", 0)))
+    late.connection.resume_writing()
+    assert len(publications(late.all())) == 2 * MANY
+    late.connection.pause_writing()
+    late.send(subscribe(1, ("#", 0)), unsubscribe(2, "#"), subscribe(3, ("#", 1)))
+    late.connection.resume_writing()
+    assert len(publications(late.all())) == MANY
+
+
 def test_what_one_turn_may_write_is_bounded() -> None:
     world = World()
     retain_many(world, bytes(10_000))

@@ -1,0 +1,119 @@
+"""An MQTT broker with a fault: the smallest thing that a generator can publish through, broken on purpose."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from types import TracebackType
+
+from trellis.bench.target import Target
+
+CONNACK = b"\x20\x02\x00\x00"
+
+
+class FaultyBroker:
+    """A context. `fault` is what it does wrong:
+
+    silent      it passes nothing on                    greedy     it acknowledges nothing
+    stutter     it passes the 20th message on twice     forgetful  it does not pass the 20th on
+    garbled     it changes the 20th                     leaving    it closes every connection at the 20th
+    deaf        it reads no more after the first
+    """
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+        self.over = threading.Event()
+        self.subscribers: list[Peer] = []
+        self.peers: list[Peer] = []
+        self.seen = 0
+        broker = self
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+
+            def server_bind(self) -> None:
+                if fault == "deaf":
+                    # Accepted sockets inherit it: what is not read soon stays with the sender.
+                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                super().server_bind()
+
+            def finish_request(self, request: object, client_address: object) -> None:
+                Peer(request, client_address, self, broker)
+
+        self._server = Server(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+
+    @property
+    def target(self) -> Target:
+        return Target("mqtt", "127.0.0.1", self._server.server_address[1], None, None)
+
+    def __enter__(self) -> FaultyBroker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.over.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Peer(socketserver.StreamRequestHandler):
+    """One client."""
+
+    def __init__(self, request: object, client_address: object, server: socketserver.BaseServer, broker: FaultyBroker) -> None:
+        self._broker = broker
+        broker.peers.append(self)
+        super().__init__(request, client_address, server)  # type: ignore[arg-type]  # typeshed has no name for it
+
+    def handle(self) -> None:
+        try:
+            while packet := self._packet():
+                self._heard(packet)
+        except (OSError, ValueError, IndexError):
+            pass  # The client has gone.
+        if self in self._broker.subscribers:
+            self._broker.subscribers.remove(self)
+
+    def _packet(self) -> bytes:
+        """A whole packet; empty at the end."""
+        head, length, shift = self.rfile.read(1), 0, 0
+        while head:
+            octet = self.rfile.read(1)
+            head += octet
+            length |= (octet[0] & 127) << shift
+            shift += 7
+            if octet[0] < 128:
+                return head + self.rfile.read(length)
+        return b""
+
+    def _heard(self, packet: bytes) -> None:
+        broker, kind = self._broker, packet[0] >> 4
+        if kind == 1:
+            self.wfile.write(CONNACK)
+        elif kind == 8:
+            self.wfile.write(b"\x90\x03" + packet[2:4] + packet[-1:])
+            broker.subscribers.append(self)
+        elif kind == 3:
+            broker.seen += 1
+            if broker.fault == "deaf":
+                broker.over.wait()
+            if packet[0] & 6 and broker.fault != "greedy":
+                name = 2 if packet[1] < 128 else 3
+                behind = name + 2 + packet[name + 1]
+                self.wfile.write(b"\x40\x02" + packet[behind:behind + 2])
+            self._pass_on(packet, broker.seen == 20)
+
+    def _pass_on(self, packet: bytes, twentieth: bool) -> None:
+        fault = self._broker.fault
+        copies = 0 if fault == "silent" else 1
+        if twentieth and fault == "leaving":
+            for peer in self._broker.peers:
+                peer.connection.shutdown(2)
+        if twentieth and fault in ("stutter", "forgetful"):
+            copies = 2 if fault == "stutter" else 0
+        if twentieth and fault == "garbled":
+            packet = packet[:-1] + b"!"
+        for subscriber in self._broker.subscribers:
+            subscriber.wfile.write(packet * copies)

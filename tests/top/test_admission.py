@@ -1,0 +1,74 @@
+"""Who is turned away before a word is said?"""
+
+from __future__ import annotations
+
+from protocols.connection import Peer
+from tests.clients import World
+from tests.top.conftest import Start
+from trellis.admission import Admission
+
+AFAR, ELSEWHERE, HERE = Peer("192.0.2.1", 1, False), Peer("192.0.2.2", 1, False), Peer()
+
+
+def judge(admission: Admission, peer: Peer, open_now: int = 0) -> str:
+    return admission.judge(peer.address, peer.local, open_now)
+
+
+def test_one_address_has_so_many_that_have_not_logged_in() -> None:
+    world, admission = World(), Admission(connections=100, strangers=3)
+    strangers = [world.amqp_front.connect(AFAR) for _ in range(3)]
+    for stranger in strangers:
+        assert judge(admission, AFAR) == ""
+        admission.enter(stranger)
+    assert judge(admission, AFAR) == "unauthenticated_per_address"
+    assert judge(admission, ELSEWHERE) == ""
+    assert admission.refused["unauthenticated_per_address"] == 1
+
+
+def test_those_who_leave_log_in_or_are_finished_make_room() -> None:
+    world, admission = World(), Admission(connections=100, strangers=3)
+    one, two, three = (world.mqtt_front.connect(AFAR) for _ in range(3))
+    for stranger in (one, two, three):
+        admission.enter(stranger)
+    admission.leave(one)
+    two.admitted = True
+    three.end("protocol_error")
+    for _ in range(3):
+        assert judge(admission, AFAR) == ""
+        admission.enter(world.mqtt_front.connect(AFAR))
+    assert judge(admission, AFAR) == "unauthenticated_per_address"
+
+
+def test_nothing_is_remembered_of_those_who_have_gone() -> None:
+    world, admission = World(), Admission(connections=100, strangers=3)
+    for number in range(50):
+        stranger = world.amqp_front.connect(Peer(f"192.0.2.{number}", 1, False))
+        admission.enter(stranger)
+        admission.leave(stranger)
+        admission.leave(stranger)
+    assert admission._waiting == {}
+
+
+def test_this_machine_has_no_bound_of_its_own() -> None:
+    world, admission = World(), Admission(connections=100, strangers=1)
+    for open_now in range(100):
+        assert judge(admission, HERE, open_now) == ""
+        admission.enter(world.amqp_front.connect(HERE))
+    assert judge(admission, HERE, 100) == "connections"
+    assert admission.refused == {"connections": 1, "unauthenticated_per_address": 0, "descriptors": 0}
+
+
+async def test_connections_beyond_the_limit_are_closed_unread_and_counted(start: Start) -> None:
+    running = await start(limits={"connections": 3})
+    clients = [await running.amqp(), await running.mqtt("one"), await running.mqtt("two")]
+    for listener in ("amqp", "mqtt"):
+        refused = await running.socket(listener)
+        assert await refused.read_to_end() == b""
+    page = await running.scrape()
+    assert page.value("trellis_connections_refused_total", reason="connections") == 2
+    assert page.value("trellis_connections_limit") == 3
+    assert page.value("rabbitmq_connections") == 3
+    assert page.value("rabbitmq_connections_opened_total") == 3
+    await clients[0].leave()
+    await running.until(lambda: len(running.node.turn.links) == 2)
+    await running.amqp()

@@ -1,0 +1,259 @@
+"""Who may come in, how often is hashed for it, and what is remembered?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import argon2
+import pytest
+import pytest_asyncio
+
+from broker.access import Credentials, Identity, Verdict
+from tests.top.conftest import Start
+from tests.top.running import PATIENCE, Mqtt0, Running, settings
+from trellis.authenticate import Account, Accounts
+from trellis.users import GENERATED, accounts_of
+
+#: A hash that is verified in no time, and one that takes a while.
+QUICK = argon2.PasswordHasher(1, 8, 1)
+SLOW = argon2.PasswordHasher(8, 32_768, 1)
+
+Make = Callable[..., Accounts]
+
+
+@pytest_asyncio.fixture
+async def accounts() -> AsyncIterator[Make]:
+    """Makes Accounts of `quick`, `slow` and `here` (from loopback only), whose passwords are their names."""
+    made: list[Accounts] = []
+
+    def make(anonymous: bool = True, from_afar: bool = False, queue: int = 10, remember: float = 300.0) -> Accounts:
+        users = [Account(Identity("quick"), QUICK.hash("quick"), False), Account(Identity("slow"), SLOW.hash("slow"), False),
+                 Account(Identity("here"), QUICK.hash("here"), True)]
+        made.append(Accounts(users, Identity("anonymous") if anonymous else None, from_afar, 1, queue, remember))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+class Question:
+    """Credentials on their way to a verdict."""
+
+    def __init__(self, accounts: Accounts, user: str | None, password: str = "", local: bool = True) -> None:
+        self.told: list[Verdict] = []
+        self._heard = asyncio.Event()
+        address = "127.0.0.1" if local else "192.0.2.1"
+        accounts.authenticate(Credentials(user, password.encode(), "/", address, local), self._hear)
+
+    def _hear(self, verdict: Verdict) -> None:
+        self.told.append(verdict)
+        self._heard.set()
+
+    @property
+    def answered(self) -> bool:
+        return bool(self.told)
+
+    async def verdict(self) -> Verdict:
+        async with asyncio.timeout(PATIENCE):
+            await self._heard.wait()
+        (verdict,) = self.told
+        return verdict
+
+    async def name(self) -> str | None:
+        """Whose rights they get."""
+        identity = (await self.verdict()).identity
+        return None if identity is None else identity.name
+
+
+async def test_the_right_password_and_no_other_is_accepted(accounts: Make) -> None:
+    them = accounts()
+    assert await Question(them, "quick", "quick").name() == "quick"
+    for user, password in (("quick", "wrong"), ("quick", ""), ("nobody", "quick"), ("", ""), ("quick\0", "quick")):
+        verdict = await Question(them, user, password).verdict()
+        assert (verdict.identity, verdict.reason, verdict.busy) == (None, "unknown user or wrong password", False)
+
+
+async def test_no_verdict_comes_before_its_hash_and_none_twice(accounts: Make) -> None:
+    question = Question(accounts(), "quick", "quick")
+    assert not question.answered
+    await question.verdict()
+    await asyncio.sleep(0)
+    assert len(question.told) == 1
+
+
+async def test_equal_credentials_that_are_being_checked_are_hashed_once(accounts: Make) -> None:
+    them = accounts()
+    questions = [Question(them, "quick", "quick") for _ in range(100)]
+    assert {await question.name() for question in questions} == {"quick"}
+    assert them.hashed == 1
+    wrong = [Question(them, "quick", "wrong") for _ in range(100)]
+    assert {await question.name() for question in wrong} == {None}
+    assert them.hashed == 2
+
+
+async def test_many_that_wait_for_one_verdict_are_told_in_several_turns(accounts: Make) -> None:
+    questions = [Question(accounts(), "quick", "quick")] * 0
+    them = accounts()
+    questions = [Question(them, "quick", "quick") for _ in range(1_000)]
+    await questions[0].verdict()
+    told = [sum(question.answered for question in questions)]
+    while told[-1] < len(questions):
+        await asyncio.sleep(0)
+        told.append(sum(question.answered for question in questions))
+    assert max(later - sooner for sooner, later in zip(told, told[1:], strict=False)) <= 20
+
+
+async def test_verified_credentials_are_remembered_and_wrong_ones_are_not(accounts: Make) -> None:
+    them = accounts()
+    await Question(them, "quick", "quick").verdict()
+    again = Question(them, "quick", "quick")
+    assert again.answered
+    assert await again.name() == "quick"
+    assert them.hashed == 1
+    for _ in range(2):
+        wrong = Question(them, "quick", "wrong")
+        assert not wrong.answered
+        assert await wrong.name() is None
+    assert them.hashed == 3
+
+
+async def test_memory_ends(accounts: Make) -> None:
+    them = accounts(remember=0.0)
+    for hashed in (1, 2):
+        await Question(them, "quick", "quick").verdict()
+        assert them.hashed == hashed
+    them = accounts(remember=0.05)
+    await Question(them, "quick", "quick").verdict()
+    await asyncio.sleep(0.06)
+    await Question(them, "quick", "quick").verdict()
+    assert them.hashed == 2
+
+
+async def test_what_is_remembered_is_neither_password_nor_hash(accounts: Make) -> None:
+    them = accounts()
+    await Question(them, "quick", "quick").verdict()
+    (mark,) = them._verified
+    assert b"quick" not in mark
+    assert len(mark) == 32
+    other = accounts()
+    await Question(other, "quick", "quick").verdict()
+    assert mark not in other._verified  # Each process has a key of its own.
+
+
+async def test_names_that_nobody_has_are_hashed_like_wrong_passwords(accounts: Make) -> None:
+    them = accounts()
+    for hashed, user in enumerate(("nobody", "quick", "nobody", "quick"), 1):
+        question = Question(them, user, "wrong")
+        assert not question.answered
+        assert (await question.verdict()).reason == "unknown user or wrong password"
+        assert them.hashed == hashed
+
+
+async def test_when_the_queue_is_full_others_are_told_to_come_again(accounts: Make) -> None:
+    them = accounts(queue=2)
+    slow, next_one = Question(them, "slow", "slow"), Question(them, "quick", "quick")
+    third, same = Question(them, "here", "here"), Question(them, "slow", "slow")
+    verdict = await third.verdict()
+    assert (verdict.identity, verdict.busy) == (None, True)
+    assert [await question.name() for question in (slow, next_one, same)] == ["slow", "quick", "slow"]
+    assert await Question(them, "here", "here").name() == "here"
+
+
+async def test_a_full_queue_keeps_nobody_out_who_is_remembered(accounts: Make) -> None:
+    them = accounts(queue=1)
+    await Question(them, "quick", "quick").verdict()
+    waiting = Question(them, "slow", "slow")
+    assert await Question(them, "quick", "quick").name() == "quick"
+    await waiting.verdict()
+
+
+async def test_some_users_come_from_loopback_only(accounts: Make) -> None:
+    them = accounts()
+    assert await Question(them, "here", "here", local=True).name() == "here"
+    verdict = await Question(them, "here", "here", local=False).verdict()
+    assert (verdict.identity, verdict.reason) == (None, "user 'here' may log in from loopback only")
+    assert await Question(them, "quick", "quick", local=False).name() == "quick"
+
+
+@pytest.mark.parametrize(
+    ("anonymous", "from_afar", "local", "name"),
+    [(True, False, True, "anonymous"), (True, False, False, None), (True, True, False, "anonymous"), (False, False, True, None)],
+)
+async def test_who_gives_no_name(accounts: Make, anonymous: bool, from_afar: bool, local: bool, name: str | None) -> None:
+    question = Question(accounts(anonymous, from_afar), None, local=local)
+    assert question.answered  # At once: there is nothing to hash.
+    assert await question.name() == name
+
+
+async def test_those_who_wait_when_it_ends_are_forgotten(accounts: Make) -> None:
+    them = accounts()
+    questions = [Question(them, "slow", f"{number}") for number in range(5)]
+    them.close()
+    await asyncio.sleep(0)
+    assert not any(question.answered for question in questions)
+
+
+# -- over sockets
+
+
+async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -> None:
+    slow = {"name": "slow", "password_hash": SLOW.hash("slow")}
+    running = await start(users=[slow], auth={"threads": 1, "queue": 1}, limits={"handshake": 10.0})
+    first = Mqtt0(await running.socket("mqtt"))
+    asking = asyncio.create_task(first.connect("first", user="slow/slow"))
+    await running.until(lambda: len(running.node.accounts._checking) == 1)
+    assert await Mqtt0(await running.socket("mqtt")).connect("second", user="slow/wrong") == 3  # Server unavailable.
+    status, _ = await running.get("http", "/api/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n")
+    assert status == 503
+    assert await asking == 0
+    page = await running.scrape()
+    assert [page.value("trellis_logins_total", protocol="mqtt311", outcome=outcome) for outcome in ("accepted", "refused", "busy")] == [1, 0, 1]
+    assert page.value("rabbitmq_auth_attempts_failed_total", protocol="mqtt311") == 1
+    assert page.value("trellis_passwords_hashed_total") == 1
+
+
+@pytest.mark.parametrize(("anonymous", "code"), [("loopback", 0), ("true", 0), ("false", 5)])
+async def test_anonymous_clients_of_mqtt(start: Start, anonymous: str, code: int) -> None:
+    running = await start(mqtt={"anonymous": anonymous})
+    assert await Mqtt0(await running.socket("mqtt")).connect("nobody") == code
+
+
+async def test_a_generated_user_is_told_once_and_kept(start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    chosen: dict[str, Any] = {"data": {"dir": str(tmp_path)}, "auth": {"guest": False}}
+    with caplog.at_level(logging.WARNING):
+        running = await start(**chosen)
+    (told,) = [record.getMessage() for record in caplog.records if "generated_password" in record.getMessage()]
+    password = re.search(r"user=trellis password=(\S+) ", told)
+    assert password is not None
+    file = tmp_path / GENERATED
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [file]
+    assert password[1] not in file.read_text()
+    assert await log_in(running, password[1]) == 0
+    assert await log_in(running, "guest") == 4
+    await running.stop()
+
+    caplog.clear()
+    again = await start(**chosen)
+    assert "generated_password" not in caplog.text
+    assert await log_in(again, password[1]) == 0
+
+
+async def log_in(running: Running, password: str) -> int:
+    client = Mqtt0(await running.socket("mqtt"))
+    code = await client.connect("generated", user=f"trellis/{password}")
+    client.socket.close()
+    return code
+
+
+def test_a_kept_hash_of_another_name_is_replaced(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        accounts_of(settings(user=name), tmp_path).close()
+        assert json.loads((tmp_path / GENERATED).read_text())["name"] == name

@@ -1,0 +1,95 @@
+"""When is Python's garbage collected, and what does it cost?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.top.conftest import Start
+from trellis.collector import THRESHOLDS, Collector
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    collector = Collector()
+    yield collector
+    collector.close()
+
+
+def test_what_is_there_at_the_start_is_left_alone(collector: Collector) -> None:
+    collector.settle()
+    assert gc.get_threshold() == THRESHOLDS
+    assert gc.get_freeze_count() > 10_000
+    assert (collector.pauses, collector.full) == (0, 0)
+
+
+def test_the_collector_is_given_back_as_it_was() -> None:
+    gc.set_threshold(701, 11, 12)
+    before = gc.callbacks[:]
+    try:
+        collector = Collector()
+        collector.settle()
+        collector.close()
+        assert gc.get_threshold() == (701, 11, 12)
+        assert gc.get_freeze_count() == 0
+        assert gc.callbacks == before
+        collector.close()
+    finally:
+        gc.set_threshold(700, 10, 10)
+
+
+def test_pauses_are_counted(collector: Collector) -> None:
+    collector.settle()
+    gc.collect(0)
+    assert (collector.pauses, collector.full) == (1, 0)
+    gc.collect()
+    assert (collector.pauses, collector.full) == (2, 1)
+    assert 0 < collector.longest <= collector.paused < 1
+
+
+def test_a_full_collection_waits_until_nothing_happens(collector: Collector) -> None:
+    collector.settle()
+    collector.look(0)
+    assert collector.full == 0  # Nothing happened: nothing to collect.
+    for turns in range(1, 20):
+        collector.look(turns)
+    assert collector.full == 0
+    collector.look(19)
+    assert collector.full == 1
+    collector.look(19)
+    assert collector.full == 1
+
+
+def test_grown_memory_is_collected_though_messages_flow(collector: Collector) -> None:
+    collector.settle()
+    collector._resident = 1  # As if there had been one octet.
+    collector.look(1)
+    assert collector.full == 1
+    collector.look(2)
+    assert collector.full == 1
+    collector.look(2)
+    assert collector.full == 2  # Once more when it is quiet: others were busy meanwhile.
+
+
+def test_many_new_objects_make_no_long_pause(collector: Collector) -> None:
+    """Each stays, as those of connections do; nothing but young ones may be looked at."""
+    collector.settle()
+    kept = [[number] for number in range(100_000)]
+    assert collector.pauses > 50
+    assert collector.full == 0
+    assert collector.longest < 0.05
+    assert len(kept) == 100_000
+
+
+async def test_a_broker_looks_after_the_collector_while_it_runs(start: Start) -> None:
+    before = gc.get_threshold()
+    running = await start()
+    assert gc.get_threshold() == THRESHOLDS
+    gc.collect(0)
+    page = await running.scrape()
+    assert page.value("trellis_gc_collections_total") >= 1
+    assert page.value("trellis_gc_pause_seconds_total") > 0
+    await running.stop()
+    assert gc.get_threshold() == before

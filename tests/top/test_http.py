@@ -1,0 +1,286 @@
+"""What do the two HTTP ports answer, and to whom?"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import sys
+from typing import Any, Final
+
+import pamqp.commands as spec
+import pytest
+
+from tests.clients import marshal, publication
+from tests.top.conftest import Start
+from tests.top.running import Running, parsed
+from trellis.http import CLIENTS, basic
+
+async def rows(running: Running, kind: str) -> list[dict[str, Any]]:
+    status, body = await running.get("http", f"/api/{kind}", of(b"guest:guest"))
+    assert status == 200
+    found: list[dict[str, Any]] = json.loads(body)
+    return found
+
+
+# -- the protocol
+
+
+PAGES: Final = {
+    "/metrics": (200, b"# HELP "),
+    "/metrics?name[]=x": (200, b"# HELP "),
+    "/metrics/per-object": (200, b""),
+    "/healthz": (200, b"alive\n"),
+    "/readyz": (200, b"ready\n"),
+    "/": (404, b"no such page; there are /healthz, /metrics, /metrics/per-object, /readyz\n"),
+    "/metrics/": (404, b"no such page"),
+    "/api/queues": (404, b"no such page"),
+    "*": (404, b"no such page"),
+}
+
+
+async def test_pages_of_the_metrics_port(running: Running) -> None:
+    answers = {path: await running.get("metrics", path) for path in PAGES}
+    assert {path: (status, body[:len(PAGES[path][1])]) for path, (status, body) in answers.items()} == PAGES
+
+
+async def test_an_answer_says_what_it_is_and_ends_the_connection(running: Running) -> None:
+    status, headers, body = await running.ask("metrics", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (status, body) == (200, b"alive\n")
+    assert headers["content-length"] == "6"
+    assert headers["connection"] == "close"
+    assert headers["cache-control"] == "no-store"
+    assert headers["content-type"] == "text/plain; charset=utf-8"
+
+
+async def test_head_is_answered_without_a_body(running: Running) -> None:
+    status, headers, body = await running.ask("metrics", b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (status, headers["content-length"], body) == (200, "6", b"")
+
+
+async def test_an_old_client_is_answered_too(running: Running) -> None:
+    assert (await running.ask("metrics", b"GET /healthz HTTP/1.0\r\n\r\n"))[0] == 200
+
+
+async def test_other_methods_are_not_allowed(running: Running) -> None:
+    for method in ("POST", "DELETE", "OPTIONS", "BREW"):
+        status, headers, _ = await running.ask("http", f"{method} /api/queues HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_a_request_that_comes_octet_by_octet_is_answered(running: Running) -> None:
+    client = await running.socket("metrics")
+    for octet in b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n":
+        await client.send(bytes([octet]))
+        await asyncio.sleep(0)
+    assert parsed(await client.read_to_end())[0] == 200
+
+
+async def test_silent_clients_do_not_keep_others_out(start: Start) -> None:
+    running = await start(limits={"handshake": 30.0})
+    silent = [await running.socket("metrics") for _ in range(CLIENTS + 5)]
+    assert (await running.get("metrics", "/healthz"))[0] == 200
+    # The first made room for those who came later.
+    assert await silent[0].read() == b""
+    page = await running.scrape()
+    assert page.value("trellis_http_closed_total", listener="metrics", reason="too_many") >= 6
+    for client in silent:
+        client.close()
+
+
+# -- the user
+
+
+def of(credentials: bytes) -> str:
+    return f"Authorization: Basic {base64.b64encode(credentials).decode()}\r\n"
+
+
+LOGINS: Final = {
+    of(b"guest:guest"): 200,
+    of(b"guest:guest").replace("Basic", "bAsIc"): 200,
+    "": 401,
+    "Authorization: Basic\r\n": 401,
+    "Authorization: Basic %%%\r\n": 401,
+    "Authorization: Bearer guest\r\n": 401,
+    of(b"\xff"): 401,
+    of(b"guest"): 401,
+    of(b":"): 401,
+    of(b"guest:wrong"): 401,
+    of(b"nobody:guest"): 401,
+}
+
+
+async def test_listings_are_for_users(running: Running) -> None:
+    for header, expected in LOGINS.items():
+        status, headers, _ = await running.ask("http", f"GET /api/queues HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
+        assert (header, status) == (header, expected)
+        assert headers.get("www-authenticate") == ('Basic realm="trellis"' if status == 401 else None)
+
+
+@pytest.mark.parametrize(
+    ("header", "user", "password"),
+    [
+        (b"Basic Og==", "", b""),
+        (b"Basic YTpiOmM=", "a", b"b:c"),
+        (b"Basic  YTpiOmM= ", "a", b"b:c"),
+        (b"Basic w6Q6/w==", "ä", b"\xff"),
+        (b"Digest YTpi", None, b""),
+        (b"", None, b""),
+    ],
+)
+def test_basic_authentication_is_read(header: bytes, user: str | None, password: bytes) -> None:
+    assert basic(header) == (user, password)
+
+
+# -- the rows
+
+
+async def test_queues_are_listed(running: Running) -> None:
+    client = await running.amqp()
+    await client.queue("plain", durable=True)
+    await client.queue("limited", arguments={"x-max-length": 2, "x-overflow": "reject-publish"}, exclusive=True)
+    for queue in ("plain", "plain", "limited"):
+        await client.socket.send(publication("", queue, b"x"))
+    await client.socket.send(marshal(1, spec.Basic.Get(queue="plain")))
+    await client.expect(spec.Basic.GetOk)
+    for _ in ("header", "body"):
+        await client.frame()
+    await client.call(spec.Basic.Consume(queue="limited", consumer_tag="c"), spec.Basic.ConsumeOk)
+    session = await running.mqtt("reader", clean=False)
+    common = {"vhost": "/", "auto_delete": False}
+    assert await rows(running, "queues") == [
+        {"name": "plain", "kind": "queue", "durable": True, "exclusive": False, "messages_ready": 1,
+         "messages_unacknowledged": 1, "consumers": 0, "arguments": ""} | common,
+        {"name": "limited", "kind": "queue", "durable": False, "exclusive": True, "messages_ready": 0,
+         "messages_unacknowledged": 1, "consumers": 1, "arguments": '{"x-max-length":2,"x-overflow":"reject-publish"}'} | common,
+        {"name": "mqtt-subscription-readerqos1", "kind": "session", "durable": True, "exclusive": False, "messages_ready": 0,
+         "messages_unacknowledged": 0, "consumers": 1, "arguments": ""} | common,
+    ]
+    await session.leave()
+
+
+async def test_exchanges_are_listed(running: Running) -> None:
+    client = await running.amqp()
+    arguments: Any = {"alternate-exchange": "amq.fanout", "x-matcher": "bitmap"}
+    declare = spec.Exchange.Declare(exchange="mine", exchange_type="topic", durable=True, arguments=arguments)
+    await client.call(declare, spec.Exchange.DeclareOk)
+    await client.queue("q", "mine", "a.*")
+    found = {row["name"]: row for row in await rows(running, "exchanges")}
+    assert list(found) == ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match", "mine"]
+    assert found["mine"] == {
+        "vhost": "/", "name": "mine", "type": "topic", "durable": True, "auto_delete": False, "internal": False, "bindings": 1,
+        "matcher": "bitmap", "arguments": '{"alternate-exchange":"amq.fanout","x-matcher":"bitmap"}',
+    }
+    assert (found["amq.topic"]["matcher"], found["amq.direct"]["matcher"]) == ("trie", "")
+
+
+async def test_bindings_are_listed(running: Running) -> None:
+    client = await running.amqp()
+    await client.queue("q", "amq.topic", "sensors.#")
+    odd = marshal(1, spec.Queue.Bind(queue="q", exchange="amq.direct", routing_key="?"))
+    await client.socket.send(odd.replace(b"\x01?", b"\x01\xff"))  # A key is octets, not text.
+    await client.expect(spec.Queue.BindOk)
+    headers: Any = {"x-match": "any", "n": 5, "octets": bytearray(b"\xff"), "deep": {"list": [1, None, True]}}
+    await client.call(spec.Queue.Bind(queue="q", exchange="amq.headers", routing_key="", arguments=headers), spec.Queue.BindOk)
+    await client.call(spec.Exchange.Bind(destination="amq.fanout", source="amq.direct", routing_key="k"), spec.Exchange.BindOk)
+    session = await running.mqtt("reader")
+    await session.subscribe("sensors/+/temp", 1)
+    names = ("source", "routing_key", "grammar", "destination", "destination_type", "arguments")
+    assert [tuple(row[name] for name in names) for row in await rows(running, "bindings")] == [
+        ("", "q", "amqp", "q", "queue", ""),
+        ("amq.direct", "\\xff", "amqp", "q", "queue", ""),
+        ("amq.direct", "k", "amqp", "amq.fanout", "exchange", ""),
+        ("amq.topic", "sensors.#", "amqp", "q", "queue", ""),
+        ("amq.topic", "sensors/+/temp", "mqtt", "reader", "session", ""),
+        ("amq.headers", "", "amqp", "q", "queue", '{"deep":{"list":[1,null,true]},"n":5,"octets":"/w==","x-match":"any"}'),
+    ]
+
+
+async def test_connections_are_listed(running: Running) -> None:
+    client, session = await running.amqp(), await running.mqtt("reader")
+    greeted = await running.socket("amqp")
+    await running.until(lambda: len(running.node.amqp.connections) == 2)
+    found = await rows(running, "connections")
+    assert [(row["protocol"], row["user"], row["client"], row["state"]) for row in found] == [
+        ("amqp091", "guest", "test", "running"), ("amqp091", "", "", "greeting"), ("mqtt311", "", "reader", "open")]
+    assert found[0]["channels"] == 1
+    assert found[0]["peer"].startswith("127.0.0.1:")
+    assert found[0]["octets_in"] > found[1]["octets_in"] == 0
+    for one in (client.socket, session.socket, greeted):
+        one.close()
+
+
+async def test_sessions_are_listed(running: Running) -> None:
+    gone = await running.mqtt("gone", clean=False)
+    await gone.subscribe("a/b", 1)
+    await gone.leave()
+    here = await running.mqtt("here")
+    publisher = await running.amqp()
+    await publisher.socket.send(publication("amq.topic", "a.b", b"x", delivery_mode=2) + publication("amq.topic", "a.b", b"x"))
+    await publisher.queue("sync")
+    assert [{name: row[name] for name in ("client_id", "connected", "persistent", "subscriptions", "queued", "missed")}
+            for row in await rows(running, "sessions")] == [
+        {"client_id": "gone", "connected": False, "persistent": True, "subscriptions": 1, "queued": 1, "missed": 1},
+        {"client_id": "here", "connected": True, "persistent": False, "subscriptions": 0, "queued": 0, "missed": 0},
+    ]
+    await here.leave()
+
+
+async def test_listing_goes_on_while_what_is_listed_changes(running: Running) -> None:
+    client = await running.amqp()
+    await client.queue("q")
+    for number in range(1_200):
+        await client.socket.send(marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=f"k.{number}", nowait=True)))
+    await client.queue("q")
+    listing = asyncio.create_task(rows(running, "bindings"))
+    number = 0
+    while not listing.done():
+        await client.call(spec.Queue.Unbind(queue="q", exchange="amq.topic", routing_key=f"k.{number}"), spec.Queue.UnbindOk)
+        number += 1
+    assert len(await listing) >= 1_200 - number
+
+
+# -- the commands
+
+
+async def trellis(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and complaints of a `trellis` command."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "trellis", *arguments, "--config", os.devnull, env=environment, stdout=pipe, stderr=pipe)
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.asyncio(loop_factories=["uvloop"])
+async def test_commands_ask_a_broker(running: Running) -> None:
+    client = await running.amqp()
+    await client.queue("q", "amq.topic", "a.#", arguments={"x-max-length": 7})
+    session = await running.mqtt("reader")
+    url = f"http://127.0.0.1:{running.port('http')}"
+    health = f"http://127.0.0.1:{running.port('metrics')}"
+    kinds = ("queues", "exchanges", "bindings", "connections", "sessions")
+    asked: list[tuple[str, ...]] = [("list", kind, "--json", "--url", url) for kind in kinds]
+    asked += [
+        ("list", "queues", "--columns", "name,arguments", "--url", url),
+        ("list", "queues", "--url", url, "--user", "guest", "--password", "wrong"),
+        ("health", "--url", health),
+    ]
+    answers = await asyncio.gather(*(trellis(*command) for command in asked))
+    for kind, (code, out, err) in zip(kinds, answers, strict=False):
+        assert (code, err) == (0, "")
+        assert json.loads(out) == await rows(running, kind) or kind == "connections"
+    table, refused, ready = answers[len(kinds):]
+    assert table[0] == 0
+    assert table[1].splitlines()[:2] == ["name                          arguments", 'q                             {"x-max-length":7}']
+    assert refused[0] == 1
+    assert "refused user guest (401)" in refused[2]
+    assert ready == (0, f"ready: {health}/readyz\n", "")
+    running.node.ready = False
+    code, _, err = await trellis("health", "--url", health)
+    assert code == 1
+    assert "answered 503: not ready: starting or stopping" in err
+    await session.leave()

@@ -1,0 +1,189 @@
+"""What does a broker say that cannot start, and does it leave anything behind?"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.top.conftest import Start
+from tests.top.running import settings
+from trellis.listener import ListenError, bind
+from trellis.settings import Amqp, Settings, SettingsError
+from trellis.users import GENERATED, accounts_of
+
+#: Capabilities that let root do what others may not: write anywhere, read anything, take any port.
+_CAPABILITIES: Final = (1, 2, 10)
+_PR_CAPBSET_DROP: Final = 24
+
+
+def as_anybody() -> None:
+    """Runs in the child: when these tests run as root, it must do without root's privileges."""
+    if os.geteuid() == 0 and sys.platform == "linux":
+        for capability in _CAPABILITIES:
+            ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+
+
+def serve(*flags: str) -> subprocess.CompletedProcess[str]:
+    """`trellis serve` with settings that cannot work."""
+    ports = ["--amqp-port", "0", "--mqtt-port", "0", "--metrics-port", "0", "--http-port", "0"]
+    command = [sys.executable, "-m", "trellis", "serve", "--config", os.devnull, "--data-dir", ":memory:", *ports, *flags]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, preexec_fn=as_anybody)
+
+
+def complaint(*flags: str) -> str:
+    """What it says, which is one line, before it ends with exit code 2."""
+    ended = serve(*flags)
+    assert ended.stdout == ""
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert ended.returncode == 2
+    return ended.stderr.rstrip("\n")
+
+
+@contextmanager
+def taken(address: str = "127.0.0.1") -> Iterator[int]:
+    """A port that somebody else has."""
+    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as sock:
+        yield sock.getsockname()[1]
+
+
+def test_a_port_in_use_is_named_with_what_to_do() -> None:
+    with taken() as port:
+        said = complaint("--mqtt-host", "127.0.0.1", "--mqtt-port", str(port))
+    assert said == (
+        f"trellis: mqtt: 127.0.0.1 port {port} is in use; stop the program that has it, or set mqtt.port "
+        "(TRELLIS_MQTT_PORT, --mqtt-port)"
+    )
+
+
+def test_an_address_of_another_machine_is_named_with_what_to_do() -> None:
+    said = complaint("--amqp-host", "192.0.2.1")
+    assert said == "trellis: amqp: 192.0.2.1 is no address of this machine; set amqp.host (TRELLIS_AMQP_HOST, --amqp-host)"
+
+
+def test_a_privileged_port_is_named_with_what_to_do() -> None:
+    unprivileged = Path("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+    if not unprivileged.exists() or int(unprivileged.read_text()) <= 7:
+        pytest.skip("every user may take every port here")
+    said = complaint("--metrics-host", "127.0.0.1", "--metrics-port", "7")
+    assert said == (
+        "trellis: metrics: 127.0.0.1 port 7 may not be used by this user; set metrics.port (TRELLIS_METRICS_PORT, "
+        "--metrics-port) to one above 1023"
+    )
+
+
+def cannot_be_written(directory: Path) -> str:
+    directory.chmod(0o500)
+    return str(directory)
+
+
+def is_a_file(directory: Path) -> str:
+    path = directory / "file"
+    path.touch()
+    return str(path)
+
+
+def is_below_a_file(directory: Path) -> str:
+    return is_a_file(directory) + "/below"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [(cannot_be_written, "Permission denied"), (is_a_file, "File exists"), (is_below_a_file, "Not a directory")],
+)
+def test_a_data_directory_that_cannot_be_written_to_is_named_with_what_to_do(
+    make: Callable[[Path], str], why: str, tmp_path: Path
+) -> None:
+    directory = make(tmp_path)
+    assert complaint("--data-dir", directory) == (
+        f"trellis: data.dir: {directory} cannot be written to: {why}; make it writable for this user, or set data.dir "
+        "(TRELLIS_DATA_DIR, --data-dir)"
+    )
+
+
+def test_an_unreadable_password_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    file.chmod(0)
+    said = complaint("--user", "admin", "--password-file", str(file))
+    assert said == f"trellis: --password-file: password_file: {file} cannot be read (Permission denied)"
+
+
+BAD_FILES: Final = {
+    "empty": b"",
+    "no JSON": b"guest:guest",
+    "no object": b"[]",
+    "no hash": b'{"name": "trellis"}',
+    "hash that is no text": b'{"name": "trellis", "password_hash": 5}',
+    "hash that is none": b'{"name": "trellis", "password_hash": "secret"}',
+    "no UTF-8": b'{"name": "\xff", "password_hash": ""}',
+    "deep": b'{"deep": ' + b"[" * 100_000,
+}
+
+
+def without_users(directory: Path) -> Settings:
+    return settings(data={"dir": str(directory)}, auth={"guest": False})
+
+
+@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_a_broken_file_of_the_generated_user_is_named_with_what_to_do(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / GENERATED).write_bytes(content)
+    with pytest.raises(SettingsError) as raised:
+        accounts_of(without_users(tmp_path), tmp_path)
+    said = str(raised.value)
+    assert said.startswith(f"{tmp_path / GENERATED}: ")
+    assert said.endswith("; delete it to have a new password made")
+    assert "\n" not in said
+    assert "secret" not in said
+
+
+def test_a_broken_file_of_the_generated_user_ends_the_start(tmp_path: Path) -> None:
+    (tmp_path / GENERATED).write_bytes(b"{")
+    said = complaint("--data-dir", str(tmp_path), "--auth-guest", "false")
+    assert said.startswith(f"trellis: {tmp_path / GENERATED}: ")
+
+
+async def test_one_port_in_use_gives_all_others_back(start: Start) -> None:
+    with taken() as free:
+        pass
+    with taken() as port, pytest.raises(ListenError, match=rf"^http: 127\.0\.0\.1 port {port} is in use"):
+        await start(amqp={"port": free}, http={"port": port})
+    with socket.create_server(("127.0.0.1", free)):
+        pass
+
+
+async def test_a_stop_gives_all_ports_back(start: Start) -> None:
+    running = await start()
+    await running.stop()
+    for listener in ("amqp", "mqtt", "metrics", "http"):
+        with socket.create_server(("127.0.0.1", running.port(listener))):
+            pass
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="there is no IPv6 here")
+def test_a_free_port_is_the_same_on_every_address() -> None:
+    bound = bind("amqp", Amqp(port=0, host="127.0.0.1,::1"))
+    assert len({sock.getsockname()[1] for sock in bound.sockets}) == 1
+    assert bound.address.startswith("127.0.0.1:")
+    bound.close()
+
+
+def test_an_address_that_this_machine_lacks_is_left_out_beside_one_that_it_has() -> None:
+    bound = bind("amqp", Amqp(port=0, host="192.0.2.1,127.0.0.1"))
+    assert [sock.getsockname()[0] for sock in bound.sockets] == ["127.0.0.1"]
+    bound.close()
+
+
+async def test_listeners_that_are_not_enabled_are_not_there(start: Start) -> None:
+    running = await start(amqp={"enabled": False}, http={"enabled": False})
+    assert list(running.app.addresses) == ["mqtt", "metrics"]
+    assert (await running.get("metrics", "/readyz"))[0] == 200
