@@ -15,6 +15,8 @@ from trellis.turn import Turn
 
 #: Milliseconds that a finished connection's peer has to take our last words and hang up.
 LINGER_MS: Final = 2_000
+#: How many answers of the largest size a client may leave unread, beyond the mark at which queues stop: in octets.
+UNREAD: Final = 4
 
 
 class Link:
@@ -29,6 +31,7 @@ class Link:
         self._turn = turn
         self._admission = admission
         self._high_mark = high_mark
+        self._unread_max = high_mark + UNREAD * front.broker.bounds.message
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
@@ -135,6 +138,10 @@ class Link:
             transport.writelines(parts)
         if connection.finished:
             self._hang_up(transport)
+        elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
+            # Queues have stopped long ago: it asks and asks, and reads no answer.
+            connection.end("reads_nothing")
+            transport.abort()
         elif not self._reading:
             self._leave_over(connection)
 

@@ -65,6 +65,11 @@ class Assembly:
         return self.left == 0
 
     @property
+    def held(self) -> i64:
+        """Octets that came so far, frames and all."""
+        return len(self._content)
+
+    @property
     def content(self) -> bytes:
         return bytes(self._content)
 

@@ -7,7 +7,8 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from tests.clients import Amqp, World, marshal, mqtt_publish
+from broker.bounds import Bounds
+from tests.clients import Amqp, World, marshal, mqtt_publish, publication
 from tests.wire.amqp.speech import (
     BODY,
     HEADER,
@@ -271,3 +272,44 @@ def test_messages_from_mqtt_have_a_delivery_mode_and_nothing_else() -> None:
         deliver, head, *bodies = heard(target)
         assert deliver.payload.endswith(short("amq.topic") + short("a.b/c"))
         assert head.payload[12:] == b"\x10\0" + bytes([mode]) and [len(one.payload) for one in bodies] == [4_088, 912]
+
+
+def unfinished(channel: int) -> bytes:
+    """All of a publication of 4,000 octets but its last 1,000."""
+    return publication("", "q", b"x" * 4_000, channel=channel, frame_max=1_008)[:-1_008]
+
+
+def test_unfinished_contents_of_all_channels_together_have_a_bound() -> None:
+    bounds = Bounds()
+    bounds.message = 4_000
+    client = World(bounds).amqp(frame_max=4_096)
+    for number in range(2, 7):
+        client.send(spec.Channel.Open(), channel=number)
+        client.connection.receive_data(unfinished(number))
+    client.send(spec.Channel.Open(), channel=7)
+    assert client.read() == []
+    client.connection.receive_data(unfinished(7))
+    [close] = client.read()
+    assert (close.name, close.reply_code) == ("Connection.Close", 506)
+    assert close.reply_text.startswith("RESOURCE_ERROR - messages that are not complete hold 16")
+
+
+def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:
+    bounds = Bounds()
+    bounds.message = 4_000
+    client = World(bounds).amqp(frame_max=4_096)
+    for _ in range(20):
+        client.send(spec.Channel.Open(), channel=2)
+        client.connection.receive_data(unfinished(2))
+        [close] = client.send(spec.Queue.Declare(queue="q"), channel=2)
+        assert close.reply_code == 505
+        client = client.world.amqp(frame_max=4_096)
+    for number in range(2, 5):
+        client.send(spec.Channel.Open(), channel=number)
+    for _ in range(20):
+        for number in range(2, 5):
+            client.connection.receive_data(unfinished(number))
+        for number in range(2, 5):
+            client.connection.receive_data(publication("", "q", b"x" * 4_000, channel=number, frame_max=1_008)[-1_008:])
+        assert client.read() == []
+    assert client.world.fates() == {"unroutable": 60}

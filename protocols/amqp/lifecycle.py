@@ -1,0 +1,232 @@
+"""The life of a connection, from the greeting to its end: what the connection itself says and is told.
+
+handshake.py has the table of states; this file lives it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+from librt.strings import read_i32_be
+from mypy_extensions import i64
+
+from broker.access import Credentials, Verdict
+from broker.gate import Gate
+from broker.vhost import VirtualHost
+from protocols.amqp.channel import Channel
+from protocols.amqp.client import Client
+from protocols.amqp.errors import AmqpError
+from protocols.amqp.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, close_connection, encode
+from protocols.amqp.handshake import CLOSING_MS, FRAME_LEAST, REFUSAL_MS, STEPS, AmqpOptions, credentials, negotiate, tune
+from protocols.connection import HELD_MAX, Peer
+from protocols.front import Front
+
+
+class Lifecycle(Client):
+    """One AMQP client, but for its frames."""
+
+    def __init__(self, front: Front, peer: Peer, options: AmqpOptions) -> None:
+        super().__init__(front, peer)
+        self.options = options
+        self.vhost: VirtualHost | None = None
+        self.gate: Gate | None = None
+        self.channels: dict[int, Channel] = {}
+        self.frame_max: i64 = HELD_MAX
+        self.channel_max: i64 = 0
+        self.heartbeat: i64 = 0
+        self.user = ""
+        self.deadline = self.agenda.now + options.handshake_ms
+        self.state = "greeting"
+        self.ending: set[int] = set()
+        #: The peer's frames are lost to us: nothing that comes now can be told apart.
+        self.deaf = False
+        #: The channel, and the class and method, that an error now would be about.
+        self.about_channel: i64 = 0
+        self.about: i64 = 0
+
+    # -- the handshake
+
+    def on_connection_method(self, name: str, method: Any) -> None:
+        if name == "Connection.Close":
+            self.send(0, spec.Connection.CloseOk())
+            self.end("client")
+        elif name == "Connection.UpdateSecret" and self.state == "running":
+            self._update_secret(method)
+        elif name not in ("Connection.Blocked", "Connection.Unblocked") or self.state != "running":
+            state = STEPS.get((self.state, name))
+            if state is None:
+                raise AmqpError(504, f"{name} in connection state '{self.state}'")
+            self.state = state
+            if name == "Connection.StartOk":
+                self._log_in(method)
+            elif name == "Connection.TuneOk":
+                self._tune(method)
+            else:
+                self._open(method)
+
+    def _log_in(self, method: Any) -> None:
+        properties: Any = method.client_properties or {}
+        capabilities = properties.get("capabilities")
+        self.capabilities = capabilities if isinstance(capabilities, dict) else {}
+        self.product = str(properties.get("product", ""))
+        self.version = str(properties.get("version", ""))
+        response: Any = method.response  # Octets, whatever pamqp declares.
+        login = credentials(method.mechanism, response, self.peer)
+        self.user = login.user or ""
+        self._ask(login, lambda verdict: self._judge(verdict, method.mechanism))
+
+    def _ask(self, login: Credentials, judge: Any) -> None:
+        """Stop reading until the verdict comes; it may come at once."""
+        self.stall()
+        self.front.broker.authenticator.authenticate(login, judge)
+
+    def _judge(self, verdict: Verdict, mechanism: str) -> None:
+        if self.finished or self.state != "verdict":
+            return  # The broker stops, or the client is gone.
+        if verdict.identity is None:
+            self.front.count_login("busy" if verdict.busy else "refused")
+            text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+            if self.capabilities.get("authentication_failure_close") is True:
+                self.close(AmqpError(403, text), 10 << 16 | 11, "login_refused")
+            else:
+                self.state = "closing"
+                self.reason = "login_refused"
+                self.deadline = self.agenda.now + REFUSAL_MS
+            self.go_on()
+            return
+        self.front.count_login("accepted")
+        self.admitted = True
+        self.state = "tune"
+        self.vhost = self.front.broker.vhosts["/"]
+        self.gate = self.vhost.gates.enter(verdict.identity, self.front.name)
+        self.frame_max = self.options.frame_max
+        self.send(0, tune(self.options))
+        self.go_on()
+
+    def _tune(self, method: spec.Connection.TuneOk) -> None:
+        options = self.options
+        self.frame_max = negotiate(method.frame_max, options.frame_max, "frame_max", FRAME_LEAST)
+        self.channel_max = negotiate(method.channel_max, options.channel_max, "channel_max", 1)
+        self.heartbeat = method.heartbeat
+
+    def _open(self, method: spec.Connection.Open) -> None:
+        if method.virtual_host not in self.front.broker.vhosts:
+            self.state = "open"
+            raise AmqpError(530, f"vhost {method.virtual_host} not found")
+        self.deadline = self.agenda.now + self.heartbeat * 500 if self.heartbeat else 0
+        self.send(0, spec.Connection.OpenOk())
+
+    def _update_secret(self, method: Any) -> None:
+        """The client renews its credentials; the new ones must be good."""
+        password: Any = method.new_secret  # Octets, whatever pamqp declares.
+        self._ask(Credentials(self.user, password, "/", self.peer.address, self.peer.local), self._judge_secret)
+
+    def _judge_secret(self, verdict: Verdict) -> None:
+        if self.finished or self.state != "running":
+            return
+        if verdict.identity is None:
+            self.hang_up(AmqpError(530, "New secret was refused by one of the backends"))
+        else:
+            self.send(0, spec.Connection.UpdateSecretOk())
+        self.go_on()
+
+    def send(self, number: i64, method: Any) -> None:
+        self.out.write(encode(number, method))
+
+    # -- time, and the end
+
+    def hang_up(self, error: AmqpError) -> None:
+        """Tell the client, and wait for its close-ok."""
+        for channel in self.channels.values():
+            channel.confirm()
+        self.close(error, self.about, "protocol_error")
+
+    def close(self, error: AmqpError, about: i64, reason: str) -> None:
+        """Say connection.close, and let go of everything."""
+        self.out.write(close_connection(error, about))
+        self.state = "closing"
+        self.reason = reason
+        self._let_go()
+        self.deadline = self.agenda.now + CLOSING_MS
+        if self.stalled:
+            self.go_on()  # There may be a close among what was kept.
+        self.touch()
+
+    def await_close_ok(self, data: bytes, at: i64) -> i64:
+        """Everything but close-ok is ignored; what cannot be parsed is not worth waiting for."""
+        size: i64 = len(data)
+        position: i64 = at
+        while size - position >= OVERHEAD and not self.deaf:
+            length: i64 = i64(read_i32_be(data, position + 3))
+            end: i64 = position + length + OVERHEAD
+            if length < 0 or length > self.frame_max - OVERHEAD or end <= size and data[end - 1] != FRAME_END:
+                self.deaf = True
+                break
+            if end > size:
+                self.need = end - position
+                return position
+            if data[position] == METHOD and data[position + 7:position + 11] in (b"\x00\x0a\x00\x33", b"\x00\x0a\x00\x32"):
+                if data[position + 10] == 50:
+                    self.send(0, spec.Connection.CloseOk())
+                self.end(self.reason)
+                return size
+            position = end
+        return size if self.deaf else position
+
+    def advance(self, now: int) -> None:
+        """Heartbeats: two out per interval; two intervals of silence end the connection (section 4.2.7)."""
+        if self.state != "running":
+            self.end("handshake_timeout")
+            self.touch()
+            return
+        interval: i64 = self.heartbeat * 1000
+        if self.stalled:
+            self.heard_at = now  # It is we who do not listen.
+        if now - self.heard_at > 2 * interval:
+            self.end("heartbeat_timeout")
+        else:
+            self.out.write(HEARTBEAT_FRAME)
+            self.deadline = now + interval // 2
+        self.touch()
+
+    def shut_down(self) -> None:
+        if self.state == "greeting":
+            self.end("shutdown")
+            self.touch()
+        elif self.state != "closing":
+            self.close(AmqpError(320, "broker forced connection closure with reason 'shutdown'"), 0, "shutdown")
+
+    def released(self) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Channels end, exclusive queues go, the gate is left."""
+        for number in list(self.channels):
+            self.end_channel(number)
+        self.ending.clear()
+        vhost, gate = self.vhost, self.gate
+        if vhost is not None and gate is not None:
+            for queue in list(self.exclusive):
+                if vhost.queues.get(queue.name) is queue:
+                    vhost.delete_queue(queue)
+            self.exclusive.clear()
+            vhost.gates.leave(gate)
+            self.gate = None
+
+    def unchoke(self) -> None:
+        for channel in self.channels.values():
+            channel.unchoke()
+
+    def describe(self) -> dict[str, object]:
+        row = super().describe()
+        row["user"] = self.user
+        row["state"] = self.state
+        row["channels"] = len(self.channels)
+        row["client"] = f"{self.product} {self.version}".strip()
+        return row
+
+    def end_channel(self, number: i64) -> None:
+        channel = self.channels.pop(number, None)
+        if channel is not None:
+            channel.close()
