@@ -42,8 +42,10 @@ _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
 _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
 _CHANNEL_CLOSE_OK: Final[i64] = 20 << 16 | 41
-#: How many messages of the largest size may be unfinished on one connection: in octets, frames and all.
+#: How many messages of the largest size may be unfinished on one connection, in octets, frames and all; and some
+#: octets more, so that a small limit leaves room for small frames.
 UNFINISHED: Final[i64] = 4
+UNFINISHED_LEAST: Final[i64] = 1 << 20
 #: Octets of a basic.publish with an empty exchange name and routing key.
 _SHORTEST_PUBLISH: Final[i64] = 9
 
@@ -215,7 +217,7 @@ class AmqpConnection(Lifecycle):
             channel.publish(assembly.address, assembly.flags, assembly.content)
             channel.confirm()
 
-        elif self._unfinished > UNFINISHED * self.message_max:
+        elif self._unfinished > UNFINISHED * self.message_max + UNFINISHED_LEAST:
             self._recount()
 
     def _finish(self, channel: Channel, assembly: Assembly) -> None:
@@ -228,7 +230,7 @@ class AmqpConnection(Lifecycle):
         for channel in self.channels.values():
             if channel.assembly is not None:
                 self._unfinished += channel.assembly.held
-        if self._unfinished > UNFINISHED * self.message_max:
+        if self._unfinished > UNFINISHED * self.message_max + UNFINISHED_LEAST:
             raise AmqpError(506, f"messages that are not complete hold {self._unfinished} octets")
 
     def _on_method(self, channel: Channel | None, number: i64, frame: bytes) -> None:

@@ -275,41 +275,38 @@ def test_messages_from_mqtt_have_a_delivery_mode_and_nothing_else() -> None:
 
 
 def unfinished(channel: int) -> bytes:
-    """All of a publication of 4,000 octets but its last 1,000."""
-    return publication("", "q", b"x" * 4_000, channel=channel, frame_max=1_008)[:-1_008]
+    """All of a publication of 500,000 octets but its last 100,000."""
+    return publication("", "q", b"x" * 500_000, channel=channel, frame_max=100_008)[:-100_008]
 
 
 def test_unfinished_contents_of_all_channels_together_have_a_bound() -> None:
     bounds = Bounds()
-    bounds.message = 4_000
-    client = World(bounds).amqp(frame_max=4_096)
-    for number in range(2, 7):
-        client.send(spec.Channel.Open(), channel=number)
+    bounds.message = 500_000
+    client = World(bounds).amqp()
+    for number in range(2, 10):
+        assert [reply.name for reply in client.send(spec.Channel.Open(), channel=number)] == ["Channel.OpenOk"]
         client.connection.receive_data(unfinished(number))
-    client.send(spec.Channel.Open(), channel=7)
-    assert client.read() == []
-    client.connection.receive_data(unfinished(7))
     [close] = client.read()
     assert (close.name, close.reply_code) == ("Connection.Close", 506)
-    assert close.reply_text.startswith("RESOURCE_ERROR - messages that are not complete hold 16")
+    assert close.reply_text.startswith("RESOURCE_ERROR - messages that are not complete hold 3")
 
 
 def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:
     bounds = Bounds()
-    bounds.message = 4_000
-    client = World(bounds).amqp(frame_max=4_096)
+    bounds.message = 500_000
+    client = World(bounds).amqp()
     for _ in range(20):
         client.send(spec.Channel.Open(), channel=2)
         client.connection.receive_data(unfinished(2))
         [close] = client.send(spec.Queue.Declare(queue="q"), channel=2)
         assert close.reply_code == 505
-        client = client.world.amqp(frame_max=4_096)
+        client = client.world.amqp()
     for number in range(2, 5):
         client.send(spec.Channel.Open(), channel=number)
     for _ in range(20):
         for number in range(2, 5):
             client.connection.receive_data(unfinished(number))
         for number in range(2, 5):
-            client.connection.receive_data(publication("", "q", b"x" * 4_000, channel=number, frame_max=1_008)[-1_008:])
+            client.connection.receive_data(publication("", "q", b"x" * 500_000, channel=number, frame_max=100_008)[-100_008:])
         assert client.read() == []
     assert client.world.fates() == {"unroutable": 60}
