@@ -6,7 +6,7 @@ ARGS ?=
 
 PACKAGES := matching broker protocols trellis
 QUIET_PIP := -m pip --disable-pip-version-check --quiet
-WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching)
+WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench)
 
 .DEFAULT_GOAL := help
 .PHONY: help run test test-long test-compiled check wheel clean node FORCE

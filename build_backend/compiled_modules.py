@@ -11,8 +11,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 #: What is compiled, all in one group, so that calls between modules are C calls. Of trellis/ only what runs per
-#: received chunk: the rest waits on the loop or runs once, and stays open to monkeypatching.
-COMPILED = ("matching", "broker", "protocols", "trellis/turn.py", "trellis/link.py")
+#: received chunk, in the broker and in its load tool: the rest waits on the loop or runs once, and stays open to
+#: monkeypatching. (trellis/bench/progress.py is where the interpreter hears of Ctrl-C.)
+COMPILED = (
+    "matching", "broker", "protocols", "trellis/turn.py", "trellis/link.py",
+    *(f"trellis/bench/{name}.py" for name in (
+        "check", "latency", "reader", "mqtt_readers", "amqp_readers", "line", "generator")),
+)
 
 #: What is not, and why, by pattern of the path.
 LEFT_OUT = {

@@ -94,6 +94,7 @@ class App:
                 await self._serve(node, bound)
             finally:
                 node.collector.close()
+                node.broker.authenticator.close()
         finally:
             for ports in bound.values():
                 ports.close()

@@ -17,7 +17,7 @@ from trellis.turn import Turn
 #: Allocations until a young collection, young ones until a middle one; full ones are asked for. The pause of a middle
 #: one grows with the product, and what an object costs that stays does not depend on it: (50000, 20) holds the loop
 #: for 64 ms, (5000, 5) for 5 ms (CPython 3.11, uncompiled connections).
-THRESHOLDS: Final = (2_000, 5, 1_000_000_000)
+THRESHOLDS: Final = (1_000, 5, 1_000_000_000)
 #: Seconds between two looks, and growth of memory after which a full collection is due even under load.
 LOOK: Final = 10.0
 GROWTH: Final = 2.0

@@ -19,7 +19,7 @@ from trellis.settings import Listener
 #: Connections that the kernel keeps until we accept them.
 BACKLOG: Final = 4_096
 #: Connections accepted from one port in one turn of the loop; others have input meanwhile.
-ACCEPTS: Final = 4
+ACCEPTS: Final = 2
 #: Seconds without accepting when descriptors or memory are out.
 PAUSE: Final = 1.0
 #: Tries to find a port that is free on every address, where any will do.
@@ -166,10 +166,14 @@ def _bind_one(address: str, port: int) -> socket.socket:
 def _explain(name: str, listener: Listener, error: OSError) -> str:
     where = f"{listener.host} port {listener.port}"
     if error.errno == errno.EADDRINUSE:
-        return (f"{name}: {where} is in use; stop the program that has it, or set {name}.port "
-                f"(TRELLIS_{name.upper()}_PORT, --{name}-port)")
+        return f"{name}: {where} is in use; stop the program that has it, or set {_key(name, 'port')}"
     if error.errno == errno.EACCES:
-        return f"{name}: {where} may not be used by this user; set {name}.port above 1023"
+        return f"{name}: {where} may not be used by this user; set {_key(name, 'port')} to one above 1023"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-        return f"{name}: {listener.host} is no address of this machine; set {name}.host"
-    return f"{name}: cannot listen on {where}: {error.strerror}"
+        return f"{name}: {listener.host} is no address of this machine; set {_key(name, 'host')}"
+    return f"{name}: cannot listen on {where}: {error.strerror}; set {_key(name, 'port')}"
+
+
+def _key(section: str, name: str) -> str:
+    """An option, and how else it can be set."""
+    return f"{section}.{name} (TRELLIS_{section.upper()}_{name.upper()}, --{section}-{name})"

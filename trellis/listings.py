@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
+
+import msgspec
 
 from broker.binding import Binding
 from broker.exchange import Exchange, TopicExchange
@@ -17,6 +19,11 @@ from trellis.node import Node
 STEP: Final = 500
 
 Row = dict[str, object]
+
+
+def _text(arguments: Mapping[str, object]) -> str:
+    """Arguments in one cell, as JSON, whatever clients put there; none are an empty text."""
+    return msgspec.json.encode(dict(arguments), enc_hook=str).decode() if arguments else ""
 
 
 async def rows(node: Node, kind: str) -> list[Row]:
@@ -40,7 +47,7 @@ def _queue(vhost: VirtualHost, queue: Queue) -> Row:
         "vhost": vhost.name, "name": queue.name, "kind": "session" if queue.private else "queue", "durable": queue.declared_durable,
         "auto_delete": queue.auto_delete, "exclusive": queue.exclusive_to is not None,
         "messages_ready": int(queue.depth), "messages_unacknowledged": int(queue.unacked), "consumers": len(queue.consumers),
-        "arguments": queue.limits.given if isinstance(queue, LimitedQueue) else {}}
+        "arguments": _text(queue.limits.given) if isinstance(queue, LimitedQueue) else ""}
 
 
 async def _exchanges(node: Node) -> AsyncIterator[Row]:
@@ -49,8 +56,9 @@ async def _exchanges(node: Node) -> AsyncIterator[Row]:
             options = exchange.options
             row: Row = {"vhost": vhost.name, "name": exchange.name, "type": exchange.kind, "durable": options.durable,
                         "auto_delete": options.auto_delete, "internal": options.internal,
-                        "bindings": sum(len(mine) for mine in exchange.bindings.values()), "arguments": dict(options.arguments)}
-            row["matcher"] = exchange.algorithm if isinstance(exchange, TopicExchange) else ""
+                        "bindings": sum(len(mine) for mine in exchange.bindings.values()),
+                        "matcher": exchange.algorithm if isinstance(exchange, TopicExchange) else "",
+                        "arguments": _text(options.arguments)}
             yield row
 
 
@@ -58,17 +66,19 @@ async def _bindings(node: Node) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for queue in list(vhost.queues.values()):
             yield {"vhost": vhost.name, "source": "", "routing_key": queue.name, "grammar": "amqp", "destination": queue.name,
-                   "destination_type": "queue", "arguments": {}}
+                   "destination_type": "queue", "arguments": ""}
         for exchange in list(vhost.exchanges.values()):
-            for binding in exchange:
-                yield _binding(vhost, exchange, binding)
+            for mine in list(exchange.bindings.values()):
+                for binding in list(mine.values()):
+                    yield _binding(vhost, exchange, binding)
 
 
 def _binding(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row:
     target = binding.destination
     kind = "queue" if isinstance(target, Queue) else "exchange" if isinstance(target, Exchange) else "session"
-    return {"vhost": vhost.name, "source": exchange.name, "routing_key": binding.key, "grammar": binding.grammar.name,
-            "destination": target.name, "destination_type": kind, "arguments": dict(binding.arguments)}
+    key = binding.key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return {"vhost": vhost.name, "source": exchange.name, "routing_key": key, "grammar": binding.grammar.name,
+            "destination": target.name, "destination_type": kind, "arguments": _text(binding.arguments)}
 
 
 async def _connections(node: Node) -> AsyncIterator[Row]:

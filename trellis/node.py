@@ -92,6 +92,7 @@ def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
     """The accounts, behind amqtt's plugins where there are some. Raises SettingsError."""
     if not settings.amqtt.plugins:
         return accounts
-    from trellis.amqtt_plugins import PluginAuthenticator
+    from trellis.amqtt_plugins import PATIENCE, PluginAuthenticator
 
-    return PluginAuthenticator(settings.amqtt.plugins, accounts)
+    # A client must hear the answer before its handshake is over.
+    return PluginAuthenticator(settings.amqtt.plugins, accounts, settings.auth.queue, min(PATIENCE, 0.8 * settings.limits.handshake))

@@ -42,7 +42,7 @@ def user_pages(node: Node) -> dict[str, Handler]:
             if verdict.identity is None:
                 return Response(503 if verdict.busy else 401, f"{verdict.reason}\n".encode(), challenge=not verdict.busy)
             rows = await listings.rows(node, kind)
-            body = await asyncio.get_running_loop().run_in_executor(None, encode, rows)
+            body = await asyncio.get_running_loop().run_in_executor(None, msgspec.json.encode, rows)
             return Response(200, body, "application/json")
 
         return show
@@ -61,8 +61,3 @@ async def _judge(node: Node, request: Request) -> Verdict:
 
     node.accounts.authenticate(Credentials(request.user, request.password, "/", request.address, request.local), heard)
     return await answer
-
-
-def encode(rows: list[listings.Row]) -> bytes:
-    """JSON, whatever stands in arguments that clients sent."""
-    return msgspec.json.encode(rows, enc_hook=str)

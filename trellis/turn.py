@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Links flushed in one turn: each costs a system call, and others have input meanwhile.
 FLUSHES: Final = 500
 #: Seconds of one turn that go to those who have not logged in yet.
-LOBBY: Final = 0.001
+LOBBY: Final = 0.0005
 #: Seconds between two looks at the deadlines of all connections, and connections looked at in one turn.
 SWEEP: Final = 0.5
 SWEPT: Final = 2_000

@@ -59,7 +59,8 @@ def test_json_keeps_its_shape(broker: BrokerProcess, tmp_path: Path, capsys: pyt
         assert_shape(one["broker"], BROKER)
         assert_shape(one["latency"], LATENCY)
     assert_shape(workload["median"], MEDIAN)
-    heading, row = capsys.readouterr().out.splitlines()
+    environment, heading, row = capsys.readouterr().out.splitlines()
+    assert "(Trellis" not in environment and "generator" in environment and "load" in environment
     assert heading.split()[:3] == ["workload", "msg/s", "deliv/s"] and row.split()[0] == "mqtt-pingpong"
 
 
@@ -108,6 +109,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     (["--rounds", "0"], "argument --rounds: must be a whole number of at least 1"),
     (["--messages", "1", "--seconds", "1"], "not allowed with argument"),
     (["--pid", "1,x"], "argument --pid: must be numbers with commas between them"),
+    (["--json", "/no/such/folder/file"], "cannot write /no/such/folder/file: No such file or directory"),
     (["--sise", "7"], "unknown argument --sise; the nearest flag is --size"),
 ])
 def test_wrong_arguments_end_with_2(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,3 +70,8 @@ def test_table_has_a_row_for_each_workload(broker: BrokerProcess) -> None:
     assert [row["workload"] for row in made] == ["mqtt-pingpong", "amqp-bindings10k"]
     assert "p99 us" in made[0] and "p99 us" not in made[1]
     assert "binds/s" in made[1] and all(row["broker us"] for row in made)
+
+
+def test_slow_rate_is_no_lack_of_progress(broker: BrokerProcess) -> None:
+    result = ran(small("mqtt-qos1"), targets(broker), small_options(messages=4, rate=10.0, patience=0.05))
+    assert result.error is None and result.rounds[0].messages == 4

@@ -23,20 +23,26 @@ from trellis.settings import Settings
 #: Seconds after which a test gives up waiting.
 PATIENCE: Final = 20.0
 #: How long clients have to log in, in most tests.
-HANDSHAKE: Final = 0.6
+HANDSHAKE: Final = 0.8
+#: The user of most tests, whose password is the name, and is verified in no time.
+KNOWN: Final = {
+    "name": "known",
+    "password_hash": "$argon2id$v=19$m=8,t=1,p=1$rO+D8wFkg+VleHrdWqV4eg$W/22aWnU5qJCMNSXWoyIj5DeYiAKmXZtridaT1aZg/U",
+}
 
 _OURS: Final[dict[str, dict[str, Any]]] = {
     **{listener: {"port": 0, "host": "127.0.0.1"} for listener in ("amqp", "mqtt", "metrics", "http")},
     "limits": {"handshake": HANDSHAKE},
     "data": {"dir": ":memory:"},
     "shutdown": {"grace": 0.05},
+    "auth": {"guest": False},
 }
 
 
 def settings(**given: Any) -> Settings:
-    """Free ports on 127.0.0.1, nothing kept; `given` is what differs from that, sections as dicts."""
+    """Free ports on 127.0.0.1, nothing kept, one user; `given` is what differs from that, sections as dicts."""
     sections = {name: section | given.pop(name, {}) for name, section in _OURS.items()}
-    return msgspec.convert(sections | given, Settings)
+    return msgspec.convert({"users": [KNOWN]} | sections | given, Settings)
 
 
 class Running:
@@ -73,7 +79,7 @@ class Running:
         """A connection to a listener that says nothing yet."""
         return await Socket.connect(self.port(listener))
 
-    async def amqp(self, user: str = "guest", password: str = "guest") -> Amqp0:
+    async def amqp(self, user: str = "known", password: str = "known") -> Amqp0:
         client = Amqp0(await self.socket("amqp"))
         await client.log_in(user, password)
         return client

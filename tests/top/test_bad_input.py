@@ -128,20 +128,20 @@ AMQP: Final = {
         says("amqp", GREETING + b"\x01\x00\x00\x00\x00\x00\x06\x00\x0a\x00\x0b\xff\xff\xce"), b"Start Close5", "protocol_error"
     ),
     "unknown mechanism": Case(
-        says("amqp", GREETING + start_ok("guest", "guest", "EXTERNAL")), b"Start Close5", "protocol_error"
+        says("amqp", GREETING + start_ok("known", "known", "EXTERNAL")), b"Start Close5", "protocol_error"
     ),
-    "wrong password": Case(says("amqp", GREETING + start_ok("guest", "wrong")), b"Start Close403", "login_refused"),
+    "wrong password": Case(says("amqp", GREETING + start_ok("known", "wrong")), b"Start Close403", "login_refused"),
     "silent": Case(says("amqp", b""), b"", "handshake_timeout"),
     "half a greeting": Case(says("amqp", b"AMQP"), b"", "handshake_timeout"),
     "silent after the greeting": Case(says("amqp", GREETING), b"Start", "handshake_timeout"),
-    "half a start-ok": Case(says("amqp", GREETING + start_ok("guest", "guest")[:40]), b"Start", "handshake_timeout"),
+    "half a start-ok": Case(says("amqp", GREETING + start_ok("known", "known")[:40]), b"Start", "handshake_timeout"),
     "silent after start-ok": Case(
-        says("amqp", GREETING + start_ok("guest", "guest")), b"Start Tune", "handshake_timeout"
+        says("amqp", GREETING + start_ok("known", "known")), b"Start Tune", "handshake_timeout"
     ),
-    "drip": Case(drips("amqp", GREETING + start_ok("guest", "guest")), b"Start", "handshake_timeout"),
+    "drip": Case(drips("amqp", GREETING + start_ok("known", "known")), b"Start", "handshake_timeout"),
     "gone at once": Case(leaves("amqp", b""), b"", "lost"),
     "gone in the greeting": Case(leaves("amqp", b"AMQP"), b"", "lost"),
-    "gone in start-ok": Case(leaves("amqp", GREETING + start_ok("guest", "guest")[:40]), b"Start", "lost"),
+    "gone in start-ok": Case(leaves("amqp", GREETING + start_ok("known", "known")[:40]), b"Start", "lost"),
     "no frame end": Case(after_amqp_login(b"\x08\x00\x00\x00\x00\x00\x00\x00"), b"Close5", ""),
     "oversized frame": Case(after_amqp_login(b"\x01\x00\x01\x00\x02\x00\x00\x00"), b"Close5", ""),
     "unknown frame type": Case(
@@ -167,7 +167,7 @@ MQTT: Final = {
     "oversized CONNECT": Case(says("mqtt", b"\x10\xff\xff\x07" + NOISE), b"", "too_large"),
     "name that is no UTF-8": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x04\x02\x00\x00\x00\x01\xff")), b"", "protocol_error"),
     "no name, persistent": Case(says("mqtt", connect_packet("", clean=False)), CONNACK + b"\x02", "identifier_rejected"),
-    "wrong password": Case(says("mqtt", connect_packet("w", user="guest/wrong")), CONNACK + b"\x04", "login_refused"),
+    "wrong password": Case(says("mqtt", connect_packet("w", user="known/wrong")), CONNACK + b"\x04", "login_refused"),
     "silent": Case(says("mqtt", b""), b"", "handshake_timeout"),
     "half a CONNECT": Case(says("mqtt", connect_packet("half")[:9]), b"", "handshake_timeout"),
     "drip": Case(drips("mqtt", b"\x10\xff\x7f"), b"", "handshake_timeout"),
@@ -240,7 +240,7 @@ async def _declare_and_delete(client: Amqp0) -> None:
 
 @pytest.mark.long
 async def test_amqp_clients_who_know_no_close_are_let_go_after_a_wrong_password(running: Running) -> None:
-    answer = await says("amqp", GREETING + start_ok("guest", "wrong", authentication_failure_close=False))(running)
+    answer = await says("amqp", GREETING + start_ok("known", "wrong", authentication_failure_close=False))(running)
     assert answer == b"Start"
     assert running.node.amqp.closed == {"login_refused": 1}
 

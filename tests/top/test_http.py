@@ -17,8 +17,9 @@ from tests.top.conftest import Start
 from tests.top.running import Running, parsed
 from trellis.http import CLIENTS, basic
 
+
 async def rows(running: Running, kind: str) -> list[dict[str, Any]]:
-    status, body = await running.get("http", f"/api/{kind}", of(b"guest:guest"))
+    status, body = await running.get("http", f"/api/{kind}", of(b"known:known"))
     assert status == 200
     found: list[dict[str, Any]] = json.loads(body)
     return found
@@ -97,17 +98,17 @@ def of(credentials: bytes) -> str:
 
 
 LOGINS: Final = {
-    of(b"guest:guest"): 200,
-    of(b"guest:guest").replace("Basic", "bAsIc"): 200,
+    of(b"known:known"): 200,
+    of(b"known:known").replace("Basic", "bAsIc"): 200,
     "": 401,
     "Authorization: Basic\r\n": 401,
     "Authorization: Basic %%%\r\n": 401,
-    "Authorization: Bearer guest\r\n": 401,
+    "Authorization: Bearer known\r\n": 401,
     of(b"\xff"): 401,
-    of(b"guest"): 401,
+    of(b"known"): 401,
     of(b":"): 401,
-    of(b"guest:wrong"): 401,
-    of(b"nobody:guest"): 401,
+    of(b"known:wrong"): 401,
+    of(b"nobody:known"): 401,
 }
 
 
@@ -203,7 +204,7 @@ async def test_connections_are_listed(running: Running) -> None:
     await running.until(lambda: len(running.node.amqp.connections) == 2)
     found = await rows(running, "connections")
     assert [(row["protocol"], row["user"], row["client"], row["state"]) for row in found] == [
-        ("amqp091", "guest", "test", "running"), ("amqp091", "", "", "greeting"), ("mqtt311", "", "reader", "open")]
+        ("amqp091", "known", "test", "running"), ("amqp091", "", "", "greeting"), ("mqtt311", "", "reader", "open")]
     assert found[0]["channels"] == 1
     assert found[0]["peer"].startswith("127.0.0.1:")
     assert found[0]["octets_in"] > found[1]["octets_in"] == 0
@@ -266,7 +267,7 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     asked: list[tuple[str, ...]] = [("list", kind, "--json", "--url", url) for kind in kinds]
     asked += [
         ("list", "queues", "--columns", "name,arguments", "--url", url),
-        ("list", "queues", "--url", url, "--user", "guest", "--password", "wrong"),
+        ("list", "queues", "--url", url, "--user", "known", "--password", "wrong"),
         ("health", "--url", health),
     ]
     answers = await asyncio.gather(*(trellis(*command) for command in asked))
@@ -277,7 +278,7 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     assert table[0] == 0
     assert table[1].splitlines()[:2] == ["name                          arguments", 'q                             {"x-max-length":7}']
     assert refused[0] == 1
-    assert "refused user guest (401)" in refused[2]
+    assert "refused user known (401)" in refused[2]
     assert ready == (0, f"ready: {health}/readyz\n", "")
     running.node.ready = False
     code, _, err = await trellis("health", "--url", health)

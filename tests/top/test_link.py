@@ -20,7 +20,6 @@ from tests.top.running import Amqp0, Running, Socket, start_ok
 from trellis.app import AMQP_HIGH_MARK
 from trellis.link import LINGER_MS, Link, peer_of
 from trellis.process import resident
-from trellis.settings import User
 
 MIB: Final = 1 << 20
 
@@ -101,14 +100,13 @@ async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(runn
     assert places == {0, 1}
 
 
-def slow_user() -> User:
-    """One whose password takes a few hundred milliseconds to verify."""
-    return User(name="slow", password_hash=argon2.PasswordHasher(12, 32_768, 1).hash("slow"))
+#: One whose password takes a few hundred milliseconds to verify.
+SLOW: Final = {"name": "slow", "password_hash": argon2.PasswordHasher(12, 32_768, 1).hash("slow")}
 
 
 async def greeted(start: Start) -> tuple[Running, Socket, Link]:
     """A client that was greeted, and may say who it is."""
-    running = await start(users=(slow_user(),), limits={"handshake": 10.0})
+    running = await start(users=[SLOW], limits={"handshake": 10.0})
     client = await running.socket("amqp")
     await client.send(GREETING)
     assert await client.read()

@@ -12,7 +12,6 @@ import argon2
 import pytest
 
 from tests.top.conftest import Start
-from trellis.settings import User
 
 LOGINS: Final = 1_000
 #: Seconds that the loop may be held, and seconds between two looks at the clock.
@@ -46,7 +45,7 @@ class Held:
 
 async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str, int], float]:
     """The verdicts, and how long the loop was held."""
-    running = await start(users=(User(name="known", password_hash=hasher.hash("known")),), limits={"handshake": 100.0})
+    running = await start(users=[{"name": "known", "password_hash": hasher.hash("known")}], limits={"handshake": 100.0})
     command = ["-m", "tests.top.logins", str(running.port("amqp")), str(running.port("mqtt")), str(LOGINS), "known"]
     pipe = asyncio.subprocess.PIPE
     clients = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=pipe, stdout=pipe)

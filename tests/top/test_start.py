@@ -131,7 +131,7 @@ BAD_FILES: Final = {
 
 
 def without_users(directory: Path) -> Settings:
-    return settings(data={"dir": str(directory)}, auth={"guest": False})
+    return settings(data={"dir": str(directory)}, users=[])
 
 
 @pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES.keys())

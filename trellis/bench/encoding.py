@@ -12,8 +12,6 @@ from trellis.bench.workloads import EVERYBODY, Workload
 #: Octets that a window may hold: more than this, and QoS 0 messages to a client that is behind are dropped (Trellis at 1 MiB).
 _QOS0_IN_FLIGHT: Final = 768 * 1024
 _IN_FLIGHT: Final = 8 * 1024 * 1024
-#: Numbers of a publisher: a power of two, so many at least that all topics have some.
-_RING_MIN: Final = 64
 #: Where the octets that differ from message to message stand in a template.
 _GAP: Final = b"\xff"
 
@@ -50,9 +48,11 @@ class Names:
 
 
 class Sizes(NamedTuple):
-    """How many messages may be in flight, and how many numbers a publisher has."""
+    """How many messages may be in flight, and leave with one send, and how many numbers a publisher has: a power of two, no
+    less than the window, and as many for each topic."""
 
     window: int
+    batch: int
     ring: int
 
 
@@ -61,8 +61,9 @@ def sizes(workload: Workload) -> Sizes:
     dropped = workload.consume == "mqtt" and workload.qos == 0
     octets = workload.size + 64
     window = max(1, min(workload.window, (_QOS0_IN_FLIGHT if dropped else _IN_FLIGHT) // octets))
-    ring = 1 << (max(window, workload.topics, _RING_MIN) - 1).bit_length()
-    return Sizes(window, ring)
+    ring = 1 << (max(window, workload.topics) - 1).bit_length()
+    # Of a window that is cut into less than four parts the broker would see most at once, then nothing.
+    return Sizes(window, min(workload.batch, max(1, window // 4)), ring)
 
 
 class Encoding:

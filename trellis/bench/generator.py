@@ -33,7 +33,7 @@ class Flow:
     every message (else each message goes to one), whether the broker acknowledges to publishers."""
 
     def __init__(self, batch: i64, window: i64, everybody: bool, acknowledged: bool) -> None:
-        self.batch = min(batch, window)
+        self.batch = batch
         self.window = window
         self.everybody = everybody
         self.acknowledged = acknowledged
@@ -160,7 +160,7 @@ class Generator:
         return more
 
     def _publish_due(self, now: i64, began: i64, interval: float) -> i64:
-        """The messages that are due. Returns the ns until the next one is, as far as that is known."""
+        """The messages that are due. Returns the ns until the next one is, a tick at most."""
         flow = self._flow
         due: i64 = self._due_at(began, interval)
         touched: list[Line] = []
@@ -177,7 +177,7 @@ class Generator:
             due = self._due_at(began, interval)
         for line in touched:
             self._send(line)
-        return max(due - now, 0) if due > now else _TICK
+        return min(due - now, _TICK) if due > now else _TICK
 
     def _due_at(self, began: i64, interval: float) -> i64:
         """When the message that is next is due."""
@@ -255,12 +255,13 @@ class Generator:
         steps: i64 = self.started
         for line in self._lines.values():
             steps += line.reader.steps() - line.unsent()
-        if steps != self._steps:
+        # Where messages leave at a slow rate, and all that left have arrived, nothing moves, and rightly.
+        resting = self._reached(self.started) and self.started < self._goal
+        if steps != self._steps or resting:
             self._steps = steps
             self._moved_at = now
         elif now - self._moved_at > self._patience:
             raise BenchError(f"no progress for {float(self._patience) / 1e9:g} s: {self._missing()}")
-        self._reached(self.started)
         self._tick(int(self.done - self._base))
 
     def _missing(self) -> str:

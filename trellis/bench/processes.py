@@ -1,8 +1,8 @@
 """What does the broker use? CPU time and memory of processes, from /proc.
 
 CPU is the sum over all threads of /proc/PID/task/TID/schedstat, in ns of user and system time together. Threads that end during
-a measurement take their figure with them; then /proc/PID/stat counts, which knows them but counts in ticks of 10 ms. The share of
-system time is always that of /proc/PID/stat.
+a measurement take their figure with them: /proc/PID/stat still knows it, but in ticks of 10 ms, so it counts only where it says more.
+The share of system time is always that of /proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from trellis.bench.errors import Unreachable
 
 _PROC: Final = Path("/proc")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
+#: ns that ticks may exceed ns without saying that a thread has come and gone.
+_ROUNDING: Final = 30_000_000
 _KIB: Final = 1024
 #: Columns of /proc/PID/stat, counted behind the command's closing parenthesis.
 _PARENT, _USER, _SYSTEM = 1, 11, 12
@@ -31,8 +33,9 @@ class Cpu(NamedTuple):
         """What was used between two of them."""
         ns = sum(after - before.threads.get(thread, 0) for thread, after in self.threads.items())
         user, system = self.user - before.user, self.system - before.system
-        if not self.threads or before.threads.keys() - self.threads.keys():
-            ns = max(ns, round((user + system) / _TICK * 1e9))
+        ticked = round((user + system) / _TICK * 1e9)
+        if not self.threads or before.threads.keys() - self.threads.keys() or ticked - ns > _ROUNDING:
+            ns = max(ns, ticked)
         return Spent(ns / 1e9, system / (user + system) if user + system else 0.0)
 
 

@@ -103,7 +103,8 @@ class Result:
 
 @dataclass
 class Environment:
-    """Where, when and how it was measured. `servers` is what the brokers say they are."""
+    """Where, when and how it was measured. `load` is the machine's load average of the last minute, before the first
+    workload; `servers` is what the brokers say they are."""
 
     time: str
     command: str
@@ -114,6 +115,7 @@ class Environment:
     cpus: int
     kernel: str
     machine: str
+    load: float
     targets: dict[str, str]
     servers: dict[str, str]
 
@@ -162,6 +164,14 @@ def median_of(rounds: Sequence[Round]) -> Median:
     return found
 
 
+def heading(found: Environment) -> str:
+    """The environment in one line, for people."""
+    compiled = "compiled" if found.generator_compiled else "NOT compiled, so it may be slower than the broker"
+    brokers = ", ".join(f"{url} ({found.servers[name]})" if name in found.servers else url for name, url in found.targets.items())
+    return (f"{brokers}; generator {found.trellis} {compiled}, {found.python}, {found.kernel}, {found.cpus} x {found.cpu}, "
+            f"load {found.load:g}")
+
+
 def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
     """A row for each workload that was measured; columns that no workload has are left out."""
     made: list[dict[str, Cell]] = []
@@ -206,6 +216,7 @@ def environment(command: Sequence[str], targets: dict[str, str]) -> Environment:
         cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
         kernel=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
+        load=round(os.getloadavg()[0], 2),
         targets=targets,
         servers={},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,8 +16,6 @@ from trellis.bench.scene import Scene
 from trellis.bench.target import Target
 from trellis.bench.workloads import Workload
 
-#: Seconds after a round in which nothing more may come, and in which the broker finishes what it is charged for.
-_SETTLE: Final = 0.05
 #: The part of a round that warms up before the first, in messages or in seconds.
 _WARM: Final = 0.2
 
@@ -24,7 +23,8 @@ _WARM: Final = 0.2
 @dataclass(frozen=True)
 class Options:
     """How to run workloads: `messages` a round, or (if 0) `seconds`; `rate` messages a second, or (if 0) as many as go;
-    bodies of `size` octets, or (if 0) the workload's. After `patience` seconds without progress a round fails."""
+    bodies of `size` octets, or (if 0) the workload's. After `patience` seconds without progress a round fails. For `settle`
+    seconds after it nothing more may come, and the broker finishes what it is charged for."""
 
     messages: int = 0
     seconds: float = 2.0
@@ -32,6 +32,7 @@ class Options:
     size: int = 0
     rounds: int = 3
     patience: float = 10.0
+    settle: float = 0.05
 
 
 def run(workload: Workload, options: Options, targets: dict[str, Target], processes: Processes, progress: Progress,
@@ -43,17 +44,18 @@ def run(workload: Workload, options: Options, targets: dict[str, Target], proces
     timed = workload.window == 1 or options.rate > 0
     result = _result(workload, options)
     progress.begin(workload.name)
+    # What a run makes is freed by counting; looking for cycles would only make it stop now and then.
+    gc.disable()
     try:
         with Scene(workload, targets, timed, progress, options.patience) as scene:
-            result.window = scene.window
-            result.batch = min(workload.batch, scene.window)
+            result.window, result.batch = scene.window, scene.batch
             if scene.server:
                 servers["amqp"] = scene.server
             if workload.bindings:
                 result.bind_seconds = scene.bind_seconds
             warm = max(1, int(options.messages * _WARM)) if options.messages else 0
             scene.running.run(warm, options.seconds * _WARM, options.rate)
-            scene.running.linger(_SETTLE)
+            scene.running.linger(options.settle)
             for number in range(options.rounds):
                 progress.begin(f"{workload.name} {number + 1}/{options.rounds}", options.messages, options.seconds)
                 result.rounds.append(_measure(scene, options, processes))
@@ -61,6 +63,8 @@ def run(workload: Workload, options: Options, targets: dict[str, Target], proces
         raise
     except BenchError as error:
         result.error = str(error)
+    finally:
+        gc.enable()
     if result.rounds:
         result.median = median_of(result.rounds)
     return result
@@ -81,7 +85,7 @@ def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
     own, began = time.process_time(), time.perf_counter()
     generator.run(options.messages, options.seconds, options.rate)
     seconds, spent = time.perf_counter() - began, time.process_time() - own
-    generator.linger(_SETTLE)
+    generator.linger(options.settle)
     broker = None
     if processes:
         used, after = processes.cpu().since(cpu), processes.memory()

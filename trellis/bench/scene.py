@@ -37,7 +37,7 @@ class Scene:
 
     def __init__(self, workload: Workload, targets: dict[str, Target], timed: bool, progress: Progress, patience: float) -> None:
         self.workload = workload
-        self.window, ring = sizes(workload)
+        self.window, self.batch, ring = sizes(workload)
         self.script = Script(workload.publishers, ring, workload.size, timed)
         self.generator: Generator | None = None
         self.publishers: list[Line] = []
@@ -105,7 +105,7 @@ class Scene:
         self._bind_others()
         self._progress.say("running")
         acknowledged = workload.confirms if workload.publish == "amqp" else workload.qos > 0
-        flow = Flow(workload.batch, self.window, self.everybody, acknowledged)
+        flow = Flow(self.batch, self.window, self.everybody, acknowledged)
         self.generator = Generator(self.publishers, self.subscribers, flow, self._progress.tick, self._patience)
 
     def _checkers(self) -> list[Checker]:

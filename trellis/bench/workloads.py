@@ -65,22 +65,22 @@ def _amqp(name: str, text: str, *, acks: bool = False, prefetch: int = 0, confir
                     bindings=bindings, batch=batch, window=window)
 
 
-#: Brokers keep some hundred QoS 1 and 2 messages for a client that is behind (mosquitto 1,000), and drop more.
-_QOS_WINDOW: Final = 512
+#: Brokers keep so many QoS 1 and 2 messages for a client that is behind (mosquitto 1,000, NATS 1,024), and drop more.
+_SMALL_WINDOW: Final = 1_000
 
 _ALL: Final = (
     _mqtt("qos0", "QoS 0, one publisher, one subscriber, stream"),
-    _mqtt("qos1", "QoS 1, one publisher, one subscriber, stream", qos=1, window=_QOS_WINDOW),
-    _mqtt("qos2", "QoS 2, one publisher, one subscriber, stream", qos=2, window=_QOS_WINDOW),
+    _mqtt("qos1", "QoS 1, one publisher, one subscriber, stream", qos=1, window=_SMALL_WINDOW),
+    _mqtt("qos2", "QoS 2, one publisher, one subscriber, stream", qos=2, window=_SMALL_WINDOW),
     _mqtt("fan10", "QoS 0, every message to 10 subscribers", subscribers=10),
     _mqtt("fan1000", "QoS 0, every message to 1,000 subscribers, one in flight", subscribers=1000, batch=1, window=1),
-    _mqtt("50pub", "QoS 0, 50 publishers, one message a send", publishers=50, batch=1),
+    _mqtt("50pub", "QoS 0, 50 publishers, one message a send", publishers=50, batch=1, window=_SMALL_WINDOW),
     _mqtt("16topics", "QoS 0, 16 topics, a subscriber for each", subscribers=16, sharing=TOPICS),
     _mqtt("pingpong", "QoS 0, one message in flight", batch=1, window=1),
     _amqp("auto", "no acknowledgements, one publisher, one queue, one consumer"),
     _amqp("ack", "every message acknowledged, prefetch 1,000, confirms", acks=True, prefetch=1000, confirms=True),
     _amqp("fan10", "every message to 10 queues", subscribers=10),
-    _amqp("50pub", "50 publishers, one message a send", publishers=50, batch=1),
+    _amqp("50pub", "50 publishers, one message a send", publishers=50, batch=1, window=_SMALL_WINDOW),
     _amqp("pingpong", "one message in flight", batch=1, window=1),
     _amqp("1k", "bodies of 1 KiB", size=KIB),
     _amqp("64k", "bodies of 64 KiB", size=64 * KIB),

@@ -13,7 +13,7 @@ from trellis.cli.table import columns_of, table
 from trellis.settings.errors import nearest
 
 if TYPE_CHECKING:
-    from trellis.bench.report import Result
+    from trellis.bench.report import Report
     from trellis.bench.run import Options
     from trellis.bench.target import Target
 
@@ -75,6 +75,7 @@ def _run(arguments: argparse.Namespace, names: list[str], options: Options, targ
     from trellis.bench.run import run
     from trellis.bench.workloads import WORKLOADS
 
+    _check_writable(arguments.json)
     report = Report(environment(sys.argv, {protocol: str(target) for protocol, target in targets.items()}), [])
     progress, stopped = Progress(), None
     try:
@@ -85,7 +86,8 @@ def _run(arguments: argparse.Namespace, names: list[str], options: Options, targ
         stopped = str(error)
     finally:
         progress.end()
-        _show(report.workloads, arguments.json != "-")
+        if arguments.json != "-":
+            _show(report)
         if arguments.json and report.workloads:
             _write(arguments.json, report)
     failed = [f"{result.name}: {result.error}" for result in report.workloads if result.error]
@@ -96,24 +98,32 @@ def _run(arguments: argparse.Namespace, names: list[str], options: Options, targ
     return 1 if failed else 0
 
 
-def _show(results: list[Result], wanted: bool) -> None:
-    from trellis.bench.report import rows
+def _show(report: Report) -> None:
+    from trellis.bench.report import heading, rows
 
-    lines = rows(results)
-    if lines and wanted:
+    lines = rows(report.workloads)
+    if lines:
+        print(heading(report.environment))
         print(table(lines, columns_of(lines)))
 
 
-def _write(path: str, report: object) -> None:
+def _check_writable(path: str | None) -> None:
+    """Before hours of measuring, not behind."""
+    try:
+        if path not in (None, "-"):
+            with open(str(path), "a"):
+                pass
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}", 2) from None
+
+
+def _write(path: str, report: Report) -> None:
     text = msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
     if path == "-":
         sys.stdout.write(text)
         return
-    try:
-        with open(path, "w") as file:
-            file.write(text)
-    except OSError as error:
-        raise CommandError(f"cannot write {path}: {error.strerror}") from None
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def _targets(arguments: argparse.Namespace) -> dict[str, Target]:

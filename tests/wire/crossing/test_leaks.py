@@ -89,7 +89,7 @@ def ours() -> Counter[str]:
     """The broker's objects that are alive, by kind. (Those of earlier tests, which pytest may have kept, are cleared first.)"""
     gc.collect()
     return Counter(type(one).__name__ for one in gc.get_objects()
-                   if type(one).__module__.split(".")[0] in ("broker", "protocols", "matching"))
+                   if str(type(one).__module__).split(".")[0] in ("broker", "protocols", "matching"))
 
 
 def live(connection: Connection, world: World, *chunks: bytes) -> None:

@@ -267,6 +267,7 @@ def test_the_budget_of_one_call_ends_and_the_rest_comes_next_turn() -> None:
     assert one in first
     assert len(first) < len(one) * 30_000
     writer.connection.receive_data(PINGREQ)
+    assert watcher.connection.data_to_send() == b""
     assert writer.read() == PINGRESP
     assert len(first + watcher.read()) == len(one) * 30_000
 

@@ -314,13 +314,16 @@ def test_they_wait_outside_a_full_inbox_and_push_nothing_out_of_it() -> None:
     assert "over_limit" not in world.copies()
 
 
-def test_a_session_left_behind_gets_the_rest_when_it_is_back() -> None:
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_session_left_behind_gets_the_rest_when_it_is_back(slow: bool) -> None:
     options = MqttOptions()
     options.receive_maximum = 10
     world = World(mqtt=options)
     retain_many(world, qos=1)
     late = Client(world, connect("late", clean=False))
-    late.connection.receive_data(subscribe(1, ("t/#", 1)))
+    if slow:
+        late.connection.pause_writing()
+    late.send(subscribe(1, ("t/#", 1)))
     late.vanish()
     world.settle()
     assert world.inbox("late").depth + world.inbox("late").unacked == MANY

@@ -1,0 +1,216 @@
+"""Does /metrics say what happened, under the names that dashboards ask for, and never take anything back?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import pamqp.body
+import pamqp.commands as spec
+import pytest
+
+from tests.clients import marshal, mqtt_publish, publication
+from tests.test_packaging import metrics_used
+from tests.top.conftest import Start
+from tests.top.running import Amqp0, Running, Scrape
+
+#: RabbitMQ's names that stock dashboards read (operations.md). With {protocol}:
+_BY_PROTOCOL: Final = (
+    "received", "received_confirm", "routed", "confirmed", "delivered", "delivered_consume_auto_ack", "delivered_consume_manual_ack",
+    "delivered_get_auto_ack", "delivered_get_manual_ack", "get_empty", "redelivered", "acknowledged", "unroutable_dropped",
+    "unroutable_returned",
+)
+_RABBITMQ: Final = (
+    "connections", "channels", "queues", "consumers", "queue_messages_ready", "queue_messages_unacked", "queue_messages",
+    "connections_opened_total", "connections_closed_total", "channels_opened_total", "channels_closed_total", "queues_declared_total",
+    "queues_created_total", "queues_deleted_total", "global_messages_dead_lettered_expired_total",
+    "global_messages_dead_lettered_maxlen_total", "global_messages_dead_lettered_rejected_total",
+    "global_messages_dead_lettered_delivery_limit_total", "process_open_fds", "process_max_fds", "process_resident_memory_bytes",
+    "resident_memory_limit_bytes", "disk_space_available_bytes", "disk_space_available_limit_bytes", "identity_info", "build_info",
+    "alarms_memory_used_watermark", "alarms_free_disk_space_watermark", "alarms_file_descriptor_limit", "auth_attempts_total",
+    "auth_attempts_succeeded_total", "auth_attempts_failed_total",
+)
+
+
+def of_protocol(page: Scrape, protocol: str) -> dict[str, int]:
+    values = {name: int(page.value(f"rabbitmq_global_messages_{name}_total", protocol=protocol)) for name in _BY_PROTOCOL}
+    return {name: value for name, value in values.items() if value}
+
+
+async def test_rabbitmqs_names_are_there(start: Start, tmp_path: object) -> None:
+    page = await (await start(data={"dir": str(tmp_path)})).scrape()
+    assert {f"rabbitmq_{name}" for name in _RABBITMQ} - page.names == set()
+    for protocol in ("amqp091", "mqtt311"):
+        for name in _BY_PROTOCOL:
+            assert (f"rabbitmq_global_messages_{name}_total", (("protocol", protocol),)) in page.samples
+    (identity,) = [dict(labels) for name, labels in page.samples if name == "rabbitmq_identity_info"]
+    assert set(identity) == {"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}
+
+
+async def test_every_metric_of_the_rules_and_the_dashboard_is_there(start: Start, tmp_path: object) -> None:
+    running = await start(data={"dir": str(tmp_path)})
+    await (await running.amqp()).leave()  # Reasons for closing are there when something was closed for them.
+    assert metrics_used() - (await running.scrape()).names == set()
+
+
+async def test_every_family_has_a_type_and_a_text(running: Running) -> None:
+    for path in ("/metrics", "/metrics/per-object"):
+        for family in (await running.scrape(path)).families.values():
+            assert family.documentation, family.name
+            assert family.type in ("gauge", "counter"), family.name
+            assert len({tuple(sorted(sample.labels)) for sample in family.samples}) == 1, family.name
+
+
+async def expect_bodies(client: Amqp0, kind: type, count: int) -> list[int]:
+    """So many deliveries; returns their tags."""
+    tags = []
+    for _ in range(count):
+        tags.append((await client.expect(kind)).delivery_tag)
+        await client.frame()
+        await client.expect(pamqp.body.ContentBody)
+    return tags
+
+
+async def test_counts_are_what_amqp_clients_did(running: Running) -> None:
+    publisher, reader = await running.amqp(), await running.amqp()
+    for queue in ("auto", "manual", "fetched"):
+        await publisher.queue(queue)
+    await publisher.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+    publications = [publication("", "auto", b"x")] * 10 + [publication("", "manual", b"x")] * 5 + [publication("", "fetched", b"x")] * 3
+    publications += [publication("", "nowhere", b"x")] * 4
+    await publisher.socket.send(b"".join(publications))
+    assert (await publisher.expect(spec.Basic.Ack)).delivery_tag == 22
+    await publisher.socket.send(publication("", "nowhere", b"x", mandatory=True) * 2)
+    await expect_returns(publisher, 2)
+    assert (await publisher.expect(spec.Basic.Ack)).delivery_tag == 24
+
+    await reader.call(spec.Basic.Consume(queue="auto", no_ack=True), spec.Basic.ConsumeOk)
+    await expect_bodies(reader, spec.Basic.Deliver, 10)
+    await reader.call(spec.Basic.Consume(queue="manual"), spec.Basic.ConsumeOk)
+    tags = await expect_bodies(reader, spec.Basic.Deliver, 5)
+    await reader.socket.send(marshal(1, spec.Basic.Nack(tags[2], False, True)))
+    tags += await expect_bodies(reader, spec.Basic.Deliver, 1)
+    await reader.socket.send(marshal(1, spec.Basic.Ack(tags[1], True)) + marshal(1, spec.Basic.Ack(tags[3])))
+
+    for no_ack in (True, False, False):
+        await reader.socket.send(marshal(1, spec.Basic.Get(queue="fetched", no_ack=no_ack)))
+        tags += await expect_bodies(reader, spec.Basic.GetOk, 1)
+    await reader.socket.send(marshal(1, spec.Basic.Ack(tags[-2])) + marshal(1, spec.Basic.Reject(tags[-1], False)))
+    await reader.call(spec.Basic.Get(queue="fetched"), spec.Basic.GetEmpty)
+
+    page = await running.scrape()
+    assert of_protocol(page, "amqp091") == {
+        "received": 24, "received_confirm": 24, "routed": 18, "confirmed": 24, "unroutable_dropped": 4, "unroutable_returned": 2,
+        "delivered": 19, "delivered_consume_auto_ack": 10, "delivered_consume_manual_ack": 6, "delivered_get_auto_ack": 1,
+        "delivered_get_manual_ack": 2, "get_empty": 1, "redelivered": 1, "acknowledged": 4,
+    }
+    assert of_protocol(page, "mqtt311") == {}
+    assert {fate: page.value("trellis_copies_total", fate=fate) for fate in ("acknowledged", "auto_acknowledged", "rejected")} == {
+        "acknowledged": 4, "auto_acknowledged": 11, "rejected": 1}
+    assert page.value("trellis_copies_made_total") == 18
+    assert (page.value("trellis_messages_total", fate="routed"), page.value("trellis_messages_total", fate="unroutable")) == (18, 6)
+    assert page.value("rabbitmq_queue_messages_unacked") == page.value("rabbitmq_queue_messages") == 2
+    assert (page.value("rabbitmq_queues"), page.value("rabbitmq_consumers"), page.value("rabbitmq_channels")) == (3, 2, 2)
+    assert (page.value("rabbitmq_queues_declared_total"), page.value("rabbitmq_queues_created_total")) == (3, 3)
+    objects = await running.scrape("/metrics/per-object")
+    assert objects.value("rabbitmq_queue_messages_unacked", vhost="/", queue="manual") == 2
+    assert objects.value("rabbitmq_queue_consumers", vhost="/", queue="auto") == 1
+
+
+async def expect_returns(client: Amqp0, count: int) -> None:
+    for _ in range(count):
+        await client.expect(spec.Basic.Return)
+        await client.frame()
+        await client.expect(pamqp.body.ContentBody)
+
+
+async def test_counts_are_what_mqtt_clients_did(running: Running) -> None:
+    reader, publisher = await running.mqtt("reader"), await running.mqtt("publisher")
+    await reader.subscribe("often/#", 0)
+    await reader.subscribe("surely/#", 1)
+    await publisher.socket.send(mqtt_publish("often/a", b"x") * 4 + mqtt_publish("nowhere", b"x") * 2)
+    await publisher.socket.send(b"".join(mqtt_publish("surely/a", b"x", 1, number) for number in (1, 2, 3)))
+    assert [await publisher.packet() for _ in range(3)] == [(0x40, bytes([0, number])) for number in (1, 2, 3)]
+    packets = [await reader.packet() for _ in range(7)]
+    numbers = [body[10:12] for first, body in packets if first == 0x32]
+    await reader.socket.send(b"".join(b"\x40\x02" + number for number in numbers[:2]))
+    await reader.ping()
+    away = await running.mqtt("away", clean=False)
+    await away.subscribe("often/#", 0)
+    await away.leave()
+    await publisher.socket.send(mqtt_publish("often/a", b"x"))
+    await publisher.ping()
+
+    page = await running.scrape()
+    counted = of_protocol(page, "mqtt311")
+    for confirms in ("received_confirm", "confirmed"):
+        counted.pop(confirms, None)  # Whether PUBACK is a confirm is the front end's matter.
+    assert counted == {
+        "received": 10, "routed": 8, "unroutable_dropped": 2, "delivered": 8, "delivered_consume_auto_ack": 5,
+        "delivered_consume_manual_ack": 3, "acknowledged": 2,
+    }
+    assert page.value("trellis_copies_total", fate="offline") == 1
+    assert page.value("trellis_mqtt_sessions", state="connected") == 2
+    assert page.value("trellis_mqtt_sessions", state="away") == 1
+    assert page.value("trellis_mqtt_sessions_created_total") == 3
+    objects = await running.scrape("/metrics/per-object")
+    assert objects.value("trellis_session_missed_messages_total", vhost="/", client_id="away") == 1
+
+
+async def churn_amqp(running: Running, number: int) -> None:
+    """Queues with messages in every state come and go, and so does their client."""
+    client, queue = await running.amqp(), f"churn-{number}"
+    await client.queue(queue, "amq.topic", "churn.#", arguments={"x-max-length": 2})
+    await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+    await client.socket.send(publication("amq.topic", "churn.a", b"x") * 5 + publication("", "nowhere", b"x", mandatory=True))
+    await expect_returns(client, 1)
+    await client.call(spec.Queue.Purge(queue=queue), spec.Basic.Ack)
+    await client.expect(spec.Queue.PurgeOk)
+    if number % 2:
+        await client.call(spec.Queue.Delete(queue=queue), spec.Queue.DeleteOk)
+        await client.leave()
+    else:
+        client.socket.close()
+
+
+async def churn_mqtt(running: Running, number: int) -> None:
+    client = await running.mqtt(f"churn-{number % 3}", clean=bool(number % 2), will=("churn/will", b"x"))
+    await client.subscribe("churn/#", 1)
+    await client.socket.send(mqtt_publish("churn/a", b"x", 1, 7) + mqtt_publish("churn/a", b"x"))
+    await client.packet()
+    if number % 4:
+        client.socket.close()
+    else:
+        await client.socket.send(b"\xe0\x00")
+        await client.socket.read_to_end()
+
+
+async def test_totals_never_fall_while_everything_comes_and_goes(running: Running) -> None:
+    async def churn() -> None:
+        for number in range(24):
+            await asyncio.gather(churn_amqp(running, number), churn_mqtt(running, number))
+
+    churning = asyncio.create_task(churn())
+    before = (await running.scrape()).counters
+    scrapes = 0
+    while not churning.done():
+        now = (await running.scrape()).counters
+        assert [key for key, value in before.items() if now.get(key, -1.0) < value] == []
+        before, scrapes = now, scrapes + 1
+    await churning
+    assert scrapes > 5
+    await running.until(lambda: not running.node.amqp.connections)
+    page = await running.scrape()
+    assert page.value("rabbitmq_connections_opened_total") == 48
+    assert page.value("rabbitmq_connections_closed_total") == 48
+    assert page.value("rabbitmq_queues_created_total") == 24
+    assert page.value("rabbitmq_queues_deleted_total") == 12
+
+
+@pytest.mark.parametrize("name", ['quote"d', "back\\slash", "new\nline", "üñí", "{curly=\"}", " ", "#x"])
+async def test_any_name_makes_a_page_that_can_be_read(running: Running, name: str) -> None:
+    client = await running.amqp()
+    await client.queue(name)
+    page = await running.scrape("/metrics/per-object")
+    assert page.value("rabbitmq_queue_consumers", vhost="/", queue=name) == 0
+    assert ("rabbitmq_queue_consumers", (("queue", name), ("vhost", "/"))) in page.samples
