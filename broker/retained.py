@@ -92,14 +92,10 @@ class Retained:
         self._store.append(RetainedSet(self._vhost, key, held.message), ticket)
         return True
 
-    def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver, at_once: bool) -> None:
-        """Give the receiver what the pattern matches in slices: the first one at once, or all in later turns."""
+    def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver) -> None:
+        """Give the receiver what the pattern matches, in slices: the first one now."""
         if self._held:
-            sending = Sending(self._agenda, self._matching(pattern, grammar), self._serial, receiver)
-            if at_once:
-                sending.run()
-            else:
-                self._agenda.later(sending)
+            Sending(self._agenda, self._matching(pattern, grammar), self._serial, receiver).run()
 
     def _matching(self, pattern: str, grammar: Grammar) -> Iterator[Held]:
         index = self._topics.get(grammar)

@@ -451,6 +451,12 @@ class MqttConnection(Connection):
                 self._publish_will(gate, will)
             self._vhost.gates.leave(gate)
 
+    def go_on(self) -> None:
+        super().go_on()
+        if self.session is not None:
+            self.session.unheard = False
+            self.session.unpark()
+
     def _publish_will(self, gate: Gate, will: Message) -> None:
         """... if it may be published where it wants to, like any other publication."""
         if self.mqtt.topics.serves(swap(will.address.key)):

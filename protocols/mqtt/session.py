@@ -86,7 +86,9 @@ class Session(Listener):
         self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
-        #: Retained messages on their way that wait for room, by topic filter.
+        #: Whether a SUBACK waits for the store: retained messages come after it.
+        self.unheard = False
+        #: Retained messages on their way that wait for that or for room, by topic filter.
         self._parked: dict[str, Task] = {}
         vhost.welcome(self)
 
@@ -130,6 +132,7 @@ class Session(Listener):
             self.inbox.unsubscribe(self._consumer)
             self._consumer.outlet = NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
             self._consumer = None
+        self.unheard = False
         self.unpark()
 
     def end(self) -> None:
@@ -147,11 +150,11 @@ class Session(Listener):
         binding = self.subscriptions[topic_filter] = Binding(topic_filter, self, assurance, None, MQTT)
         self.vhost.bind(EXCHANGE, binding, ticket)
 
-    def send_retained(self, topic_filter: str, at_once: bool) -> None:
+    def send_retained(self, topic_filter: str) -> None:
         """Send the retained messages that a subscription matches [MQTT-3.3.1-6]."""
         binding = self.subscriptions.get(topic_filter)
         if binding is not None:
-            self.vhost.retained.deliver(topic_filter, MQTT, Latecomer(self, binding), at_once)
+            self.vhost.retained.deliver(topic_filter, MQTT, Latecomer(self, binding))
 
     def unsubscribe(self, topic_filter: str, ticket: Ticket) -> None:
         binding = self.subscriptions.pop(topic_filter, None)
@@ -222,7 +225,7 @@ class Session(Listener):
     def crowded(self, topic_filter: str, task: Task) -> bool:
         """Whether more of them must wait; then the task runs again when there is room."""
         outlet = self.outlet
-        if outlet is None or self.inbox.depth < CROWDED and outlet.open():
+        if outlet is None or not self.unheard and self.inbox.depth < CROWDED and outlet.open():
             return False
         self._parked[topic_filter] = task
         return True

@@ -38,30 +38,31 @@ class Change(Task):
         if self._at < len(self._wanted):
             connection.stall()
             connection.agenda.later(self)
-            self.changed(some, False)
+            self.changed(some, True)
             return
         waited, connection.stalled = connection.stalled, False
         connection.answer_when_settled(self.ticket, self._answer)
-        self.changed(some, not connection.stalled)
+        self.changed(some, connection.stalled)
         if waited and not connection.stalled:
             connection.go_on()
 
     def change(self, topic_filter: str, quality: int) -> None:
         raise NotImplementedError
 
-    def changed(self, some: list[tuple[str, int]], at_once: bool) -> None:
-        """These are done; `at_once` is whether what follows from them may be sent now."""
+    def changed(self, some: list[tuple[str, int]], unheard: bool) -> None:
+        """These are done; `unheard` is whether the answer is still to come."""
 
 
 class Subscribing(Change):
-    """Then come the retained messages; before the SUBACK only while that is waited for, which is allowed (section 3.8.4)."""
+    """After the SUBACK come the retained messages."""
 
     def change(self, topic_filter: str, quality: int) -> None:
         self.session.subscribe(topic_filter, quality, self.ticket)
 
-    def changed(self, some: list[tuple[str, int]], at_once: bool) -> None:
+    def changed(self, some: list[tuple[str, int]], unheard: bool) -> None:
+        self.session.unheard = unheard
         for topic_filter, _ in some:
-            self.session.send_retained(topic_filter, at_once)
+            self.session.send_retained(topic_filter)
 
 
 class Unsubscribing(Change):

@@ -199,7 +199,7 @@ class Amqp0:
     def __init__(self, sock: Socket) -> None:
         self.socket = sock
 
-    async def log_in(self, user: str = "guest", password: str = "guest", heartbeat: int = 0) -> None:
+    async def log_in(self, user: str = "known", password: str = "known", heartbeat: int = 0) -> None:
         await self.socket.send(GREETING)
         await self.expect(spec.Connection.Start)
         await self.socket.send(start_ok(user, password))

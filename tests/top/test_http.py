@@ -264,9 +264,10 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     url = f"http://127.0.0.1:{running.port('http')}"
     health = f"http://127.0.0.1:{running.port('metrics')}"
     kinds = ("queues", "exchanges", "bindings", "connections", "sessions")
-    asked: list[tuple[str, ...]] = [("list", kind, "--json", "--url", url) for kind in kinds]
+    known = ("--url", url, "--user", "known", "--password", "known")
+    asked: list[tuple[str, ...]] = [("list", kind, "--json", *known) for kind in kinds]
     asked += [
-        ("list", "queues", "--columns", "name,arguments", "--url", url),
+        ("list", "queues", "--columns", "name,arguments", *known),
         ("list", "queues", "--url", url, "--user", "known", "--password", "wrong"),
         ("health", "--url", health),
     ]

@@ -40,7 +40,7 @@ async def connect(process: BrokerProcess, listener: str) -> Socket:
 
 async def amqp(process: BrokerProcess) -> Amqp0:
     client = Amqp0(await connect(process, "amqp"))
-    await client.log_in()
+    await client.log_in("guest", "guest")
     return client
 
 

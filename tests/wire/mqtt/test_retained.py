@@ -337,15 +337,19 @@ def test_a_session_left_behind_gets_the_rest_when_it_is_back(slow: bool) -> None
     assert len(topics) == MANY
 
 
-def test_they_come_after_the_suback_or_while_it_waits_for_the_disk() -> None:
+@pytest.mark.parametrize("qos", [0, 1])
+def test_they_come_after_the_suback_whenever_it_comes(qos: int) -> None:
     world = World()
-    retain(world, "a", b"x")
+    retain(world, "a", b"x", qos)
     late = Client(world, connect("late", clean=False))
+    kept = [mqtt_publish("a", b"x", qos, number if qos else 0, RETAIN) for number in (1, 2, 3)]
+    assert late.send(subscribe(1, ("a", 1))) == suback(1, 1) + kept[0]
     world.slow_disk = True
-    assert late.send(subscribe(1, ("a", 0)), PINGREQ) == mqtt_publish("a", b"x", flags=RETAIN)
+    assert late.send(subscribe(2, ("a", 2)), PINGREQ) == b""
+    assert late.read() == b""
     world.durable()
-    assert late.read() == suback(1, 0) + PINGRESP
-    assert late.send(subscribe(2, ("a", 0)), PINGREQ) == suback(2, 0) + mqtt_publish("a", b"x", flags=RETAIN) + PINGRESP
+    assert late.read() == suback(2, 2) + kept[1] + PINGRESP
+    assert late.send(subscribe(3, ("a", 2)), PINGREQ) == suback(3, 2) + kept[2] + PINGRESP
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -78,7 +78,7 @@ def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(cl
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None
     for octets, answer, counts in (
-            (subscribe(1, *[(name, 0) for name in names]), kept + suback(1, *[0] * len(names)), [SLICE, 2 * SLICE, 3 * SLICE]),
+            (subscribe(1, *[(name, 0) for name in names]), suback(1, *[0] * len(names)) + kept, [SLICE, 2 * SLICE, 3 * SLICE]),
             (unsubscribe(2, *names), unsuback(2), [2 * SLICE + 7, SLICE + 7, 7])):
         world.slow_disk = True
         client.connection.receive_data(octets + PINGREQ)
