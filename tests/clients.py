@@ -88,6 +88,16 @@ class World:
                     connection.resume()
                     busy = True
 
+    def answer(self, connection: Connection) -> bytes:
+        """What a connection says until it has nothing left to do."""
+        self.turn()
+        octets = connection.data_to_send()
+        while connection.behind and not connection.stalled and not connection.finished:
+            connection.resume()
+            self.turn()
+            octets += connection.data_to_send()
+        return octets
+
     def sleep(self, milliseconds: int) -> None:
         agenda = self.broker.agenda
         agenda.advance(int(agenda.now) + milliseconds, agenda.wall + milliseconds / 1000)
@@ -156,13 +166,7 @@ class Amqp:
             self.send(spec.Queue.Bind(queue=name, exchange=exchange, routing_key=key))
 
     def read_octets(self) -> bytes:
-        self.world.turn()
-        octets: bytes = self.connection.data_to_send()
-        while self.connection.behind and not self.connection.stalled and not self.connection.finished:
-            self.connection.resume()
-            self.world.turn()
-            octets += self.connection.data_to_send()
-        return octets
+        return self.world.answer(self.connection)
 
     def read(self) -> list[Any]:
         return unmarshal(self.read_octets())
@@ -188,13 +192,7 @@ class Mqtt:
         return self.send(packet(0x82, b"\x00\x01" + text(topic_filter) + bytes([qos])))
 
     def read(self) -> bytes:
-        self.world.turn()
-        octets: bytes = self.connection.data_to_send()
-        while self.connection.behind and not self.connection.stalled and not self.connection.finished:
-            self.connection.resume()
-            self.world.turn()
-            octets += self.connection.data_to_send()
-        return octets
+        return self.world.answer(self.connection)
 
 
 def marshal(channel: int, frame: Any) -> bytes:

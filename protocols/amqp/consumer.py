@@ -123,17 +123,17 @@ def settle(delivery: Delivery) -> None:
 
 def put_back(delivery: Delivery) -> None:
     """The client did not settle it: it goes to its old place."""
-    consumer = delivery.consumer
-    consumer.credit += 1
-    if consumer.pool is not None:
-        consumer.pool.give_back()
-    consumer.queue.requeue(delivery)
+    _free(delivery.consumer).requeue(delivery)
 
 
 def refuse(delivery: Delivery) -> None:
     """The client refused it for good."""
-    consumer = delivery.consumer
+    _free(delivery.consumer).reject(delivery.message)
+
+
+def _free(consumer: Consumer) -> Queue:
+    """The consumer holds one less; its queue will hear why."""
     consumer.credit += 1
     if consumer.pool is not None:
         consumer.pool.give_back()
-    consumer.queue.reject(delivery.message)
+    return consumer.queue
