@@ -30,7 +30,7 @@ REMEMBERED: Final = 10_000
 #: Verdicts told in one turn of the loop: each makes its connection go on.
 ANSWERS: Final = 5
 #: How much less than the loop the hashing threads get of a busy processor (nice levels, Linux).
-NICE: Final = 10
+NICE: Final = 5
 
 Answer = Callable[[Verdict], None]
 

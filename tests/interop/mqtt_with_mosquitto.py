@@ -93,7 +93,11 @@ class MosquittoClient(MqttClient):
 
     def _end(self) -> None:
         assert self._process is not None
-        self._process.wait(PATIENCE)
+        try:
+            self._process.wait(3.0)
+        except subprocess.TimeoutExpired:  # While it waits to connect again, the tool does not hear SIGTERM.
+            self._process.kill()
+            self._process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         self._process = None
 

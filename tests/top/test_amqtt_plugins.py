@@ -377,7 +377,7 @@ async def test_a_plugin_that_waits_for_ever_is_given_up_and_its_place_is_free_ag
 
 
 async def test_a_plugin_that_holds_its_thread_holds_neither_the_loop_nor_more_logins_than_may_wait(build: Build) -> None:
-    house = build({here(Hangs): {}}, queue=2, patience=0.02)
+    house = build({here(Hangs): {}}, queue=2, patience=0.5)
     first, second, third = [await house.code("bob", "secret", f"c{number}") for number in range(3)]
     assert (first, second, third) == (UNAVAILABLE, UNAVAILABLE, UNAVAILABLE)
     assert (house.authenticator.late, house.authenticator.waiting) == (2, 2)  # The third was turned away at once.
