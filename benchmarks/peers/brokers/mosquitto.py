@@ -1,0 +1,50 @@
+"""How do we run mosquitto?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from peers.peer import Peer, Running
+from peers.process import LOOPBACK, Child, Failed, first_words, free_ports, speaks_mqtt
+
+_CONFIGURATION = """\
+listener {port} {host}
+allow_anonymous true
+persistence false
+set_tcp_nodelay true
+max_queued_messages 0
+max_inflight_messages 0
+max_connections -1
+sys_interval 0
+log_type error
+log_dest stderr
+"""
+
+
+class Mosquitto(Peer):
+    name = "mosquitto"
+    title = "mosquitto"
+    protocols = frozenset({"mqtt"})
+    settings = (
+        "`max_queued_messages 0`, `max_inflight_messages 0`: it drops nothing, and waits for no acknowledgement",
+        "`set_tcp_nodelay true`, `persistence false`, `sys_interval 0`, log of errors only, nobody logs in",
+    )
+
+    def missing(self) -> str:
+        return "" if self.tools.program("mosquitto") else "mosquitto is not installed (apt-get install mosquitto)"
+
+    def version(self) -> str:
+        said = first_words([self.found("mosquitto"), "-h"])
+        match = re.search(r"mosquitto version (\S+)", said)
+        if match is None:
+            raise Failed(f"mosquitto -h says no version: {said[:80]}")
+        return match[1]
+
+    def launch(self, directory: Path, running: Running) -> None:
+        [running.mqtt] = free_ports(1)
+        configuration = directory / "mosquitto.conf"
+        configuration.write_text(_CONFIGURATION.format(port=running.mqtt, host=LOOPBACK))
+        child = Child([self.found("mosquitto"), "-c", configuration], directory)
+        running.children.append(child)
+        child.wait_until(lambda: speaks_mqtt(running.mqtt), 10)

@@ -1,0 +1,75 @@
+"""How do we run NATS, with its MQTT?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peers.brokers.mochi import GO
+from peers.peer import Peer, Running
+from peers.process import LOOPBACK, Child, Failed, first_words, free_ports, speaks_mqtt
+
+_DEBIAN = Path("/usr/sbin/nats-server")
+_CONFIGURATION = """\
+server_name: bench
+listen: "{host}:{nats}"
+max_pending: 1GB
+max_payload: 8MB
+write_deadline: "60s"
+max_connections: 65536
+jetstream {{ store_dir: "{directory}/jetstream" }}
+mqtt {{ listen: "{host}:{mqtt}", max_ack_pending: 16384, consumer_memory_storage: true }}
+"""
+
+
+class Nats(Peer):
+    """The current NATS server, made by `go install`."""
+
+    name = "nats"
+    title = "NATS"
+    protocols = frozenset({"mqtt"})
+    settings = (
+        "JetStream on (its MQTT needs it, and keeps QoS 1 and 2 in files), `consumer_memory_storage true`",
+        "`max_ack_pending 16384` (1,024 by default; a session may have 65,535 in all): it waits for no acknowledgement",
+        "`max_pending 1GB`, `write_deadline 60s`: it does not drop a slow consumer; `GOGC=400`",
+    )
+
+    def missing(self) -> str:
+        if self._program() is not None:
+            return ""
+        return "the current nats-server is not installed (with Go: benchmarks/peers/install.sh nats)"
+
+    def version(self) -> str:
+        said = first_words([self._there(), "--version"])
+        return said.rpartition(" v")[2] or said
+
+    def launch(self, directory: Path, running: Running) -> None:
+        running.mqtt, nats = free_ports(2)
+        configuration = directory / "nats.conf"
+        configuration.write_text(_CONFIGURATION.format(host=LOOPBACK, nats=nats, mqtt=running.mqtt, directory=directory))
+        child = Child([self._there(), "--config", configuration], directory, GO)
+        running.children.append(child)
+        child.wait_until(lambda: speaks_mqtt(running.mqtt), 20)
+
+    def _program(self) -> Path | None:
+        ours = self.tools.installed / "bin" / "nats-server"
+        return ours if ours.is_file() else None
+
+    def _there(self) -> Path:
+        program = self._program()
+        if program is None:
+            raise Failed(self.missing())
+        return program
+
+
+class DebianNats(Nats):
+    """The NATS server that Debian has."""
+
+    name = "nats-debian"
+    title = "NATS (Debian)"
+    highest_qos = 1  # QoS 2 came with 2.10
+
+    def missing(self) -> str:
+        return "" if self._program() else "Debian's nats-server is not installed (apt-get install nats-server)"
+
+    def _program(self) -> Path | None:
+        return _DEBIAN if _DEBIAN.is_file() else None

@@ -1,0 +1,98 @@
+"""How do we run RabbitMQ, beside whichever RabbitMQ the machine may run already?"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Final
+
+from peers.peer import Peer, Running
+from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_amqp, speaks_mqtt
+from peers.workloads import Case
+
+#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts beneath it.
+_SCRIPTS: Final = "/usr/lib/rabbitmq/bin"
+
+_CONFIGURATION: Final = """\
+listeners.tcp.1 = {host}:{amqp}
+tcp_listen_options.backlog = 4096
+tcp_listen_options.nodelay = true
+mqtt.listeners.tcp.1 = {host}:{mqtt}
+mqtt.tcp_listen_options.backlog = 4096
+mqtt.tcp_listen_options.nodelay = true
+mqtt.allow_anonymous = true
+mqtt.prefetch = 1000
+log.console = true
+log.console.level = error
+log.file = false
+collect_statistics = none
+disk_free_limit.absolute = 50MB
+vm_memory_high_watermark.relative = 0.6
+"""
+
+#: Says its release, and how it runs: jit, or emu where there is no compiler for the processor.
+_ERLANG: Final = 'io:format("~s (~s)", [erlang:system_info(otp_release), erlang:system_info(emu_flavor)]), halt().'
+
+
+class RabbitMQ(Peer):
+    name = "rabbitmq"
+    title = "RabbitMQ"
+    protocols = frozenset({"amqp", "mqtt"})
+    start_seconds = 8.0
+    highest_qos = 1  # it grants QoS 1 to who asks for 2
+    settings = (
+        "`+sbwt none` (and for the dirty schedulers): its schedulers do not spin while they wait, which would count as CPU",
+        "plugin `rabbitmq_mqtt` only, `collect_statistics none`, log of errors only, Nagle's delay off, `mqtt.prefetch 1000`",
+    )
+
+    def overhead(self, case: Case) -> float:
+        # Measured: a binding takes 1.2 ms together with its deletion, an MQTT connection about 10 ms.
+        return super().overhead(case) + 0.0012 * case.workload.bindings + 0.01 * case.workload.subscribers
+
+    def missing(self) -> str:
+        if self._script("rabbitmq-server") is None:
+            return "RabbitMQ is not installed (apt-get install rabbitmq-server)"
+        if self.tools.program("epmd") is None:
+            return "epmd, of RabbitMQ's Erlang, is not on PATH"
+        return ""
+
+    def version(self) -> str:
+        server = os.path.realpath(self._script("rabbitmq-server") or "")
+        match = re.search(r"rabbitmq_server-([\d.]+)", server)
+        return f"{match[1] if match else 'unknown'} on Erlang {first_words([self.found('erl'), '-noshell', '-eval', _ERLANG])}"
+
+    def launch(self, directory: Path, running: Running) -> None:
+        running.amqp, running.mqtt, names, distribution = free_ports(4)
+        running.login = "guest:guest@"
+        (directory / "rabbitmq.conf").write_text(_CONFIGURATION.format(host=LOOPBACK, amqp=running.amqp, mqtt=running.mqtt))
+        (directory / "enabled_plugins").write_text("[rabbitmq_mqtt].\n")
+        (directory / "empty.conf").write_text("")
+        environment = {
+            "HOME": str(directory),  # Erlang keeps its cookie there
+            "ERL_EPMD_PORT": str(names),
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            "RABBITMQ_NODENAME": f"trellis-bench-{running.amqp}@localhost",
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_CONF_ENV_FILE": str(directory / "empty.conf"),
+            "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(directory / "no-advanced.config"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(directory / "generated"),
+            "RABBITMQ_SCHEMA_DIR": str(directory / "schema"),
+            "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(directory / "log"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+            "RABBITMQ_PID_FILE": str(directory / "rabbitmq.pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS":
+                "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}",
+        }
+        # Erlang starts a name server of its own where none answers, and nobody would end that one: so ours comes first.
+        epmd = Child([self.found("epmd"), "-port", str(names), "-address", LOOPBACK], directory, name="epmd")
+        running.children.append(epmd)
+        server = Child([self._script("rabbitmq-server") or "rabbitmq-server"], directory, environment)
+        running.children.append(server)
+        server.wait_until(lambda: speaks_amqp(running.amqp) and speaks_mqtt(running.mqtt), 90)
+
+    def _script(self, name: str) -> str | None:
+        return shutil.which(name, path=_SCRIPTS) or shutil.which(name)

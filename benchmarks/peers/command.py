@@ -1,0 +1,225 @@
+"""The command line: `python benchmarks/peers list | run | report`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from peers import workloads
+from peers.brokers import chosen
+from peers.load import BenchLoad
+from peers.machine import busy, machine
+from peers.peer import ROOT, Peer, Tools
+from peers.process import Failed, allow_files
+from peers.report import report
+from peers.results import About, Results, read
+from peers.rounds import Plan, calibrate, duration, measure_all
+
+#: How long a measurement is, in seconds, and how short `--minutes` may make it.
+LENGTH: Final = 3.0
+SHORTEST: Final = 0.5
+#: The load tool warms a broker up for this part of a measurement before it measures.
+WARM: Final = 0.2
+#: Fewer rounds than this give no median worth its name.
+FEWEST: Final = 5
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in `argv` (else sys.argv); returns the exit code: 0 done, 1 something is missing, 2 wrong arguments."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code: int = arguments.command(arguments)
+        return code
+    except (ValueError, Failed, OSError) as error:
+        print(f"peers: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except KeyboardInterrupt:
+        print("peers: interrupted; whole rounds are in the results", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python benchmarks/peers", description="Measure Trellis beside other brokers.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    listing = commands.add_parser("list", help="which peers are installed here, and which workloads there are")
+    listing.set_defaults(command=_list)
+    _add_choice(listing)
+
+    run = commands.add_parser("run", help="measure, and write results")
+    run.set_defaults(command=_run)
+    _add_choice(run)
+    run.add_argument("--rounds", type=_positive, default=FEWEST, metavar="N", help=f"rounds of every peer [{FEWEST}]")
+    effort = run.add_mutually_exclusive_group()
+    effort.add_argument("--seconds", type=float, default=LENGTH, metavar="S", help=f"length of one measurement [{LENGTH:g}]")
+    effort.add_argument("--minutes", type=float, metavar="M", help="as long as fits when the whole run takes about so many minutes")
+    effort.add_argument("--messages", type=_positive, metavar="N", help="messages of one measurement, instead of a length")
+    run.add_argument("--require", action="store_true", help="fail when a chosen peer is not installed, instead of leaving it out")
+    run.add_argument("--dry-run", action="store_true", help="say what would be measured and how long it takes")
+    run.add_argument("--name", default="peers", help="part of the name of the results [peers]")
+    run.add_argument("--output", type=Path, metavar="FILE", help="where the results go [benchmarks/results/DATE-NAME.json]")
+
+    writing = commands.add_parser("report", help="write tables and charts of results into a document, between its marks")
+    writing.set_defaults(command=_report)
+    writing.add_argument("results", type=Path, help="a file that `run` wrote")
+    writing.add_argument("--into", type=Path, default=ROOT / "docs" / "performance.md", metavar="FILE", help="[docs/performance.md]")
+    writing.add_argument("--charts", type=Path, metavar="FOLDER", help="where the SVG files go [FILE's folder/performance]")
+    return parser
+
+
+def _add_choice(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--peers", type=_names, default=(), metavar="A,B", help="only these [all]")
+    parser.add_argument("--workloads", type=_names, default=(), metavar="A,B", help="only these [all]")
+    parser.add_argument("--trellis", type=Path, metavar="COMMAND", help="the `trellis` of an installed broker [.run/bin/trellis]")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
+
+
+def tools(trellis: Path | None) -> Tools:
+    """Where the programs are. Raises ValueError where `trellis` is given and is no file."""
+    if trellis is not None and not trellis.is_file():
+        raise ValueError(f"{trellis} is no file")
+    # Not resolved: beside the command, and not beside what a link leads to, is the Python of its environment.
+    candidates = [trellis] if trellis else [ROOT / ".run" / "bin" / "trellis", Path(sys.executable).parent / "trellis"]
+    return Tools(trellis=next((each.absolute() for each in candidates if each.is_file()), None))
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    for peer in chosen(arguments.peers, tools(arguments.trellis)):
+        missing = peer.missing()
+        print(f"{peer.name:12} {missing or peer.version()}")
+        if peer.warning() if not missing else "":
+            print(f"{'':12} WARNING: {peer.warning()}")
+    print()
+    for case in workloads.chosen(arguments.workloads):
+        able = [peer.name for peer in chosen(arguments.peers, tools(arguments.trellis)) if not peer.refusal(case)]
+        print(f"{case.name:18} {case.family + ' ' if case.family != 'crossing' else ''}{case.title}\n{'':18} {', '.join(able)}")
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    found = tools(arguments.trellis)
+    wanted, cases = chosen(arguments.peers, found), workloads.chosen(arguments.workloads)
+    peers = [peer for peer in wanted if not _skipped(peer)]
+    if arguments.require and len(peers) < len(wanted):
+        raise Failed("--require: not all peers are here, see above")
+    if not peers:
+        raise Failed("none of the peers is here, see above")
+    with tempfile.TemporaryDirectory(prefix="trellis-peers-", ignore_cleanup_errors=True) as directory:
+        plan = Plan(peers, cases, arguments.rounds, Path(directory))
+        seconds = length(plan, arguments.minutes) if arguments.minutes else arguments.seconds
+        _tell(_estimate(plan, seconds, arguments.messages))
+        if arguments.dry_run:
+            return 0
+        if found.trellis is None:
+            raise Failed("the load tool is part of Trellis: make run installs it into .run; else --trellis COMMAND")
+        if busy():
+            _tell(f"WARNING: {busy()}")
+        if arguments.rounds < FEWEST:
+            _tell(f"WARNING: fewer than {FEWEST} rounds give no median worth its name")
+        about = {peer.name: _about(peer) for peer in wanted}
+        _measure(plan, about, BenchLoad(found.trellis, seconds, arguments.messages), arguments)
+    return 0
+
+
+def _measure(plan: Plan, about: dict[str, About], load: BenchLoad, arguments: argparse.Namespace) -> None:
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    output = arguments.output or ROOT / "benchmarks" / "results" / f"{today}-{arguments.name}.json"
+    command = ["python", "benchmarks/peers", *_words()]
+    results = Results(arguments.name, today, command, machine(), rounds=0, load={}, peers=about, workloads={})
+
+    def save() -> None:
+        results.load = load.about()
+        results.write(output)
+
+    # SIGTERM must not leave brokers behind: it unwinds like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    allow_files()
+    calibrate(plan, load, _tell)
+    results.workloads = {each.name: each.about(plan.rates.get(each.name)) for each in plan.cases}
+    measure_all(plan, load, results, _over if sys.stderr.isatty() else _tell, save)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    if not load.environment.get("generator_compiled"):
+        _tell("WARNING: the load tool is not compiled here; it may have been the slower side")
+    for name, of in results.cells.items():
+        for workload, cell in of.items():
+            if cell.wrong or cell.failed:
+                _tell(f"{name}, {workload}: {'WRONG: ' + cell.wrong if cell.wrong else 'FAILED: ' + cell.failed}")
+    _tell(f"results: {output}")
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    into: Path = arguments.into
+    for path in report(read(arguments.results), into, arguments.charts or into.parent / into.stem):
+        print(path)
+    return 0
+
+
+def _skipped(peer: Peer) -> bool:
+    """Is it missing? Says so in one line; says too what else is to be known about it."""
+    missing = peer.missing()
+    if missing or peer.warning():
+        _tell(f"skipped: {peer.name}: {missing}" if missing else f"WARNING: {peer.warning()}")
+    return bool(missing)
+
+
+def _about(peer: Peer) -> About:
+    missing = peer.missing()
+    if missing:
+        return About(peer.title, floor=peer.floor, missing=missing)
+    return About(peer.title, peer.version(), peer.settings, peer.floor, peer.warning())
+
+
+def length(plan: Plan, minutes: float) -> float:
+    """How many seconds each measurement may last for the run to take so long. Raises ValueError when that is too short."""
+    seconds = (minutes * 60 - plan.overhead) / max(1, plan.steps) / (1 + WARM)
+    if seconds < SHORTEST:
+        least = plan.overhead + plan.steps * SHORTEST * (1 + WARM)
+        raise ValueError(f"{minutes:g} minutes are too short for {plan.steps} measurements: {least / 60:.0f} at least, or fewer of them")
+    return round(seconds, 1)
+
+
+def _estimate(plan: Plan, seconds: float, messages: int | None) -> str:
+    steps = f"{plan.steps} measurements: {len(plan.peers)} peers, {len(plan.cases)} workloads, {plan.rounds} rounds"
+    if messages:
+        return f"{steps}, {messages:,} messages each"
+    return f"{steps}, {seconds:g} s each: about {duration(plan.overhead + plan.steps * seconds * (1 + WARM))}"
+
+
+def _words() -> list[str]:
+    """Our arguments, without where on this machine things are."""
+    words, skipped = [], False
+    for word in sys.argv[1:]:
+        option, equals, _ = word.partition("=")
+        if skipped or option in ("--trellis", "--output"):
+            skipped = not skipped and not equals
+            continue
+        words.append(shlex.quote(word))
+    return words
+
+
+def _over(line: str) -> None:
+    """Over the line before, on a terminal."""
+    print(f"\r{line[:shutil.get_terminal_size().columns - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _tell(line: str) -> None:
+    print(f"peers: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Installs the peers named (all without a name): install.sh [mosquitto] [rabbitmq] [nats-debian] [nats] [mochi] [aedes] [amqtt]
+# Debian's packages go into the system, and the services they bring neither start nor stay enabled. The rest goes into
+# .tools and node/node_modules beside this file. What cannot be installed gets one line, and exit code 1 at the end.
+set -uo pipefail
+cd "$(dirname "$0")"
+here=$PWD
+tools=$here/.tools
+failed=0
+
+say() { echo "peers: $*"; }
+fail() {
+    echo "peers: $*" >&2
+    failed=1
+}
+have() { command -v "$1" > /dev/null; }
+
+# debian PACKAGE SERVICE...: the services are what the package would start.
+debian() {
+    local package=$1
+    shift
+    if dpkg-query --show --showformat='${db:Status-Status}' "$package" 2> /dev/null | grep -qx installed; then
+        say "$package is installed already; its services are left as they are"
+        return
+    fi
+    if ! have apt-get; then
+        fail "$package: no apt-get here, install it as this system does"
+        return
+    fi
+    if ((EUID != 0)); then
+        fail "$package: needs root: apt-get install $package (and disable its services, the benchmark starts its own)"
+        return
+    fi
+    say "installing $package with apt-get"
+    local policy=/usr/sbin/policy-rc.d made=
+    if [ ! -e $policy ]; then  # a package asks it before it starts its service; 101 says no
+        printf '#!/bin/sh\nexit 101\n' > $policy && chmod +x $policy && made=yes
+    fi
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "$package" > /dev/null \
+        || { DEBIAN_FRONTEND=noninteractive apt-get update -qq \
+            && DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends "$package" > /dev/null; } \
+        || fail "$package: apt-get install failed, see above"
+    [ -z "$made" ] || rm -f $policy
+    local service
+    for service in "$@"; do
+        if [ -d /run/systemd/system ]; then
+            systemctl disable --quiet --now "$service" 2> /dev/null
+        elif have update-rc.d && [ -e "/etc/init.d/${service%.*}" ]; then
+            update-rc.d "${service%.*}" disable > /dev/null
+        fi
+    done
+}
+
+with_go() {
+    have go && return
+    fail "$1: no Go toolchain on PATH"
+    return 1
+}
+
+install_mosquitto() { debian mosquitto mosquitto.service; }
+install_rabbitmq() { debian rabbitmq-server rabbitmq-server.service epmd.service epmd.socket; }
+install_nats_debian() { debian nats-server nats-server.service; }
+
+install_nats() {
+    with_go nats || return
+    say "installing nats-server ${NATS_VERSION:-latest} with go install"
+    GOBIN=$tools/bin go install "github.com/nats-io/nats-server/v2@${NATS_VERSION:-latest}" || fail "nats: go install failed, see above"
+}
+
+install_mochi() {
+    with_go mochi || return
+    say "building mochi-mqtt"
+    mkdir -p "$tools/bin"
+    (cd go && go build -o "$tools/bin/mochi" .) || fail "mochi: go build failed, see above"
+}
+
+install_aedes() {
+    if ! have npm; then
+        fail "aedes: no npm on PATH"
+        return
+    fi
+    say "installing aedes with npm"
+    (cd node && npm ci --silent --no-audit --no-fund) || fail "aedes: npm ci failed, see above"
+}
+
+install_amqtt() {
+    say "installing amqtt with pip"
+    mkdir -p "$tools"
+    "$here/../../tools/make-venv.sh" "$tools/amqtt" || {
+        fail "amqtt: no virtual environment, see above"
+        return
+    }
+    "$tools/amqtt/bin/python" -m pip --disable-pip-version-check --quiet install --requirement amqtt.txt \
+        || fail "amqtt: pip install failed, see above"
+}
+
+[ $# -gt 0 ] || set -- mosquitto rabbitmq nats-debian nats mochi aedes amqtt
+for peer in "$@"; do
+    case $peer in
+        mosquitto | rabbitmq | nats-debian | nats | mochi | aedes | amqtt) "install_${peer//-/_}" ;;
+        trellis | relay | writer) say "$peer comes with the repository: make run" ;;
+        *) fail "no peer is called $peer" ;;
+    esac
+done
+exit $failed

@@ -1,0 +1,94 @@
+"""How is load put on a broker? By `trellis bench load`, one process for each measurement."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+from peers.peer import Running
+from peers.process import Failed
+from peers.results import Figures
+from peers.rounds import Wrong
+from peers.workloads import Case
+
+#: Seconds that a measurement may take, beside the load, before it is given up: 100,000 bindings take their time.
+PATIENCE: Final = 600.0
+#: Of the load tool's JSON.
+FORMAT: Final = 1
+#: What its errors about answers begin with; other errors say that there was none.
+_WRONG: Final = "wrong answer at "
+#: What its errors have in common where messages did not come: with what QoS 0 allows them to lose, too.
+_MISSING: Final = "no progress for "
+
+
+class BenchLoad:
+    """`trellis bench load` for so many seconds, or so many messages."""
+
+    def __init__(self, trellis: Path, seconds: float | None, messages: int | None) -> None:
+        self._trellis = trellis
+        self._effort = ["--messages", str(messages)] if messages else ["--seconds", f"{seconds:g}"]
+        #: What the load tool said of itself, with its first answer.
+        self.environment: dict[str, Any] = {}
+
+    def about(self) -> dict[str, Any]:
+        """For the results: how it is called, and what it is."""
+        known = ("trellis", "python", "generator_compiled")
+        command = " ".join(["trellis", "bench", "load", "WORKLOAD", *self._effort, "--rounds", "1"])
+        return {"command": command, **{name: self.environment[name] for name in known if name in self.environment}}
+
+    def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
+        name, *further = broker.load(case)
+        command = [str(self._trellis), "bench", "load", name, *further, *self._effort, "--rounds", "1", "--json", "-"]
+        command += ["--pid", ",".join(str(pid) for pid in broker.roots), "--children"]
+        for protocol, url in (("amqp", broker.amqp_url), ("mqtt", broker.mqtt_url)):
+            if url:
+                command += [f"--{protocol}", url]
+        if rate is not None:
+            command += ["--rate", f"{rate:.0f}"]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False, cwd="/",
+            )
+        except subprocess.TimeoutExpired:
+            raise Failed(f"the load tool did not end within {PATIENCE:.0f} s") from None
+        if not broker.alive:
+            raise Failed(f"the broker ended: {broker.said()}")
+        return self._read(done)
+
+    def _read(self, done: subprocess.CompletedProcess[str]) -> Figures:
+        try:
+            found = json.loads(done.stdout)
+        except ValueError:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise Failed(f"the load tool gave no answer: {lines[-1].removeprefix('trellis: ')}") from None
+        if found["format"] != FORMAT:
+            raise Failed(f"the load tool writes format {found['format']}, and we read {FORMAT}")
+        self.environment = found["environment"]
+        return figures(found["workloads"][0])
+
+
+def figures(result: dict[str, Any]) -> Figures:
+    """The one round of one workload in the load tool's JSON. Raises Wrong, Failed."""
+    error = result["error"] or ""
+    if error.startswith(_WRONG):
+        raise Wrong(error.removeprefix(_WRONG))
+    if error.startswith(_MISSING):
+        raise Wrong(f"messages missing: {error}")
+    if error:
+        raise Failed(error)
+    [measured] = result["rounds"]
+    broker, latency = measured["broker"], measured["latency"] or {}
+    if broker is None:
+        raise Failed("the load tool did not see the broker's processes")
+    return Figures(
+        messages=measured["messages"],
+        rate=measured["messages"] / measured["seconds"],
+        cpu=broker["cpu"] / measured["messages"] * 1e6,
+        resident=broker["rss_after"],
+        peak=broker["rss_peak"],
+        p50=latency.get("p50"),
+        p99=latency.get("p99"),
+        p999=latency.get("p999"),
+    )

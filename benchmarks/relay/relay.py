@@ -1,0 +1,160 @@
+"""What does a broker cost at least? Octets in, the same octets out to every subscriber, and nothing looks at them.
+
+    relay.py [--writer] [PORT]        serves on loopback, prints `ready PORT`; needs uvloop
+
+Two floors, with one way in:
+
+    relay    each chunk that comes from a publisher goes to every subscriber through uvloop's transports, as in a broker
+    writer   the same chunk goes to the same sockets by one send(2) each, past the event loop: what the kernel alone costs
+
+Only handshakes are answered, so that a load tool finds a broker. A connection goes through two states:
+
+    greeting   MQTT 3.1.1 and 5: CONNECT -> CONNACK, SUBSCRIBE -> SUBACK (the connection becomes a subscriber),
+               PINGREQ -> PINGRESP; a packet that is cut in two is waited for
+    blind      from its first PUBLISH on: chunks are passed on as they come, to all subscribers but the sender
+
+So it can stand for a broker where every message goes to every subscriber with QoS 0, and where a chunk ends where a
+message ends (it does, as long as no publisher finds its socket full). Whoever measures must check the answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import select
+import socket
+from typing import cast
+
+import uvloop
+
+CONNECT, PUBLISH, SUBSCRIBE, PINGREQ, DISCONNECT = 1, 3, 8, 12, 14
+#: A client's last words, alone in a chunk: what a blind connection does not pass on.
+_FAREWELLS = (b"\xe0\x00", b"\xc0\x00")
+
+
+class Connection(asyncio.Protocol):
+    """One client of the relay."""
+
+    def __init__(self, subscribers: list[Connection]) -> None:
+        self._subscribers = subscribers
+        self._greeting: bytes | None = b""  # octets of the handshake not yet understood; None when blind
+        self._level = 4
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self in self._subscribers:
+            self._subscribers.remove(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._greeting is not None:
+            data = self._greet(self._greeting + data)
+        if data and data not in _FAREWELLS:
+            self.relay(data)
+
+    def relay(self, data: bytes) -> None:
+        for subscriber in self._subscribers:
+            if subscriber is not self:
+                subscriber.transport.write(data)
+
+    def _greet(self, data: bytes) -> bytes:
+        """Answer the packets of a handshake; what follows it."""
+        while len(data) >= 2:
+            kind = data[0] >> 4
+            if kind == PUBLISH:
+                self._greeting = None
+                return data
+            length, start = _length(data)
+            if start == 0 or len(data) < start + length:
+                break
+            self._answer(kind, data[start:start + length])
+            data = data[start + length:]
+        self._greeting = data
+        return b""
+
+    def _answer(self, kind: int, body: bytes) -> None:
+        if kind == CONNECT:
+            self._level = body[2 + int.from_bytes(body[:2])]
+            self.transport.write(b"\x20\x03\x00\x00\x00" if self._level == 5 else b"\x20\x02\x00\x00")
+        elif kind == SUBSCRIBE:
+            granted = bytes(_requested(body, self._level))
+            rest = body[:2] + (b"\x00" if self._level == 5 else b"") + granted
+            self.transport.write(bytes((0x90, len(rest))) + rest)
+            if self not in self._subscribers:
+                self._subscribers.append(self)
+        elif kind == PINGREQ:
+            self.transport.write(b"\xd0\x00")
+        elif kind == DISCONNECT:
+            self.transport.close()
+
+
+class WritingConnection(Connection):
+    """The same, past the event loop."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        # The transport's own socket is not for us to write on; this one is the same connection by another descriptor.
+        self.socket = socket.socket(fileno=socket.dup(transport.get_extra_info("socket").fileno()))
+        self.socket.setblocking(False)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self.socket.close()
+
+    def relay(self, data: bytes) -> None:
+        for subscriber in self._subscribers:
+            if subscriber is not self:
+                cast(WritingConnection, subscriber).send(data)
+
+    def send(self, data: bytes) -> None:
+        """All of it, waiting where the socket is full: nothing else happens meanwhile."""
+        while data:
+            try:
+                data = data[self.socket.send(data):]
+            except BlockingIOError:
+                writable = select.poll()
+                writable.register(self.socket, select.POLLOUT)
+                writable.poll()
+            except OSError:
+                return  # it has gone; connection_lost will say so
+
+
+def _length(data: bytes) -> tuple[int, int]:
+    """A packet's remaining length, and where it begins ([MQTT-1.5.5]); 0, 0 if that has not come yet."""
+    length = 0
+    for index in range(1, min(5, len(data))):
+        length |= (data[index] & 127) << 7 * (index - 1)
+        if data[index] < 128:
+            return length, index + 1
+    return 0, 0
+
+
+def _requested(body: bytes, level: int) -> list[int]:
+    """The QoS of every filter in a SUBSCRIBE."""
+    at = 3 + body[2] if level == 5 else 2  # no load tool sends 128 octets of properties
+    found = []
+    while at < len(body):
+        at += 2 + int.from_bytes(body[at:at + 2])
+        found.append(body[at] & 3)
+        at += 1
+    return found
+
+
+async def serve(port: int, kind: type[Connection]) -> None:
+    subscribers: list[Connection] = []
+    server = await asyncio.get_running_loop().create_server(lambda: kind(subscribers), "127.0.0.1", port, backlog=4096)
+    print(f"ready {server.sockets[0].getsockname()[1]}", flush=True)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A blind relay: what a broker costs at least.")
+    parser.add_argument("--writer", action="store_true", help="write to sockets past the event loop")
+    parser.add_argument("port", nargs="?", type=int, default=0, help="where to listen [a free port]")
+    arguments = parser.parse_args()
+    uvloop.run(serve(arguments.port, WritingConnection if arguments.writer else Connection))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Do tables and charts show what was measured, losses too?"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from peers.chart import chart, cpu, latency
+from peers.command import main
+from peers.report import BEGIN, END, between, report
+from peers.results import Results
+from peers.table import figure, page, times
+
+from tests.bench_peers.made import results
+
+
+def row(text: str, title: str, number: int = 0) -> list[str]:
+    """The cells of the table row with this title."""
+    lines = [line for line in text.splitlines() if line.startswith(f"| {title} |")]
+    return [cell.strip() for cell in lines[number].strip("|").split("|")][1:]
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (0.0421, "0.042"), (0.9996, "1.00"), (5.678, "5.68"), (9.96, "10.0"), (35.97, "36.0"), (99.6, "100"), (12345.6, "12,346"),
+])
+def test_three_digits_count(value: float, shown: str) -> None:
+    assert figure(value) == shown
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (63.2, "63 ×"), (9.96, "10 ×"), (1.94, "1.9 ×"), (1.0, "1.00 ×"), (0.996, "1.00 ×"), (0.8, "**0.80 ×, a loss**"),
+])
+def test_a_ratio_below_one_is_a_loss(value: float, shown: str) -> None:
+    assert times(value) == shown
+
+
+def test_the_table_has_every_peer_beside_ours() -> None:
+    text = page(results(), {})
+    assert "|  | Trellis | mosquitto | *blind relay* |" in text
+    assert row(text, "QoS 0") == ["0.200", "5.00 · 25 ×", "0.050 · 0.25 ×"]
+
+
+def test_losses_are_shown_as_losses() -> None:
+    text = page(results(), {})
+    assert row(text, "QoS 1")[1] == "2.00 · **0.50 ×, a loss**"
+    assert row(text, "QoS 0", 1)[1] == "**2.00**"  # thousands a second
+    assert row(text, "QoS 1", 2)[1] == "11.0 / **20.0** / 91.0"
+
+
+def test_who_does_not_keep_up_with_a_rate_is_shown() -> None:
+    made = results()
+    made.workloads["mqtt-qos1"]["rate"] = 2_500.0
+    assert row(page(made, {}), "QoS 1: 2,500 a second", 2)[0] == "10.0 / 30.0 / 90.0, 40%"
+    made.workloads["mqtt-qos1"]["rate"] = 1_001.0
+    assert row(page(made, {}), "QoS 1: 1,001 a second", 2)[0] == "10.0 / 30.0 / 90.0"
+
+
+def test_what_is_wrong_has_no_figure_and_is_said() -> None:
+    text = page(results(), {})
+    assert row(text, "QoS 1")[2] == "wrong"
+    assert row(text, "no acknowledgements") == ["0.250", "failed"]
+    assert "- blind relay, wrong answer: subscriber 0: message 7 came twice (`mqtt-qos1`)" in text
+    assert "- mosquitto, cannot: speaks no AMQP\n" in text
+    assert "- NATS: not here, the current nats-server is not installed" in text
+
+
+def test_a_warning_stands_first() -> None:
+    made = results()
+    made.peers["trellis"] = made.peers["trellis"].__class__("Trellis", "1.0", warning="Trellis is NOT COMPILED")
+    assert page(made, {}).startswith("> **Trellis is NOT COMPILED.**")
+
+
+def test_machine_versions_command_and_noise_are_said() -> None:
+    text = page(results(), {})
+    said = ("2026-01-02", "`python benchmarks/peers run`", "processor one", "| mosquitto | 2.0 |", "- Trellis: its defaults", "Noise: ")
+    assert [words for words in said if words not in text] == []
+
+
+def test_a_chart_is_svg_with_the_shortest_bar_first() -> None:
+    made = results()
+    [first, second] = cpu(made, "mqtt")
+    assert [bar.title for bar in first.bars] == ["blind relay", "Trellis", "mosquitto"]
+    assert [bar.title for bar in second.bars] == ["mosquitto", "Trellis"]
+    picture = ElementTree.fromstring(chart([first, second], "a < b", "microseconds"))
+    texts = [element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"a < b", "QoS 0", "mosquitto", "0.200", "5.00"} <= set(texts)
+
+
+def test_bars_stay_inside_of_the_picture() -> None:
+    picture = ElementTree.fromstring(chart(cpu(results(), "mqtt"), "title", "microseconds"))
+    width = float(picture.attrib["width"])
+    for bar in picture.iter("{http://www.w3.org/2000/svg}rect"):
+        assert 0 <= float(bar.attrib["x"]) < float(bar.attrib["x"]) + float(bar.attrib["width"]) <= width
+
+
+def test_only_what_was_timed_is_in_the_chart_of_latencies() -> None:
+    assert [panel.title for panel in latency(results())] == [["MQTT QoS 1"]]
+
+
+def test_nothing_measured_gives_no_chart() -> None:
+    assert chart([], "title", "microseconds") == ""
+
+
+def test_a_report_replaces_what_stands_between_the_marks(tmp_path: Path) -> None:
+    document = tmp_path / "performance.md"
+    document.write_text(f"before\n{BEGIN}\nobsolete\n{END}\nafter\n")
+    written = report(results(), document, tmp_path / "performance")
+    text = document.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "obsolete" not in text
+    assert {path.name for path in written} == {"performance.md", "mqtt.svg", "amqp.svg", "latency.svg"}
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        assert (tmp_path / link).is_file()
+    report(results(), document, tmp_path / "performance")
+    assert document.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{END}{END}", f"{BEGIN}{BEGIN}{END}"])
+def test_a_document_without_its_marks_is_left_alone(text: str) -> None:
+    with pytest.raises(ValueError, match="once each"):
+        between(text, "new", "performance.md")
+
+
+def test_the_command_writes_a_document_where_there_is_none(tmp_path: Path) -> None:
+    made: Results = results()
+    made.write(tmp_path / "results.json")
+    assert main(["report", str(tmp_path / "results.json"), "--into", str(tmp_path / "new.md")]) == 0
+    assert "25 ×" in (tmp_path / "new.md").read_text()
+    assert (tmp_path / "new" / "mqtt.svg").is_file()

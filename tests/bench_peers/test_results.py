@@ -1,0 +1,65 @@
+"""Are medians and ratios what they say, and does a results file say what was measured?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from peers.results import Cell, Results, medians, ratio, read
+
+from tests.bench_peers.made import figures, results
+
+
+def test_each_figure_has_a_median_of_its_own() -> None:
+    found = medians([figures(1.0, 30.0), figures(9.0, 10.0), figures(2.0, 20.0)])
+    assert (found.cpu, found.rate) == (2.0, 20.0)
+
+
+def test_the_median_of_two_rounds_is_between_them() -> None:
+    assert medians([figures(1.0), figures(2.0)]).cpu == 1.5
+
+
+def test_a_latency_that_one_round_lacks_has_no_median() -> None:
+    assert medians([figures(1.0, p99=5.0), figures(1.0)]).p99 is None
+    assert medians([figures(1.0, p99=5.0), figures(1.0, p99=7.0)]).p99 == 6.0
+
+
+@pytest.mark.parametrize("cell", [
+    Cell(), Cell([figures(1.0)], wrong="lost a message"), Cell([figures(1.0)], failed="ended"), Cell(unable="speaks no AMQP"),
+])
+def test_what_was_wrong_or_not_measured_has_no_medians(cell: Cell) -> None:
+    assert cell.medians is None
+
+
+def test_the_spread_is_relative_to_the_median() -> None:
+    assert Cell([figures(8.0), figures(10.0), figures(13.0)]).spread == 0.5
+    assert Cell().spread == 0
+
+
+@pytest.mark.parametrize(("theirs", "ours", "expected"), [(10.0, 4.0, 2.5), (None, 4.0, None), (10.0, None, None), (10.0, 0.0, None)])
+def test_a_ratio_needs_both_figures(theirs: float | None, ours: float | None, expected: float | None) -> None:
+    assert ratio(theirs, ours) == expected
+
+
+def test_results_come_back_from_their_file(tmp_path: Path) -> None:
+    made, path = results(), tmp_path / "folder" / "results.json"
+    made.write(path)
+    assert read(path) == made
+    assert json.loads(path.read_text())["cells"]["trellis"]["mqtt-qos0"]["medians"]["cpu"] == 0.2
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"format": 2}'])
+def test_a_file_of_another_format_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="format 1"):
+        read(path)
+
+
+def test_a_cell_is_made_when_it_is_asked_for() -> None:
+    made: Results = results()
+    made.cell("mosquitto", "new").failed = "hung"
+    assert made.cells["mosquitto"]["new"].failed == "hung"
+    assert made.median("nobody", "mqtt-qos0") is None
