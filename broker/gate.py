@@ -142,6 +142,8 @@ class Gates:
         self._bounds = bounds
         self._gates: dict[tuple[Identity, str], Gate] = {}
         self._past: dict[str, Ingress] = {}
+        #: How many there are when those that nobody uses end.
+        self._most = bounds.gates
 
     def enter(self, identity: Identity, front: str) -> Gate:
         """The gate of an identity that comes in through a front end; `leave` gives it back."""
@@ -154,11 +156,13 @@ class Gates:
     def leave(self, gate: Gate) -> None:
         """Somebody uses the gate no more. Some are kept for those who come back."""
         gate.users -= 1
-        if len(self._gates) <= self._bounds.gates:
+        if len(self._gates) <= self._most:
             return
         for key, idle in [(key, gate) for key, gate in self._gates.items() if not gate.users]:
             self._past.setdefault(idle.front, Ingress()).add(idle)
             del self._gates[key]
+        # Where most are in use, the next look waits until there are twice as many.
+        self._most = max(self._bounds.gates, 2 * len(self._gates))
 
     def __iter__(self) -> Iterator[Gate]:
         return iter([self.internal, *self._gates.values()])

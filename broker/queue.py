@@ -92,6 +92,24 @@ class Delivery:
         self.attempts: i64 = 0
 
 
+@mypyc_attr(acyclic=True)
+class Returned:
+    """A message that came back: it keeps nothing of the consumer that had it."""
+
+    __slots__ = ("attempts", "message", "order")
+
+    def __init__(self, message: Message, order: i64, attempts: i64) -> None:
+        self.message = message
+        self.order: i64 = order
+        self.attempts: i64 = attempts
+
+    def to(self, consumer: Consumer) -> Delivery:
+        """In another consumer's hands."""
+        delivery = Delivery(self.message, consumer, self.order)
+        delivery.attempts = self.attempts
+        return delivery
+
+
 class Pool:
     """Credit that several consumers share."""
 
@@ -156,7 +174,7 @@ class Queue(Destination):
         self.consumers: list[Consumer] = []
         self._fates = [0] * len(COPY_FATES)
         self._waiting: Fifo[Message] = Fifo()
-        self._returned: list[Delivery] = []
+        self._returned: list[Returned] = []
         self._order: i64 = 0
         self._turn: i64 = 0
         self._stirred = False
@@ -186,8 +204,7 @@ class Queue(Destination):
             self.forget(delivery.message)
             return
         self.unacked -= 1
-        delivery.attempts += 1
-        insort(self._returned, delivery, key=_newest_first)
+        insort(self._returned, Returned(delivery.message, delivery.order, delivery.attempts + 1), key=_newest_first)
         self.depth += 1
         expires: i64 = delivery.message.expires
         if expires > 0:
@@ -213,11 +230,11 @@ class Queue(Destination):
                 return
             self.depth -= 1
             if self._returned:
-                delivery = self._returned.pop()
-                if 0 < delivery.message.expires <= now:
-                    self.discard(delivery.message, EXPIRED)
+                returned = self._returned.pop()
+                if 0 < returned.message.expires <= now:
+                    self.discard(returned.message, EXPIRED)
                 else:
-                    consumer.redeliver(delivery)
+                    consumer.redeliver(returned.to(consumer))
                 continue
             message = self._waiting.pop()
             self._order += 1
@@ -251,9 +268,7 @@ class Queue(Destination):
             return None
         self.depth -= 1
         if self._returned:
-            delivery = self._returned.pop()
-            delivery.consumer = consumer
-            return delivery
+            return self._returned.pop().to(consumer)
         self._order += 1
         return Delivery(self._waiting.pop(), consumer, self._order)
 
@@ -387,7 +402,7 @@ class Queue(Destination):
 class Emptying(Task):
     """Lets go of purged messages, some a turn."""
 
-    def __init__(self, queue: Queue, waiting: Fifo[Message], returned: list[Delivery]) -> None:
+    def __init__(self, queue: Queue, waiting: Fifo[Message], returned: list[Returned]) -> None:
         self._queue = queue
         self._waiting = waiting
         self._returned = returned
@@ -415,5 +430,5 @@ class Expiry(Task):
             self.queue.alarmed()
 
 
-def _newest_first(delivery: Delivery) -> int:
-    return -int(delivery.order)
+def _newest_first(returned: Returned) -> int:
+    return -int(returned.order)

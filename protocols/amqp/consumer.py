@@ -68,7 +68,6 @@ class AmqpConsumer(Consumer):
             self._tally.delivered_auto += 1
             self.queue.consumed(delivery.message)
         else:
-            delivery.consumer = self
             number = self._hold(delivery)
         self._write(delivery.message, number, 1)
 

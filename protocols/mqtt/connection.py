@@ -8,7 +8,7 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from broker.access import Credentials, Verdict
-from broker.errors import AccessRefused, BrokerError
+from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, Address, Message
 from broker.route import DENIED, NOBODY, TOO_LARGE, Relay, Route
@@ -22,7 +22,6 @@ from protocols.mqtt.packets import (
     BAD_CREDENTIALS,
     CONNECT,
     DISCONNECT,
-    FAILURE,
     IDENTIFIER_REJECTED,
     NOT_AUTHORISED,
     PINGREQ,
@@ -35,17 +34,15 @@ from protocols.mqtt.packets import (
     SUBSCRIBE,
     UNACCEPTABLE_VERSION,
     UNAVAILABLE,
-    UNSUBACK,
     UNSUBSCRIBE,
     MalformedPacket,
     Reader,
     connack,
-    suback,
     write_answer,
 )
 from protocols.mqtt.service import MqttService
 from protocols.mqtt.session import Session
-from protocols.mqtt.subscribing import Subscribing, Unsubscribing
+from protocols.mqtt.subscribing import subscribe, unsubscribe
 from protocols.mqtt.topics import EXCHANGE, checked
 
 _PUBLISH_0: Final[i64] = PUBLISH << 4
@@ -252,9 +249,9 @@ class MqttConnection(Connection):
             reader.end()
             session.complete(packet_id)
         elif first == SUBSCRIBE << 4 | 2:
-            return COLD * self._on_subscribe(session, gate, reader)
+            return COLD * subscribe(self, session, gate.identity, self.mqtt.topics, reader)
         elif first == UNSUBSCRIBE << 4 | 2:
-            return COLD * self._on_unsubscribe(session, reader)
+            return COLD * unsubscribe(self, session, self.mqtt.topics, reader)
         elif first == PINGREQ << 4:
             reader.end()
             self.out.write(PINGRESP)
@@ -377,44 +374,6 @@ class MqttConnection(Connection):
             self._answers.give(PUBREC << 4, packet_id, ticket)
         return weight
 
-    def _on_subscribe(self, session: Session, gate: Gate, reader: Reader) -> int:
-        """Returns how many topic filters there were."""
-        packet_id = reader.packet_id()
-        wanted: list[tuple[str, int, bool]] = []
-        while reader.more:
-            topic_filter = reader.text()
-            served = self.mqtt.topics.check_filter(topic_filter) and self._may_subscribe(gate, topic_filter)
-            quality = reader.byte()
-            if quality > EXACTLY_ONCE:
-                raise MalformedPacket("QoS")  # [MQTT-3.8.3-4]
-            wanted.append((topic_filter, quality, served))
-        if not wanted:
-            raise MalformedPacket("no topic filter")  # [MQTT-3.8.3-3]
-        codes = bytes([quality if served else FAILURE for _, quality, served in wanted])
-        granted = [(topic_filter, quality) for topic_filter, quality, served in wanted if served]
-        Subscribing(self, session, granted, suback(packet_id, codes)).run()
-        return len(wanted)
-
-    def _may_subscribe(self, gate: Gate, topic_filter: str) -> bool:
-        try:
-            gate.identity.may("read", "exchange", EXCHANGE, self._vhost.name)
-        except AccessRefused:
-            return False
-        return gate.identity.may_subscribe(topic_filter)
-
-    def _on_unsubscribe(self, session: Session, reader: Reader) -> int:
-        """Returns how many topic filters there were."""
-        packet_id = reader.packet_id()
-        wanted: list[tuple[str, int]] = []
-        while reader.more:
-            topic_filter = reader.text()
-            self.mqtt.topics.check_filter(topic_filter)
-            wanted.append((topic_filter, AT_MOST_ONCE))
-        if not wanted:
-            raise MalformedPacket("no topic filter")  # [MQTT-3.10.3-2]
-        Unsubscribing(self, session, wanted, bytes([UNSUBACK << 4, 2]) + packet_id.to_bytes(2, "big")).run()
-        return len(wanted)
-
     # -- time, and the end
 
     def advance(self, now: int) -> None:
@@ -467,8 +426,7 @@ class MqttConnection(Connection):
 
     def unchoke(self) -> None:
         if self.session is not None:
-            self.session.inbox.stir()
-            self.session.unpark()
+            self.session.unchoke()
 
     def describe(self) -> dict[str, object]:
         row = super().describe()

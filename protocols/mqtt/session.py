@@ -83,6 +83,8 @@ class Session(Listener):
         #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for, if anything.
         self.received: dict[int, Ticket | None] = {}
         self._consumer: InboxConsumer | None = None
+        #: What is in flight and not resent yet over this connection, oldest last.
+        self._unsent: list[tuple[i64, Delivery]] = []
         self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
@@ -112,18 +114,37 @@ class Session(Listener):
     def attach(self, outlet: Outlet) -> None:
         """Resend what is in flight, in order, then go on with the inbox [MQTT-4.4.0-1]."""
         self.outlet = outlet
-        consumer = self._consumer = InboxConsumer(self, outlet, self.receive_maximum - self.in_flight.count)
-        self._withheld = 0
-        for number, delivery in self.in_flight.outstanding():
+        self._unsent = self.in_flight.outstanding()
+        self._unsent.reverse()
+        self._resend(outlet)
+
+    def _resend(self, outlet: Outlet) -> None:
+        """As much as the connection takes now; `unchoke` goes on."""
+        while self._unsent:
+            if not outlet.open():
+                return
+            number, delivery = self._unsent.pop()
+            if self.in_flight.get(number) is not delivery:
+                continue  # It was acknowledged meanwhile.
             packet_id: i64 = (number - 1) % IDENTIFIERS + 1
             if packet_id in self.released:
                 write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
+                outlet.touch()
             else:
                 self.tally.redelivered += 1
                 write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
+        consumer = self._consumer = InboxConsumer(self, outlet, self.receive_maximum - self.in_flight.count)
+        self._withheld = 0
         if self.in_flight.span() > self._span_max:
             self._withhold(consumer)
         self.inbox.subscribe(consumer)
+
+    def unchoke(self) -> None:
+        """Its connection has room again."""
+        if self._unsent and self.outlet is not None:
+            self._resend(self.outlet)
+        self.inbox.stir()
+        self.unpark()
 
     def detach(self) -> None:
         """The connection is gone, the session stays."""
@@ -132,6 +153,7 @@ class Session(Listener):
             self.inbox.unsubscribe(self._consumer)
             self._consumer.outlet = NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
             self._consumer = None
+        self._unsent = []
         self.unheard = False
         self.unpark()
 

@@ -7,13 +7,60 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.access import Identity
 from broker.agenda import Task
+from broker.errors import AccessRefused
+from broker.message import AT_MOST_ONCE, EXACTLY_ONCE
 from broker.store.contract import Ticket
 from protocols.connection import Connection
+from protocols.mqtt.packets import FAILURE, UNSUBACK, MalformedPacket, Reader, suback
 from protocols.mqtt.session import Session
+from protocols.mqtt.topics import EXCHANGE, TopicRules
 
 #: Topic filters of one packet that are looked at in one turn.
 SLICE: Final = 500
+
+
+def subscribe(connection: Connection, session: Session, identity: Identity, rules: TopicRules, reader: Reader) -> int:
+    """SUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
+    packet_id = reader.packet_id()
+    granted: list[tuple[str, int]] = []
+    codes = bytearray()
+    while reader.more:
+        topic_filter = reader.text()
+        served = rules.check_filter(topic_filter) and _may_subscribe(identity, topic_filter, session.vhost.name)
+        quality = reader.byte()
+        if quality > EXACTLY_ONCE:
+            raise MalformedPacket("QoS")  # [MQTT-3.8.3-4]
+        codes.append(quality if served else FAILURE)
+        if served:
+            granted.append((topic_filter, quality))
+    if not codes:
+        raise MalformedPacket("no topic filter")  # [MQTT-3.8.3-3]
+    Subscribing(connection, session, granted, suback(packet_id, bytes(codes))).run()
+    return len(codes)
+
+
+def unsubscribe(connection: Connection, session: Session, rules: TopicRules, reader: Reader) -> int:
+    """UNSUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
+    packet_id = reader.packet_id()
+    wanted: list[tuple[str, int]] = []
+    while reader.more:
+        topic_filter = reader.text()
+        rules.check_filter(topic_filter)
+        wanted.append((topic_filter, AT_MOST_ONCE))
+    if not wanted:
+        raise MalformedPacket("no topic filter")  # [MQTT-3.10.3-2]
+    Unsubscribing(connection, session, wanted, bytes([UNSUBACK << 4, 2]) + packet_id.to_bytes(2, "big")).run()
+    return len(wanted)
+
+
+def _may_subscribe(identity: Identity, topic_filter: str, vhost: str) -> bool:
+    try:
+        identity.may("read", "exchange", EXCHANGE, vhost)
+    except AccessRefused:
+        return False
+    return identity.may_subscribe(topic_filter)
 
 
 class Change(Task):

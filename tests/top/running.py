@@ -22,8 +22,6 @@ from trellis.settings import Settings
 
 #: Seconds after which a test gives up waiting.
 PATIENCE: Final = 20.0
-#: How long clients have to log in, in most tests.
-HANDSHAKE: Final = 0.8
 #: The user of most tests, whose password is the name, and is verified in no time.
 KNOWN: Final = {
     "name": "known",
@@ -32,7 +30,7 @@ KNOWN: Final = {
 
 _OURS: Final[dict[str, dict[str, Any]]] = {
     **{listener: {"port": 0, "host": "127.0.0.1"} for listener in ("amqp", "mqtt", "metrics", "http")},
-    "limits": {"handshake": HANDSHAKE},
+    "limits": {"handshake": PATIENCE},
     "data": {"dir": ":memory:"},
     "shutdown": {"grace": 0.05},
     "auth": {"guest": False},

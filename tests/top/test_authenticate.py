@@ -206,7 +206,7 @@ async def test_those_who_wait_when_it_ends_are_forgotten(accounts: Make) -> None
 
 async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -> None:
     slow = {"name": "slow", "password_hash": SLOW.hash("slow")}
-    running = await start(users=[slow], auth={"threads": 1, "queue": 1}, limits={"handshake": 10.0})
+    running = await start(users=[slow], auth={"threads": 1, "queue": 1})
     first = Mqtt0(await running.socket("mqtt"))
     asking = asyncio.create_task(first.connect("first", user="slow/slow"))
     await running.until(lambda: len(running.node.accounts._checking) == 1)

@@ -13,7 +13,6 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import marshal, publication
-from tests.top.conftest import Start
 from tests.top.running import Running, parsed
 from trellis.http import CLIENTS, basic
 
@@ -78,8 +77,7 @@ async def test_a_request_that_comes_octet_by_octet_is_answered(running: Running)
     assert parsed(await client.read_to_end())[0] == 200
 
 
-async def test_silent_clients_do_not_keep_others_out(start: Start) -> None:
-    running = await start(limits={"handshake": 30.0})
+async def test_silent_clients_do_not_keep_others_out(running: Running) -> None:
     silent = [await running.socket("metrics") for _ in range(CLIENTS + 5)]
     assert (await running.get("metrics", "/healthz"))[0] == 200
     # The first made room for those who came later.

@@ -12,6 +12,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.outlet import TURN_OCTETS
+from protocols.amqp.frames import HEARTBEAT_FRAME
 from protocols.amqp.handshake import GREETING
 from protocols.connection import HELD_MAX
 from tests.clients import connect_packet, marshal, publication, unmarshal
@@ -75,13 +76,12 @@ async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> No
 
 async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None:
     client = await running.amqp()
-    await client.queue("short")
-    told = int(running.node.broker.agenda.now)
+    (connection,) = running.node.amqp.connections
+    told = int(connection.heard_at)
     await asyncio.sleep(0.1)  # Nothing happens, so nobody tells the time.
-    await client.socket.send(publication("", "short", b"x", expiration="60"))
-    await client.queue("short")
-    assert running.node.broker.agenda.now >= told + 100
-    assert running.node.broker.vhosts["/"].queues["short"].depth == 1
+    await client.socket.send(HEARTBEAT_FRAME)
+    await running.until(lambda: connection.heard_at > told)
+    assert connection.heard_at >= told + 100
 
 
 async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(running: Running) -> None:
@@ -106,7 +106,7 @@ SLOW: Final = {"name": "slow", "password_hash": argon2.PasswordHasher(12, 32_768
 
 async def greeted(start: Start) -> tuple[Running, Socket, Link]:
     """A client that was greeted, and may say who it is."""
-    running = await start(users=[SLOW], limits={"handshake": 10.0})
+    running = await start(users=[SLOW])
     client = await running.socket("amqp")
     await client.send(GREETING)
     assert await client.read()

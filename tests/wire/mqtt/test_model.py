@@ -251,4 +251,4 @@ class Broker(RuleBasedStateMachine):
 
 
 TestThreeClients = Broker.TestCase
-TestThreeClients.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestThreeClients.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
