@@ -9,7 +9,7 @@ QUIET_PIP := -m pip --disable-pip-version-check --quiet
 WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-compiled check wheel clean node FORCE
+.PHONY: help run test test-long test-compiled guard check wheel clean node FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -34,6 +34,9 @@ test-compiled: dist/built node ## Run the wire-level tests on the compiled wheel
 	@build/compiled.venv/bin/python build_backend/compiled_modules.py
 	@cp -R tests examples pyproject.toml build/compiled/
 	@cd build/compiled && ../compiled.venv/bin/python -m pytest -n $(JOBS) $(WHEEL_TESTS) $(ARGS)
+
+guard: .run/installed ## Count instructions per publication, beside the recorded ones (needs valgrind)
+	@cd build && ../.run/bin/python -P ../benchmarks/guard.py $(ARGS)
 
 check: .venv/installed ## Lint, types and import contracts
 	@.venv/bin/ruff check .
