@@ -14,6 +14,8 @@ from trellis.link import peer_of
 
 #: Octets of the longest request line and headers.
 REQUEST_MAX: Final = 16 << 10
+#: Octets of an answer that are sent in one turn.
+PIECE: Final = 1 << 16
 #: Connections served at once. When they are taken, the one that has waited longest for its request makes room.
 CLIENTS: Final = 64
 #: Why a connection ended without an answer.
@@ -148,10 +150,11 @@ class HttpServer:
             headers.append(("Allow", "GET, HEAD"))
         if response.challenge:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
-        octets = connection.send(h11.Response(status_code=response.status, headers=headers)) or b""
+        writer.write(connection.send(h11.Response(status_code=response.status, headers=headers)) or b"")
         if not head:
-            octets += connection.send(h11.Data(data=response.body)) or b""
-        writer.write(octets)
+            for at in range(0, len(response.body), PIECE):
+                writer.write(connection.send(h11.Data(data=response.body[at:at + PIECE])) or b"")
+                await writer.drain()
         await writer.drain()
 
 

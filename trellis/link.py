@@ -66,12 +66,8 @@ class Link:
         if connection is None:
             return
         self._turn.schedule()
-        if connection.admitted or connection.finished:
+        if connection.admitted or connection.finished or len(data) > HELD_MAX:
             self._receive(connection, data)
-        elif len(data) > HELD_MAX:
-            # More than a client may have to say before its login: too much, if what it says first makes it wait.
-            self._receive(connection, data[:HELD_MAX])
-            self._receive(connection, data[HELD_MAX:])
         else:
             # One chunk waits; the next is not read before this one is heard.
             self._unheard = data if self._unheard is None else self._unheard + data

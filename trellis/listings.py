@@ -16,7 +16,7 @@ from broker.vhost import VirtualHost
 from trellis.node import Node
 
 #: Rows made in one turn.
-STEP: Final = 500
+STEP: Final = 200
 
 Row = dict[str, object]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trellis.link import Link
 
 #: Links flushed in one turn: each costs a system call, and others have input meanwhile.
-FLUSHES: Final = 500
+FLUSHES: Final = 200
 #: Seconds of one turn that go to those who have not logged in yet.
 LOBBY: Final = 0.0005
 #: Seconds between two looks at the deadlines of all connections, and connections looked at in one turn.

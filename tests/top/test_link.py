@@ -50,6 +50,11 @@ async def test_a_client_whose_greeting_is_wrong_and_long_reads_the_right_one(run
     assert await talk_on(await running.socket("amqp"), b"HELO") == GREETING
 
 
+async def test_a_client_that_sends_what_nobody_wants_reads_the_answer(running: Running) -> None:
+    request = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {8 * MIB}\r\n\r\n".encode()
+    assert (await talk_on(await running.socket("metrics"), request)).startswith(b"HTTP/1.1 405 ")
+
+
 async def test_the_broker_hangs_up_after_disconnect_though_there_is_nothing_to_say(running: Running) -> None:
     client = await running.mqtt("leaver")
     await client.socket.send(b"\xe0\x00")
@@ -182,6 +187,19 @@ async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_s
     while left:
         left -= len(await reader.socket.read(min(left, MIB)))
     assert running.node.broker.vhosts["/"].queues[queue].depth == 0
+
+
+async def test_a_client_that_asks_and_asks_and_reads_no_answer_is_cut_off(start: Start) -> None:
+    running = await start(limits={"message": 1 << 18})
+    client = await running.amqp()
+    await client.queue("large")
+    for _ in range(64):
+        await client.socket.send(publication("", "large", bytes(1 << 18)))
+    await client.queue("large")
+    await client.socket.send(marshal(1, spec.Basic.Get(queue="large", no_ack=True)) * 64)
+    await running.until(lambda: running.node.amqp.closed == {"reads_nothing": 1})
+    await running.until(lambda: not running.node.turn.links)
+    client.socket.close()
 
 
 def port(client: Amqp0) -> int:

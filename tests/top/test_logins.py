@@ -84,6 +84,7 @@ async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> N
 
 @pytest.mark.alone
 @pytest.mark.long
+@pytest.mark.asyncio(loop_factories=["uvloop"])  # The loop that the broker runs on; hashing slows the processor for all.
 async def test_a_thousand_logins_with_hashes_that_take_their_time_do_not_hold_the_loop(start: Start) -> None:
     verdicts, held = await log_in(start, argon2.PasswordHasher(2, 19_456, 1))
     assert verdicts == right_verdicts()
