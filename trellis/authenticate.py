@@ -22,6 +22,7 @@ from typing import Final
 import argon2
 
 from broker.access import Authenticator, Credentials, Identity, Verdict
+from trellis import logs
 
 #: Parameters of the hashes we make: the least that OWASP recommends, 24 ms and 19 MiB here.
 HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
@@ -87,7 +88,7 @@ class Accounts(Authenticator):
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
             self._checking[mark] = [answer]
-            self._pool.submit(self._hash, loop, mark, account, password_hash, credentials.password)
+            self._pool.submit(self._hash, loop, mark, account, password_hash, credentials)
 
     def _mark(self, name: str, password: bytes, password_hash: str) -> bytes:
         """Says that credentials are the same, and nothing about what they are."""
@@ -96,20 +97,24 @@ class Accounts(Authenticator):
             digest.update(len(part).to_bytes(4, "big") + part)
         return digest.digest()
 
-    def _hash(self, loop: asyncio.AbstractEventLoop, mark: bytes, account: Account | None, password_hash: str, password: bytes) -> None:
+    def _hash(self, loop: asyncio.AbstractEventLoop, mark: bytes, account: Account | None, password_hash: str,
+              credentials: Credentials) -> None:
         """In a thread."""
         good = False
         try:
-            good = HASHER.verify(password_hash, password)
+            good = HASHER.verify(password_hash, credentials.password)
         except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
             pass
-        try:
-            loop.call_soon_threadsafe(self._found, mark, account if good else None)
-        except RuntimeError:
-            return  # The loop is closed: nobody waits any more.
+        finally:
+            try:
+                loop.call_soon_threadsafe(self._found, mark, account if good else None, credentials)
+            except RuntimeError:
+                pass  # The loop is closed: nobody waits any more.
 
-    def _found(self, mark: bytes, account: Account | None) -> None:
+    def _found(self, mark: bytes, account: Account | None, credentials: Credentials) -> None:
         self.hashed += 1
+        if account is None:
+            logs.info("login_refused", user=credentials.user, address=credentials.address)
         if account is not None and self._remember:
             self._verified.pop(mark, None)
             if len(self._verified) >= REMEMBERED:
@@ -127,6 +132,11 @@ class Accounts(Authenticator):
             answer(verdict)
         if self._found_out:
             asyncio.get_running_loop().call_soon(self._tell)
+
+    @property
+    def waiting(self) -> int:
+        """Different credentials that are being checked, or wait for it."""
+        return len(self._checking)
 
     def close(self) -> None:
         """No more hashing."""

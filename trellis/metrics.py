@@ -67,10 +67,14 @@ class Page:
             yield metric
 
     def render(self) -> bytes:
-        """The text that Prometheus scrapes. Slow: run it in a thread."""
+        """The text that Prometheus scrapes; the page is empty afterwards. Slow: run it in a thread."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
-        return generate_latest(registry)
+        text = generate_latest(registry)
+        for family in self.families.values():
+            while family.samples:
+                del family.samples[-STEP:]  # Let go on the loop's thread, all at once, 200,000 would hold it for 40 ms.
+        return text
 
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -238,6 +242,8 @@ def _trellis(page: Page, node: Node) -> None:
     page.counter("trellis_gc_collections", "Garbage collections", node.collector.pauses)
     page.gauge("trellis_gc_pause_seconds_max", "Longest garbage collection so far", node.collector.longest)
     page.counter("trellis_passwords_hashed", "Passwords hashed to judge a login", node.accounts.hashed)
+    page.gauge("trellis_logins_waiting", "Different credentials that wait for a verdict", node.accounts.waiting)
+    page.gauge("trellis_logins_waiting_limit", "Different credentials that may wait; more are told to come again", node.settings.auth.queue)
     page.counter("trellis_store_entries", "Changes of durable state", int(node.broker.store.position))
     for vhost in node.broker.vhosts.values():
         page.gauge("trellis_retained_messages", "Retained messages", len(vhost.retained), vhost=vhost.name)

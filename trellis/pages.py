@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from broker.access import Credentials, Verdict
 from trellis import listings, metrics
 from trellis.http import Handler, Request, Response
@@ -42,7 +40,7 @@ def user_pages(node: Node) -> dict[str, Handler]:
             if verdict.identity is None:
                 return Response(503 if verdict.busy else 401, f"{verdict.reason}\n".encode(), challenge=not verdict.busy)
             rows = await listings.rows(node, kind)
-            body = await asyncio.get_running_loop().run_in_executor(None, msgspec.json.encode, rows)
+            body = await asyncio.get_running_loop().run_in_executor(None, listings.encode, rows)
             return Response(200, body, "application/json")
 
         return show

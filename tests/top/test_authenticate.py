@@ -23,20 +23,19 @@ from trellis.authenticate import Account, Accounts
 from trellis.users import GENERATED, accounts_of
 
 #: A hash that is verified in no time, and one that takes a while.
-QUICK = argon2.PasswordHasher(1, 8, 1)
-SLOW = argon2.PasswordHasher(8, 32_768, 1)
+QUICK = argon2.PasswordHasher(1, 8, 1).hash("quick")
+SLOW = argon2.PasswordHasher(8, 32_768, 1).hash("slow")
 
 Make = Callable[..., Accounts]
 
 
 @pytest_asyncio.fixture
 async def accounts() -> AsyncIterator[Make]:
-    """Makes Accounts of `quick`, `slow` and `here` (from loopback only), whose passwords are their names."""
+    """Makes Accounts of `quick` and `slow`, whose passwords are their names, and `here`, from loopback only, with that of `quick`."""
     made: list[Accounts] = []
 
     def make(anonymous: bool = True, from_afar: bool = False, queue: int = 10, remember: float = 300.0) -> Accounts:
-        users = [Account(Identity("quick"), QUICK.hash("quick"), False), Account(Identity("slow"), SLOW.hash("slow"), False),
-                 Account(Identity("here"), QUICK.hash("here"), True)]
+        users = [Account(Identity("quick"), QUICK, False), Account(Identity("slow"), SLOW, False), Account(Identity("here"), QUICK, True)]
         made.append(Accounts(users, Identity("anonymous") if anonymous else None, from_afar, 1, queue, remember))
         return made[-1]
 
@@ -80,6 +79,16 @@ async def test_the_right_password_and_no_other_is_accepted(accounts: Make) -> No
     for user, password in (("quick", "wrong"), ("quick", ""), ("nobody", "quick"), ("", ""), ("quick\0", "quick")):
         verdict = await Question(them, user, password).verdict()
         assert (verdict.identity, verdict.reason, verdict.busy) == (None, "unknown user or wrong password", False)
+
+
+async def test_refused_logins_are_logged_without_their_passwords(accounts: Make, caplog: pytest.LogCaptureFixture) -> None:
+    them = accounts()
+    with caplog.at_level(logging.INFO):
+        await Question(them, "quick", "quick").verdict()
+        await Question(them, "quick", "se cret", local=False).verdict()
+        await Question(them, 'no"body\n', "se cret").verdict()
+    assert [record.getMessage() for record in caplog.records if record.name == "trellis"] == [
+        "login_refused user=quick address=192.0.2.1", 'login_refused user="no\\"body\\n" address=127.0.0.1']
 
 
 async def test_no_verdict_comes_before_its_hash_and_none_twice(accounts: Make) -> None:
@@ -160,11 +169,11 @@ async def test_names_that_nobody_has_are_hashed_like_wrong_passwords(accounts: M
 async def test_when_the_queue_is_full_others_are_told_to_come_again(accounts: Make) -> None:
     them = accounts(queue=2)
     slow, next_one = Question(them, "slow", "slow"), Question(them, "quick", "quick")
-    third, same = Question(them, "here", "here"), Question(them, "slow", "slow")
+    third, same = Question(them, "here", "quick"), Question(them, "slow", "slow")
     verdict = await third.verdict()
     assert (verdict.identity, verdict.busy) == (None, True)
     assert [await question.name() for question in (slow, next_one, same)] == ["slow", "quick", "slow"]
-    assert await Question(them, "here", "here").name() == "here"
+    assert await Question(them, "here", "quick").name() == "here"
 
 
 async def test_a_full_queue_keeps_nobody_out_who_is_remembered(accounts: Make) -> None:
@@ -177,8 +186,8 @@ async def test_a_full_queue_keeps_nobody_out_who_is_remembered(accounts: Make) -
 
 async def test_some_users_come_from_loopback_only(accounts: Make) -> None:
     them = accounts()
-    assert await Question(them, "here", "here", local=True).name() == "here"
-    verdict = await Question(them, "here", "here", local=False).verdict()
+    assert await Question(them, "here", "quick", local=True).name() == "here"
+    verdict = await Question(them, "here", "quick", local=False).verdict()
     assert (verdict.identity, verdict.reason) == (None, "user 'here' may log in from loopback only")
     assert await Question(them, "quick", "quick", local=False).name() == "quick"
 
@@ -205,11 +214,12 @@ async def test_those_who_wait_when_it_ends_are_forgotten(accounts: Make) -> None
 
 
 async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -> None:
-    slow = {"name": "slow", "password_hash": SLOW.hash("slow")}
+    slow = {"name": "slow", "password_hash": SLOW}
     running = await start(users=[slow], auth={"threads": 1, "queue": 1})
     first = Mqtt0(await running.socket("mqtt"))
     asking = asyncio.create_task(first.connect("first", user="slow/slow"))
-    await running.until(lambda: len(running.node.accounts._checking) == 1)
+    await running.until(lambda: running.node.accounts.waiting == 1)
+    assert (await running.scrape()).value("trellis_logins_waiting") == 1
     assert await Mqtt0(await running.socket("mqtt")).connect("second", user="slow/wrong") == 3  # Server unavailable.
     status, _ = await running.get("http", "/api/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n")
     assert status == 503
