@@ -93,8 +93,8 @@ class Peer(socketserver.StreamRequestHandler):
         if kind == 1:
             self.wfile.write(CONNACK)
         elif kind == 8:
+            broker.subscribers.append(self)  # Before it is told, or the first message may miss it.
             self.wfile.write(b"\x90\x03" + packet[2:4] + packet[-1:])
-            broker.subscribers.append(self)
         elif kind == 3:
             broker.seen += 1
             if broker.fault == "deaf":
