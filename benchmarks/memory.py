@@ -33,6 +33,7 @@ from peers.machine import machine  # noqa: E402
 from peers.peer import Running, Tools  # noqa: E402
 from peers.process import allow_files  # noqa: E402
 from peers.report import between  # noqa: E402
+
 from trellis.bench import amqp, mqtt  # noqa: E402
 from trellis.bench.client import AmqpClient, MqttClient  # noqa: E402
 from trellis.bench.processes import Processes  # noqa: E402
@@ -93,7 +94,7 @@ Make = Callable[[Broker, int, int], None]
 class Subject(NamedTuple):
     name: str
     text: str
-    count: int
+    many: int
     make: Make
     #: Octets that the design allows, if it says.
     target: int = 0
@@ -214,11 +215,11 @@ def running(trellis: Path) -> Iterator[Broker]:
 def measure(subject: Subject, trellis: Path) -> float:
     """Octets an object."""
     with running(trellis) as broker:
-        first = subject.count // WARMING
+        first = subject.many // WARMING
         subject.make(broker, 0, first)
         before = broker.processes.memory().now
-        subject.make(broker, first, first + subject.count)
-        return (broker.processes.memory().now - before) / subject.count
+        subject.make(broker, first, first + subject.many)
+        return (broker.processes.memory().now - before) / subject.many
 
 
 def backlog(trellis: Path) -> dict[str, int]:
@@ -258,12 +259,12 @@ def table(results: dict[str, Any]) -> str:
     for subject in SUBJECTS:
         if subject.name in results["octets"]:
             allowed = f"{subject.target:,}" if subject.target else ""
-            lines.append(f"| {subject.text} | {subject.count:,} | {results['octets'][subject.name]:,.0f} | {allowed} |")
+            lines.append(f"| {subject.text} | {subject.many:,} | {results['octets'][subject.name]:,.0f} | {allowed} |")
     drained = results.get(BACKLOG_NAME)
     if drained:
-        grown, held = drained["peak"] - drained["full"], drained["full"] - drained["empty"]
-        lines += ["", f"A backlog of {drained['messages']:,} messages takes {held / 2**20:.0f} MiB; while one consumer drains it, resident "
-                  f"memory grows by {grown / 2**20:.1f} MiB at most (allowed: {BACKLOG_TARGET / 2**20:.0f})."]
+        grown, held = (drained["peak"] - drained["full"]) / 2**20, (drained["full"] - drained["empty"]) / 2**20
+        lines.append(f"\nA backlog of {drained['messages']:,} messages takes {held:.0f} MiB; while one consumer drains it, resident "
+                     f"memory grows by {max(grown, 0):.1f} MiB at most (allowed: {BACKLOG_TARGET / 2**20:.0f}).")
     return "\n".join(lines)
 
 
