@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from broker.agenda import Task
 
 
@@ -11,5 +13,8 @@ class Destination(Task):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        #: The position of the entry that made it, if it lasts: never used again, while names are. (What is there from the
+        #: beginning has one below 0.)
+        self.number: i64 = 0
         #: Deleted: its bindings follow, and no route leads here any more.
         self.dead = False

@@ -295,7 +295,7 @@ class Queue(Destination):
     def forget(self, message: Message) -> None:
         """Tell the store that this queue needs the message no more."""
         if self.durable and message.position > 0:
-            self.store.append(Settled(self.vhost, self.name, message.position), None)
+            self.store.append(Settled(self.number, message.position), None)
 
     def reject(self, message: Message) -> None:
         """A consumer refused the message for good."""

@@ -123,7 +123,7 @@ class Plan:
         self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
         self.relay = _relay([listener for listener, _ in listeners])
         self.kept_relay = _relay([listener for listener, assurance in listeners if assurance == AT_MOST_ONCE])
-        self.durable = [queue.name for queue in self.kept if queue.durable]
+        self.durable = [int(queue.number) for queue in self.kept if queue.durable]
         self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.limits.reject_publish]
         self.by_headers = by_headers
         self.stale = False

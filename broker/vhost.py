@@ -30,6 +30,7 @@ from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
 #: Bindings of a deleted destination that are removed in one turn.
 SLICE: Final = 500
 
+#: Their numbers are -1, -2, ... in this order, on disks too: add at the end only.
 _PREDECLARED: Final = (("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
                        ("amq.headers", "headers"), ("amq.match", "headers"))
 
@@ -58,8 +59,8 @@ class VirtualHost(Publisher):
         #: What deleted queues and sessions have counted.
         self._copy_fates = [0] * len(COPY_FATES)
         self._relayed = 0
-        for exchange, kind in _PREDECLARED:
-            self.exchanges[exchange] = self._new_exchange(exchange, kind, Options(durable=True))
+        for number, (exchange, kind) in enumerate(_PREDECLARED, start=1):
+            self.add_exchange(exchange, kind, Options(durable=True), -number)
 
     # -- counts
 
@@ -121,12 +122,18 @@ class VirtualHost(Publisher):
             return known
         if len(self.exchanges) >= self.bounds.exchanges:
             raise NotAllowed(f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges")
-        exchange = self.exchanges[name] = self._new_exchange(name, kind, options)
+        exchange = self.add_exchange(name, kind, options, 0)
         if options.durable:
-            self.store.append(Defined(self.name, "exchange", name, {
+            exchange.number = self.store.append(Defined(self.name, "exchange", name, {
                 "type": kind, "auto_delete": options.auto_delete, "internal": options.internal,
                 "arguments": dict(options.arguments)}), ticket)
         self.changed()
+        return exchange
+
+    def add_exchange(self, name: str, kind: str, options: Options, number: i64) -> Exchange:
+        """An exchange that is declared now, or was before. Raises PreconditionFailed."""
+        exchange = self.exchanges[name] = self._new_exchange(name, kind, options)
+        exchange.number = number
         return exchange
 
     def _new_exchange(self, name: str, kind: str, options: Options) -> Exchange:
@@ -167,20 +174,26 @@ class VirtualHost(Publisher):
             return known
         if len(self.queues) >= self.bounds.queues:
             raise NotAllowed(f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues")
-        durable_here = durable and not exclusive
-        queue: Queue
-        if limits.idle:
-            queue = Queue(self.name, name, self.agenda, self.store, durable_here)
-        else:
-            queue = LimitedQueue(self.name, name, self.agenda, self.store, durable_here, limits, self._bury)
+        queue = self.add_queue(name, durable and not exclusive, auto_delete, limits, 0)
         queue.declared_durable = durable
         queue.exclusive_to = owner if exclusive else None
-        queue.auto_delete = auto_delete
-        self.queues[name] = queue
         self.queues_created += 1
-        if durable_here:
-            self.store.append(Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": limits.given}), ticket)
+        if queue.durable:
+            queue.number = self.store.append(
+                Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": limits.given}), ticket)
         self.changed()
+        return queue
+
+    def add_queue(self, name: str, durable: bool, auto_delete: bool, limits: Limits, number: i64) -> Queue:
+        """A queue that is declared now, or was before."""
+        queue: Queue
+        if limits.idle:
+            queue = Queue(self.name, name, self.agenda, self.store, durable)
+        else:
+            queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, limits, self._bury)
+        queue.auto_delete = auto_delete
+        queue.number = number
+        self.queues[name] = queue
         return queue
 
     def _check_queue(self, known: Queue, durable: bool, exclusive: bool, auto_delete: bool, limits: Limits) -> None:
@@ -243,13 +256,19 @@ class VirtualHost(Publisher):
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
-        if exchange.by_headers:
-            check_headers(binding.arguments)
-        known = exchange.bind(binding)
+        known = self.add_binding(exchange, binding)
         if (known is None or known.assurance != binding.assurance) and _lasting(exchange, binding):
-            self.store.append(Defined(self.name, "binding", _binding_name(exchange, binding), {
+            target = binding.destination
+            self.store.append(Defined(self.name, _binding_kind(target), _binding_name(exchange, binding), {
+                "source": int(exchange.number), "destination": int(target.number), "key": binding.key,
                 "assurance": int(binding.assurance), "grammar": binding.grammar.name, "arguments": dict(binding.arguments)}), ticket)
         self.changed()
+
+    def add_binding(self, exchange: Exchange, binding: Binding) -> Binding | None:
+        """A binding that is made now, or was before; returns the equal one whose place it takes. Raises PreconditionFailed."""
+        if exchange.by_headers:
+            check_headers(binding.arguments)
+        return exchange.bind(binding)
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Remove the binding equal to this one; what is not there is removed already."""
@@ -262,7 +281,7 @@ class VirtualHost(Publisher):
 
     def _undefine_binding(self, exchange: Exchange, binding: Binding, ticket: Ticket | None) -> None:
         if _lasting(exchange, binding):
-            self.store.append(Undefined(self.name, "binding", _binding_name(exchange, binding)), ticket)
+            self.store.append(Undefined(self.name, _binding_kind(binding.destination), _binding_name(exchange, binding)), ticket)
 
     def _unbound(self, exchange: Exchange) -> None:
         """An auto-delete exchange goes with its last binding."""
@@ -312,7 +331,9 @@ class VirtualHost(Publisher):
         for full in refusing:
             full.refuse(message)
         if message.assurance > AT_MOST_ONCE and plan.durable:
-            queues = [name for name in plan.durable if all(name != full.name for full in refusing)] if refusing else plan.durable
+            queues = plan.durable
+            if refusing:
+                queues = [number for number in queues if all(number != full.number for full in refusing)]
             if queues:
                 message.position = self.store.append(Kept(self.name, message, queues), ticket)
         for queue in plan.queues if message.assurance == AT_MOST_ONCE else plan.kept:
@@ -369,5 +390,11 @@ def _lasting(exchange: Exchange, binding: Binding) -> bool:
     return exchange.options.durable and durable
 
 
+def _binding_kind(destination: Destination) -> str:
+    return "subscription" if isinstance(destination, Listener) else "binding"
+
+
 def _binding_name(exchange: Exchange, binding: Binding) -> str:
-    return f"{exchange.name}\0{type(binding.destination).__name__}\0{binding.destination.name}\0{binding.identity}"
+    """By the numbers of its ends: bindings of what is gone leave in slices, and must not take with them those of what came
+    under the same name meanwhile."""
+    return f"{exchange.number}:{binding.destination.number}:{binding.identity}"

@@ -40,9 +40,9 @@ class Entry:
 
 
 class Kept(Entry):
-    """A persistent message, once, with the queues that hold it."""
+    """A persistent message, once, with the numbers of the queues that hold it."""
 
-    def __init__(self, vhost: str, message: Message, queues: list[str]) -> None:
+    def __init__(self, vhost: str, message: Message, queues: list[int]) -> None:
         self.vhost = vhost
         self.message = message
         self.queues = queues
@@ -51,14 +51,51 @@ class Kept(Entry):
 class Settled(Entry):
     """A queue needs the message at a position no more."""
 
-    def __init__(self, vhost: str, queue: str, position: i64) -> None:
-        self.vhost = vhost
-        self.queue = queue
+    def __init__(self, queue: i64, position: i64) -> None:
+        self.queue: i64 = queue
         self.position: i64 = position
 
 
+class Stepped(Entry):
+    """The reader of a queue has the message at a position (its PUBREC came), and only its PUBCOMP is awaited."""
+
+    def __init__(self, queue: i64, position: i64) -> None:
+        self.queue: i64 = queue
+        self.position: i64 = position
+
+
+class Received(Entry):
+    """A session's client used a packet identifier for a QoS 2 message: it is held until its PUBREL."""
+
+    def __init__(self, session: i64, packet_id: i64) -> None:
+        self.session: i64 = session
+        self.packet_id: i64 = packet_id
+
+
+class Released(Entry):
+    """... and is let go."""
+
+    def __init__(self, session: i64, packet_id: i64) -> None:
+        self.session: i64 = session
+        self.packet_id: i64 = packet_id
+
+
+class Many(Entry):
+    """Several entries, all of them or none: a transaction, a dead letter with its settlement.
+
+    They stand at consecutive positions, from the one that `append` returns: a settlement names a message by its
+    position, so two messages cannot share one. None of them is a Many, a Defined or an Undefined.
+    """
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries = entries
+
+
 class Defined(Entry):
-    """An exchange, queue, binding, session or subscription is declared. `name` is unique within its kind and vhost."""
+    """An exchange, queue, binding, session or subscription is declared. `name` is unique within its kind and vhost.
+
+    The position of the entry is the number of the queue, or of the session's inbox: a queue declared anew has another.
+    """
 
     def __init__(self, vhost: str, kind: str, name: str, definition: dict[str, object]) -> None:
         self.vhost = vhost
@@ -112,15 +149,16 @@ class Store:
 
     def append(self, entry: Entry, ticket: Ticket | None) -> i64:
         """Give the entry its position (> 0, growing), apply it, and let the ticket wait for it. Returns the position."""
-        self.position += 1
-        self.apply(self.position, entry)
+        position: i64 = self.position + 1
+        self.position = position + len(entry.entries) - 1 if isinstance(entry, Many) and entry.entries else position
+        self.apply(position, entry)
         if ticket is not None:
             ticket.outstanding += 1
             self._tickets.append(ticket)
         if not self._asked:
             self._asked = True
             self.wanted()
-        return self.position
+        return position
 
     def apply(self, position: i64, entry: Entry) -> None:
         """Change the durable state: the only way, also in recovery."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.message import Message
-from broker.store.contract import Defined, Entry, Kept, RetainedSet, Settled, Undefined
+from broker.store.contract import Defined, Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped, Undefined
 
 
 class Live:
-    """A message and the queues that still hold it. (A list: most messages have one queue, and a set costs 216 octets.)"""
+    """A message and the numbers of the queues that still hold it. (A list: most messages have one queue, and a set
+    costs 216 octets.)"""
 
     __slots__ = ("message", "queues", "vhost")
 
-    def __init__(self, vhost: str, message: Message, queues: list[str]) -> None:
+    def __init__(self, vhost: str, message: Message, queues: list[int]) -> None:
         self.vhost = vhost
         self.message = message
         self.queues = queues
@@ -24,7 +25,13 @@ class State:
 
     def __init__(self) -> None:
         self.messages: dict[int, Live] = {}
+        #: (queue, position) of messages whose reader has them, unsettled.
+        self.stepped: set[tuple[int, int]] = set()
+        #: (session, packet identifier) held.
+        self.received: set[tuple[int, int]] = set()
         self.definitions: dict[tuple[str, str, str], dict[str, object]] = {}
+        #: Where each was defined first: of a queue or session, its number.
+        self.numbers: dict[tuple[str, str, str], int] = {}
         self.retained: dict[tuple[str, str], Message] = {}
 
     def apply(self, position: i64, entry: Entry) -> None:
@@ -35,12 +42,27 @@ class State:
             live = self.messages.get(entry.position)
             if live is not None and entry.queue in live.queues:
                 live.queues.remove(entry.queue)
+                self.stepped.discard((entry.queue, entry.position))
                 if not live.queues:
                     del self.messages[entry.position]
+        elif isinstance(entry, Stepped):
+            live = self.messages.get(entry.position)
+            if live is not None and entry.queue in live.queues:
+                self.stepped.add((entry.queue, entry.position))
+        elif isinstance(entry, Received):
+            self.received.add((entry.session, entry.packet_id))
+        elif isinstance(entry, Released):
+            self.received.discard((entry.session, entry.packet_id))
+        elif isinstance(entry, Many):
+            for one in entry.entries:
+                self.apply(position, one)
+                position += 1
         elif isinstance(entry, Defined):
             self.definitions[entry.vhost, entry.kind, entry.name] = entry.definition
+            self.numbers.setdefault((entry.vhost, entry.kind, entry.name), position)
         elif isinstance(entry, Undefined):
             self.definitions.pop((entry.vhost, entry.kind, entry.name), None)
+            self.numbers.pop((entry.vhost, entry.kind, entry.name), None)
         elif isinstance(entry, RetainedSet):
             if entry.message is None:
                 self.retained.pop((entry.vhost, entry.key), None)

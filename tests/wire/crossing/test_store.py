@@ -197,11 +197,11 @@ def outstanding(world: World) -> list[Delivery]:
     return found
 
 
-def kept(world: World, vhost: VirtualHost) -> dict[str, list[int]]:
+def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
     """Which positions every durable queue holds, waiting or in somebody's hands. (A deleted queue's messages are forgotten
     when those who have them in their hands let go.)"""
     queues: list[Queue] = [*vhost.queues.values(), *vhost.inboxes.values()]
-    positions: dict[str, list[int]] = defaultdict(list)
+    positions: dict[int, list[int]] = defaultdict(list)
     hands = outstanding(world)
     for queue in queues:
         waiting = [message for message in queue._waiting._items if message is not None]
@@ -211,12 +211,12 @@ def kept(world: World, vhost: VirtualHost) -> dict[str, list[int]]:
         assert len(held) == queue.unacked
         for message in waiting + returned + held:
             if queue.durable and message.position > 0:
-                positions[queue.name].append(int(message.position))
+                positions[int(queue.number)].append(int(message.position))
     for delivery in hands:
         queue = delivery.consumer.queue
         if queue.dead and queue.durable and delivery.message.position > 0:
-            positions[queue.name].append(int(delivery.message.position))
-    return {name: sorted(some) for name, some in positions.items()}
+            positions[int(queue.number)].append(int(delivery.message.position))
+    return {number: sorted(some) for number, some in positions.items()}
 
 
 def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
@@ -231,19 +231,18 @@ def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
                 queue = target if isinstance(target, Queue) else vhost.inboxes[f"mqtt-subscription-{target.name}qos1"]
                 lasting = queue.durable
             if lasting and exchange.options.durable:
-                found[f"{exchange.name}\0{type(target).__name__}\0{target.name}\0{binding.identity}"] = (
-                    int(binding.assurance), binding.grammar.name)
+                found[f"{exchange.number}:{target.number}:{binding.identity}"] = (int(binding.assurance), binding.grammar.name)
     return found
 
 
 def check(world: World) -> None:
     """The state is what a broker that read it would have to make of it: what this one is."""
     state, vhost = world.store.state, world.vhost
-    stored: dict[str, list[int]] = defaultdict(list)
+    stored: dict[int, list[int]] = defaultdict(list)
     for position, live in state.messages.items():
-        for name in live.queues:
-            stored[name].append(int(position))
-    assert {name: sorted(some) for name, some in stored.items()} == kept(world, vhost)
+        for number in live.queues:
+            stored[number].append(int(position))
+    assert {number: sorted(some) for number, some in stored.items()} == kept(world, vhost)
     assert len(state.retained) == len(vhost.retained)
     for (_, key), message in state.retained.items():
         assert vhost.retained.get(key) is message
@@ -254,9 +253,9 @@ def check(world: World) -> None:
     assert kinds["session"] == {session.name for session in world.mqtt_front.sessions.all() if session.persistent}
     declared = {name: exchange for name, exchange in vhost.exchanges.items() if name[:4] not in ("", "amq.")}
     assert kinds["exchange"] == {name for name, exchange in declared.items() if exchange.options.durable}
-    assert kinds["binding"] == bindings(vhost).keys()
+    assert kinds["binding"] | kinds["subscription"] == bindings(vhost).keys()
     for name, (assurance, grammar) in bindings(vhost).items():
-        definition = state.definitions["/", "binding", name]
+        definition = state.definitions["/", "binding" if name in kinds["binding"] else "subscription", name]
         assert (definition["assurance"], definition["grammar"]) == (assurance, grammar)
 
 
@@ -293,7 +292,7 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
     assert [one.body for one in publications(reader.greeting)] == [b"2"]
     reader.send(pubcomp(1), puback(2))
     check(world)
-    assert [list(live.queues) for live in world.store.state.messages.values()] == [["q"]]
+    assert [list(live.queues) for live in world.store.state.messages.values()] == [[world.queue("q").number]]
     amqp = world.amqp()
     amqp.send(spec.Queue.Delete(queue="q"))
     world.settle()

@@ -1,0 +1,213 @@
+"""A disk in memory that forgets what was not synced: at a power loss each unsynced write is kept, dropped or torn, and each
+unsynced change of a directory is kept or dropped. It can also refuse to do what it is asked."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from random import Random
+
+from broker.store.disk import Disk, File
+
+SECTOR = 512
+
+Event = tuple[str, str, int, bytes]
+
+
+class Inode:
+    def __init__(self, octets: bytes = b"") -> None:
+        self.durable = octets
+        self.now = bytearray(octets)
+        #: (offset, octets), or (size, None) for a truncation.
+        self.pending: list[tuple[int, bytes | None]] = []
+
+    def write(self, offset: int, octets: bytes) -> None:
+        self.pending.append((offset, octets))
+        put(self.now, offset, octets)
+
+    def truncate(self, size: int) -> None:
+        self.pending.append((size, None))
+        cut(self.now, size)
+
+    def sync(self) -> None:
+        self.durable = bytes(self.now)
+        self.pending.clear()
+
+    def after_crash(self, random: Random, kept: float) -> bytes:
+        """What is on the disk when each unsynced change had this chance."""
+        there = bytearray(self.durable)
+        for offset, octets in self.pending:
+            if random.random() >= kept:
+                continue
+            if octets is None:
+                cut(there, offset)
+            elif kept == 1 or random.random() < 0.5:
+                put(there, offset, octets)
+            else:
+                # Torn: some of its sectors, or what is left of the first one.
+                for start in range(0, len(octets), SECTOR):
+                    if random.random() < 0.5:
+                        put(there, offset + start, octets[start:start + random.choice((SECTOR, SECTOR, random.randrange(SECTOR)))])
+        return bytes(there)
+
+
+def put(there: bytearray, offset: int, octets: bytes) -> None:
+    if len(there) < offset:
+        there.extend(bytes(offset - len(there)))
+    there[offset:offset + len(octets)] = octets
+
+
+def cut(there: bytearray, size: int) -> None:
+    del there[size:]
+    there.extend(bytes(size - len(there)))
+
+
+class SimulatedFile(File):
+    def __init__(self, disk: SimulatedDisk, path: str, inode: Inode, writable: bool) -> None:
+        self._disk, self._path, self._inode, self._writable = disk, path, inode, writable
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._disk.ask("read", self._path)
+        return bytes(self._inode.now[offset:offset + count])
+
+    def write(self, offset: int, octets: bytes | memoryview) -> None:
+        assert self._writable
+        octets = bytes(octets)
+        try:
+            self._disk.ask("write", self._path)
+        except OSError:
+            self._inode.write(offset, octets[:len(octets) // 2])
+            raise
+        self._disk.happened("write", self._path, offset, octets)
+        self._inode.write(offset, octets)
+
+    def sync(self) -> None:
+        self._disk.ask("sync", self._path)
+        self._disk.happened("sync", self._path)
+        self._inode.sync()
+
+    def truncate(self, size: int) -> None:
+        assert self._writable
+        self._disk.ask("truncate", self._path)
+        self._disk.happened("truncate", self._path, size)
+        self._inode.truncate(size)
+
+    def size(self) -> int:
+        return len(self._inode.now)
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedDisk(Disk):
+    """`refuse(operation, path)` gives an errno for what shall fail, or 0. `events` is all that was changed, in order."""
+
+    def __init__(self, files: dict[str, bytes] | None = None) -> None:
+        self.names = {path: Inode(octets) for path, octets in (files or {}).items()}
+        self.durable = dict(self.names)
+        self.pending: list[tuple[str, str, str, Inode | None]] = []
+        self.events: list[Event] = []
+        self.refuse: Callable[[str, str], int] = lambda operation, path: 0
+
+    def ask(self, operation: str, path: str) -> None:
+        number = self.refuse(operation, path)
+        if number:
+            raise OSError(number, os.strerror(number), path)
+
+    def happened(self, operation: str, path: str, offset: int = 0, octets: bytes = b"") -> None:
+        self.events.append((operation, path, offset, octets))
+
+    # -- Disk
+
+    def open(self, path: str, writable: bool) -> File:
+        self.ask("open", path)
+        if path not in self.names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return SimulatedFile(self, path, self.names[path], writable)
+
+    def create(self, path: str) -> File:
+        self.ask("create", path)
+        if path in self.names:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        self.happened("create", path)
+        inode = self.names[path] = Inode()
+        self.pending.append(("create", path, "", inode))
+        return SimulatedFile(self, path, inode, True)
+
+    def list(self, directory: str) -> list[str]:
+        return sorted(path[len(directory) + 1:] for path in self.names if path.rpartition("/")[0] == directory)
+
+    def make_directory(self, path: str) -> None:
+        self.ask("mkdir", path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.ask("rename", old)
+        self.happened("rename", old, 0, new.encode())
+        self.names[new] = self.names.pop(old)
+        self.pending.append(("rename", old, new, self.names[new]))
+
+    def remove(self, path: str) -> None:
+        self.ask("remove", path)
+        self.happened("remove", path)
+        del self.names[path]
+        self.pending.append(("remove", path, "", None))
+
+    def sync_directory(self, path: str) -> None:
+        self.ask("syncdir", path)
+        self.happened("syncdir", path)
+        self.settle(path)
+
+    def settle(self, directory: str) -> None:
+        left = []
+        for change in self.pending:
+            if change[1].rpartition("/")[0] == directory:
+                apply(self.durable, change)
+            else:
+                left.append(change)
+        self.pending = left
+
+    def free(self, directory: str) -> int:
+        return 1 << 30
+
+    # -- what the tests do with it
+
+    def contents(self) -> dict[str, bytes]:
+        return {path: bytes(inode.now) for path, inode in self.names.items()}
+
+    def crashed(self, random: Random, kept: float) -> SimulatedDisk:
+        """The disk after a power loss when each unsynced change had this chance; 1: the process alone was killed."""
+        names = dict(self.durable)
+        for change in self.pending:
+            if random.random() < kept:
+                apply(names, change)
+        return SimulatedDisk({path: inode.after_crash(random, kept) for path, inode in names.items()})
+
+    def replay(self, event: Event) -> None:
+        """Do what another disk did."""
+        operation, path, offset, octets = event
+        if operation == "write":
+            self.names[path].write(offset, octets)
+        elif operation == "sync":
+            self.names[path].sync()
+        elif operation == "truncate":
+            self.names[path].truncate(offset)
+        elif operation == "create":
+            self.create(path)
+        elif operation == "rename":
+            self.rename(path, octets.decode())
+        elif operation == "remove":
+            self.remove(path)
+        else:
+            self.settle(path)
+
+
+def apply(names: dict[str, Inode], change: tuple[str, str, str, Inode | None]) -> None:
+    operation, path, new, inode = change
+    if operation == "remove":
+        names.pop(path, None)
+    elif operation == "create":
+        assert inode is not None
+        names[path] = inode
+    elif names.get(path) is inode and inode is not None:
+        names[new] = names.pop(path)

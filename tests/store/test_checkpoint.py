@@ -1,0 +1,300 @@
+"""Checkpoints: what is live stays, at its place; what is not goes; and they are made when that pays."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.store.checkpoint import DONE, FILES_MAX, Checkpointing, worth
+from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
+from broker.store.disk import Damaged
+from broker.store.files import Scan
+from tests.store.logs import DIRECTORY, QUEUES, Digest, Log, digest, message, random_entry
+from tests.store.simulated import SimulatedDisk
+
+EXIST = {*QUEUES, 9}
+
+
+def without(state: Digest, gone: set[int]) -> Digest:
+    """The state when these queues and sessions are gone."""
+    copies, stepped, received, retained = state
+    left = tuple((position, content, tuple(queue for queue in queues if queue not in gone)) for position, content, queues in copies)
+    return (tuple(copy for copy in left if copy[2]), frozenset(one for one in stepped if one[0] not in gone),
+            frozenset(one for one in received if one[0] not in gone), retained)
+
+
+@given(st.randoms(use_true_random=False), st.sets(st.sampled_from(sorted(EXIST))))
+def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(random: Random, gone: set[int]) -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, random.choice((300, 1_000, 4_000)))
+    checkpointing: Checkpointing | None = None
+    for _ in range(random.randrange(5, 40)):
+        log.put(*(random_entry(random, log) for _ in range(random.randrange(1, 4))))
+        sealed = log.log.sealed()
+        if checkpointing is None and sealed and not sealed[-1].checkpoint:
+            checkpointing = Checkpointing(log.log, sealed[:random.randrange(1, len(sealed) + 1)] if not sealed[0].checkpoint else sealed,
+                                          EXIST - gone)
+        if checkpointing is not None and not any(checkpointing.step() for _ in range(random.randrange(3))):
+            if checkpointing.stage == DONE:
+                checkpointing = None
+    again = Log(disk)
+    assert not again.recovery.findings
+    assert without(again.recovered, gone) == without(digest(log.state), gone)
+    # Positions are found where they were, for readers of the old log and of the new one.
+    for position in log.state.messages:
+        if set(log.state.messages[position].queues) - gone:
+            assert log.log.read(position) is not None and again.log.read(position) is not None
+    if log.log.last:
+        again.checkpoint(exist=EXIST - gone) if again.log.sealed() and not again.log.sealed()[-1].checkpoint else None
+        assert without(Log(disk).recovered, gone) == without(digest(log.state), gone)
+
+
+def records(log: Log) -> list[tuple[int, int]]:
+    """(kind, position) of all records of the first file."""
+    file = log.log.files[0]
+    scan, found = Scan(file.file(), 64, file.size, file.seed, 0), []
+    while scan.advance():
+        found.append((int(scan.reader.kind), int(scan.reader.position)))
+    return found
+
+
+@pytest.mark.parametrize(("entries", "left"), [
+    ([Kept("/", message(b"a"), [3]), Settled(3, 1)], []),
+    ([Kept("/", message(b"a"), [3, 4]), Settled(3, 1)], [(1, 1)]),
+    ([Kept("/", message(b"a"), [3, 4]), Settled(4, 1), Settled(3, 1), Settled(3, 1)], []),
+    ([Kept("/", message(b"a"), [3]), Settled(4, 1), Settled(3, 77)], [(1, 1)]),
+    ([Kept("/", message(b"a"), [77])], []),
+    ([Kept("/", message(b"a"), [])], []),
+    ([Kept("/", message(b"a"), [3]), Stepped(3, 1)], [(1, 1), (3, 2)]),
+    ([Kept("/", message(b"a"), [3, 4]), Stepped(3, 1), Settled(3, 1), Stepped(77, 1), Stepped(3, 99)], [(1, 1)]),
+    ([Received(9, 1), Received(9, 2), Released(9, 1)], [(4, 2)]),
+    ([Received(9, 1), Released(9, 1), Received(9, 1), Received(9, 1)], [(4, 4)]),
+    ([Received(77, 1), Released(9, 1)], []),
+    ([RetainedSet("/", "k", message(b"a")), RetainedSet("/", "k", message(b"b")), RetainedSet("/", "l", message(b"c"))], [(6, 2), (6, 3)]),
+    ([RetainedSet("/", "k", message(b"a")), RetainedSet("/", "k", None), RetainedSet("v", "k", message(b"a"))], [(6, 3)]),
+    ([Many([Kept("/", message(b"a"), [3]), Kept("/", message(b"b"), [3]), Settled(3, 1)]), Settled(3, 77)], [(1, 2)]),
+    ([Many([Kept("/", message(b"a"), [3, 4]), Received(9, 1), RetainedSet("/", "k", message(b"a"))]), Settled(3, 1)],
+     [(1, 1), (4, 2), (6, 3)]),
+])
+def test_what_is_live(entries: list[Entry], left: list[tuple[int, int]]) -> None:
+    disk = SimulatedDisk()
+    log = Log(disk)
+    log.put(*entries)
+    last = log.position
+    log.log.close()
+    log = Log(disk)
+    log.checkpoint()
+    assert records(log) == [*left, (8, last)]
+    assert log.log.last == log.log.files[0].last == last
+    again = Log(disk)
+    assert again.recovery.next == last + 1
+    assert without(again.recovered, {77}) == without(digest(log.state), {77})
+
+
+def test_a_settlement_behind_the_checkpoint_still_finds_its_message() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 500)
+    for _ in range(10):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    log.checkpoint()
+    log.put(Settled(3, 2))
+    again = Log(disk)
+    assert 2 not in again.state.messages and 3 in again.state.messages
+
+
+def test_nothing_is_in_the_directory_but_the_checkpoint_and_what_came_later() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 500)
+    for _ in range(10):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    last = log.log.sealed()[-1].last
+    log.checkpoint()
+    assert disk.list(DIRECTORY) == [f"{last + 1:020d}.log", f"checkpoint-{last:020d}.log"]
+    assert set(disk.durable) == set(disk.names)
+
+
+def test_each_step_reads_or_writes_a_bounded_piece() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 1 << 20)
+    for _ in range(30):
+        log.put(*(Kept("/", message(b"x" * 100), [3]) for _ in range(300)))
+    log.put(*(Kept("/", message(b"x" * 600_000), [3]) for _ in range(2)))
+    log.put(Kept("/", message(b"x"), [3]))
+    checkpointing = Checkpointing(log.log, log.log.sealed(), EXIST)
+    writes = len(disk.events)
+    steps = 0
+    while checkpointing.step():
+        assert len(disk.events) - writes <= 5
+        writes = len(disk.events)
+        steps += 1
+    assert steps > 2 * 9_000 // 400
+    assert checkpointing.octets <= checkpointing.octets_total
+    assert Log(disk).recovered == digest(log.state)
+
+
+def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
+    log = Log(SimulatedDisk(), 20_000)
+    for _ in range(190):
+        log.put(Kept("/", message(b"x" * 1_000), [3]))
+    assert len(log.log.sealed()) >= 5 and not worth(log.log)
+    for position in range(1, 80):
+        log.put(Settled(3, position))
+    assert not worth(log.log)
+    for position in range(80, 110):
+        log.put(Settled(3, position))
+    for _ in range(20):
+        log.put(Kept("/", message(b"x" * 1_000), [3]))  # So that the settlements are in a file that is full.
+    files = worth(log.log)
+    assert files == log.log.sealed()
+    before = log.log.octets
+    Checkpointing(log.log, files, EXIST).run()
+    assert log.log.octets < before * 0.6 and not worth(log.log)
+    [checkpoint, *_] = log.log.files
+    assert checkpoint.dead == 0 and checkpoint.copies == len([position for position in log.state.messages if position <= checkpoint.last])
+    log.put(Settled(3, 110), Settled(3, 111))
+    assert (checkpoint.dead, checkpoint.fresh) == (0, 2)
+
+
+def test_settlements_in_the_file_that_is_written_do_not_count_yet() -> None:
+    log = Log(SimulatedDisk(), 20_000)
+    for _ in range(40):
+        log.put(Kept("/", message(b"x" * 1_000), [3]))
+    sealed = log.log.sealed()
+    for position in range(1, 41):
+        log.put(Settled(3, position))
+    assert log.log.sealed() == sealed and not worth(log.log)
+    log.log.close()
+    assert worth(Log(log.log.disk, 20_000).log)
+
+
+def test_a_deleted_queue_counts_when_the_log_is_told() -> None:
+    log = Log(SimulatedDisk(), 20_000)
+    for _ in range(60):
+        log.put(Kept("/", message(b"x" * 1_000), [3]))
+    assert not worth(log.log)
+    for position in range(1, 61):
+        log.log.settle(position)
+    assert worth(log.log)
+
+
+@pytest.mark.parametrize("kind", ["retained", "identifiers", "messages"])
+def test_a_log_does_not_grow_for_ever_while_little_is_live(kind: str) -> None:
+    log = Log(SimulatedDisk(), 10_000)
+    copied = written = 0
+    for number in range(3_000):
+        if kind == "retained":
+            log.put(RetainedSet("/", f"k{number % 5}", message(b"x" * 100)))
+        elif kind == "identifiers":
+            log.put(Received(9, number % 10), Released(9, (number + 5) % 10))
+        else:
+            log.put(Many([Kept("/", message(b"x" * 100), [3]), Settled(3, max(log.position - 19, 1))]))
+        files = worth(log.log)
+        if files:
+            written += sum(int(file.size) for file in files if not file.checkpoint)
+            Checkpointing(log.log, files, EXIST).run()
+            copied += int(log.log.files[0].size)
+        assert log.log.octets < 40_000
+    assert 0 < copied < written / 2
+
+
+def test_a_log_of_live_things_is_not_copied_again_and_again() -> None:
+    log = Log(SimulatedDisk(), 10_000)
+    made = 0
+    for number in range(2_000):
+        log.put(RetainedSet("/", f"k{number}", message(b"x" * 100)))
+        files = worth(log.log)
+        if files:
+            made += 1
+            Checkpointing(log.log, files, EXIST).run()
+    assert log.log.octets > 300_000 and 2 <= made <= 12
+
+
+def test_many_small_files_become_one() -> None:
+    disk = SimulatedDisk()
+    for number in range(FILES_MAX + 2):
+        log = Log(disk, 100_000)
+        log.put(Kept("/", message(b"%d" % number), [3]))
+        log.log.close()
+    log = Log(disk, 100_000)
+    before = digest(log.state)
+    assert worth(log.log) == log.log.files
+    Checkpointing(log.log, worth(log.log), EXIST).run()
+    assert len(disk.names) == 1 and Log(disk).recovered == before
+
+
+def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 500)
+    for _ in range(10):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    first = log.log.files[0]
+    for position in range(1, 9):
+        log.log.settle(position)
+    assert worth(log.log)
+    disk.names[first.path].now[100] ^= 1
+    before = disk.contents()
+    with pytest.raises(Damaged, match=r"no checkpoint is made, for .* is damaged: at 64 a record's checksum is wrong. Nothing was removed"):
+        log.checkpoint()
+    assert disk.contents() == before and not worth(log.log)
+    # The log itself goes on, and recovery puts the damage aside; then a checkpoint is made without it.
+    log.put(Kept("/", message(b"later"), [3]))
+    again = Log(disk, 500)
+    assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
+    again.checkpoint()
+    last = Log(disk, 500)
+    assert last.recovered == again.recovered and not last.recovery.findings
+
+
+def test_nothing_is_given_up_that_could_not_be_put_aside() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 500)
+    for _ in range(10):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    disk.names[log.log.files[0].path].now[100] ^= 1
+    disk.refuse = lambda operation, path: 28 if "quarantine" in path and operation == "create" else 0
+    for refusing in (True, False):
+        again = Log(disk, 500)
+        [finding] = again.recovery.findings
+        assert ("not copied: No space left on device" in finding.reason) == refusing and bool(finding.copy) != refusing
+        for position in range(1, 11):
+            again.log.settle(position)
+        assert bool(worth(again.log)) != refusing
+        disk.refuse = lambda operation, path: 0
+
+
+def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_there() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 500)
+    for _ in range(10):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    before = disk.contents()
+    log.checkpoint()
+    [checkpoint] = [path for path in disk.names if "checkpoint" in path]
+    octets = disk.contents()[checkpoint]
+    for harmed in (octets[:-1], octets[:200], octets[:40], b"", bytes(32) * 2 + octets[64:]):
+        again = Log(SimulatedDisk({**before, checkpoint: harmed}))
+        assert again.recovered == digest(log.state)
+        assert [finding.what for finding in again.recovery.findings] == ["ignored"]
+    # When it is gone already, what can be read of the checkpoint is read, and the rest is reported.
+    after = {path: kept for path, kept in before.items() if path in disk.names}
+    again = Log(SimulatedDisk({**after, checkpoint: octets[:-1]}))
+    assert again.recovered == digest(log.state) and [finding.what for finding in again.recovery.findings] == ["quarantined"]
+    again = Log(SimulatedDisk({**after, checkpoint: octets[:400]}))
+    assert set(again.recovered[0]) < set(digest(log.state)[0]) and again.recovery.findings
+
+
+def test_what_a_checkpoint_has_replaced_is_removed_when_the_log_is_opened() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 500)
+    for _ in range(10):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    before = disk.contents()
+    log.checkpoint()
+    both = SimulatedDisk({**before, **disk.contents(), f"{DIRECTORY}/checkpoint-{3:020d}.log.tmp": b"x"})
+    again = Log(both)
+    assert again.recovered == digest(log.state) and not again.recovery.findings
+    assert set(both.names) == set(disk.names) and set(again.recovery.removed) == {
+        path.rpartition("/")[2] for path in before if path not in disk.names} | {f"checkpoint-{3:020d}.log.tmp"}

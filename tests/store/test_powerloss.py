@@ -1,0 +1,273 @@
+"""Power loss: whatever the disk kept of what was not synced, what was confirmed is there, and what was settled stays settled.
+
+What a log does to its disk is recorded, and done again up to every single step, where the power goes: unsynced writes are
+then kept, dropped or torn, each for itself, so also in another order than they were written in. Two designs known to be
+wrong go the same way, and are caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from broker.store.checkpoint import Checkpointing
+from broker.store.contract import Kept, Settled
+from broker.store.files import CHECKPOINT, Head, LogFile
+from broker.store.state import State
+from tests.store.logs import QUEUES, Digest, Log, digest, message, random_entry
+from tests.store.simulated import SimulatedDisk
+
+EXIST = {*QUEUES, 9}
+#: A copy: which queue has which content. (Contents are unique, positions may be an affair of the design.)
+Copy = tuple[int, bytes]
+
+
+def copies(state: State) -> set[Copy]:
+    return {(queue, live.message.content) for live in state.messages.values() for queue in live.queues}
+
+
+class History:
+    """What a log went through, and what it owed at each step."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        self.disk = disk
+        #: (events, position): from this step on everything up to the position was confirmed.
+        self.confirmed: list[tuple[int, int]] = [(0, 0)]
+        #: (events, position): from this step on everything up to the position was on its way.
+        self.begun: list[tuple[int, int]] = [(0, 0)]
+        #: The state after each position.
+        self.digests: dict[int, Digest] = {}
+        self.copies: dict[int, set[Copy]] = {0: set()}
+        self.ever: dict[int, set[Copy]] = {0: set()}
+
+    def note(self, log: Log) -> None:
+        """An entry was added."""
+        self.digests[log.position] = digest(log.state)
+        now = self.copies[log.position] = copies(log.state)
+        self.ever[log.position] = self.ever[max(self.ever)] | now
+
+    def writes(self, log: Log) -> None:
+        """Everything that was added is written, synced, and confirmed."""
+        self.begun.append((len(self.disk.events), log.position))
+        log.write()
+        self.confirmed.append((len(self.disk.events), log.position))
+
+    def owed(self, events: int) -> tuple[int, int]:
+        """(confirmed, begun) positions after so many events."""
+        return (max(position for at, position in self.confirmed if at <= events),
+                max(position for at, position in self.begun if at <= events))
+
+    def complaints(self, events: int, found: State) -> list[str]:
+        """What a broker that comes up like this after so many events did wrong."""
+        confirmed, begun = self.owed(events)
+        now = copies(found)
+        wanted = set.intersection(*(self.copies[position] for position in self.copies if confirmed <= position <= begun))
+        settled = self.ever[confirmed] - self.copies[confirmed]
+        return [*("confirmed and lost" for _ in wanted - now), *("settled and back" for _ in settled & now)]
+
+
+Stepper = Callable[[Log, list[LogFile]], Iterator[None]]
+
+
+def right(log: Log, files: list[LogFile]) -> Iterator[None]:
+    """Checkpoints as they are."""
+    checkpointing = Checkpointing(log.log, files, EXIST)
+    while checkpointing.step():
+        yield
+
+
+def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
+    """WRONG: what is live of the first files goes to the end of the log, under new positions."""
+    last = files[-1].last
+    live = [(live.message, list(live.queues)) for position, live in log.state.messages.items() if position <= last]
+    yield
+    for stray, queues in live:
+        log.recorder.add(log.position + 1, Kept("/", stray, queues))
+        log.position += 1
+    yield
+    log.write()
+    yield
+    del log.log.files[:len(files)]
+    for file in files:
+        log.log.disk.remove(file.path)
+    log.log.disk.sync_directory(log.log.directory)
+    yield
+
+
+class InPlace(Checkpointing):
+    """WRONG: the new checkpoint is written where the last one stands."""
+
+    def _begin(self) -> None:
+        if not self._files[0].checkpoint:
+            super()._begin()
+            return
+        last = self._files[0]
+        self._head = Head(CHECKPOINT, self._log.salt, int(last.name[-24:-4]), 0)
+        self._made = LogFile(self._log.disk, self._log.directory, self._head)
+        self._made.last = self._files[-1].last
+        self._temporary = last.path
+        self._handle = self._log.disk.open(self._temporary, True)
+        self._handle.truncate(0)
+        self._out.write(self._head.octets())
+
+    def _remove(self) -> None:
+        if self._file_at == 0 and self._files[0].checkpoint:
+            self._file_at = 1
+        super()._remove()
+
+
+def overwritten(log: Log, files: list[LogFile]) -> Iterator[None]:
+    checkpointing = InPlace(log.log, files, EXIST)
+    # Everything is read before it is written over: only the crash is wrong.
+    kept = {file: log.log.disk.names[file.path] for file in files}  # type: ignore[attr-defined]
+    for file, inode in kept.items():
+        copy = SimulatedDisk({file.path: bytes(inode.now)})
+        file.take(copy.open(file.path, False))
+    while checkpointing.step():
+        yield
+
+
+def live_through(seed: int, stepper: Stepper, batches: int = 40) -> History:
+    """A log's life, with a checkpoint being made most of the time."""
+    random, disk = Random(seed), SimulatedDisk()
+    log, history = Log(disk, random.choice((400, 1_500))), History(disk)
+    steps: Iterator[None] = iter(())
+    for _ in range(batches):
+        for _ in range(random.randrange(1, 4)):
+            log.add(random_entry(random, log))
+            history.note(log)
+        history.writes(log)
+        for _ in range(random.randrange(4)):
+            if next(steps, steps) is steps:
+                files = log.log.sealed()
+                if files and not files[-1].checkpoint:
+                    steps = stepper(log, files)
+    return history
+
+
+def crashes(history: History, seed: int, every: int = 1) -> Iterator[tuple[int, Log]]:
+    """(events, log) for a power loss after each event."""
+    random, disk = Random(seed), SimulatedDisk()
+    for events, event in enumerate(history.disk.events):
+        if events % every == 0:
+            for kept in (0.0, 1.0, 0.5, 0.5, 0.9):
+                yield events, Log(disk.crashed(random, kept))
+        disk.replay(event)
+    yield len(history.disk.events), Log(disk)
+
+
+def check_every_prefix(seed: int) -> None:
+    history = live_through(seed, right)
+    for events, log in crashes(history, seed):
+        confirmed, begun = history.owed(events)
+        assert not history.complaints(events, log.state), (seed, events)
+        last = int(log.log.last)
+        assert confirmed <= last <= begun and last < log.recovery.next, (seed, events)
+        if last:
+            assert log.recovered == history.digests[last], (seed, events)
+        # What is cut was never promised, so it is no damage.
+        assert not [finding for finding in log.recovery.findings if finding.what != "cut"], (seed, events)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_power_loss_at_any_step_the_log_is_what_it_was_after_some_entry_not_before_the_last_confirmed(seed: int) -> None:
+    check_every_prefix(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6, 200))
+def test_the_same_with_many_seeds(seed: int) -> None:
+    check_every_prefix(seed)
+
+
+def generations(seed: int, lives: int) -> None:
+    """One log, crash after crash, each while it recovers, writes or makes a checkpoint."""
+    random = Random(seed)
+    disk = SimulatedDisk()
+    expected: Digest | None = None
+    used = 0
+    for life in range(lives):
+        before = SimulatedDisk(disk.contents())
+        log = Log(disk, random.choice((400, 1_500)))
+        assert expected is None or log.recovered == expected, (seed, life)
+        assert log.position >= used
+        history = History(disk)
+        history.begun, history.confirmed = [(0, log.position)], [(0, log.position)]
+        history.copies, history.ever = {log.position: copies(log.state)}, {log.position: copies(log.state)}
+        history.digests[log.position] = digest(log.state)
+        start = log.position
+        steps: Iterator[None] = iter(())
+        for _ in range(random.randrange(8)):
+            for _ in range(random.randrange(1, 4)):
+                log.add(random_entry(random, log))
+                history.note(log)
+            history.writes(log)
+            for _ in range(random.randrange(8)):
+                if next(steps, steps) is steps:
+                    files = log.log.sealed()
+                    if files and not files[-1].checkpoint:
+                        steps = right(log, files)
+        events = random.randrange(len(disk.events) + 1)
+        for event in disk.events[:events]:
+            before.replay(event)
+        disk = before.crashed(random, random.choice((0.0, 0.5, 1.0)))
+        confirmed, begun = history.owed(events)
+        if confirmed > start:
+            used = confirmed
+        probe = Log(SimulatedDisk(disk.contents()))
+        last = max(int(probe.log.last), start)
+        assert confirmed <= last <= begun, (seed, life)
+        expected = history.digests[last]
+        assert probe.recovered == expected, (seed, life)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_log_survives_crash_after_crash(seed: int) -> None:
+    generations(seed, 15)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(10, 300))
+def test_a_log_survives_crash_after_crash_with_many_seeds(seed: int) -> None:
+    generations(seed, 40)
+
+
+def complaints(stepper: Stepper, seeds: int) -> dict[str, int]:
+    """What is wrong with a design, and how often."""
+    found: dict[str, int] = {}
+    for seed in range(seeds):
+        history = live_through(seed, stepper)
+        for events, log in crashes(history, seed, 3):
+            for complaint in history.complaints(events, log.state):
+                found[complaint] = found.get(complaint, 0) + 1
+    return found
+
+
+def test_stragglers_moved_to_the_end_come_back_after_they_were_settled() -> None:
+    assert complaints(moved_forward, 3).get("settled and back", 0) > 10
+
+
+def test_a_checkpoint_written_over_the_last_one_loses_what_was_confirmed() -> None:
+    assert complaints(overwritten, 3).get("confirmed and lost", 0) > 10
+
+
+def test_the_same_search_finds_nothing_wrong_with_checkpoints_as_they_are() -> None:
+    assert complaints(right, 3) == {}
+    for seed in range(3):
+        done = [operation for operation, _, _, _ in live_through(seed, right).disk.events]
+        assert done.count("rename") >= 2 and done.count("remove") >= 4
+
+
+def test_a_log_that_does_not_sync_is_caught() -> None:
+    disk = SimulatedDisk()
+    log, history = Log(disk), History(disk)
+    for number in range(5):
+        log.add(Kept("/", message(b"%d" % number), [3]), Settled(3, log.position))
+        history.note(log)
+        history.begun.append((len(disk.events), log.position))
+        log.log.append(log.recorder.take())
+        log.log._unsynced = False  # WRONG: confirmed before the sync.
+        history.confirmed.append((len(disk.events), log.position))
+    assert any(history.complaints(events, crashed.state) for events, crashed in crashes(history, 1))

@@ -1,0 +1,330 @@
+"""The segment log: what was synced is read again, in order; segments roll; single records are found by position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.store.contract import Entry, Kept, Many, Settled
+from broker.store.disk import Damaged, Lock, Locked, RealDisk, StoreError, TooNew
+from broker.store.files import DATA, read_head
+from broker.store.records import CLOSING, KEPT, SETTLED, Codecs, Decoder
+from broker.store.recovery import Replay
+from broker.store.segments import SegmentLog
+from tests.store.logs import DIRECTORY, Log, digest, message, random_entry
+from tests.store.simulated import SimulatedDisk
+
+
+@given(st.randoms(use_true_random=False), st.integers(100, 5_000))
+def test_a_log_read_again_gives_the_state_it_was_written_from(random: Random, segment_octets: int) -> None:
+    disk = SimulatedDisk()
+    for _ in range(3):
+        log = Log(disk, segment_octets)
+        before = log.recovered
+        assert not log.recovery.findings
+        for _ in range(random.randrange(6)):
+            log.put(*(random_entry(random, log) for _ in range(random.randrange(1, 5))))
+        if random.random() < 0.5:
+            log.log.close()
+        again = Log(disk, segment_octets)
+        assert again.recovered == digest(log.state)
+        assert (again.log.last, again.recovery.next) == (log.position, log.position + 1)
+        assert not again.recovery.findings
+        assert before is not None
+
+
+def test_the_same_on_a_real_disk(tmp_path: Path) -> None:
+    random, directory = Random(1), str(tmp_path / "log")
+    log = Log(RealDisk(), 3_000, directory)
+    for _ in range(60):
+        log.put(*(random_entry(random, log) for _ in range(5)))
+    log.put(Kept("/", message(bytes(range(256)) * 400), [3]))
+    log.checkpoint()
+    log.put(Kept("/", message(b"last"), [3]))
+    again = Log(RealDisk(), 3_000, directory)
+    assert again.recovered == digest(log.state) and not again.recovery.findings
+    log.log.close()
+    names = sorted(path.name for path in (tmp_path / "log").iterdir())
+    assert names == sorted(file.name for file in log.log.files) and names[-1].startswith("checkpoint-")
+
+
+def test_a_segment_is_called_by_its_first_position_and_rolls_when_it_is_full() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 1_000)
+    for _ in range(20):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    assert len(log.log.files) > 2
+    for file, after in zip(log.log.files[1:], log.log.files, strict=False):
+        assert file.first == after.last + 1 and file.after == after.last
+    for file in log.log.files:
+        assert file.size <= 1_000 and file.name == f"{file.first:020d}.log"
+        head = read_head(disk.contents()[file.path])
+        assert head is not None and (head.first, head.salt) == (file.first, 7)
+
+
+def test_a_batch_is_never_split_and_a_large_one_fills_a_segment_alone() -> None:
+    log = Log(SimulatedDisk(), 1_000)
+    log.put(*(Kept("/", message(b"x" * 100), [3]) for _ in range(30)))
+    log.put(Kept("/", message(b"y"), [3]))
+    assert [(int(file.first), int(file.last)) for file in log.log.files] == [(1, 30), (31, 31)]
+
+
+@pytest.mark.parametrize("octets", [10, 4_000, 70_000, 300_000])
+def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) -> None:
+    random, disk = Random(octets), SimulatedDisk()
+    log, wanted = Log(disk, 50_000), dict[int, tuple[int, bytes]]()
+    decoder = Decoder(Codecs())
+
+    def kept(number: int) -> Entry:
+        content = b"%d " % number + b"x" * random.randrange(octets)
+        wanted[number] = (int(KEPT), content)
+        return Kept("/", message(content), [3])
+
+    for _ in range(40):
+        position = log.position + 1
+        if random.random() < 0.3:
+            log.put(Many([kept(position), kept(position + 1), Settled(3, 1)]))
+            wanted[position + 2] = (int(SETTLED), b"")
+            log.position += random.randrange(3)  # Definitions take positions, and are not in the log.
+        else:
+            log.put(kept(position))
+
+    def check(log: Log, positions: list[int]) -> None:
+        reader = log.log.reader()
+        for position in positions:
+            assert reader.read(position) == (position in wanted), position
+            found = log.log.read(position)
+            if position not in wanted:
+                assert found is None
+                continue
+            kind, content = wanted[position]
+            assert reader.kind == kind and found == (kind, reader.octets[reader.start:reader.end])
+            entry = decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
+            if kind == KEPT:
+                assert isinstance(entry, Kept) and entry.message.content == content
+
+    rising = list(range(log.position + 3))
+    check(log, rising)
+    check(log, random.sample(rising, len(rising)))
+    log.log.close()
+    check(Log(disk), rising[::-1])
+
+
+def test_the_index_takes_less_than_twelve_octets_a_position() -> None:
+    log = Log(SimulatedDisk(), 1 << 20)
+    for _ in range(200):
+        log.put(*(Kept("/", message(b"x" * 100), [3]) for _ in range(10)))
+    assert sum(file.index_octets() for file in log.log.files) < 2 * log.position
+    for _ in range(1_000):
+        log.put(Settled(3, 1))
+    assert sum(file.index_octets() for file in log.log.files) < 2 * log.position
+
+
+def test_reading_goes_on_while_a_checkpoint_takes_the_place_of_the_files(tmp_path: Path) -> None:
+    log = Log(RealDisk(), 2_000, str(tmp_path / "log"))
+    for number in range(60):
+        log.put(Kept("/", message(b"%d" % number), [3]))
+    reader = log.log.reader()
+    assert reader.read(5)
+    log.checkpoint()
+    for position in range(6, 61):
+        assert reader.read(position)
+        assert reader.octets[reader.start:reader.end].endswith(b"%d" % (position - 1))
+
+
+def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk)
+    log.put(Kept("/", message(b"one"), [3]))
+    before = digest(log.state)
+    [path] = disk.names
+    whole = len(disk.names[path].now)
+    log.put(Kept("/", message(b"two"), [3]), Kept("/", message(b"three"), [3]))
+    contents = disk.contents()
+    for size in range(whole + 1, len(contents[path])):
+        torn = SimulatedDisk({path: contents[path][:size]})
+        again = Log(torn)
+        [finding] = again.recovery.found("cut") if again.recovery.findings else [None]
+        if finding is None:
+            assert again.log.last == 2  # Cut between two records.
+            continue
+        assert finding.octets > 0 and finding.offset + finding.octets == size
+        assert len(torn.names[path].durable) == finding.offset + CLOSING and finding.offset >= whole
+        assert again.recovered[0][0] == before[0][0] and again.log.last in (1, 2)
+        assert again.recovery.next > again.log.last
+        # And it is not there any more.
+        assert not Log(torn).recovery.findings
+
+
+def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk)
+    for content in (b"one", b"two", b"three"):
+        log.put(Kept("/", message(content), [3]))
+    [path] = disk.names
+    octets = bytearray(disk.contents()[path])
+    at = octets.index(b"two")
+    octets[at] ^= 1
+    harmed = SimulatedDisk({path: bytes(octets)})
+    for _ in range(2):  # It is found again, and copied once.
+        again = Log(harmed)
+        assert [content for _, content, _ in again.recovered[0]] == [b"one", b"three"]
+        [finding] = again.recovery.findings
+        assert finding.what == "quarantined" and finding.offset < at < finding.offset + finding.octets
+        assert b"two"[1:] in harmed.contents()[finding.copy]
+        with pytest.raises(Damaged, match=r"the record at position 2 cannot be read .*checksum is wrong"):
+            again.log.read(2)
+        assert again.log.read(3) is not None
+    assert sum("quarantine" in name for name in harmed.names) == 1
+
+
+def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk)
+    starts = []
+    for number in range(6):
+        starts.append(DATA if not log.log.files else int(log.log.files[0].size))
+        log.put(Kept("/", message(b"%d" % number), [3]))
+    [path] = disk.names
+    octets = bytearray(disk.contents()[path])
+    octets[starts[2]:starts[2] + 4] = bytes(4)
+    harmed = SimulatedDisk({path: bytes(octets)})
+    again = Log(harmed)
+    assert [position for position in range(1, 7) if position in again.state.messages] == [1, 2, 4, 5, 6]
+    for position in (6, 4, 5, 1):
+        assert again.log.read(position) is not None
+    # Damage that comes later: heads alone lead past the record, or nowhere.
+    harmed.names[path].now[starts[4]:starts[4] + 4] = (40).to_bytes(4, "big")
+    with pytest.raises(Damaged, match=f"the record at position 6 cannot be read .* at {starts[4]}"):
+        again.log.read(6)
+    assert again.log.read(4) is not None and again.log.read(7) is None
+
+
+def test_a_missing_segment_is_reported() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 500)
+    for _ in range(12):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    files = log.log.files
+    assert len(files) > 2
+    contents = disk.contents()
+    del contents[files[1].path]
+    [finding] = Log(SimulatedDisk(contents)).recovery.findings
+    assert finding.what == "missing" and finding.file == files[2].name
+    contents = disk.contents()
+    del contents[files[0].path]
+    [finding] = Log(SimulatedDisk(contents)).recovery.findings
+    assert finding.what == "missing" and finding.file == files[1].name
+
+
+def test_a_segment_is_read_without_its_heads() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 500)
+    for _ in range(12):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    for file in log.log.files:
+        contents = disk.contents()
+        contents[file.path] = bytes(DATA) + contents[file.path][DATA:]
+        again = Log(SimulatedDisk(contents), 500)
+        assert again.recovered == digest(log.state)
+        assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
+    # Alone, the end of the file says the salt; or whoever opens the log.
+    for closed, salt in ((True, 1), (False, 7)):
+        disk = SimulatedDisk()
+        log = Log(disk)
+        log.put(Kept("/", message(b"x" * 100), [3]))
+        if closed:
+            log.log.close()
+        [path] = disk.names
+        again = Log(SimulatedDisk({path: bytes(DATA) + disk.contents()[path][DATA:]}), salt=salt)
+        assert again.recovered == digest(log.state) and again.log.salt == 7
+
+
+def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> None:
+    inner = Log(SimulatedDisk(), 1 << 20, salt=1)
+    for number in range(5, 40):
+        inner.position = number * 3
+        inner.put(Kept("/", message(b"false"), [3]))
+    [fake] = [bytes(inode.now) for inode in inner.log.disk.names.values()]  # type: ignore[attr-defined]
+    disk = SimulatedDisk()
+    log = Log(disk, 1 << 20, salt=2)
+    log.put(Kept("/", message(b"one"), [3]))
+    log.put(Kept("/", message(fake), [3]))
+    log.put(Kept("/", message(b"two"), [3]))
+    [path] = disk.names
+    octets = bytearray(disk.contents()[path])
+    octets[octets.index(fake) - 30] ^= 1
+    again = Log(SimulatedDisk({path: bytes(octets)}))
+    assert [content for _, content, _ in again.recovered[0]] == [b"one", b"two"]
+    assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
+
+
+def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
+    """A message full of heads of records that would be large: each would have to be checked to its end."""
+    head = (200_000).to_bytes(4, "big") + bytes(4) + b"\x01\x01" + bytes(6) + (10**6).to_bytes(8, "big")
+    disk = SimulatedDisk()
+    log = Log(disk, 1 << 20)
+    log.put(Kept("/", message(head * 20_000), [3]))
+    log.put(Kept("/", message(b"two"), [3]))
+    [path] = disk.names
+    octets = bytearray(disk.contents()[path])
+    octets[DATA + 3] ^= 1
+    again = Log(SimulatedDisk({path: bytes(octets)}))
+    [finding] = again.recovery.findings
+    assert finding.what == "quarantined" and finding.offset == DATA and not again.state.messages
+
+
+def test_a_newer_format_is_refused_with_a_clear_line() -> None:
+    disk = SimulatedDisk()
+    Log(disk).put(Kept("/", message(b"one"), [3]))
+    [path] = disk.names
+    octets = disk.contents()[path]
+    head = bytearray(octets[:32])
+    head[5] = 2
+    head[12:16] = crc32(head[16:], crc32(head[:12])).to_bytes(4, "big")
+    with pytest.raises(TooNew, match=r"has format 2, and this version knows 1; use the version that wrote it"):
+        Log(SimulatedDisk({path: bytes(head) * 2 + octets[DATA:]}))
+    record = bytearray(octets[DATA:])
+    record[8] = 2
+    log = Log(SimulatedDisk({path: octets}))
+    record[4:8] = crc32(record[8:], log.log.seed).to_bytes(4, "big")
+    with pytest.raises(TooNew, match="a record has version 2, and this version knows 1"):
+        Log(SimulatedDisk({path: octets[:DATA] + bytes(record)}))
+
+
+def test_a_file_under_another_name_is_refused() -> None:
+    disk = SimulatedDisk()
+    Log(disk).put(Kept("/", message(b"one"), [3]))
+    [octets] = disk.contents().values()
+    with pytest.raises(StoreError, match=r"was called '0{19}1\.log' when it was written"):
+        Log(SimulatedDisk({f"{DIRECTORY}/{5:020d}.log": octets}))
+
+
+def test_one_process_at_a_time_has_the_directory(tmp_path: Path) -> None:
+    lock = Lock(str(tmp_path))
+    with pytest.raises(Locked, match=r"is in use by process \d+; one process at a time may use it"):
+        Lock(str(tmp_path))
+    lock.release()
+    Lock(str(tmp_path)).release()
+
+
+def test_progress_is_told_in_octets() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk, 2_000)
+    for _ in range(60):
+        log.put(Kept("/", message(b"x" * 100), [3]))
+    seen: list[tuple[int, int]] = []
+
+    class Deaf(Replay):
+        def record(self, kind: int, position: int, octets: bytes, start: int, end: int) -> None:
+            pass
+
+    recovery = SegmentLog(disk, DIRECTORY).open(Deaf(), lambda recovery: seen.append((int(recovery.octets), int(recovery.octets_total))))
+    assert len(seen) == recovery.files == len(log.log.files) and [octets for octets, _ in seen] == sorted(octets for octets, _ in seen)
+    assert seen[-1][0] == seen[-1][1] - DATA * recovery.files
+    assert (recovery.records, recovery.messages) == (60, 60)
