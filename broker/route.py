@@ -142,10 +142,8 @@ class Plan:
         if not targets:
             self.attention |= NOWHERE
 
-    def retire(self) -> None:
-        """Bindings changed: let go of the destinations. What was counted still has its fate."""
-        self.stale = True
-        self.attention = ALWAYS
+    def release(self) -> None:
+        """Let go of the destinations: the plan is stale. What was counted still has its fate."""
         self.queues, self.kept, self.lowered, self.limited, self.durable = [], [], [], [], []
         self.relay = self.kept_relay = NOBODY
 

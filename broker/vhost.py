@@ -15,7 +15,6 @@ from broker.destination import Destination
 from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked, Typed, inequivalent
 from broker.exchange import TYPES, Exchange, TopicExchange
 from broker.exchange.base import Options
-from broker.exchange.headers import check as check_headers
 from broker.exchange.topic import topic_exchange
 from broker.gate import Gate, Gates, sum_into
 from broker.letters import DeadLetter, Publisher, Will
@@ -48,7 +47,7 @@ class VirtualHost(Publisher):
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
-        self._planner = Planner(name, self.exchanges, self.queues, bounds)
+        self._planner = Planner(name, agenda, self.exchanges, self.queues, bounds)
         self.gates = Gates(self._planner, bounds)
         #: Why messages became dead letters, and how many.
         self.dead_letters: dict[str, int] = {}
@@ -243,8 +242,7 @@ class VirtualHost(Publisher):
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
-        if exchange.by_headers:
-            check_headers(binding.arguments)
+        exchange.check(binding)
         known = exchange.bind(binding)
         if (known is None or known.assurance != binding.assurance) and _lasting(exchange, binding):
             self.store.append(Defined(self.name, "binding", _binding_name(exchange, binding), {
@@ -281,7 +279,7 @@ class VirtualHost(Publisher):
         for binding in removed:
             self._undefine_binding(exchange, binding, None)
         self._unbound(exchange)
-        return len(removed) == SLICE
+        return bool(removed)
 
     def changed(self) -> None:
         """Every plan may be wrong now."""
