@@ -48,7 +48,8 @@ def test_the_table_of_memory_says_what_is_allowed_and_how_a_backlog_drains() -> 
     mib = 2**20
     text = memory.table({
         "date": "2026-01-02", "command": "the command", "version": "1.0", "machine": {"processor": "one"},
-        "octets": {"queue": 710.4, "consumer": 328.0}, "backlog": {"messages": 500, "empty": 10 * mib, "full": 110 * mib, "peak": 113 * mib},
+        "octets": {"queue": 710.4, "consumer": 328.0},
+        "backlog": {"messages": 500, "empty": 10 * mib, "full": 110 * mib, "peak": 113 * mib},
     })
     assert "| queue, empty | 20,000 | 710 | 2,000 |" in text
     assert "| consumer | 5,000 | 328 |  |" in text
