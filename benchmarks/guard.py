@@ -1,12 +1,12 @@
 """The speed guard: instructions a publication costs inside the compiled broker, beside what they were.
 
     python -P benchmarks/guard.py            compare with benchmarks/guard.json; exit code 1 when a flow costs over 10 % more
-    python -P benchmarks/guard.py --write    make today's counts the ones to compare with
+    python -P benchmarks/guard.py --write WHY    make today's counts the ones to compare with; CHANGELOG.md must say WHY
 
 Instructions are counted by callgrind (valgrind must be installed), so the machine's mood does not matter. Each
 flow of flows.py runs twice, with few and with more messages: the difference leaves out starting and warming up.
 Run it with the Python that has the compiled broker installed. A change that makes a flow dearer for a good
-reason rewrites the file, and says why in CHANGELOG.md.
+reason rewrites the file, and the reason recorded there must stand in CHANGELOG.md, word for word.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import broker.queue
 
 HERE = Path(__file__).resolve().parent
 BASELINE = HERE / "guard.json"
+CHANGELOG = HERE.parent / "CHANGELOG.md"
 FLOWS = ("mqtt-qos0-1-1", "mqtt-qos0-1-10", "mqtt-qos1-1-1", "amqp-auto-ack", "amqp-ack-confirm", "amqp-1-10")
 #: Messages of the two runs, and by how much a flow may cost more than it did.
 FEW, MORE = 2_000, 6_000
@@ -55,19 +56,23 @@ def measure() -> dict[str, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare instructions per publication with the recorded ones.")
-    parser.add_argument("--write", action="store_true", help="record today's counts")
+    parser.add_argument("--write", metavar="WHY", help="record today's counts, for this reason, which stands in CHANGELOG.md")
     options = parser.parse_args()
     if (broker.queue.__file__ or "").endswith(".py"):
         sys.exit("guard: the broker that this Python finds is not compiled; use .run/bin/python -P, from another directory")
     if shutil.which("valgrind") is None:
         sys.exit("guard: valgrind is missing (on Debian and Ubuntu: apt install valgrind)")
+    known = json.loads(BASELINE.read_text())
+    why = known["why"] if options.write is None else options.write
+    if not why or " ".join(why.split()) not in " ".join(CHANGELOG.read_text().split()):
+        sys.exit(f"guard: CHANGELOG.md does not say why the counts are what they are: {why!r}")
     counts = measure()
     python = ".".join(platform.python_version_tuple()[:2])
-    if options.write:
-        BASELINE.write_text(json.dumps({"python": python, "compiler": platform.python_compiler(), "flows": counts}, indent=2) + "\n")
+    if options.write is not None:
+        baseline = {"python": python, "compiler": platform.python_compiler(), "why": why, "flows": counts}
+        BASELINE.write_text(json.dumps(baseline, indent=2) + "\n")
         print(f"recorded in {BASELINE}")
         return 0
-    known = json.loads(BASELINE.read_text())
     if known["python"] != python:
         print(f"recorded with Python {known['python']}, this is {python}: counts are not compared")
         return 0

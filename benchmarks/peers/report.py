@@ -11,8 +11,9 @@ from peers.chart import chart, cpu, latency
 from peers.results import Results
 from peers.table import FAMILIES, LATENCY, page
 
-BEGIN: Final = "<!-- results:begin -->"
-END: Final = "<!-- results:end -->"
+RESULTS: Final = "results"
+BEGIN: Final = f"<!-- {RESULTS}:begin -->"
+END: Final = f"<!-- {RESULTS}:end -->"
 
 
 def report(results: Results, document: Path, charts: Path) -> list[Path]:
@@ -37,10 +38,11 @@ def _pictures(results: Results) -> Iterator[tuple[str, str]]:
     yield LATENCY, chart(latency(results), "Latency: p99", "microseconds from sending to receiving")
 
 
-def between(document: str, words: str, name: str) -> str:
-    """The document with `words` in place of what stood between its marks."""
-    head, begin, rest = document.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end or BEGIN in rest or END in head or END in tail:
-        raise ValueError(f"{name} needs the lines {BEGIN} and {END}, once each, in this order")
-    return f"{head}{BEGIN}\n\n{words}\n{END}{tail}"
+def between(document: str, words: str, name: str, part: str = RESULTS) -> str:
+    """The document with `words` in place of what stood between the marks of a part. Raises ValueError."""
+    opening, closing = f"<!-- {part}:begin -->", f"<!-- {part}:end -->"
+    head, begin, rest = document.partition(opening)
+    _, end, tail = rest.partition(closing)
+    if not begin or not end or opening in rest or closing in head or closing in tail:
+        raise ValueError(f"{name} needs the lines {opening} and {closing}, once each, in this order")
+    return f"{head}{opening}\n\n{words}\n{closing}{tail}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from peers.results import Cell, Figures, Results, ratio
+from peers.targets import lines as goals
 
 #: Whom the others are compared with.
 OURS: Final = "trellis"
@@ -44,6 +45,10 @@ def page(results: Results, charts: Mapping[str, str]) -> str:
 
 def _parts(results: Results, charts: Mapping[str, str]) -> Iterator[str]:
     yield _opening(results)
+    reached = goals(results, OURS)
+    if reached:
+        words = "Ours compared with theirs, medians of the same run."
+        yield f"### Targets\n\n{words}\n\n{rows(['workload', 'figure', 'target', 'measured'], reached, '---')}"
     for family, title in FAMILIES.items():
         names = [name for name, about in results.workloads.items() if about["family"] == family]
         peers = _measured(results, names)

@@ -7,13 +7,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from peers.brokers import NAMES
 from peers.chart import chart, cpu, latency
 from peers.command import main
 from peers.report import BEGIN, END, between, report
 from peers.results import Results
 from peers.table import figure, page, times
+from peers.targets import GOALS
+from peers.workloads import CASES
 
-from tests.bench_peers.made import results
+from tests.bench_peers.made import figures, results
 
 
 def row(text: str, title: str, number: int = 0) -> list[str]:
@@ -47,6 +50,26 @@ def test_losses_are_shown_as_losses() -> None:
     assert row(text, "QoS 1")[1] == "2.00 · **0.50 ×, a loss**"
     assert row(text, "QoS 0", 1)[1] == "**2.00**"  # thousands a second
     assert row(text, "QoS 1", 2)[1] == "11.0 / **20.0** / 91.0"
+
+
+def test_targets_are_met_or_said_to_be_missed() -> None:
+    text = page(results(), {})
+    assert "| `mqtt-qos0` | CPU a message | mosquitto at least 30 × | **25.0 ×, missed** |" in text
+    assert "| `mqtt-qos0` | CPU a message | at most 5 × blind relay | 4.00 × |" in text
+    assert "| `mqtt-qos1` | CPU a message | mosquitto at least 15 × | **0.5 ×, missed** |" in text
+    made = results()
+    made.cells["mosquitto"]["mqtt-qos0"].rounds = [figures(6.0)]
+    made.cells["relay"]["mqtt-qos0"].rounds = [figures(0.01)]
+    text = page(made, {})
+    assert "mosquitto at least 30 × | 30.0 × |" in text
+    assert "at most 5 × blind relay | **20.00 ×, missed** |" in text
+    made.cells = {}
+    assert "### Targets" not in page(made, {})
+
+
+def test_every_target_names_a_workload_and_a_peer() -> None:
+    assert {goal.workload for goal in GOALS} <= set(CASES)
+    assert {goal.peer for goal in GOALS} <= set(NAMES)
 
 
 def test_who_does_not_keep_up_with_a_rate_is_shown() -> None:

@@ -89,6 +89,8 @@ _ALL: Final = (
     _amqp("bindings100k", "topic exchange with 100,000 other bindings", bindings=100_000),
     Workload(name="cross-mqtt-amqp", text="MQTT QoS 0 publisher, AMQP consumer without acknowledgements", publish="mqtt", consume="amqp"),
     Workload(name="cross-amqp-mqtt", text="AMQP publisher, MQTT QoS 0 subscriber", publish="amqp", consume="mqtt"),
+    # The last one: some brokers clear up for a while after so many connections.
+    _mqtt("fan10000", "QoS 0, every message to 10,000 subscribers, one in flight", subscribers=10_000, batch=1, window=1),
 )
 
 WORKLOADS: Final[dict[str, Workload]] = {workload.name: workload for workload in _ALL}

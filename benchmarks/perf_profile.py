@@ -1,0 +1,154 @@
+"""Where do the broker's microseconds go? A real broker under a workload of the load tool, sampled by perf.
+
+    python benchmarks/perf_profile.py [WORKLOAD...]   [mqtt-qos0 mqtt-qos1 mqtt-50pub amqp-auto amqp-ack amqp-fan10 amqp-64k]
+        --trellis COMMAND                        the broker [.run/bin/trellis]
+        --into FILE                              the document that gets the tables, between its marks [docs/performance.md]
+
+Samples are sorted by where they fell: the kernel (sockets, mostly), uvloop, copying, the interpreter's objects, our compiled
+code. Shares times the broker's CPU a message give microseconds. Linux, perf on PATH, and a kernel that lets you sample it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(1, str(ROOT))  # the table of workloads in trellis.bench
+
+from peers.brokers.trellis import Trellis  # noqa: E402  (found only now)
+from peers.peer import Running, Tools  # noqa: E402
+from peers.report import between  # noqa: E402
+from peers.table import figure, rows  # noqa: E402
+
+WORKLOADS: Final = ("mqtt-qos0", "mqtt-qos1", "mqtt-50pub", "amqp-auto", "amqp-ack", "amqp-fan10", "amqp-64k")
+#: Seconds of load, and of sampling within them.
+LOADED: Final = 6
+BEFORE: Final = 2
+SAMPLED: Final = 3
+#: Functions of our own that are named for each workload.
+NAMED: Final = 6
+
+#: Where a sample fell, by library and symbol: the first that fits.
+PLACES: Final = (
+    ("kernel", r"kernel|vdso", ""),
+    ("uvloop and libuv", r"^loop\.", ""),
+    ("copying octets", r"^libc", r"mem(move|cpy|set|cmp)|BytesWriter|Bytes"),
+    ("copying octets", "", r"CPyBytesWriter"),
+    ("dicts and hashes", "python", r"dict|siphash|hash"),
+    ("objects made and freed", "python|libc", r"[Mm]alloc|[Ff]ree|Alloc|dealloc|_PyObject_GC|gc_|PyBytes_From|PyLong_From|PyList_Append"),
+    ("objects made and freed", "mypyc", r"dealloc|_new$|_setup$"),
+    ("our compiled code", "mypyc|strings|librt", ""),
+    ("the rest of Python", "", ""),
+)
+ORDER: Final = tuple(dict.fromkeys(place for place, _, _ in PLACES))
+
+
+class Profile(NamedTuple):
+    """Microseconds of CPU a message, and percent by place and by function of ours."""
+
+    workload: str
+    cpu: float
+    places: Counter[str]
+    functions: Counter[str]
+
+
+def place(library: str, symbol: str) -> str:
+    """Where a sample fell."""
+    return next(name for name, libraries, symbols in PLACES if re.search(libraries, library) and re.search(symbols, symbol))
+
+
+def function(symbol: str) -> str:
+    """A compiled function as it is called in Python: mypyc writes ___ for a dot."""
+    return ".".join(symbol.removeprefix("CPyDef_").split("___"))
+
+
+def measure(workload: str, trellis: Path) -> Profile:
+    """Load a broker of its own with the workload and sample it. Raises Failed, CalledProcessError."""
+    with tempfile.TemporaryDirectory(prefix="trellis-profile-") as directory:
+        running: Running = Trellis(Tools(trellis=trellis)).start(Path(directory))
+        try:
+            return _sampled(workload, trellis, running, Path(directory))
+        finally:
+            running.stop()
+
+
+def _sampled(workload: str, trellis: Path, running: Running, directory: Path) -> Profile:
+    pid, data, figures = str(running.roots[0]), directory / "perf.data", directory / "load.json"
+    load = subprocess.Popen(
+        [trellis, "bench", "load", workload, "--amqp", running.amqp_url, "--mqtt", f"mqtt://127.0.0.1:{running.mqtt}", "--pid", pid,
+         "--seconds", str(LOADED), "--rounds", "1", "--json", figures], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        record = ["perf", "record", "--quiet", "--output", str(data), "--pid", pid, "--delay", str(BEFORE * 1000)]
+        subprocess.run([*record, "--", "sleep", str(SAMPLED + BEFORE)], check=True, capture_output=True)
+    finally:
+        if load.wait():
+            sys.exit(f"profile: trellis bench load {workload} failed")
+    report = ["perf", "report", "--input", str(data), "--no-children", "--stdio", "--call-graph", "none", "--fields", "overhead,dso,sym",
+              "--field-separator", ";"]
+    said = subprocess.run(report, check=True, capture_output=True, text=True).stdout
+    cpu = json.loads(figures.read_text())["workloads"][0]["median"]["broker_us"]
+    return read(workload, cpu, said)
+
+
+def read(workload: str, cpu: float, report: str) -> Profile:
+    """Sort the lines of `perf report`."""
+    profile = Profile(workload, cpu, Counter(), Counter())
+    for line in report.splitlines():
+        share, _, rest = line.partition(";")
+        library, _, symbol = (part.strip() for part in rest.partition(";"))
+        if not share.strip().endswith("%"):
+            continue
+        percent, symbol = float(share.strip()[:-1]), symbol[4:]  # "[.] name"
+        where = place(library, symbol)
+        profile.places[where] += percent  # type: ignore[assignment]  # a Counter may count parts
+        if where == "our compiled code":
+            profile.functions[function(symbol)] += percent  # type: ignore[assignment]
+    return profile
+
+
+def table(profiles: Sequence[Profile], command: str, version: str) -> str:
+    """For the document."""
+    header = ("nanoseconds a message", *(profile.workload for profile in profiles))
+    lines = [(name, *(figure(profile.cpu * 10 * profile.places[name]) for profile in profiles)) for name in ORDER]
+    lines.append(("together", *(figure(profile.cpu * 1000) for profile in profiles)))
+    named = [
+        f"- {profile.workload}: " + ", ".join(f"`{name}` {percent:.1f} %" for name, percent in profile.functions.most_common(NAMED))
+        for profile in profiles
+    ]
+    return "\n".join((f"Sampled with `{command}`, Trellis {version}.", "", rows(header, lines), "",
+                      "The dearest functions of our own:", "", *named))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Sample where the broker's CPU goes.")
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=" ".join(WORKLOADS))
+    parser.add_argument("--trellis", type=Path, default=ROOT / ".run" / "bin" / "trellis", help="the broker's command")
+    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "performance.md", help="the document that gets the tables")
+    options = parser.parse_args()
+    if not options.trellis.exists():
+        sys.exit(f"profile: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis")
+    if shutil.which("perf") is None:
+        sys.exit("profile: perf is missing (on Debian and Ubuntu: apt install linux-perf or linux-tools-generic)")
+    profiles = []
+    for workload in options.workloads or WORKLOADS:
+        found = measure(workload, options.trellis)
+        shares = ", ".join(f"{name} {share:.0f} %" for name, share in found.places.most_common())
+        print(f"{workload:12} {found.cpu:8.3f} us: {shares}", flush=True)
+        profiles.append(found)
+    words = table(profiles, "python benchmarks/perf_profile.py", Trellis(Tools(trellis=options.trellis)).version())
+    options.into.write_text(between(options.into.read_text(), words, options.into.name, "profiles"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
