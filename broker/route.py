@@ -43,11 +43,6 @@ TOO_LARGE: Final[i64] = 4
 LOOPED: Final[i64] = 5
 FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped")
 
-#: From so many listeners on, all are sent the same object: a copy for each would push the next one's connection out of
-#: the processor's cache.
-CROWD: Final[i64] = 256
-
-
 class Listener(Destination):
     """A destination with two doors: an inbox for what must arrive, and its connection, while there is
     one, for what need not. Listeners of one `dialect` read the same octets."""
@@ -88,7 +83,6 @@ class Relay:
 
     def send(self, packets: bytes, count: i64) -> None:
         """Relay `count` encoded packets; a reader that is too slow loses them. Hot path."""
-        crowded = len(self.targets) >= CROWD
         for target in self.targets:
             outlet = target.outlet
             if outlet is None:
@@ -98,14 +92,9 @@ class Relay:
                 target.dropped += count
                 continue
             target.relayed += count
-            if outlet.dirty:
-                outlet.out.write(packets)
-                continue
-            if crowded:
-                outlet.attach(packets)
-            else:
-                outlet.out.write(packets)
-            outlet.touch()
+            outlet.out.write(packets)
+            if not outlet.dirty:
+                outlet.touch()
 
     def offer(self, message: Message) -> None:
         for target in self.targets:
