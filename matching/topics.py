@@ -171,8 +171,7 @@ class TopicIndex(Generic[V]):
                 there = places.follow(here, word)
                 if there & places.end and not isinstance(child.value, _Absent):
                     found.append(child.value)
-                if there:
-                    waiting.append((child, there))
+                waiting.append((child, there))
         return found
 
     def __len__(self) -> int:
