@@ -97,10 +97,11 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
               "--field-separator", ";"]
     said = subprocess.run(report, check=True, capture_output=True, text=True).stdout
     cpu = json.loads(figures.read_text())["workloads"][0]["median"]["broker_us"]
-    return _read(workload, cpu, said)
+    return read(workload, cpu, said)
 
 
-def _read(workload: str, cpu: float, report: str) -> Profile:
+def read(workload: str, cpu: float, report: str) -> Profile:
+    """Sort the lines of `perf report`."""
     profile = Profile(workload, cpu, Counter(), Counter())
     for line in report.splitlines():
         share, _, rest = line.partition(";")

@@ -20,5 +20,5 @@ class Bounds:
         self.queues = 1_000_000
         self.exchanges = 100_000
         #: The algorithm of topic exchanges, and those they may ask for.
-        self.matcher = "trie"
-        self.matchers = ["trie", "bitmap"]
+        self.matcher = "auto"
+        self.matchers = ["auto", "trie", "shapes", "bitmap"]

@@ -5,24 +5,30 @@ from __future__ import annotations
 from typing import Final
 
 from broker.access import CORE, Identity
+from broker.agenda import Agenda, Task
 from broker.binding import Arguments, Binding
 from broker.bounds import Bounds
 from broker.destination import Destination
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.exchange import Exchange, TopicExchange
 from broker.gate import Resolver
+from broker.message import ALWAYS
 from broker.queue import Queue
 from broker.route import Listener, Plan, Route, refused
 
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
 
+#: Plans that let go of their destinations in one turn.
+SLICE: Final = 1_000
+
 
 class Planner(Resolver):
     """Walks the bindings of one virtual host. Plans are interned, so that routes to the same set share one."""
 
-    def __init__(self, vhost: str, exchanges: dict[str, Exchange], queues: dict[str, Queue], bounds: Bounds) -> None:
+    def __init__(self, vhost: str, agenda: Agenda, exchanges: dict[str, Exchange], queues: dict[str, Queue], bounds: Bounds) -> None:
         self._vhost = vhost
+        self._agenda = agenda
         self._exchanges = exchanges
         self._queues = queues
         self._bounds = bounds
@@ -33,9 +39,11 @@ class Planner(Resolver):
 
     def retire(self) -> None:
         """Every plan may be wrong now."""
-        for plan in self._plans.values():
-            plan.retire()
-        self._plans.clear()
+        plans, self._plans = self._plans, {}
+        for plan in plans.values():
+            plan.stale = True
+            plan.attention = ALWAYS
+        Release(self._agenda, plans).run()
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
         """Everything that can be known about publications by this identity to this exchange and key."""
@@ -116,6 +124,23 @@ class Planner(Resolver):
         if exchange is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self._vhost}'")
         return exchange
+
+
+class Release(Task):
+    """Retired plans let go of their destinations, some a turn: there may be as many as there are topics."""
+
+    def __init__(self, agenda: Agenda, plans: dict[tuple[object, ...], Plan]) -> None:
+        self._agenda = agenda
+        self._plans = plans
+
+    def run(self) -> None:
+        plans = self._plans
+        left = SLICE
+        while plans and left:
+            left -= 1
+            plans.popitem()[1].release()
+        if plans:
+            self._agenda.later(self)
 
 
 _NO_PLAN: Final = Plan([], 0, False)

@@ -43,7 +43,6 @@ TOO_LARGE: Final[i64] = 4
 LOOPED: Final[i64] = 5
 FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped")
 
-
 class Listener(Destination):
     """A destination with two doors: an inbox for what must arrive, and its connection, while there is
     one, for what need not. Listeners of one `dialect` read the same octets."""
@@ -142,10 +141,8 @@ class Plan:
         if not targets:
             self.attention |= NOWHERE
 
-    def retire(self) -> None:
-        """Bindings changed: let go of the destinations. What was counted still has its fate."""
-        self.stale = True
-        self.attention = ALWAYS
+    def release(self) -> None:
+        """Let go of the destinations: the plan is stale. What was counted still has its fate."""
         self.queues, self.kept, self.lowered, self.limited, self.durable = [], [], [], [], []
         self.relay = self.kept_relay = NOBODY
 

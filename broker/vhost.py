@@ -15,7 +15,6 @@ from broker.destination import Destination
 from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked, Typed, inequivalent
 from broker.exchange import TYPES, Exchange, TopicExchange
 from broker.exchange.base import Options
-from broker.exchange.headers import check as check_headers
 from broker.exchange.topic import topic_exchange
 from broker.gate import Gate, Gates, sum_into
 from broker.letters import DeadLetter, Publisher, Will
@@ -49,7 +48,7 @@ class VirtualHost(Publisher):
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
-        self._planner = Planner(name, self.exchanges, self.queues, bounds)
+        self._planner = Planner(name, agenda, self.exchanges, self.queues, bounds)
         self.gates = Gates(self._planner, bounds)
         #: Why messages became dead letters, and how many.
         self.dead_letters: dict[str, int] = {}
@@ -266,8 +265,7 @@ class VirtualHost(Publisher):
 
     def add_binding(self, exchange: Exchange, binding: Binding) -> Binding | None:
         """A binding that is made now, or was before; returns the equal one whose place it takes. Raises PreconditionFailed."""
-        if exchange.by_headers:
-            check_headers(binding.arguments)
+        exchange.check(binding)
         return exchange.bind(binding)
 
     def unbind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
@@ -300,7 +298,7 @@ class VirtualHost(Publisher):
         for binding in removed:
             self._undefine_binding(exchange, binding, None)
         self._unbound(exchange)
-        return len(removed) == SLICE
+        return bool(removed)
 
     def changed(self) -> None:
         """Every plan may be wrong now."""

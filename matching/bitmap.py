@@ -9,11 +9,16 @@
     end                                  {3}                and {0 1} at position 2
     rest                                 {2}
 
-A lookup keeps the set of patterns that still agree. At each position those in `rest` (a ``#`` stands here) are
-found, whatever follows; the others must name the word or have `any` (a ``*``); when the topic is over, those in
-`end` (the articles' null row) are found. It stops as soon as nobody agrees, so also behind the longest pattern.
-Because a pattern stands in no row behind its own end, subscribing touches one row a word and no more,
-however deep other patterns are.
+A lookup keeps the set of patterns that still agree. At each position those in `rest` (a ``#`` stands here: article
+3's `topic and children`) are found, whatever follows; the others must name the word or have `any` (a ``*``: its
+`immediate children`, the others' `other` row); when the topic is over, those in `end` (the `null` row) are found. It
+stops as soon as nobody agrees. A topic longer than the longest pattern is dropped before, unless some pattern has a
+``#``. O(words x patterns / 64) a lookup, O(words) a subscription.
+
+A pattern stands in no row behind its own end, which is why a lookup may stop at the first null. Article 3 writes
+``#`` into every later row as well, and ``*`` into the row of every word. That saves a lookup one operation a position,
+but subscribing would cost as much as there are words and as others are deep: among 100,000 patterns with ``#``, a
+single one of 30,000 levels would take 375 MB.
 
 From articles 1, 3 and 4, which know no ``#`` elsewhere than at the end: such patterns stand in a trie beside.
 A pattern's number is given again when the pattern is gone, so that the bitmaps stay dense.
@@ -21,14 +26,13 @@ A pattern's number is given again when the pattern is gone, so that the bitmaps 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from pyroaring import BitMap
 
-from matching.bucket import Bucket, Tally, holds, joined, members, parted, take
 from matching.grammar import Grammar
-from matching.matcher import Matcher, S
-from matching.trie import Trie
+from matching.matcher import S
+from matching.numbered import Numbered
 
 
 class _Position:
@@ -47,143 +51,19 @@ class _Position:
         return len(self.words) + (self.any is not None) + (self.end is not None) + (self.rest is not None)
 
 
-class Bitmap(Matcher[S]):
+class Bitmap(Numbered[S]):
     """Good for patterns of few words with much in common; needs the package pyroaring."""
 
     def __init__(self, grammar: Grammar) -> None:
         super().__init__(grammar)
         self._positions: list[_Position] = []
-        self._numbers: dict[str, int] = {}
-        self._buckets: list[Bucket[S]] = []
-        self._free: list[int] = []
-        self._aside: Trie[S] = Trie(grammar)
-        self._tally: Tally[S] = Tally()
-        self._pairs = 0
+        #: How many patterns stand in a `rest` row.
+        self._open = 0
 
-    def subscribe(self, pattern: str, subscriber: S) -> bool:
-        hash(subscriber)  # what cannot be hashed is refused before anything changes
-        grammar = self.grammar
-        grammar.check(pattern)
-        words = grammar.split(pattern)
-        if grammar.many in words[:-1]:
-            if not self._aside.subscribe(pattern, subscriber):
-                return False
-            self._tally.add(subscriber)
-            return True
-        number = self._numbers.get(pattern)
-        if number is not None and holds(self._buckets[number], subscriber):
-            return False
-        self._tally.add(subscriber)
-        if number is None:
-            number = self._number(pattern)
-            self._enter(words, number)
-        self._buckets[number] = joined(self._buckets[number], subscriber)
-        self._pairs += 1
-        return True
+    def suits(self, words: list[str]) -> bool:
+        return self.grammar.many not in words[:-1]
 
-    def unsubscribe(self, pattern: str, subscriber: S) -> bool:
-        number = self._numbers.get(pattern)
-        if number is None:
-            if not self._aside.unsubscribe(pattern, subscriber):
-                return False
-        elif not holds(self._buckets[number], subscriber):
-            return False
-        else:
-            self._buckets[number] = parted(self._buckets[number], subscriber)
-            self._pairs -= 1
-            if self._buckets[number] is None:
-                del self._numbers[pattern]
-                self._free.append(number)
-                self._leave(self.grammar.split(pattern), number)
-        self._tally.remove(subscriber)
-        return True
-
-    def match(self, topic: str) -> list[S]:
-        found: list[S] = []
-        numbers = self._agreeing(topic)
-        if numbers is not None:
-            buckets = self._buckets
-            for number in numbers:
-                take(buckets[number], found)
-        if len(self._aside):
-            found += self._aside.reach(topic, False)
-        return self._tally.distinct(found) if self._tally.shared else found
-
-    def matches_any(self, topic: str) -> bool:
-        return self._agreeing(topic) is not None or self._aside.matches_any(topic)
-
-    def subscriptions(self) -> Iterator[tuple[str, S]]:
-        for pattern, number in self._numbers.items():
-            for subscriber in members(self._buckets[number]):
-                yield pattern, subscriber
-        yield from self._aside.subscriptions()
-
-    def clear(self) -> None:
-        self._positions = []
-        self._numbers = {}
-        self._buckets = []
-        self._free = []
-        self._aside.clear()
-        self._tally = Tally()
-        self._pairs = 0
-
-    def stats(self) -> dict[str, int]:
-        """`aside` is the number of subscriptions whose pattern the bitmaps cannot hold, `shared` as for the trie."""
-        aside = self._aside.stats()
-        return {
-            "subscriptions": len(self),
-            "patterns": len(self._numbers) + aside["patterns"],
-            "positions": len(self._positions),
-            "rows": sum(position.rows() for position in self._positions),
-            "free": len(self._free),
-            "aside": aside["subscriptions"],
-            "shared": self._tally.shared,
-        }
-
-    def __len__(self) -> int:
-        return self._pairs + len(self._aside)
-
-    def __contains__(self, pair: tuple[str, S]) -> bool:
-        pattern, subscriber = pair
-        number = self._numbers.get(pattern)
-        return holds(self._buckets[number], subscriber) if number is not None else pair in self._aside
-
-    def _agreeing(self, topic: str) -> BitMap | None:
-        """The numbers of the patterns that match, None if there are none."""
-        positions = self._positions
-        if not positions:
-            return None
-        grammar = self.grammar
-        words = grammar.split(topic)
-        first = positions[0]
-        if not words:
-            return _either(first.end, first.rest)
-        agreed = first.words.get(words[0])
-        found: BitMap | None = None
-        if not (grammar.hides and grammar.hidden(topic)):
-            agreed = _either(agreed, first.any)
-            found = first.rest
-        at = 1
-        while agreed is not None and at < len(positions):
-            position = positions[at]
-            found = _either(found, _both(agreed, position.rest))
-            if at == len(words):
-                return _either(found, _both(agreed, position.end))
-            agreed = _both(agreed, _either(position.words.get(words[at]), position.any))
-            at += 1
-        return found
-
-    def _number(self, pattern: str) -> int:
-        if self._free:
-            number = self._free.pop()
-        else:
-            number = len(self._buckets)
-            self._buckets.append(None)
-        self._numbers[pattern] = number
-        return number
-
-    def _enter(self, words: list[str], number: int) -> None:
-        """Write a pattern into its rows."""
+    def enter(self, pattern: str, words: list[str], number: int) -> None:
         grammar = self.grammar
         positions = self._positions
         for at in range(len(words) + 1):
@@ -194,14 +74,15 @@ class Bitmap(Matcher[S]):
                 position.end = _with(position.end, number)
             elif words[at] == grammar.many:
                 position.rest = _with(position.rest, number)
+                self._open += 1
                 return
             elif words[at] == grammar.one:
                 position.any = _with(position.any, number)
             else:
                 position.words[words[at]] = _with(position.words.get(words[at]), number)
 
-    def _leave(self, words: list[str], number: int) -> None:
-        """Strike a pattern out of its rows, and drop the positions behind which nobody is left."""
+    def leave(self, pattern: str, words: list[str], number: int) -> None:
+        """Strike the pattern out of its rows, and drop the positions behind which nobody is left."""
         grammar = self.grammar
         positions = self._positions
         for at, position in enumerate(positions[: len(words) + 1]):
@@ -209,6 +90,7 @@ class Bitmap(Matcher[S]):
                 position.end = _without(position.end, number)
             elif words[at] == grammar.many:
                 position.rest = _without(position.rest, number)
+                self._open -= 1
                 break
             elif words[at] == grammar.one:
                 position.any = _without(position.any, number)
@@ -216,8 +98,54 @@ class Bitmap(Matcher[S]):
                 row = _without(position.words[words[at]], number)
                 if row is None:
                     del position.words[words[at]]
-        while positions and positions[-1].rows() == 0:
+        while positions[-1].rows() == 0:
             positions.pop()
+
+    def forget(self) -> None:
+        self._positions = []
+        self._open = 0
+
+    def matches_any(self, topic: str) -> bool:
+        if self._numbers and self._reach(topic, True) is not None:
+            return True
+        return self._aside.matches_any(topic)
+
+    def agreeing(self, topic: str) -> Iterable[int] | None:
+        return self._reach(topic, False)
+
+    def stats(self) -> dict[str, int]:
+        """`rows` is the number of bitmaps, `positions` of the longest pattern's words and its end."""
+        sizes = super().stats()
+        sizes["positions"] = len(self._positions)
+        sizes["rows"] = sum(position.rows() for position in self._positions)
+        return sizes
+
+    def _reach(self, topic: str, enough: bool) -> BitMap | None:
+        """The numbers of the patterns that match, None if there are none; some of them only, if that is enough."""
+        positions = self._positions
+        grammar = self.grammar
+        words = grammar.split(topic)
+        if len(words) >= len(positions) and not self._open:
+            return None
+        first = positions[0]
+        if not words:
+            return _either(first.end, first.rest)
+        agreed = first.words.get(words[0])
+        found: BitMap | None = None
+        if not (grammar.hides and grammar.hidden(topic)):
+            agreed = _either(agreed, first.any)
+            found = first.rest
+        at = 1
+        while agreed is not None and at < len(positions):
+            if enough and found is not None:
+                return found
+            position = positions[at]
+            found = _either(found, _both(agreed, position.rest))
+            if at == len(words):
+                return _either(found, _both(agreed, position.end))
+            agreed = _both(agreed, _either(position.words.get(words[at]), position.any))
+            at += 1
+        return found
 
 
 def _both(agreed: BitMap, row: BitMap | None) -> BitMap | None:

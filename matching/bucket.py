@@ -71,9 +71,21 @@ def take(bucket: Bucket[S], found: list[S]) -> None:
         found.append(bucket)
 
 
+def size(bucket: Bucket[S]) -> int:
+    """How many subscribers are in a bucket that is not empty."""
+    return len(bucket) if isinstance(bucket, (list, dict)) else 1
+
+
 def _plain(subscriber: S) -> bool:
     """Whether the subscriber, stored bare, could not be mistaken."""
     return subscriber is not None and not isinstance(subscriber, (list, dict))
+
+
+#: A dict that grows moves all it holds at once (11 ms at 600,000 subscribers), so one that is large is divided.
+_LARGE: Final = 8_192
+_PARTS: Final = 256
+#: A dict looks at the low bits of a hash first; so others choose the part.
+_SHIFT: Final = 12
 
 
 class Tally(Generic[S]):
@@ -83,29 +95,44 @@ class Tally(Generic[S]):
     are bindings, one a pattern, so that is its usual state.
     """
 
-    __slots__ = ("_patterns", "shared")
+    __slots__ = ("_parts", "shared")
 
     def __init__(self) -> None:
-        self._patterns: dict[S, int] = {}
+        self._parts: list[dict[S, int]] = [{}]
         self.shared = 0
 
     def add(self, subscriber: S) -> None:
         """Count one pattern more."""
-        patterns = self._patterns.get(subscriber, 0)
-        self._patterns[subscriber] = patterns + 1
+        part = self._part(subscriber)
+        patterns = part.get(subscriber, 0)
+        part[subscriber] = patterns + 1
         if patterns == 1:
             self.shared += 1
+        elif patterns == 0 and len(part) > _LARGE and len(self._parts) == 1:
+            self._divide()
 
     def remove(self, subscriber: S) -> None:
         """Count one pattern less."""
-        patterns = self._patterns[subscriber]
+        part = self._part(subscriber)
+        patterns = part[subscriber]
         if patterns == 1:
-            del self._patterns[subscriber]
+            del part[subscriber]
         else:
-            self._patterns[subscriber] = patterns - 1
+            part[subscriber] = patterns - 1
             if patterns == 2:
                 self.shared -= 1
 
     def distinct(self, found: list[S]) -> list[S]:
         """Each of these subscribers once."""
         return list(dict.fromkeys(found))
+
+    def _part(self, subscriber: S) -> dict[S, int]:
+        parts = self._parts
+        return parts[0] if len(parts) == 1 else parts[hash(subscriber) >> _SHIFT & _PARTS - 1]
+
+    def _divide(self) -> None:
+        whole = self._parts[0]
+        parts: list[dict[S, int]] = [{} for _ in range(_PARTS)]
+        for subscriber, patterns in whole.items():
+            parts[hash(subscriber) >> _SHIFT & _PARTS - 1][subscriber] = patterns
+        self._parts = parts

@@ -168,7 +168,10 @@ def swap(text: str) -> str:
 
     It is its own inverse, so no two topics meet, and it makes and removes no wildcard.
     """
-    return text.translate(_SWAPPED)
+    # A third of the time, where one of them does not occur.
+    if "/" not in text:
+        return text.replace(".", "/")
+    return text.translate(_SWAPPED) if "." in text else text.replace("/", ".")
 
 
 def _flaw(text: str, octets: int, errors: str) -> str:

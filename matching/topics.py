@@ -39,7 +39,7 @@ class _Node(Generic[V]):
 class _Places:
     """The places in one pattern, and where a word leads from them. A set of places is an int of bits."""
 
-    __slots__ = ("_literal", "_many", "_one", "_words", "begin", "end")
+    __slots__ = ("_literal", "_many", "_one", "_words", "begin", "end", "open")
 
     def __init__(self, pattern: str, grammar: Grammar) -> None:
         self._words: list[str] = []
@@ -58,6 +58,8 @@ class _Places:
                 self._literal[word] = self._literal.get(word, 0) | place
             self._words.append(word)
             place <<= 1
+        #: Where all words lead on.
+        self.open = self._one | self._many
         self.begin = 1 | (self._many & 1) << 1
         self.end = place
 
@@ -138,6 +140,39 @@ class TopicIndex(Generic[V]):
         """
         self.grammar.check(pattern)
         return self._walk(_Places(pattern, self.grammar), self._hidden_from(pattern))
+
+    def within(self, pattern: str, most: int) -> list[V] | None:
+        """The same as `match`, or None when more than `most` nodes had to be looked at. Raises InvalidPattern."""
+        self.grammar.check(pattern)
+        places = _Places(pattern, self.grammar)
+        veiled = self._hidden_from(pattern)
+        found: list[V] = []
+        root = self._root
+        if places.begin & places.end and not isinstance(root.value, _Absent):
+            found.append(root.value)
+        waiting: list[tuple[_Node[V], int]] = [(root, places.begin)]
+        left = most
+        while waiting:
+            node, here = waiting.pop()
+            if node.children is None:
+                continue
+            if here & places.open:
+                left -= len(node.children)
+                if left < 0:
+                    return None
+            words = places.wanted(here, node.children)
+            if veiled:
+                words = [word for word in words if not self.grammar.hidden(word)]
+                veiled = False
+            for word in words:
+                child = node.children.get(word)
+                if child is None:
+                    continue
+                there = places.follow(here, word)
+                if there & places.end and not isinstance(child.value, _Absent):
+                    found.append(child.value)
+                waiting.append((child, there))
+        return found
 
     def __len__(self) -> int:
         return self._topics

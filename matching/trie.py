@@ -19,31 +19,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic
 
-from matching.bucket import Bucket, Tally, holds, joined, members, parted, take
+from matching.bucket import Bucket, Tally, holds, joined, members, parted, size, take
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 
 
-class _Node(Generic[S]):
+class Node(Generic[S]):
     """What may follow a prefix, and who subscribed to the prefix itself."""
 
     __slots__ = ("bucket", "children", "depth", "many", "one")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.children: dict[str, _Node[S]] | None = None
-        self.one: _Node[S] | None = None
-        self.many: _Node[S] | None = None
+        self.children: dict[str, Node[S]] | None = None
+        self.one: Node[S] | None = None
+        self.many: Node[S] | None = None
         self.bucket: Bucket[S] = None
 
 
 class Trie(Matcher[S]):
-    """The default matcher: good at every size and every mix of wildcards."""
+    """Good at every size and every mix of wildcards."""
 
-    def __init__(self, grammar: Grammar) -> None:
+    def __init__(self, grammar: Grammar, tally: Tally[S] | None = None) -> None:
+        """A matcher that keeps some of its patterns in this trie and some elsewhere hands over the tally of both."""
         super().__init__(grammar)
-        self._root: _Node[S] = _Node(0)
-        self._tally: Tally[S] = Tally()
+        self._root = self._fresh(0, False)
+        self._tally: Tally[S] = Tally() if tally is None else tally
         self._pairs = 0
         self._patterns = 0
         self._nodes = 1
@@ -52,38 +53,7 @@ class Trie(Matcher[S]):
         hash(subscriber)  # what cannot be hashed is refused before anything changes
         grammar = self.grammar
         grammar.check(pattern)
-        one = grammar.one
-        many = grammar.many
-        node = self._root
-        for word in grammar.split(pattern):
-            child: _Node[S] | None
-            if word == one:
-                child = node.one
-                if child is None:
-                    child = node.one = _Node(node.depth + 1)
-                    self._nodes += 1
-            elif word == many:
-                child = node.many
-                if child is None:
-                    child = node.many = _Node(node.depth + 1)
-                    self._nodes += 1
-            else:
-                children = node.children
-                if children is None:
-                    children = node.children = {}
-                child = children.get(word)
-                if child is None:
-                    child = children[word] = _Node(node.depth + 1)
-                    self._nodes += 1
-            node = child
-        if holds(node.bucket, subscriber):
-            return False
-        if node.bucket is None:
-            self._patterns += 1
-        self._tally.add(subscriber)
-        node.bucket = joined(node.bucket, subscriber)
-        self._pairs += 1
-        return True
+        return self.enter(grammar.split(pattern), subscriber)
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
         words = self.grammar.split(pattern)
@@ -94,6 +64,7 @@ class Trie(Matcher[S]):
         node.bucket = parted(node.bucket, subscriber)
         self._tally.remove(subscriber)
         self._pairs -= 1
+        self._served(node)
         if node.bucket is None:
             self._patterns -= 1
             self._prune(path, words)
@@ -109,7 +80,7 @@ class Trie(Matcher[S]):
     def subscriptions(self) -> Iterator[tuple[str, S]]:
         grammar = self.grammar
         words: list[str] = []
-        waiting: list[tuple[_Node[S], int, str]] = [(self._root, 0, "")]
+        waiting: list[tuple[Node[S], int, str]] = [(self._root, 0, "")]
         while waiting:
             node, depth, word = waiting.pop()
             if depth:
@@ -127,7 +98,7 @@ class Trie(Matcher[S]):
                     waiting.append((child, depth, word))
 
     def clear(self) -> None:
-        self._root = _Node(0)
+        self._root = self._fresh(0, False)
         self._tally = Tally()
         self._pairs = 0
         self._patterns = 0
@@ -150,6 +121,67 @@ class Trie(Matcher[S]):
         path = self._path(self.grammar.split(pattern))
         return path is not None and holds(path[-1].bucket, subscriber)
 
+    def enter(self, words: list[str], subscriber: S) -> bool:
+        """Subscribe to a pattern, given as its words, that is known to be valid."""
+        node = self._grown(words)
+        if holds(node.bucket, subscriber):
+            return False
+        if node.bucket is None:
+            self._patterns += 1
+        self._tally.add(subscriber)
+        node.bucket = joined(node.bucket, subscriber)
+        self._pairs += 1
+        self._served(node)
+        return True
+
+    def patterns(self) -> int:
+        """How many patterns there are."""
+        return self._patterns
+
+    def knows(self, pattern: str) -> bool:
+        """Whether anybody subscribed to the pattern."""
+        path = self._path(self.grammar.split(pattern))
+        return path is not None and path[-1].bucket is not None
+
+    def lift(self) -> tuple[list[str], Bucket[S]] | None:
+        """Take out one pattern, whichever is near, as its words and all its subscribers; None if there is none.
+
+        They are on their way to another matcher with the same tally, which so is not told.
+        """
+        if not self._patterns:
+            return None
+        grammar = self.grammar
+        node = self._root
+        path = [node]
+        words: list[str] = []
+        while True:
+            if node.one is not None:
+                words.append(grammar.one)
+                node = node.one
+            elif node.many is not None:
+                words.append(grammar.many)
+                node = node.many
+            elif node.children is not None:
+                # The newest child: to look for the oldest, a dict steps over all that are gone.
+                word = next(reversed(node.children))
+                words.append(word)
+                node = node.children[word]
+            else:
+                break
+            path.append(node)
+        bucket = node.bucket
+        node.bucket = None
+        self._patterns -= 1
+        self._pairs -= size(bucket)
+        self._prune(path, words)
+        return words, bucket
+
+    def settle(self, words: list[str], bucket: Bucket[S]) -> None:
+        """Put in a pattern that was lifted elsewhere."""
+        self._grown(words).bucket = bucket
+        self._patterns += 1
+        self._pairs += size(bucket)
+
     def reach(self, topic: str, enough: bool) -> list[S]:
         """Subscribers of all patterns that match; those of the first found only, if that is enough."""
         found: list[S] = []
@@ -165,8 +197,8 @@ class Trie(Matcher[S]):
             node = child
             at = 1
         # The nodes where `*` turned off from a word: the first one in a local, which saves most lookups a list.
-        turn: _Node[S] | None = None
-        turns: list[_Node[S]] | None = None
+        turn: Node[S] | None = None
+        turns: list[Node[S]] | None = None
         while True:
             many = node.many
             if many is not None:
@@ -216,13 +248,48 @@ class Trie(Matcher[S]):
                 return found
             at = node.depth
 
-    def _path(self, words: list[str]) -> list[_Node[S]] | None:
+    def _grown(self, words: list[str]) -> Node[S]:
+        """The node of a pattern, with all that is missing on the way to it."""
+        grammar = self.grammar
+        one = grammar.one
+        many = grammar.many
+        node = self._root
+        fork: Node[S] | None = None
+        for depth, word in enumerate(words, 1):
+            child: Node[S] | None
+            if word == one:
+                child = node.one
+            elif word == many:
+                child = node.many
+            else:
+                children = node.children
+                if children is None:
+                    children = node.children = {}
+                child = children.get(word)
+            if child is None:
+                child = self._fresh(depth, word == many)
+                self._nodes += 1
+                if word == one:
+                    node.one = child
+                elif word == many:
+                    node.many = child
+                else:
+                    assert node.children is not None
+                    node.children[word] = child
+                if fork is None:
+                    fork = node
+            node = child
+        if fork is not None:
+            self._turned(fork)
+        return node
+
+    def _path(self, words: list[str]) -> list[Node[S]] | None:
         """The nodes from the root to that of a pattern, or None where no such pattern may be."""
         grammar = self.grammar
         node = self._root
         path = [node]
         for word in words:
-            child: _Node[S] | None = None
+            child: Node[S] | None = None
             if word == grammar.one:
                 child = node.one
             elif word == grammar.many:
@@ -235,7 +302,7 @@ class Trie(Matcher[S]):
             path.append(node)
         return path
 
-    def _prune(self, path: list[_Node[S]], words: list[str]) -> None:
+    def _prune(self, path: list[Node[S]], words: list[str]) -> None:
         """Cut off the nodes at the end of the path that lead nowhere now."""
         grammar = self.grammar
         depth = len(words)
@@ -256,23 +323,41 @@ class Trie(Matcher[S]):
                 if not parent.children:
                     parent.children = None
             self._nodes -= 1
+            self._turned(parent)
+
+    def _fresh(self, depth: int, many: bool) -> Node[S]:
+        """A new node. This and the two below are for algorithms that keep something about each node."""
+        return Node(depth)
+
+    def _turned(self, node: Node[S]) -> None:
+        """The node has another child now, or lost one."""
+
+    def _served(self, node: Node[S]) -> None:
+        """The node's bucket is another one now."""
 
 
-def _cross(start: _Node[S], words: list[str], at: int, found: list[S]) -> None:
-    """Append whose patterns, behind a ``#``, match the words from there on; those of the ``#`` are the caller's.
-
-    `stays` are the ``#`` nodes entered so far, `moving` those nodes that the last word led to.
-    """
-    entered: set[_Node[S]] = {start}
-    stays: list[_Node[S]] = []
-    moving: list[_Node[S]] = []
+def _cross(start: Node[S], words: list[str], at: int, found: list[S]) -> None:
+    """Append whose patterns, behind a ``#``, match the words from there on; those of the ``#`` are the caller's."""
+    entered: set[Node[S]] = {start}
+    stays: list[Node[S]] = []
     _enter(start.many, entered, stays, found)
     stays.append(start)
+    advance(stays, [], entered, words, at, found)
+
+
+def advance(
+    stays: list[Node[S]], moving: list[Node[S]], entered: set[Node[S]], words: list[str], at: int, found: list[S]
+) -> None:
+    """Walk on from these nodes and append whose patterns match the words from there on.
+
+    `entered` are the ``#`` nodes met so far, whose own subscribers the caller has; `stays` those of them from which
+    the trie goes on.
+    """
     end = len(words)
     while at < end:
         word = words[at]
         at += 1
-        following: list[_Node[S]] = []
+        following: list[Node[S]] = []
         for node in stays + moving:
             children = node.children
             if children is not None:
@@ -290,7 +375,7 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[S]) -> None:
         take(node.bucket, found)
 
 
-def _enter(node: _Node[S] | None, entered: set[_Node[S]], stays: list[_Node[S]], found: list[S]) -> None:
+def _enter(node: Node[S] | None, entered: set[Node[S]], stays: list[Node[S]], found: list[S]) -> None:
     """Go into a ``#`` node, and into those that follow it, unless that was done before."""
     while node is not None and node not in entered:
         entered.add(node)

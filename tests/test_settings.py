@@ -5,7 +5,7 @@ import string
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +13,7 @@ from argon2 import PasswordHasher
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from matching import NAMES
 from trellis.settings import Amqp, Listener, Mqtt, Settings, SettingsError, load, load_with_sources
 from trellis.settings.checks import problems
 from trellis.settings.loading import OTHER_VARIABLES, SERVICE_LINK, read_environment, read_text
@@ -168,10 +169,10 @@ FILES = [
     ('log.level = "warn"', 'log.level: must be one of debug, info, warning, error, got "warn"; the nearest is warning'),
     (
         'matcher.allowed = ["tri"]',
-        "matcher.allowed: must be a list of one or more of trie, bitmap, got a list; the nearest",
+        f"matcher.allowed: must be a list of one or more of {', '.join(NAMES)}, got a list; the nearest is trie",
     ),
-    ("matcher.allowed = []", "matcher.allowed: must be a list of one or more of trie, bitmap, got a list"),
-    ('matcher.allowed = ["bitmap"]', "matcher.allowed: matcher.default (trie) must be one of matcher.allowed (bitmap)"),
+    ("matcher.allowed = []", f"matcher.allowed: must be a list of one or more of {', '.join(NAMES)}, got a list"),
+    ('matcher.allowed = ["bitmap"]', "matcher.allowed: matcher.default (auto) must be one of matcher.allowed (bitmap)"),
     ('node.name = "a b"', 'node.name: must be 1 to 255 letters, digits and . _ @ -, got "a b"'),
     ('data.dir = "a\\u0000"', 'data.dir: must be text without NUL, got "a\\x00"'),
     ('data.dir = "~nobody-of-this-name/x"', "data.dir: needs a home directory and there is none"),
@@ -264,7 +265,7 @@ ENVIRONMENTS = [
     ("TRELLIS_PASSWORD", "hunter2", "TRELLIS_PASSWORD: password: is given without user; set user too"),
     ("TRELLIS_PASSWORD", "hunter2\udcff", "TRELLIS_PASSWORD: password: must be UTF-8"),
     ("TRELLIS_USER", "guest", "TRELLIS_USER: user: guest is built in; set auth.guest to false to define it yourself"),
-    ("TRELLIS_MATCHER_DEFAULT", "dfa", "TRELLIS_MATCHER_DEFAULT: matcher.default: must be one of trie, bitmap, got"),
+    ("TRELLIS_MATCHER_DEFAULT", "tri", f"TRELLIS_MATCHER_DEFAULT: matcher.default: must be one of {', '.join(NAMES)}, got"),
 ]
 
 
@@ -433,7 +434,7 @@ def values(option: Option) -> st.SearchStrategy[Any]:
     if option.key == "amqtt.plugins":
         return st.dictionaries(TEXT, st.dictionaries(TEXT, TOML, max_size=2), max_size=2)
     if option.in_files_only:
-        return st.just(list(get_args(get_args(option.type)[0])))
+        return st.just(list(NAMES))
     if option.choices:
         return st.sampled_from(option.choices)
     if option.type is bool:

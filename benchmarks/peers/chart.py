@@ -126,7 +126,7 @@ def _draw(panel: Panel, left: float, top: int, width: float, scale: tuple[int, i
     for power in range(low, high + 1):
         x = start + room * (power - low) / (high - low)
         parts.append(f'<line x1="{x:.1f}" y1="{first - 3}" x2="{x:.1f}" y2="{bottom}" stroke="{_FAINT}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 11}" font-size="9" text-anchor="middle">{10.0**power:,g}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 11}" font-size="9" text-anchor="middle">{_tick(power)}</text>')
     for index, bar in enumerate(panel.bars):
         y = first + _STEP * index
         length = room * max(0.004, (math.log10(bar.value) - low) / (high - low))
@@ -137,6 +137,14 @@ def _draw(panel: Panel, left: float, top: int, width: float, scale: tuple[int, i
             f'<text x="{start + length + 5:.1f}" y="{y + 10}"{weight}>{figure(bar.value)}</text>',
         ]
     return parts
+
+
+def _tick(power: int) -> str:
+    """A power of ten on the axis, short enough that the next one has room."""
+    for least, letter in ((6, "M"), (3, "k")):
+        if power >= least:
+            return f"{10 ** (power - least)}{letter}"
+    return f"{10.0**power:g}"
 
 
 def _legend(y: int, unit: str, floors: bool) -> list[str]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from itertools import islice
+from typing import ClassVar, Final
 
 from broker.binding import Arguments, Binding
 from broker.destination import Destination
+
+#: What removing a binding takes grows with its key. So many octets of a key count as one binding.
+OCTETS: Final = 40
 
 
 class Options:
@@ -58,17 +62,24 @@ class Exchange(Destination):
         return known
 
     def unbind_some(self, destination: Destination, most: int) -> list[Binding]:
-        """Remove up to `most` bindings to a destination, and return them; fewer when no more are left."""
+        """Remove and return up to `most` bindings to a destination, fewer if their keys are long; none when none is left."""
         mine = self.bindings.get(destination, {})
         found: list[Binding] = []
-        for identity in list(mine)[:most] if len(mine) > most else list(mine):
+        octets = 0
+        for identity in list(islice(mine, most)):
             binding = self.unbind(destination, identity)
             if binding is not None:
                 found.append(binding)
+                octets += len(binding.key)
+            if octets > most * OCTETS:
+                break
         return found
 
     def __iter__(self) -> Iterator[Binding]:
         return iter([binding for mine in self.bindings.values() for binding in mine.values()])
+
+    def check(self, binding: Binding) -> None:
+        """Raise PreconditionFailed for a binding that this type does not know."""
 
     def match(self, key: str, headers: Arguments) -> list[Binding]:
         """The bindings that want this, in no order."""

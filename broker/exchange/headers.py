@@ -1,49 +1,41 @@
 """The headers exchange: a binding's arguments are compared with the message's headers.
 
-x-match is `all` (default) or `any`, which skip arguments beginning with `x-`, or `all-with-x` or
-`any-with-x`, which do not. An argument without a value asks only whether the header is there. `all`
-with nothing to compare takes everything, `any` nothing (AMQP 0-9-1 section 3.1.3.4; RabbitMQ).
+What they ask for, and how values are compared, is `matching.fields`.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from broker.binding import Arguments, Binding
 from broker.errors import PreconditionFailed
-from broker.exchange.base import Exchange
-
-MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")
+from broker.exchange.base import Exchange, Options
+from matching.fields import create
+from matching.fields.criteria import Criteria, InvalidCriteria
+from matching.fields.matcher import HeadersMatcher
 
 
 class HeadersExchange(Exchange):
-    """Asks every binding."""
+    """Finds bindings by their rarest criterion (AMQP 0-9-1 section 3.1.3.4)."""
 
     kind: ClassVar[str] = "headers"
     by_headers: ClassVar[bool] = True
 
+    def __init__(self, name: str, options: Options) -> None:
+        super().__init__(name, options)
+        self._matcher: HeadersMatcher[Binding] = create()
+
+    def check(self, binding: Binding) -> None:
+        try:
+            Criteria(binding.arguments)
+        except InvalidCriteria as error:
+            raise PreconditionFailed(str(error)) from None
+
+    def added(self, binding: Binding) -> None:
+        self._matcher.bind(binding.arguments, binding)
+
+    def removed(self, binding: Binding) -> None:
+        self._matcher.unbind(binding.arguments, binding)
+
     def match(self, key: str, headers: Arguments) -> list[Binding]:
-        return [binding for binding in self if fits(binding.arguments, headers)]
-
-
-def check(arguments: Arguments) -> None:
-    """Raises PreconditionFailed for an x-match that nobody knows."""
-    kind = arguments.get("x-match", "all")
-    if kind not in MATCHES:
-        raise PreconditionFailed(f"invalid x-match field value {kind!r}; expected {', '.join(MATCHES)}")
-
-
-def fits(wanted: Arguments, headers: Arguments) -> bool:
-    """Whether a message with these headers is one of those wanted."""
-    kind = str(wanted.get("x-match", "all"))
-    skip = not kind.endswith("-with-x")
-    names = [name for name in wanted if name != "x-match" and not (skip and name.startswith("x-"))]
-    hits = [name in headers and _equal(wanted[name], headers[name]) for name in names]
-    return any(hits) if kind.startswith("any") else all(hits)
-
-
-def _equal(wanted: object, carried: object) -> bool:
-    """Integers of every width are one type; a bool is no integer and 1.0 is not 1."""
-    if wanted is None:
-        return True
-    return type(wanted) is type(carried) and wanted == carried
+        return self._matcher.match(headers)

@@ -62,6 +62,24 @@ def test_topics_to_the_same_destinations_share_a_plan_and_a_binding_retires_it()
     assert world.copies() == {"auto_acknowledged": 101}
 
 
+def test_a_crowd_of_listeners_gets_the_same_octets_in_the_same_order_as_a_few() -> None:
+    world = World()
+    readers = [world.mqtt(f"r{number}") for number in range(300)]
+    for reader in readers:
+        reader.subscribe("all/#", 0)
+    readers[0].subscribe("one", 0)
+    one, first, second, third = (mqtt_publish(topic, topic.encode() * 9) for topic in ("one", "all/a", "all/b", "all/c"))
+    writer = world.mqtt("w")
+    writer.send(one + first + second + one + third)
+    assert readers[0].read() == one + first + second + one + third
+    for reader in readers[1:]:
+        assert reader.read() == first + second + third
+    writer.send(third + one)
+    assert readers[0].read() == third + one
+    assert {reader.read() for reader in readers[1:]} == {third}
+    assert world.fates() == {"routed": 7}
+
+
 def test_gates_nobody_uses_end_when_there_are_many_and_their_counts_stay() -> None:
     world = world_with(routes=100, gates=3)
     for number in range(10):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pamqp.commands as spec
 
+from broker.binding import Binding
+from broker.exchange.base import OCTETS
+from broker.message import ALWAYS
+from broker.planner import SLICE as PLANS
 from broker.queue import SLICE as MESSAGES
 from broker.vhost import SLICE as BINDINGS
 from tests.clients import World, marshal, mqtt_publish, publication
@@ -23,6 +27,42 @@ def test_a_deleted_queue_is_gone_at_once_and_its_bindings_follow() -> None:
     world.settle(client.connection)
     assert list(exchange) == []
     assert world.fates() == {"unroutable": 1}
+
+
+def test_bindings_with_long_keys_leave_in_smaller_slices() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    key = ".".join(["*", "a"] * 50)
+    keys = [f"{key}.{number}" for number in range(BINDINGS)]
+    client.send(*[spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=each, nowait=True) for each in keys])
+    exchange = world.vhost.exchange("amq.topic")
+    client.connection.receive_data(marshal(1, spec.Queue.Delete(queue="q")))
+    removed = BINDINGS - len(list(exchange))
+    assert 0 < removed * len(key) <= BINDINGS * OCTETS < (removed + 1) * (len(key) + 5)
+    world.settle(client.connection)
+    assert list(exchange) == []
+
+
+def test_plans_that_are_wrong_now_ask_for_care_at_once_and_let_go_of_their_queues_in_slices() -> None:
+    world = World()
+    client = world.amqp()
+    many = 2 * PLANS + 100
+    for number in range(many):
+        world.vhost.declare_queue(f"q{number}")
+        world.vhost.bind("amq.topic", Binding(f"k.{number}", world.queue(f"q{number}")))
+    plans = []
+    for number in range(many):
+        client.publish("amq.topic", f"k.{number}", b"x")
+    for gate in world.vhost.gates:
+        plans += [route.plan for route in gate.routes.values()]
+    assert len(plans) == many and not any(plan.stale for plan in plans)
+    world.vhost.declare_queue("another")
+    assert all(plan.stale and plan.attention & ALWAYS for plan in plans)
+    assert sum(not plan.queues for plan in plans) == PLANS
+    world.broker.agenda.turn()
+    world.broker.agenda.turn()
+    assert not any(plan.queues for plan in plans)
 
 
 def test_a_queue_declared_again_keeps_the_bindings_made_since() -> None:

@@ -144,6 +144,33 @@ def test_a_walk_bears_changes_between_its_steps(grammar: Grammar, data: st.DataO
     assert all(grammar.matches(pattern, topic) for topic in seen)
 
 
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_within_a_bound_the_same_topics_are_found_or_it_says_that_there_are_too_many(data: st.DataObject) -> None:
+    grammar = data.draw(st.sampled_from([AMQP, MQTT]))
+    index: TopicIndex[str] = TopicIndex(grammar)
+    stored = data.draw(st.lists(topics(grammar), max_size=12))
+    for topic in stored:
+        index.put(topic, topic)
+    pattern = data.draw(patterns(grammar))
+    most = data.draw(st.integers(0, 12))
+    found = index.within(pattern, most)
+    if found is None:
+        assert most < sum(topic.count(grammar.separator) + 1 for topic in set(stored))
+    else:
+        assert sorted(found) == sorted(index.match(pattern))
+
+
+def test_a_bound_counts_the_nodes_that_a_wildcard_meets() -> None:
+    index: TopicIndex[int] = TopicIndex(AMQP)
+    for number in range(10):
+        index.put(f"a.{number}", number)
+    assert index.within("a.*", 9) is None
+    assert sorted(index.within("a.*", 10) or []) == list(range(10))
+    assert index.within("a.3", 0) == [3]
+    assert index.within("b.#", 0) == []
+
+
 def test_a_walk_goes_on_where_everything_around_it_was_removed() -> None:
     index: TopicIndex[str] = TopicIndex(AMQP)
     for topic in ("a.b.c", "a.b.d", "a.e", "f"):

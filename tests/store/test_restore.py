@@ -304,7 +304,7 @@ def test_a_matcher_that_is_not_allowed_now_is_reported_and_is_back_when_it_is(tm
     before, known = listing(world), numbers(world)
     world.crash()
     strict = Bounds()
-    strict.matchers = ["trie"]
+    strict.matcher, strict.matchers = "trie", ["trie"]
     for _ in range(2):
         world = Home(tmp_path, strict)
         assert [(one.kind, one.vhost, one.name) for one in world.report.refused[:1]] == [("exchange", "/", "e")]
@@ -325,7 +325,7 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
     amqp(exchange("e", arguments={"x-matcher": "bitmap"}), queue("q"), bind("e", "q", "a.#"))(world)
     world.crash()
     strict = Bounds()
-    strict.matchers = ["trie"]
+    strict.matcher, strict.matchers = "trie", ["trie"]
     world = Home(tmp_path, strict)
     amqp(exchange("e"), bind("e", "q", "new"))(world)
     world.crash()

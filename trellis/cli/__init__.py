@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, serve, version
+from trellis.cli import bench, client, config, matching, serve, version
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 
@@ -30,7 +30,7 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="version", version=version.line())
     commands = root.add_subparsers(title="commands", metavar="COMMAND [ARGUMENT]...", dest="command")
-    for module in (serve, config, client, bench, version):
+    for module in (serve, config, client, matching, bench, version):
         module.add(commands)
     return root
 

@@ -1,4 +1,4 @@
-"""`trellis bench load`: measure a broker, ours or another, and check its answers."""
+"""`trellis bench load`: measure a broker, ours or another, and check its answers. (`bench matching`: matching.py.)"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trellis.cli import matching
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command
 from trellis.cli.table import columns_of, table
 from trellis.settings.errors import nearest
@@ -24,8 +25,8 @@ USAGE = (
 
 
 def add(commands: Commands) -> None:
-    command = add_command(commands, "bench", _help, "measure a broker", "load [ARGUMENT]...")
-    tools = command.add_subparsers(title="benches", metavar="load", dest="bench")
+    command = add_command(commands, "bench", _help, "measure a broker, or topic matching", "load|matching [ARGUMENT]...")
+    tools = command.add_subparsers(title="benches", metavar="load|matching", dest="bench")
     tool: Parser = tools.add_parser(
         "load", prog="trellis bench load", usage=USAGE, help="publish through a broker, measure it, and check its answers",
         description="Publish through any AMQP 0-9-1 or MQTT 3.1.1 broker, measure it, and check every answer.",
@@ -45,6 +46,7 @@ def add(commands: Commands) -> None:
     tool.add_argument("--rounds", metavar="N", type=_number(int, 1), default=3, help="measurements of a workload; medians are shown [3]")
     tool.add_argument("--json", metavar="FILE", help="write all figures of all rounds there; - is standard output, without the table")
     tool.add_argument("--list", action="store_true", help="list the workloads")
+    matching.add_bench(tools)
 
 
 def load(arguments: argparse.Namespace) -> int:

@@ -98,8 +98,8 @@ def load_settings(arguments: argparse.Namespace) -> Loaded:
 
 
 def _metavar(option: Option) -> str:
-    if option.choices:
-        return "|".join(option.choices)
+    if option.words:
+        return "|".join(option.words)
     if option.type is bool:
         return "true|false"
     if option.type in (int, float):

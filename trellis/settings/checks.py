@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Iterator
 
+from matching.registry import algorithms
 from trellis.settings.schema import Settings
 
 Problem = tuple[tuple[str, ...], str]  # the keys that do not fit, the one to change first, and what is wrong
@@ -14,6 +15,12 @@ def problems(settings: Settings) -> Iterator[Problem]:
         allowed = ", ".join(settings.matcher.allowed)
         problem = f"matcher.default ({settings.matcher.default}) must be one of matcher.allowed ({allowed})"
         yield ("matcher.default", "matcher.allowed"), problem
+    for algorithm in algorithms():
+        if algorithm.name in settings.matcher.allowed:
+            try:
+                algorithm.load()
+            except ImportError as error:
+                yield ("matcher.allowed", "matcher.default"), f"{algorithm.name} cannot be used here: {error}"
     try:
         _ = settings.data.directory
     except RuntimeError:

@@ -49,6 +49,12 @@ class Option(Struct, frozen=True):
     @property
     def choices(self) -> tuple[str, ...]:
         """The words allowed, for an option or a list of words; else ()."""
+        named: Callable[[], tuple[str, ...]] | None = (self.meta.extra or {})["choices"]
+        return self.words if named is None else named()
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Those of `choices` that do not depend on what is installed."""
         item = get_args(self.type)[0] if get_origin(self.type) is tuple else self.type
         return get_args(item) if get_origin(item) is Literal else ()
 
@@ -93,7 +99,7 @@ class Option(Struct, frozen=True):
             raise ValueError(self._problem(self.expected, value)) from None
         if isinstance(read, str):
             self._check(read)
-        if self.choices and not read:
+        if self.choices and (not read or any(word not in self.choices for word in ([read] if isinstance(read, str) else read))):
             raise ValueError(self._problem(self.expected, value))
         return read
 

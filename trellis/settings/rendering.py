@@ -88,7 +88,7 @@ def _document(settings: Settings, heading: Callable[[str], str], write: Callable
 
 def _explained(option: Option, line: str) -> list[str]:
     """An option in the default file: what it is, what it may be, and its default or an example."""
-    valid = " ".join(filter(None, (option.bounds, option.unit))) or ", ".join(option.choices)
+    valid = " ".join(filter(None, (option.bounds, option.unit))) or ", ".join(option.words)
     comment = f"# {option.help} ({valid})" if valid else f"# {option.help}"
     if option.key in EXAMPLES:
         return [comment, *EXAMPLES[option.key].splitlines()]

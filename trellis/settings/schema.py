@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from matching.registry import algorithms
 from trellis.settings.values import check_addresses, check_hash, check_name, check_regex, split_addresses
 
-Algorithm = Literal["trie", "bitmap"]
 Anonymous = Literal["loopback", "true", "false"]
 Level = Literal["debug", "info", "warning", "error"]
 Plugins = dict[str, dict[str, object]]
@@ -30,16 +30,23 @@ def option(
     le: float | None = None,
     unit: str = "",
     check: Callable[[str], None] | None = None,
+    choices: Callable[[], tuple[str, ...]] | None = None,
     secret: bool = False,
 ) -> Meta:
-    """The declaration beside a type: help text, inclusive bounds, unit, a further check, whether it is never shown.
+    """The declaration beside a type: help text, inclusive bounds, unit, a further check, the words allowed where their
+    type does not say them, whether it is never shown.
 
     `check` takes the text of a value and raises ValueError with what is expected instead. Numbers without an upper
     bound of their own fit 64 bits.
     """
     if ge is not None and le is None:
         le = INT64
-    return Meta(ge=ge, le=le, description=text, extra={"unit": unit, "check": check, "secret": secret})
+    return Meta(ge=ge, le=le, description=text, extra={"unit": unit, "check": check, "choices": choices, "secret": secret})
+
+
+def _matchers() -> tuple[str, ...]:
+    """Ours, and those of installed packages."""
+    return tuple(algorithm.name for algorithm in algorithms())
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,9 +162,11 @@ class Limits(Section, frozen=True, kw_only=True):
 class Matcher(Section, frozen=True, kw_only=True):
     """Wildcard subscriptions."""
 
-    default: Annotated[Algorithm, option("algorithm of an exchange that names none")] = "trie"
-    allowed: Annotated[tuple[Algorithm, ...], option("algorithms an exchange may name with the argument x-matcher")] = (
+    default: Annotated[str, option("algorithm of an exchange that names none; see trellis matchers", choices=_matchers)] = "auto"
+    allowed: Annotated[tuple[str, ...], option("algorithms an exchange may name with the argument x-matcher", choices=_matchers)] = (
+        "auto",
         "trie",
+        "shapes",
         "bitmap",
     )
 

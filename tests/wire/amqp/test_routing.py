@@ -110,7 +110,7 @@ def test_topic_patterns_take_what_they_take(pattern: str, taken: list[str], left
         assert reached(client, "amq.topic", key) == {"all"}, key
 
 
-@pytest.mark.parametrize("matcher", ["trie", "bitmap"])
+@pytest.mark.parametrize("matcher", ["auto", "trie", "shapes", "bitmap"])
 def test_a_queue_whose_bindings_overlap_is_reached_once_by_every_matcher(matcher: str) -> None:
     client = World().amqp()
     client.send(X.Declare(exchange="t", exchange_type="topic", arguments={"x-matcher": matcher}))
@@ -127,7 +127,8 @@ def test_a_queue_whose_bindings_overlap_is_reached_once_by_every_matcher(matcher
 def test_an_unknown_matcher_is_refused_with_406() -> None:
     client = World().amqp()
     [close] = client.send(X.Declare(exchange="t", exchange_type="topic", arguments={"x-matcher": "magic"}))
-    assert close.reply_text == "PRECONDITION_FAILED - invalid arg 'x-matcher' for exchange 't': 'magic' is none of trie, bitmap"
+    names = "auto, trie, shapes, bitmap"
+    assert close.reply_text == f"PRECONDITION_FAILED - invalid arg 'x-matcher' for exchange 't': 'magic' is none of {names}"
 
 
 def test_patterns_with_many_hashes_cost_no_more_than_others() -> None:

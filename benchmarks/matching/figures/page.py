@@ -1,0 +1,207 @@
+"""How do the results read as Markdown? Tables between the marks of docs/matching.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from peers.table import figure, rows
+
+from figures import articles
+from figures.targets import size, targets
+from trellis.bench.matching.results import Cell, Results
+
+_GROWING = {"tp": "tp: three words, as in article 1's throughput test", "iot": "iot: wildcards everywhere", "adv": "adv: mostly wildcards"}
+
+_FURTHER = {
+    "subscribe": "to subscribe", "unsubscribe": "to unsubscribe", "any": "to learn whether anyone matches",
+    "first": "a lookup when topics come for the first time", "load": "a subscription of the whole load",
+}
+
+
+def page(results: Results, pictures: Mapping[str, tuple[str, str]]) -> str:
+    """All of it; `pictures` has title and path by name."""
+    return "\n\n".join(part for part in _parts(results, pictures) if part) + "\n"
+
+
+def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    yield _opening(results)
+    yield f"### Targets\n\n{_targets(results)}"
+    for workload, title in _GROWING.items():
+        keys = _keys(results, workload, "workload")
+        if keys:
+            yield f"### {title}"
+            yield _picture(pictures, f"lookup-{workload}")
+            yield f"Nanoseconds a lookup (after the topics were looked up once).\n\n{_by_size(results, keys, 'lookup')}"
+            yield f"Octets a subscription.\n\n{_by_size(results, _keys(results, workload, 'memory'), 'octets')}"
+            yield "<details><summary>Subscribing, first lookups, whether anyone matches</summary>"
+            for name, words in _FURTHER.items():
+                yield f"Nanoseconds {words}.\n\n{_by_size(results, keys, name)}"
+            yield "</details>"
+    if _keys(results, "article", "cold"):
+        yield "### Article 1"
+        yield _picture(pictures, "article")
+        yield _article(results)
+        yield f"All that was measured, cold and hot, in nanoseconds.\n\n{_article_all(results)}"
+    yield _picture(pictures, "memory")
+    threads = [key for key, case in results.cases.items() if case.part == "threads"]
+    if threads:
+        yield "### Threads: articles 1 and 2"
+        yield ("Milliseconds until all workers have done 1,000 operations each: `50/50 N`, half of N workers subscribe and half look up; "
+               "`90/10 N`, each of N subscribes one time in ten; `1:3 N`, N subscribe and 3 N look up.")
+        for name in ("threads-50", "threads-90", "threads-1-1", "threads-1-3"):
+            yield _picture(pictures, name)
+        yield _variants(results, threads, "ms")
+    churn = [key for key, case in results.cases.items() if case.part == "churn"]
+    if churn:
+        yield "### Cached answers while subscriptions change"
+        yield _picture(pictures, "churn")
+        yield f"Nanoseconds a publication, with its share of the changes.\n\n{_variants(results, churn, 'publish')}"
+    attack = _keys(results, "attack", "workload")
+    if attack:
+        yield "### Patterns made to be slow"
+        yield _picture(pictures, "attack")
+        yield "\n".join(f"- `{results.cases[key].workload}`: {results.cases[key].text}" for key in attack)
+        yield f"Nanoseconds a lookup.\n\n{_table(results, {results.cases[key].workload: key for key in attack}, 'lookup')}"
+    yield from _one_filter(results)
+    yield from _claims(results)
+    yield f"### Who took part\n\n{_contenders(results)}"
+
+
+def _opening(results: Results) -> str:
+    about = results.environment
+    return (f"Measured on {about['time'][:10]} with `{about['command']}`: medians of {results.rounds} interleaved rounds, "
+            f"{results.seconds:g} s a figure.\nMachine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, "
+            f"load before {about['load']}. "
+            f"Of every figure of ours and of PyPI's, {results.loop_ns:.0f} ns are the harness's loop; it is not subtracted.\n"
+            f"Noise: {_noise(results)}")
+
+
+def _noise(results: Results) -> str:
+    spreads = sorted(cell.spread("lookup") for of in results.cells.values() for cell in of.values()
+                     if "lookup" in cell.medians and len(cell.rounds) > 1)
+    if not spreads:
+        return "a single round says nothing of it."
+    middle, high = spreads[len(spreads) // 2], spreads[len(spreads) * 9 // 10]
+    return f"(highest - lowest) / median of the rounds' lookups is {middle:.0%} in the middle and below {high:.0%} in nine of ten cells."
+
+
+def _keys(results: Results, part: str, kind: str) -> list[str]:
+    return [key for key, case in results.cases.items() if (case.part, case.kind) == (part, kind)]
+
+
+def _picture(pictures: Mapping[str, tuple[str, str]], name: str) -> str:
+    return f"![{pictures[name][0]}]({pictures[name][1]})" if name in pictures else ""
+
+
+def _cell(results: Results, name: str, key: str, which: str) -> str:
+    cell = results.cells.get(name, {}).get(key, Cell())
+    if cell.why:
+        return f"({cell.why})"
+    value = cell.medians.get(which)
+    return "" if value is None else figure(value) if value else "0"
+
+
+def _table(results: Results, columns: Mapping[str, str], which: str) -> str:
+    lines = []
+    for name, about in results.contenders.items():
+        cells = [_cell(results, name, key, which) for key in columns.values()]
+        if any(cells):
+            lines.append([about.title if about.ours else f"*{about.title}*", *cells])
+    return rows(["", *columns], lines)
+
+
+def _by_size(results: Results, keys: Sequence[str], which: str) -> str:
+    return _table(results, {size(results.cases[key].size): key for key in keys}, which)
+
+
+def _variants(results: Results, keys: Sequence[str], which: str) -> str:
+    return _table(results, {results.cases[key].variant: key for key in keys}, which)
+
+
+def _targets(results: Results) -> str:
+    words = {True: "yes", False: "**no**", None: "not measured"}
+    return rows(["target", "bound", "measured", "met"], [[each.what, each.bound, each.found, words[each.met]] for each in targets(results)])
+
+
+def _article(results: Results) -> str:
+    cold, hot = _keys(results, "article", "cold")[0], _keys(results, "article", "workload")[0]
+    lines = []
+    for row in articles.ROWS:
+        lines.append([f"“{row.name}”", *(figure(value) for value in (*row.cold, *row.hot)), f"{row.rate:,.0f}"])
+        for name in row.same:
+            if name in results.cells:
+                cells = [_cell(results, name, key, which) for key in (cold, hot) for which in ("subscribe", "unsubscribe", "lookup")]
+                lookup = results.median(name, "tp tp 1000 workload", "lookup")
+                lines.append([results.contenders[name].title, *cells, f"{1e9 / lookup:,.0f}" if lookup else ""])
+    words = ("In quotation marks what the article prints (Go, a 2.6 GHz Core i7), below each what does the same here. Nanoseconds; hot "
+             "means 1,000 subscriptions; the last column is matches a second on `tp` with 1,000. The article subscribes and unsubscribes "
+             "one subscription again and again, here each is new.")
+    return f"{words}\n\n" + rows(["", "subscribe", "unsubscribe", "lookup", "hot subscribe", "unsubscribe", "lookup", "matches/s"], lines)
+
+
+def _article_all(results: Results) -> str:
+    cold, hot = _keys(results, "article", "cold")[0], _keys(results, "article", "workload")[0]
+    memory = _keys(results, "article", "memory")
+    header = ["", "subscribe", "unsubscribe", "lookup", "hot subscribe", "unsubscribe", "lookup", "B a subscription"]
+    lines = []
+    for name, about in results.contenders.items():
+        cells = [_cell(results, name, key, which) for key in (cold, hot) for which in ("subscribe", "unsubscribe", "lookup")]
+        cells.append(_cell(results, name, memory[0], "octets") if memory else "")
+        if any(cells):
+            lines.append([about.title if about.ours else f"*{about.title}*", *cells])
+    return rows(header, lines)
+
+
+def _one_filter(results: Results) -> Iterator[str]:
+    keys, memory = _keys(results, "one-filter", "workload"), _keys(results, "one-filter", "memory")
+    if not keys:
+        return
+    count = results.cases[keys[0]].size
+    yield f"### {count:,} subscribers on one pattern"
+    lines = []
+    for name, about in results.contenders.items():
+        cells = [_cell(results, name, keys[0], which) for which in ("lookup", "subscribe", "unsubscribe", "load")]
+        cells += [_cell(results, name, key, "octets") for key in memory]
+        if any(cells):
+            lines.append([about.title if about.ours else f"*{about.title}*", *cells])
+    yield rows(["", f"lookup of all {count:,}, ns", "subscribe", "unsubscribe", "load, each", "B a subscriber"][: 5 + len(memory)], lines)
+
+
+def _claims(results: Results) -> Iterator[str]:
+    """What articles 1, 3, 4 and 5 claim, beside the same here."""
+
+    def lookup(name: str, workload: str, count: int) -> float | None:
+        return results.median(name, f"{workload} {workload} {count} workload", "lookup")
+
+    def over(above: float | None, below: float | None) -> str:
+        return f"{above / below:,.2g} ×" if above and below else "not measured"
+
+    def octets(name: str, key: str) -> float | None:
+        return results.median(name, key, "octets")
+
+    split = "splitting tp 1000 splitting"
+    each, once = (results.median("naive", split, which) for which in ("each", "once"))
+    at_10k = lookup("bitmap", "tp", 10_000)
+    hot = "article seed 1000 memory"
+    lines = [
+        ["1", "the optimized bitmap takes 4.5 × less memory than the inverted one",
+         over(octets("bitmap-fixed", hot), octets("bitmap", hot)) + " (the article's 1,000 subscriptions, one topic known)"],
+        ["3", "the bitmap is 3 × as fast as the scan, at 1,000 subscriptions", over(
+            lookup("naive", "tp", 1_000), lookup("bitmap", "tp", 1_000))],
+        ["4", "10 µs a message at 10,000 requests", f"{at_10k / 1e3:.1f} µs (`bitmap`, tp)" if at_10k else "not measured"],
+        ["4", "to learn whether anyone matches is cheaper than who", over(
+            lookup("bitmap", "iot", 10_000), results.median("bitmap", "iot iot 10000 workload", "any")) + " (`bitmap`, iot 10k)"],
+        ["5", "splitting keys once makes the scan 3 × as fast", over(each, once)],
+        ["5", "indexes by word are the slowest", over(
+            lookup("word-sets", "iot", 1_000), lookup("trie", "iot", 1_000)) + " the trie (`word-sets`, iot 1k)"],
+        ["5", "a DFA needs no backtracking and more memory than the trie", over(
+            lookup("trie", "iot", 10_000), lookup("dfa", "iot", 10_000)) + " as fast, " + over(
+            octets("dfa", "iot iot 10000 memory"), octets("trie", "iot iot 10000 memory")) + " the memory at first (iot 10k)"],
+    ]
+    yield "### What the articles claim\n\n" + rows(["article", "says", "here"], lines, "---")
+
+
+def _contenders(results: Results) -> str:
+    lines = [[f"`{name}`", about.title, about.idea, about.origin, f"not here: {about.missing}" if about.missing else about.version]
+             for name, about in results.contenders.items()]
+    return rows(["name", "title", "what", "from", "version"], lines, "---")

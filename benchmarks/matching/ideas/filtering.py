@@ -1,0 +1,131 @@
+"""Filtering (article 4): does anybody want it? Left to right, 64 at a time, wildcards first; and without the needless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rounds import Work, devices, machine, three_words, told
+from structure import Node, planted
+
+from matching import AMQP, Matcher, create
+from matching.covers import redundant
+
+
+class Blocks:
+    """The article's bitmaps over so many patterns at a time; patterns end in `#` or have none."""
+
+    def __init__(self, patterns: list[str], width: int) -> None:
+        self.blocks: list[tuple[list[dict[str, int]], list[int], list[int], list[int]]] = []
+        for begin in range(0, len(patterns), width):
+            self.blocks.append(_rows(patterns[begin:begin + width]))
+
+    def any(self, topic: str) -> bool:
+        words = topic.split(".")
+        for named, free, end, rest in self.blocks:
+            agreed = -1
+            for at, word in enumerate(words):
+                if at >= len(named):
+                    agreed = 0
+                    break
+                if agreed & rest[at]:
+                    return True
+                agreed &= named[at].get(word, 0) | free[at]
+                if not agreed:
+                    break
+            if agreed and len(words) < len(named) and agreed & (end[len(words)] | rest[len(words)]):
+                return True
+        return False
+
+
+def _rows(patterns: list[str]) -> tuple[list[dict[str, int]], list[int], list[int], list[int]]:
+    depth = 1 + max(len(pattern.split(".")) for pattern in patterns)
+    named: list[dict[str, int]] = [{} for _ in range(depth)]
+    free, end, rest = [0] * depth, [0] * depth, [0] * depth
+    for number, pattern in enumerate(patterns):
+        words = pattern.split(".")
+        for at, word in enumerate(words):
+            if word == "#":
+                rest[at] |= 1 << number
+            elif word == "*":
+                free[at] |= 1 << number
+            else:
+                named[at][word] = named[at].get(word, 0) | 1 << number
+        if words[-1] != "#":
+            end[len(words)] |= 1 << number
+    return named, free, end, rest
+
+
+def wildcards_first(patterns: list[str]) -> list[str]:
+    """The article's order: who has most wildcards is likeliest to match."""
+    return sorted(patterns, key=lambda pattern: (-pattern.count("#"), -pattern.count("*")))
+
+
+def fewest_words_first(patterns: list[str]) -> list[str]:
+    """Another order: who asks for fewest words is likeliest to match."""
+    return sorted(patterns, key=lambda pattern: sum(word not in ("*", "#") for word in pattern.split(".")))
+
+
+def any_walk(node: Node, words: list[str], at: int, wildcard_first: bool) -> bool:
+    """Whether somebody is there, in a plain trie."""
+    if node.many:
+        return True
+    if at == len(words):
+        return bool(node.found)
+    ways = [node.children.get(words[at]), node.one]
+    if wildcard_first:
+        ways.reverse()
+    return any(way is not None and any_walk(way, words, at + 1, wildcard_first) for way in ways)
+
+
+def ask(wanted: Callable[[str], object], topics: list[str]) -> int:
+    for topic in topics:
+        wanted(topic)
+    return len(topics)
+
+
+def main() -> None:
+    machine()
+    for workload in (three_words, devices):
+        for size in (1_000, 10_000):
+            patterns, topics = workload(size)
+            patterns = list(dict.fromkeys(patterns))
+            # Of the topics, half are wanted by somebody here.
+            topics = [topic + (".no.body" if number % 2 and workload is three_words else "") for number, topic in enumerate(topics)]
+            needless = redundant(patterns, AMQP)
+            stay = [pattern for pattern in patterns if pattern not in needless]
+            full: Matcher[int] = create("trie", AMQP)
+            few: Matcher[int] = create("trie", AMQP)
+            bitmap: Matcher[int] = create("bitmap", AMQP)
+            for number, pattern in enumerate(patterns):
+                full.subscribe(pattern, number)
+                bitmap.subscribe(pattern, number)
+            for pattern in stay:
+                few.subscribe(pattern, 0)
+            tried: dict[str, Callable[[str], object]] = {
+                "trie match": full.match, "trie any": full.matches_any, "stay": few.matches_any,
+                "bitmap any": bitmap.matches_any, "whole": Blocks(patterns, len(patterns)).any}
+            for width in (64, 1_024):
+                tried[f"{width}"] = Blocks(patterns, width).any
+                tried[f"{width} wildcards first"] = Blocks(wildcards_first(patterns), width).any
+                tried[f"{width} fewest words first"] = Blocks(fewest_words_first(patterns), width).any
+            root = planted(patterns)
+
+            def word_first(topic: str, root: Node = root) -> bool:
+                return any_walk(root, topic.split("."), 0, False)
+
+            def wildcard_first(topic: str, root: Node = root) -> bool:
+                return any_walk(root, topic.split("."), 0, True)
+
+            tried["walk word first"] = word_first
+            tried["walk wildcard first"] = wildcard_first
+            expected = [bool(full.match(topic)) for topic in topics]
+            for name, wanted in tried.items():
+                assert [bool(wanted(topic)) for topic in topics] == expected, name
+            ways: dict[str, Work] = {name: partial(ask, wanted, topics[:500]) for name, wanted in tried.items()}
+            print(f"wanted {sum(expected) / len(expected):.2f}, {len(stay)} of {len(patterns)} patterns stay")
+            told(f"{workload.__name__} {size:,}", ways)
+
+
+if __name__ == "__main__":
+    main()

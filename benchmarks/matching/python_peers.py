@@ -1,0 +1,115 @@
+"""Answers the requests of `trellis bench matching` for matchers on PyPI: python_peers.py paho | amqtt.
+
+`paho` is paho-mqtt's MQTTMatcher: a trie with one value a filter, here a list of subscribers. `amqtt` is what amqtt's broker
+does with its dict of filters: `_matches`, called for each of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))  # the protocol, and its loops, are those of Trellis
+
+from trellis.bench.matching import step
+
+
+def filter_of(pattern: str) -> str:
+    """An AMQP pattern in MQTT's words. Raises Unable for a `#` that is not the last word."""
+    if "#" in pattern[:-1]:
+        raise Unable("MQTT has no `#` but at the end")
+    return pattern.replace(".", "/").replace("*", "+")
+
+
+class Unable(Exception):
+    """A pattern has no like in MQTT."""
+
+
+class Paho:
+    """MQTTMatcher with lists of subscribers."""
+
+    def __init__(self) -> None:
+        from paho.mqtt.matcher import MQTTMatcher
+
+        make: Any = MQTTMatcher  # it has no types
+        self._matcher = make()
+
+    def subscribe(self, pattern: str, subscriber: int) -> bool:
+        name = filter_of(pattern)
+        try:
+            self._matcher[name].append(subscriber)
+        except KeyError:
+            self._matcher[name] = [subscriber]
+        return True
+
+    def unsubscribe(self, pattern: str, subscriber: int) -> bool:
+        name = filter_of(pattern)
+        subscribers = self._matcher[name]
+        subscribers.remove(subscriber)
+        if not subscribers:
+            del self._matcher[name]
+        return True
+
+    def match(self, topic: str) -> list[int]:
+        return [each for subscribers in self._matcher.iter_match(topic.replace(".", "/")) for each in subscribers]
+
+    def matches_any(self, topic: str) -> bool:
+        return next(self._matcher.iter_match(topic.replace(".", "/")), None) is not None
+
+
+class Amqtt:
+    """What amqtt's broker does for a publication, on a dict as it has it."""
+
+    def __init__(self) -> None:
+        from amqtt.broker import Broker
+
+        self._matches = Broker._matches
+        self._broker = Broker.__new__(Broker)  # nothing of it runs: the method looks at its arguments
+        self._broker.logger = _NoLog()
+        self._subscriptions: dict[str, list[int]] = {}
+
+    def subscribe(self, pattern: str, subscriber: int) -> bool:
+        self._subscriptions.setdefault(filter_of(pattern), []).append(subscriber)
+        return True
+
+    def unsubscribe(self, pattern: str, subscriber: int) -> bool:
+        name = filter_of(pattern)
+        self._subscriptions[name].remove(subscriber)
+        if not self._subscriptions[name]:
+            del self._subscriptions[name]
+        return True
+
+    def match(self, topic: str) -> list[int]:
+        topic = topic.replace(".", "/")
+        matches, broker = self._matches, self._broker
+        return [each for name, subscribers in self._subscriptions.items() if matches(broker, topic, name) for each in subscribers]
+
+    def matches_any(self, topic: str) -> bool:
+        topic = topic.replace(".", "/")
+        return any(self._matches(self._broker, topic, name) for name in self._subscriptions)
+
+
+class _NoLog:
+    def debug(self, *_: object) -> None:
+        pass
+
+
+class Peer(step.Step):
+    """The work of a peer."""
+
+    def make(self) -> Any:
+        return Paho() if self.name == "paho" else Amqtt()
+
+    def do(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["kind"] == "about":
+            return {"version": f"{version('paho-mqtt' if self.name == 'paho' else 'amqtt')}, Python {sys.version.split()[0]}"}
+        try:
+            return super().do(request)
+        except Unable as error:
+            return {"unable": str(error)}
+
+
+if __name__ == "__main__":
+    sys.exit(step.serve(Peer(sys.argv[1])))

@@ -1,0 +1,65 @@
+"""Hit counts (article 4): a message's fields hit the rows that name them; who is hit often enough is found.
+
+    currency = EUR      row 1 (needs 1), row 2 (needs 2)
+    market = forex      row 2
+    urgent is there     row 3 (any: needs 1)
+
+A row of ``all`` needs as many hits as it has criteria, one of ``any`` needs one. A message costs a probe for each of
+its headers, and a step for every hit: O(headers + hits), so a criterion that everybody names makes it dear.
+"""
+
+from __future__ import annotations
+
+from matching.fields.criteria import PRESENT, Fields, token
+from matching.fields.matcher import HeadersMatcher, Row
+from matching.fields.names import Column, Names
+from matching.matcher import S
+
+
+class HitCounts(HeadersMatcher[S]):
+    """Good while few rows share a criterion."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: Names[S] = Names()
+        self._always: dict[Row[S], None] = {}
+
+    def enter(self, row: Row[S]) -> None:
+        wanted = row.criteria.wanted
+        row.mark = 1 if row.criteria.any else len(wanted)
+        if not row.mark:
+            self._always[row] = None
+        for name, value in wanted.items():
+            self._names.enter(name, value, row)
+
+    def leave(self, row: Row[S]) -> None:
+        if not row.mark:
+            del self._always[row]
+        for name, value in row.criteria.wanted.items():
+            self._names.leave(name, value, row)
+
+    def reach(self, headers: Fields) -> list[Row[S]]:
+        found = list(self._always)
+        hits: dict[Row[S], int] = {}
+        columns = self._names.columns
+        for name, value in headers.items():
+            column = columns.get(name)
+            if column is not None:
+                _hit(column, value, hits, found)
+        return found
+
+
+def _hit(column: Column[S], value: object, hits: dict[Row[S], int], found: list[Row[S]]) -> None:
+    """Count what one header hits, and append the rows that have enough now."""
+    standing = column.get(PRESENT)
+    lists = [] if standing is None else [standing]
+    if len(column) > len(lists):
+        standing = column.get(token(value))
+        if standing is not None:
+            lists.append(standing)
+    for rows in lists:
+        for row in rows:
+            count = hits.get(row, 0) + 1
+            hits[row] = count
+            if count == row.mark:
+                found.append(row)

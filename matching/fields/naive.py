@@ -1,0 +1,20 @@
+"""Asks every row by the definition: O(rows x criteria) a message. The oracle of the tests, and articles 3 and 4's start."""
+
+from __future__ import annotations
+
+from matching.fields.criteria import Fields
+from matching.fields.matcher import HeadersMatcher, Row
+from matching.matcher import S
+
+
+class Naive(HeadersMatcher[S]):
+    """Good for a dozen bindings."""
+
+    def enter(self, row: Row[S]) -> None:
+        """Nothing is indexed."""
+
+    def leave(self, row: Row[S]) -> None:
+        """Nothing is indexed."""
+
+    def reach(self, headers: Fields) -> list[Row[S]]:
+        return [row for row in self.rows() if row.criteria.accept(headers)]

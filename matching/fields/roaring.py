@@ -1,0 +1,143 @@
+"""Hit counts (article 4) as the article draws them, in bitmaps: all rows are counted at once, 64 to a machine word.
+
+    fields of the message        row  0 1 2 3          counts in binary      row  0 1 2 3
+    currency = EUR                    0 1 1 0             ones                    0 1 0 1
+    market = forex                    0 0 1 0             twos                    0 0 1 0
+    urgent                            0 0 0 1
+
+A criterion has the bitmap of the rows that name it. They are added as a column of binary digits is added by hand,
+with carries, and the sums are compared digit by digit with the number of hits that each row needs. A message costs
+O(headers x digits) operations on bitmaps, however many names and criteria others have. ``any`` rows need no sum:
+their bitmaps are united.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from pyroaring import BitMap
+
+from matching.fields.criteria import PRESENT, Fields, token
+from matching.fields.matcher import HeadersMatcher, Row
+from matching.matcher import S
+
+
+class Roaring(HeadersMatcher[S]):
+    """Good where thousands of rows share criteria; needs the package pyroaring."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._all: dict[str, dict[Hashable, BitMap]] = {}
+        self._any: dict[str, dict[Hashable, BitMap]] = {}
+        self._always = BitMap()
+        #: Digit by digit, how many hits the ``all`` rows need.
+        self._needs: list[BitMap] = []
+        self._numbered: list[Row[S] | None] = []
+        self._free: list[int] = []
+
+    def enter(self, row: Row[S]) -> None:
+        if self._free:
+            row.mark = self._free.pop()
+            self._numbered[row.mark] = row
+        else:
+            row.mark = len(self._numbered)
+            self._numbered.append(row)
+        wanted = row.criteria.wanted
+        if not row.criteria.any:
+            if not wanted:
+                self._always.add(row.mark)
+            for digit in range(len(wanted).bit_length()):
+                if digit == len(self._needs):
+                    self._needs.append(BitMap())
+                if len(wanted) >> digit & 1:
+                    self._needs[digit].add(row.mark)
+        index = self._any if row.criteria.any else self._all
+        for name, value in wanted.items():
+            column = index.setdefault(name, {})
+            rows = column.get(value)
+            if rows is None:
+                column[value] = BitMap([row.mark])
+            else:
+                rows.add(row.mark)
+
+    def leave(self, row: Row[S]) -> None:
+        self._numbered[row.mark] = None
+        self._free.append(row.mark)
+        wanted = row.criteria.wanted
+        if not row.criteria.any:
+            self._always.discard(row.mark)
+            for digit in self._needs:
+                digit.discard(row.mark)
+            while self._needs and not self._needs[-1]:
+                self._needs.pop()
+        index = self._any if row.criteria.any else self._all
+        for name, value in wanted.items():
+            column = index[name]
+            rows = column[value]
+            rows.discard(row.mark)
+            if not rows:
+                del column[value]
+                if not column:
+                    del index[name]
+
+    def reach(self, headers: Fields) -> list[Row[S]]:
+        hits = _hits(self._all, headers)
+        united = _hits(self._any, headers)
+        united.append(self._always)
+        if hits:
+            united.append(self._enough(hits))
+        found = BitMap.union(*united)
+        numbered = self._numbered
+        rows: list[Row[S]] = []
+        for number in found:
+            row = numbered[number]
+            assert row is not None
+            rows.append(row)
+        return rows
+
+    def stats(self) -> dict[str, int]:
+        """`digits` is how many binary digits a count may have."""
+        return {**super().stats(), "criteria": _size(self._all) + _size(self._any), "digits": len(self._needs)}
+
+    def _enough(self, hits: list[BitMap]) -> BitMap:
+        """The ``all`` rows that are in as many of these as they need."""
+        enough = BitMap.union(*hits)
+        for needed, counted in zip(self._needs, _added(hits), strict=False):
+            enough -= counted ^ (needed & enough)
+        # Nobody is hit more often than it needs, so no count has a digit beyond; but somebody may need one.
+        for needed in self._needs[len(hits).bit_length():]:
+            enough -= needed
+        return enough
+
+
+def _hits(index: dict[str, dict[Hashable, BitMap]], headers: Fields) -> list[BitMap]:
+    """The bitmaps of the criteria that the headers meet."""
+    hits: list[BitMap] = []
+    if not index:
+        return hits
+    for name, value in headers.items():
+        column = index.get(name)
+        if column is None:
+            continue
+        rows = column.get(PRESENT)
+        if rows is not None:
+            hits.append(rows)
+        rows = column.get(token(value))
+        if rows is not None:
+            hits.append(rows)
+    return hits
+
+
+def _added(hits: list[BitMap]) -> list[BitMap]:
+    """In how many of these each number is, digit by digit, the ones first."""
+    digits = [BitMap() for _ in range(len(hits).bit_length())]
+    for carry in hits:
+        for place, digit in enumerate(digits):
+            if not carry:
+                break
+            digits[place], carry = digit ^ carry, digit & carry
+    return digits
+
+
+def _size(index: dict[str, dict[Hashable, BitMap]]) -> int:
+    return sum(len(column) for column in index.values())

@@ -1,0 +1,158 @@
+"""What matchers over sets of patterns share: patterns have numbers, and a set of patterns is a set of integers.
+
+    numbers     "a.*" -> 0    "a.b" -> 2         pattern to number
+    buckets     [x]   None   [y z]               number to subscribers
+    free        1                                numbers to give again (article 3's `deletedLocals`)
+    aside       a trie                           the patterns that an algorithm's sets cannot hold
+
+An algorithm says which patterns suit it, writes them into its sets and strikes them out again, and finds the numbers
+of those that match. Whatever it remembers beside is forgotten with the last pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from matching.bucket import Bucket, Tally, holds, joined, members, parted, take
+from matching.grammar import Grammar
+from matching.matcher import Matcher, S
+from matching.trie import Trie
+
+
+class Numbered(Matcher[S]):
+    """A matcher that lacks `suits`, `enter`, `leave`, `forget` and `agreeing`."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        super().__init__(grammar)
+        self._numbers: dict[str, int] = {}
+        self._buckets: list[Bucket[S]] = []
+        self._free: list[int] = []
+        self._aside: Trie[S] = Trie(grammar)
+        self._tally: Tally[S] = Tally()
+        self._pairs = 0
+
+    def suits(self, words: list[str]) -> bool:
+        """Whether the algorithm's sets can hold a pattern of these words."""
+        raise NotImplementedError
+
+    def enter(self, pattern: str, words: list[str], number: int) -> None:
+        """Write a pattern into the sets."""
+        raise NotImplementedError
+
+    def leave(self, pattern: str, words: list[str], number: int) -> None:
+        """Strike a pattern out of the sets. It is not the last one."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Become as new: no pattern is left."""
+        raise NotImplementedError
+
+    def agreeing(self, topic: str) -> Iterable[int] | None:
+        """The numbers of the patterns that match, None if there are none. Asked only while there are patterns."""
+        raise NotImplementedError
+
+    def subscribe(self, pattern: str, subscriber: S) -> bool:
+        hash(subscriber)  # what cannot be hashed is refused before anything changes
+        grammar = self.grammar
+        grammar.check(pattern)
+        words = grammar.split(pattern)
+        if not self.suits(words):
+            if not self._aside.subscribe(pattern, subscriber):
+                return False
+            self._tally.add(subscriber)
+            return True
+        number = self._numbers.get(pattern)
+        if number is not None and holds(self._buckets[number], subscriber):
+            return False
+        self._tally.add(subscriber)
+        if number is None:
+            number = self._number(pattern)
+            self.enter(pattern, words, number)
+        self._buckets[number] = joined(self._buckets[number], subscriber)
+        self._pairs += 1
+        return True
+
+    def unsubscribe(self, pattern: str, subscriber: S) -> bool:
+        number = self._numbers.get(pattern)
+        if number is None:
+            if not self._aside.unsubscribe(pattern, subscriber):
+                return False
+        elif not holds(self._buckets[number], subscriber):
+            return False
+        else:
+            self._buckets[number] = parted(self._buckets[number], subscriber)
+            self._pairs -= 1
+            if self._buckets[number] is None:
+                self._drop(pattern, number)
+        self._tally.remove(subscriber)
+        return True
+
+    def match(self, topic: str) -> list[S]:
+        found: list[S] = []
+        if self._numbers:
+            numbers = self.agreeing(topic)
+            if numbers is not None:
+                buckets = self._buckets
+                for number in numbers:
+                    take(buckets[number], found)
+        if len(self._aside):
+            found += self._aside.reach(topic, False)
+        return self._tally.distinct(found) if self._tally.shared else found
+
+    def matches_any(self, topic: str) -> bool:
+        if self._numbers and self.agreeing(topic) is not None:
+            return True
+        return self._aside.matches_any(topic)
+
+    def subscriptions(self) -> Iterator[tuple[str, S]]:
+        for pattern, number in self._numbers.items():
+            for subscriber in members(self._buckets[number]):
+                yield pattern, subscriber
+        yield from self._aside.subscriptions()
+
+    def clear(self) -> None:
+        self._numbers = {}
+        self._buckets = []
+        self._free = []
+        self._aside.clear()
+        self._tally = Tally()
+        self._pairs = 0
+        self.forget()
+
+    def stats(self) -> dict[str, int]:
+        """`aside` is the number of subscriptions whose pattern the sets cannot hold, `shared` as for the trie."""
+        aside = self._aside.stats()
+        return {
+            "subscriptions": len(self),
+            "patterns": len(self._numbers) + aside["patterns"],
+            "free": len(self._free),
+            "aside": aside["subscriptions"],
+            "shared": self._tally.shared,
+        }
+
+    def __len__(self) -> int:
+        return self._pairs + len(self._aside)
+
+    def __contains__(self, pair: tuple[str, S]) -> bool:
+        pattern, subscriber = pair
+        number = self._numbers.get(pattern)
+        return holds(self._buckets[number], subscriber) if number is not None else pair in self._aside
+
+    def _number(self, pattern: str) -> int:
+        if self._free:
+            number = self._free.pop()
+        else:
+            number = len(self._buckets)
+            self._buckets.append(None)
+        self._numbers[pattern] = number
+        return number
+
+    def _drop(self, pattern: str, number: int) -> None:
+        del self._numbers[pattern]
+        if self._numbers:
+            self._free.append(number)
+            self.leave(pattern, self.grammar.split(pattern), number)
+        else:
+            self._buckets = []
+            self._free = []
+            self.forget()

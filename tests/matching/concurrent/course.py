@@ -1,0 +1,107 @@
+"""Threads of which one runs at a time, and which one is drawn by lot at every step that matters.
+
+Each has a lock to wait at, and whoever runs hands on by opening another's. So a run is as adversarial as the draw
+wants, and the same seed makes the same run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from random import Random
+from typing import ClassVar, TypeVar
+
+from matching.cells import Cell
+
+T = TypeVar("T")
+
+
+class Course:
+    """One run of some scripts, which call `step` wherever another may come between."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        #: How often a step is a switch. Rare ones let one thread sleep while others do much; all are needed.
+        self._haste = self.random.choice((0.03, 0.1, 0.3))
+        self._doors: list[threading.Lock] = []
+        self._running: list[int] = []
+        self._present = 0
+        self._home = threading.Lock()
+        self._error: BaseException | None = None
+
+    def run(self, scripts: list[Callable[[], None]]) -> None:
+        """Run all scripts to their end. Raises what one of them raised."""
+        self._running = list(range(len(scripts)))
+        self._doors = [threading.Lock() for _ in scripts]
+        for lock in (self._home, *self._doors):
+            lock.acquire()
+        threads = [threading.Thread(target=self._follow, args=(number, script)) for number, script in enumerate(scripts)]
+        for thread in threads:
+            thread.start()
+        self._pass(self.random.choice(self._running))
+        self._home.acquire()
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def step(self) -> None:
+        """Maybe let another thread run now."""
+        if self.random.random() < self._haste:
+            own = self._present
+            other = self.random.choice(self._running)
+            if other != own:
+                self._pass(other)
+                self._doors[own].acquire()
+
+    def _pass(self, number: int) -> None:
+        self._present = number
+        self._doors[number].release()
+
+    def _follow(self, number: int, script: Callable[[], None]) -> None:
+        self._doors[number].acquire()
+        try:
+            script()
+        except BaseException as error:  # noqa: BLE001 - raised again where the course was run
+            self._error = error
+        self._running.remove(number)
+        if self._running:
+            self._pass(self.random.choice(self._running))
+        else:
+            self._home.release()
+
+
+def walk() -> None:
+    """What a cell does before each access while no course is run."""
+
+
+class SteppedCell(Cell[T]):
+    """A cell before each access of which another thread may come."""
+
+    __slots__ = ("value",)
+
+    #: What is called before each access.
+    step: ClassVar[Callable[[], None]] = walk
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def get(self) -> T:
+        SteppedCell.step()
+        return self.value
+
+    def compare_and_set(self, expected: T, desired: T) -> bool:
+        SteppedCell.step()
+        if self.value is not expected:
+            return False
+        self.value = desired
+        return True
+
+
+class CarelessCell(SteppedCell[T]):
+    """A cell that sets without comparing: it loses updates."""
+
+    def compare_and_set(self, expected: T, desired: T) -> bool:
+        SteppedCell.step()
+        self.value = desired
+        return True

@@ -1,0 +1,57 @@
+"""The subscribers of one pattern as values: nothing that was made before changes."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matching.crowd import Crowd, holds, joined, members, merged, parted
+from matching.hamt import only
+
+
+class Row(list[int]):
+    """A list that can be hashed, and so subscribe."""
+
+    def __hash__(self) -> int:  # type: ignore[override] # that is the point
+        return 1
+
+
+ANYBODY = [None, 0, "", (), Row([1]), Row(), float("nan"), only("a", 1), *range(1, 40)]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.sampled_from(ANYBODY), max_size=90))
+def test_anybody_comes_and_goes_and_former_crowds_stay_as_they_were(people: list[object]) -> None:
+    crowd: Crowd[object] = None
+    inside: list[object] = []
+    former: list[tuple[Crowd[object], list[object]]] = []
+    for person in people:
+        assert holds(crowd, person) == (person in inside)
+        if person in inside:
+            crowd = parted(crowd, person)
+            inside.remove(person)
+        else:
+            crowd = joined(crowd, person)
+            inside.append(person)
+        former.append((crowd, inside.copy()))
+    for then, those in former:
+        assert (then is None) == (not those)
+        found = members(then)
+        assert len(found) == len(those)
+        assert all(person in those for person in found)
+
+
+def test_of_several_crowds_everybody_is_named_once() -> None:
+    few: Crowd[object] = joined(joined(None, "x"), None)
+    many: Crowd[object] = None
+    for person in range(40):
+        many = joined(many, person)
+    assert merged([]) == []
+    assert set(merged([many])) == set(range(40))
+    assert sorted(map(str, merged(["x", few, 7, many]))) == sorted(map(str, ["x", None, *range(40)]))
+
+
+def test_what_merged_returns_belongs_to_the_caller() -> None:
+    few: Crowd[int] = joined(joined(None, 1), 2)
+    merged([few]).append(3)
+    assert members(few) == [1, 2]

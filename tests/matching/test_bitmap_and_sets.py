@@ -1,0 +1,254 @@
+"""The algorithms over numbered patterns, and the backtracking walk: what they keep, and within which bounds."""
+
+from __future__ import annotations
+
+import timeit
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from matching import AMQP, MQTT, Grammar, Matcher
+from matching.backtracking import Backtracking
+from matching.bitmap import Bitmap
+from matching.bitmap_fixed import BitmapFixed
+from matching.naive import Naive
+from matching.numbered import Numbered
+from matching.trie import Trie
+from matching.word_cache import WordCache
+from matching.word_sets import WordSets
+from tests.matching.words import GRAMMARS, patterns, topics
+
+NEW: dict[str, Callable[[Grammar], Matcher[int]]] = {
+    "bitmap": Bitmap,
+    "bitmap-fixed": BitmapFixed,
+    "bitmap-fixed of no topics": lambda grammar: BitmapFixed(grammar, capacity=0),
+    "bitmap-fixed of 3 topics": lambda grammar: BitmapFixed(grammar, capacity=3),
+    "word-sets": WordSets,
+    "word-cache": WordCache,
+    "word-cache of nothing": lambda grammar: WordCache(grammar, capacity=0),
+    "word-cache of 8": lambda grammar: WordCache(grammar, capacity=8),
+    "trie-backtracking": Backtracking,
+}
+
+
+@pytest.mark.parametrize("algorithm", NEW)
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_what_was_learned_is_kept_right_while_patterns_come_and_go(algorithm: str, grammar: Grammar, data: st.DataObject) -> None:
+    matcher = NEW[algorithm](grammar)
+    truth: Matcher[int] = Naive(grammar)
+    asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
+    changes = st.tuples(st.sampled_from(["subscribe", "subscribe", "unsubscribe"]), patterns(grammar), st.integers(1, 3))
+    for verb, pattern, subscriber in data.draw(st.lists(changes, max_size=15)):
+        if verb == "subscribe":
+            matcher.subscribe(pattern, subscriber)
+            truth.subscribe(pattern, subscriber)
+        else:
+            matcher.unsubscribe(pattern, subscriber)
+            truth.unsubscribe(pattern, subscriber)
+        for topic in asked:
+            assert sorted(matcher.match(topic)) == sorted(truth.match(topic)), topic
+            assert matcher.matches_any(topic) == truth.matches_any(topic), topic
+        sizes = matcher.stats()
+        assert sizes.get("topics", 0) <= sizes.get("capacity", 0)
+        assert sizes.get("kept", 0) <= sizes.get("capacity", 0)
+
+
+def test_bitmap_fixed_learns_a_topic_when_it_is_asked_for() -> None:
+    matcher: Matcher[str] = BitmapFixed(AMQP)
+    matcher.match("a.b")
+    assert matcher.stats()["topics"] == 0, "nobody has subscribed"
+    matcher.subscribe("a.*", "x")
+    for _ in range(2):
+        assert matcher.match("a.b") == ["x"]
+        assert matcher.match("b.b") == []
+    assert matcher.stats()["topics"] == 2
+
+
+def test_bitmap_fixed_knows_no_more_topics_than_its_capacity_and_answers_all() -> None:
+    matcher: Matcher[str] = BitmapFixed(AMQP, capacity=2)
+    matcher.subscribe("a.*", "x")
+    for word in "bcde" * 2:
+        assert matcher.match("a." + word) == ["x"]
+        assert matcher.match("b." + word) == []
+    assert matcher.stats()["topics"] == 2
+    matcher.subscribe("#.e", "y")
+    assert sorted(matcher.match("a.e")) == ["x", "y"]
+    matcher.unsubscribe("a.*", "x")
+    assert matcher.match("a.b") == []
+    assert matcher.match("a.e") == ["y"]
+
+
+@pytest.mark.parametrize(("new", "learned"), [(BitmapFixed, "topics"), (WordCache, "words")])
+def test_what_was_learned_is_forgotten_with_the_last_pattern(new: Callable[[Grammar], Matcher[str]], learned: str) -> None:
+    matcher = new(AMQP)
+    fresh = matcher.stats()
+    matcher.subscribe("a.*", "x")
+    matcher.subscribe("*.b", "x")
+    matcher.match("a.b")
+    assert matcher.stats()[learned] > 0
+    matcher.unsubscribe("a.*", "x")
+    assert matcher.stats()[learned] > 0
+    matcher.unsubscribe("*.b", "x")
+    assert matcher.stats() == fresh
+
+
+@pytest.mark.parametrize("matcher", [BitmapFixed(AMQP, 2), WordCache(AMQP, 2)], ids=["bitmap-fixed", "word-cache"])
+def test_a_snapshot_has_the_same_capacity(matcher: Matcher[str]) -> None:
+    matcher.subscribe("a", "x")
+    snapshot = matcher.snapshot()
+    assert snapshot.match("a") == ["x"]
+    assert snapshot.stats()["capacity"] == 2
+
+
+def test_word_cache_keeps_a_set_for_each_word_asked_for_until_they_are_too_many() -> None:
+    matcher: Matcher[str] = WordCache(AMQP, capacity=6)
+    matcher.subscribe("a.*", "x")
+    matcher.subscribe("a.b", "y")
+    assert sorted(matcher.match("a.b")) == ["x", "y"]
+    assert (matcher.stats()["words"], matcher.stats()["kept"]) == (2, 6)
+    assert matcher.match("a.c") == ["x"]
+    assert (matcher.stats()["words"], matcher.stats()["kept"]) == (0, 0)
+    assert matcher.match("a.c") == ["x"]
+    assert (matcher.stats()["words"], matcher.stats()["kept"]) == (2, 5)
+
+
+def test_word_cache_forgets_when_a_subscription_fills_it() -> None:
+    matcher: Matcher[str] = WordCache(AMQP, capacity=4)
+    matcher.subscribe("a.*", "x")
+    assert matcher.match("a.b") == ["x"]
+    assert matcher.stats()["kept"] == 4
+    matcher.subscribe("*.b", "y")
+    assert matcher.stats()["kept"] == 0
+    assert sorted(matcher.match("a.b")) == ["x", "y"]
+
+
+def test_word_cache_forgets_the_words_of_a_length_that_nobody_has_any_more() -> None:
+    matcher: Matcher[str] = WordCache(AMQP)
+    matcher.subscribe("a.b", "x")
+    matcher.subscribe("a", "y")
+    matcher.match("a.b")
+    matcher.match("a")
+    assert matcher.stats()["kept"] == 6
+    matcher.unsubscribe("a.b", "x")
+    assert (matcher.stats()["words"], matcher.stats()["kept"]) == (1, 2)
+
+
+@pytest.mark.parametrize("new", [WordSets, WordCache])
+def test_patterns_with_the_many_wildcard_stand_in_the_trie_beside(new: Callable[[Grammar], Matcher[str]]) -> None:
+    matcher = new(AMQP)
+    for pattern in ("a.#", "#", "a.#.b", "*.b", "a.b"):
+        matcher.subscribe(pattern, pattern)
+    assert (matcher.stats()["subscriptions"], matcher.stats()["patterns"], matcher.stats()["aside"]) == (5, 5, 3)
+    assert len(matcher.match("a.b")) == 5
+
+
+def test_word_sets_keeps_no_empty_set() -> None:
+    matcher: Matcher[str] = WordSets(AMQP)
+    matcher.subscribe("a.*.c", "x")
+    assert matcher.stats()["sets"] == 3
+    matcher.subscribe("b.*.*", "x")
+    assert matcher.stats()["sets"] == 5
+    matcher.subscribe("b", "x")
+    assert matcher.stats()["sets"] == 6
+    matcher.unsubscribe("b.*.*", "x")
+    matcher.unsubscribe("b", "x")
+    assert matcher.stats()["sets"] == 3
+    matcher.subscribe("a.b.c", "y")
+    assert matcher.stats()["sets"] == 4
+    matcher.unsubscribe("a.*.c", "x")
+    assert matcher.match("a.b.c") == ["y"]
+    assert matcher.stats()["sets"] == 3
+
+
+@pytest.mark.parametrize("new", [Bitmap, BitmapFixed, WordSets, WordCache, Backtracking])
+def test_a_hidden_topic_is_found_by_its_name_only(new: Callable[[Grammar], Matcher[str]]) -> None:
+    matcher = new(MQTT)
+    for filter_ in ("+/x", "$SYS/+", "$SYS/x", "#", "$SYS/#", "+/#"):
+        matcher.subscribe(filter_, filter_)
+    for _ in range(2):
+        assert sorted(matcher.match("$SYS/x")) == ["$SYS/#", "$SYS/+", "$SYS/x"]
+        assert sorted(matcher.match("SYS/x")) == ["#", "+/#", "+/x"]
+    matcher.subscribe("+/+", "late")
+    assert "late" not in matcher.match("$SYS/x")
+    assert "late" in matcher.match("SYS/x")
+
+
+@pytest.mark.parametrize("new", [Bitmap, BitmapFixed, WordSets, WordCache, Backtracking])
+def test_words_that_are_known_but_not_together_match_nobody(new: Callable[[Grammar], Matcher[str]]) -> None:
+    matcher = new(AMQP)
+    for pattern in ("forex.usd", "stock.nyse", "*.msft.*"):
+        matcher.subscribe(pattern, pattern)
+    for _ in range(2):
+        assert matcher.match("forex.nyse") == []
+        assert matcher.match("stock.usd") == []
+        assert matcher.match("stock.nyse.nyse") == []
+        assert matcher.match("stock.msft.nyse") == ["*.msft.*"]
+
+
+@pytest.mark.parametrize("new", [Bitmap, BitmapFixed, WordSets, WordCache, Backtracking])
+def test_the_empty_key_is_matched_by_patterns_of_no_word(new: Callable[[Grammar], Matcher[str]]) -> None:
+    matcher = new(AMQP)
+    for pattern in ("", "#", "*", "*.#"):
+        matcher.subscribe(pattern, pattern)
+    for _ in range(2):
+        assert sorted(matcher.match("")) == ["", "#"]
+        assert matcher.matches_any("")
+    matcher.unsubscribe("", "")
+    matcher.unsubscribe("#", "#")
+    assert matcher.match("") == []
+    assert not matcher.matches_any("")
+
+
+@pytest.mark.parametrize("new", [BitmapFixed, WordSets, WordCache, Backtracking])
+def test_topics_far_deeper_than_the_stack_are_learned_and_freed(new: Callable[[Grammar], Matcher[str]]) -> None:
+    matcher = new(MQTT)
+    deep = "/".join("a" * 10_000)
+    wide = "/".join("+" * 10_000)
+    matcher.subscribe(deep, "literal")
+    matcher.subscribe(wide, "wild")
+    matcher.subscribe(wide[:-1] + "#", "many")
+    for _ in range(2):
+        assert sorted(matcher.match(deep)) == ["literal", "many", "wild"]
+    assert matcher.unsubscribe(deep, "literal")
+    assert sorted(matcher.match(deep)) == ["many", "wild"]
+    matcher.clear()
+    assert matcher.match(deep) == []
+
+
+def test_what_numbered_patterns_share_is_no_algorithm_yet() -> None:
+    matcher: Numbered[str] = Numbered(AMQP)
+    for lacking in (
+        lambda: matcher.suits(["a"]),
+        lambda: matcher.enter("a", ["a"], 0),
+        lambda: matcher.leave("a", ["a"], 0),
+        matcher.forget,
+        lambda: matcher.agreeing("a"),
+    ):
+        with pytest.raises(NotImplementedError):
+            lacking()
+
+
+def test_the_backtracking_walk_costs_more_with_each_many_wildcard_and_the_trie_does_not() -> None:
+    topic = ".".join("a" * 24)
+    times: dict[type[Trie[str]], list[float]] = {Backtracking: [], Trie: []}
+    for new, taken in times.items():
+        for wildcards in (1, 4):
+            matcher = new(AMQP)
+            matcher.subscribe(".".join(["#", "a"] * wildcards), "x")
+            assert matcher.match(topic) == ["x"]
+            taken.append(min(timeit.repeat(lambda matcher=matcher: matcher.match(topic), number=1, repeat=3)))  # type: ignore[misc]
+    # 24 words over 4 wildcards: some 20,000 ways against 25; the trie visits 4 times as many nodes.
+    assert times[Backtracking][1] > 50 * times[Backtracking][0]
+    assert times[Trie][1] < 50 * times[Trie][0]
+
+
+def test_the_backtracking_walk_may_stop_at_the_first() -> None:
+    matcher: Matcher[str] = Backtracking(AMQP)
+    matcher.subscribe("#", "x")
+    matcher.subscribe("a.#", "y")
+    assert matcher.matches_any("a.b")
+    assert not Backtracking[str](AMQP).matches_any("a.b")

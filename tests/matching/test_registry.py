@@ -1,0 +1,74 @@
+"""Which algorithms are there, ours and those of installed packages?"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from matching import AMQP, MQTT, NAMES, Algorithm, Matcher, algorithms, create
+
+MODULE = """
+from tests.matching.words import Listed
+
+class Third(Listed):
+    pass
+"""
+ENTRIES = """
+[trellis.matchers]
+third = third_party:Third
+broken = not_installed_anywhere:Missing
+trie = third_party:Third
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that brings matchers."""
+    (tmp_path / "third_party.py").write_text(MODULE)
+    about = tmp_path / "third_party-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ENTRIES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.parametrize("algorithm", algorithms(), ids=lambda algorithm: algorithm.name)
+def test_every_algorithm_of_ours_can_be_made_and_says_what_it_costs(algorithm: Algorithm) -> None:
+    assert algorithm.name in NAMES
+    for grammar in (AMQP, MQTT):
+        matcher: Matcher[str] = create(algorithm.name, grammar)
+        assert type(matcher) is algorithm.load()
+    for field in ("idea", "lookup", "subscribe", "origin"):
+        assert getattr(algorithm, field)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_package_adds_matchers_by_entry_point() -> None:
+    matcher: Matcher[int] = create("third", AMQP)
+    assert type(matcher).__name__ == "Third"
+    matcher.subscribe("a.*", 7)
+    assert matcher.match("a.b") == [7]
+    third = next(algorithm for algorithm in algorithms() if algorithm.name == "third")
+    assert third.origin == "package third-party"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_package_cannot_take_a_name_of_ours() -> None:
+    assert [algorithm.name for algorithm in algorithms()] == [*NAMES, "broken", "third"]
+    assert type(create("trie", AMQP)).__module__ == "matching.trie"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_matcher_whose_package_lacks_something_says_so_when_it_is_made() -> None:
+    with pytest.raises(ImportError, match="not_installed_anywhere"):
+        create("broken", AMQP)
+    with pytest.raises(ValueError, match=r"known: .*naive, broken, third; nearest: third"):
+        create("thirt", AMQP)
+
+
+def test_an_algorithm_is_made_from_a_grammar_alone() -> None:
+    for algorithm in algorithms():
+        parameters = list(inspect.signature(algorithm.load()).parameters.values())
+        assert all(parameter.default is not parameter.empty for parameter in parameters[1:]), algorithm.name

@@ -1,0 +1,132 @@
+"""What is measured? The parts of a bench, made of cases; the cases of one size are a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trellis.bench.matching.step import CACHED
+from trellis.bench.matching.workloads import ARTICLE, ATTACKS, GROWING, ONE_FILTER, THREADS, ZIPF, Workload
+
+#: Sizes: of a quick run, and of a whole one.
+QUICK: Final = (1_000,)
+FULL: Final = (1_000, 10_000, 100_000, 1_000_000)
+#: The articles' size.
+_ARTICLE: Final = 1_000
+_ARTICLE_WORKERS: Final = (2, 4, 8, 16)
+_PAIRS: Final = (1, 2, 4, 8)
+#: A change every so many publications.
+_EVERY: Final = (0, 1_000, 100, 10)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that is measured: a request, and the words its files hold. `only` names who can do it, if not all."""
+
+    part: str
+    workload: Workload
+    size: int
+    kind: str
+    variant: str = ""
+    request: dict[str, Any] = field(default_factory=dict, hash=False)
+    only: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of the case in results."""
+        return " ".join(word for word in (self.part, self.workload.name, str(self.size), self.kind, self.variant) if word)
+
+    @property
+    def checked(self) -> bool:
+        """Whether the request says what is to be found."""
+        return self.kind in ("workload", "churn")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cases that a contender does in one process in every round, or in one process each in a single round."""
+
+    cases: list[Case]
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the bench that can be chosen by its name."""
+
+    name: str
+    text: str
+    make: Callable[[Sequence[int]], Iterator[Case]]
+
+
+def _growing(workload: Workload) -> Part:
+    def make(sizes: Sequence[int]) -> Iterator[Case]:
+        for size in sizes:
+            yield Case(workload.name, workload, size, "workload")
+            yield Case(workload.name, workload, size, "memory")
+
+    return Part(workload.name, workload.text, make)
+
+
+def _article(sizes: Sequence[int]) -> Iterator[Case]:
+    yield Case("article", ARTICLE, 1, "cold", request={"pattern": "foo.*.baz.qux.quux", "topic": "foo.bar.baz.qux.quux"})
+    yield Case("article", ARTICLE, _ARTICLE, "workload")
+    yield Case("article", ARTICLE, _ARTICLE, "memory")
+
+
+def _threads(sizes: Sequence[int]) -> Iterator[Case]:
+    def case(variant: str, readers: int, writers: int, mixed: int) -> Case:
+        return Case("threads", THREADS, _ARTICLE, "threads", variant, {"readers": readers, "writers": writers, "mixed": mixed})
+
+    for workers in _ARTICLE_WORKERS:
+        yield case(f"50/50 {workers}", workers // 2, workers // 2, 0)
+    for workers in _ARTICLE_WORKERS:
+        yield case(f"90/10 {workers}", 0, 0, workers)
+    for pairs in _PAIRS:
+        yield case(f"1:1 {pairs}", pairs, pairs, 0)
+    for pairs in _PAIRS:
+        yield case(f"1:3 {pairs}", 3 * pairs, pairs, 0)
+
+
+def _churn(sizes: Sequence[int]) -> Iterator[Case]:
+    for every in _EVERY:
+        variant = f"a change in {every:,}" if every else "no change"
+        yield Case("churn", ZIPF, min(10_000, max(sizes)), "churn", variant, {"every": every}, ("trie", CACHED, "nats", "nats-cached"))
+
+
+def _attacks(sizes: Sequence[int]) -> Iterator[Case]:
+    for workload in ATTACKS:
+        yield Case("attack", workload, workload.size, "workload")
+
+
+def _one_filter(sizes: Sequence[int]) -> Iterator[Case]:
+    for kind in ("workload", "memory"):
+        yield Case("one-filter", ONE_FILTER, min(ONE_FILTER.size, 20 * max(sizes)), kind)
+
+
+def _splitting(sizes: Sequence[int]) -> Iterator[Case]:
+    yield Case("splitting", GROWING[0], _ARTICLE, "splitting", only=("naive",))
+
+
+PARTS: Final = {part.name: part for part in (
+    *map(_growing, GROWING),
+    Part("article", "article 1's table: subscribe, unsubscribe and lookup, cold and at 1,000 subscriptions", _article),
+    Part("threads", "articles 1 and 2: 2 to 16 workers, half or a tenth of their work subscribes; inserts to lookups 1:1, 1:3", _threads),
+    Part("churn", "publications while subscriptions come and go, with and without a cache of answers", _churn),
+    Part("attack", "patterns made to be slow", _attacks),
+    Part("one-filter", ONE_FILTER.text, _one_filter),
+    Part("splitting", "article 5: keys split once, or each time", _splitting),
+)}
+
+
+def batches(names: Sequence[str], sizes: Sequence[int]) -> list[Batch]:
+    """The cases of these parts by size, the small ones first; those about memory at the end of their size."""
+    cases = [case for name in names for case in PARTS[name].make(sizes)]
+    found: list[Batch] = []
+    for size in sorted({case.size for case in cases}):
+        timed = [case for case in cases if case.size == size and case.kind != "memory"]
+        alone = [case for case in cases if case.size == size and case.kind == "memory"]
+        found += [Batch(timed)] if timed else []
+        found += [Batch(alone, alone=True)] if alone else []
+    return found

@@ -1,0 +1,51 @@
+"""What does a publication cost while subscriptions come and go? With and without a cache of whole answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any, Final
+
+from trellis.bench.matching.answers import check
+from trellis.bench.matching.measure import clock, drain, loaded
+
+#: Topics looked up at a time where nothing changes.
+_CHUNK: Final = 1_000
+
+
+def churn(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further: Sequence[str],
+          expected: Sequence[Sequence[int]], every: int, seconds: float) -> dict[str, float]:
+    """Nanoseconds a publication, with its share of one change every so many publications (0: none). Raises Wrong.
+
+    The topics are published once before, so that a cache is full.
+    """
+    loaded(matcher, patterns)
+    # A cache may give the answer that it keeps, as NATS's does: who only reads it needs no copy.
+    look = getattr(matcher, "find", matcher.match)
+    drain(map(look, topics))
+    size = every or _CHUNK
+    chunks = [topics[at : at + size] for at in range(0, len(topics) - size + 1, size)]
+    limit, spent, done, changes = int(seconds * 1e9), 0, 0, cycle(_changes(matcher, patterns, further))
+    for chunk in cycle(chunks):
+        began = clock()
+        drain(map(look, chunk))
+        if every:
+            change, pattern, subscriber = next(changes)
+            change(pattern, subscriber)
+        spent += clock() - began
+        done += len(chunk)
+        if spent >= limit:
+            break
+    for number, pattern in enumerate(further):
+        matcher.unsubscribe(pattern, len(patterns) + number)
+    check(matcher.match, topics, expected)
+    return {"publish": spent / done}
+
+
+def _changes(matcher: Any, patterns: Sequence[str], further: Sequence[str]) -> list[tuple[Any, str, int]]:
+    """Each pattern comes, and goes again."""
+    return [
+        (change, pattern, len(patterns) + number)
+        for number, pattern in enumerate(further)
+        for change in (matcher.subscribe, matcher.unsubscribe)
+    ]

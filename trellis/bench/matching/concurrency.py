@@ -1,0 +1,101 @@
+"""What happens when threads subscribe and publish at once? Articles 1 and 2: the time until all of them are done.
+
+Each worker does 1,000 operations. Readers look up, writers subscribe, mixed ones subscribe one time in ten. A matcher
+that knows nothing of threads stands behind one lock, as in article 1.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trellis.bench.matching.answers import Wrong
+
+_OPERATIONS: Final = 1_000
+_MIXED_WRITES: Final = _OPERATIONS // 10
+#: For so many seconds the new subscriptions are looked up afterwards, the first and the last ones before others.
+_PATIENCE: Final = 1.0
+#: What is safe among threads without a lock.
+LOCK_FREE: Final = ("cstrie", "snapshot")
+
+
+class Locked:
+    """A matcher behind one lock."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+        self._lock = threading.Lock()
+
+    def subscribe(self, pattern: str, subscriber: int) -> bool:
+        with self._lock:
+            return bool(self._matcher.subscribe(pattern, subscriber))
+
+    def match(self, topic: str) -> list[int]:
+        with self._lock:
+            found: list[int] = self._matcher.match(topic)
+            return found
+
+
+class _Work:
+    """Threads that all begin when the last one is there."""
+
+    def __init__(self, matcher: Any, topics: Sequence[str], workers: int) -> None:
+        self._match, self._subscribe, self._topics = matcher.match, matcher.subscribe, topics
+        self._start = threading.Barrier(workers + 1)
+        self._threads: list[threading.Thread] = []
+        self.written: list[tuple[str, int]] = []
+
+    def add(self, pairs: Sequence[tuple[str, int]], reads: int) -> None:
+        """A worker that subscribes these, and looks up as often between each two of them."""
+        self.written += pairs
+        self._threads.append(threading.Thread(target=self._run, args=(pairs, reads)))
+
+    def run(self) -> float:
+        """Let them work; milliseconds until the last is done."""
+        for thread in self._threads:
+            thread.start()
+        self._start.wait()
+        began = time.perf_counter()
+        for thread in self._threads:
+            thread.join()
+        return (time.perf_counter() - began) * 1e3
+
+    def _run(self, pairs: Sequence[tuple[str, int]], reads: int) -> None:
+        match, subscribe, topics = self._match, self._subscribe, self._topics
+        self._start.wait()
+        for number, (pattern, subscriber) in enumerate(pairs):
+            subscribe(pattern, subscriber)
+            for topic in topics[number * reads : (number + 1) * reads]:
+                match(topic)
+        if not pairs:
+            for topic in topics[:reads]:
+                match(topic)
+
+
+def threads(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further: Sequence[str],
+            readers: int, writers: int, mixed: int) -> dict[str, float]:
+    """Milliseconds on the wall. Raises Wrong when afterwards a subscription is not found."""
+    for subscriber, pattern in enumerate(patterns):
+        matcher.subscribe(pattern, subscriber)
+    work = _Work(matcher, topics, readers + writers + mixed)
+    fresh = [(pattern, len(patterns) + number) for number, pattern in enumerate(further)]
+    at = 0
+    for _ in range(writers):
+        work.add(fresh[at : at + _OPERATIONS], 0)
+        at += _OPERATIONS
+    for _ in range(mixed):
+        work.add(fresh[at : at + _MIXED_WRITES], _OPERATIONS // _MIXED_WRITES - 1)
+        at += _MIXED_WRITES
+    for _ in range(readers):
+        work.add([], _OPERATIONS)
+    took = work.run()
+    until = time.monotonic() + _PATIENCE
+    for number in range(len(work.written)):
+        pattern, subscriber = work.written[number // 2 if number % 2 else -1 - number // 2]
+        if time.monotonic() > until:
+            break
+        if list(matcher.match(pattern)) != [subscriber]:
+            raise Wrong(f"after the threads {pattern} does not find {subscriber}")
+    return {"ms": took}

@@ -1,0 +1,148 @@
+"""Who takes part? The algorithms of `matching/`, and peers that a folder's `peers.toml` names."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import matching
+import trellis
+from matching.registry import Algorithm
+from trellis.bench.matching.step import CACHED
+
+#: Where `trellis` and `matching` are; the same for the processes started.
+_SITE: Final = str(Path(trellis.__file__ or "").parent.parent)
+#: Interpreted, beside compiled, where a whole run is asked for: those that docs/matching.md has figures of.
+INTERPRETED: Final = ("trie", "shapes", "dfa")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One that takes part. `missing` says what it lacks to do so; `ours` is false for peers."""
+
+    name: str
+    title: str
+    command: tuple[str, ...]
+    ours: bool
+    idea: str = ""
+    origin: str = ""
+    missing: str = ""
+
+
+class Failed(Exception):
+    """A contender ended, or answered what is no answer."""
+
+
+class Slow(Exception):
+    """A contender gave no answer in time."""
+
+
+def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
+    """Every algorithm, the route cache, and those named `interpreted` once more, without being compiled."""
+    found = [_ours(algorithm) for algorithm in matching.algorithms()]
+    found.append(Contender(CACHED, "route cache, trie", _command(CACHED), True, "answers kept by topic, before the trie", "our own"))
+    known = {contender.name: contender for contender in found}
+    for name in interpreted:
+        one, command = known[name], _command(name, "--interpreted")
+        found.append(Contender(f"{name}-py", f"{one.title}, pure", command, True, one.idea, one.origin, one.missing))
+    return found
+
+
+def missing(algorithm: Algorithm) -> str:
+    """What an algorithm lacks here: a line, empty when it can be used."""
+    try:
+        algorithm.load()
+    except (ImportError, AttributeError) as error:
+        return str(error)
+    return ""
+
+
+def _ours(algorithm: Algorithm) -> Contender:
+    return Contender(algorithm.name, algorithm.name, _command(algorithm.name), True, algorithm.idea, algorithm.origin, missing(algorithm))
+
+
+def _command(*words: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", "trellis.bench.matching.step", *words)
+
+
+def peers(folder: Path) -> list[Contender]:
+    """Those in the folder's peers.toml. Raises ValueError where that is none."""
+    file = folder / "peers.toml"
+    try:
+        entries: list[dict[str, Any]] = tomllib.loads(file.read_text())["peer"]
+        return [_peer(folder, **entry) for entry in entries]
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{file} is no list of peers: {error}") from None
+
+
+def _peer(folder: Path, name: str, title: str, command: Sequence[str], missing: str, idea: str = "", origin: str = "") -> Contender:
+    """Words of a command that are files in the folder are these; where its first word is none, the peer is not installed."""
+    found = [str((folder / word).absolute()) if (folder / word).is_file() else word for word in command]
+    return Contender(name, title, tuple(found), False, idea, origin, "" if Path(found[0]).is_absolute() else missing)
+
+
+class Running:
+    """A contender's process."""
+
+    def __init__(self, contender: Contender) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        environment = {**os.environ, "PYTHONPATH": _SITE} if contender.ours else None
+        self._process = subprocess.Popen(contender.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+                                         env=environment)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin, self._process.stdout
+
+    def ask(self, request: dict[str, Any], patience: float) -> dict[str, Any]:
+        """Its answer. Raises Slow when there is none in so many seconds, Failed when there never will be."""
+        line = b""
+        until = time.monotonic() + patience
+        try:
+            self._in.write(json.dumps(request).encode() + b"\n")
+            self._in.flush()
+            while not line.endswith(b"\n"):
+                if not select.select([self._out], [], [], max(0.0, until - time.monotonic()))[0]:
+                    raise Slow(f"no answer in {patience:g} s")
+                octets = os.read(self._out.fileno(), 65_536)
+                if not octets:
+                    raise Failed(self._said() or f"ended with {self._process.wait()}")
+                line += octets
+            answer = json.loads(line)
+        except BrokenPipeError:
+            raise Failed(self._said() or "ended") from None
+        except ValueError:
+            raise Failed(f"answered {line[:80]!r}") from None
+        if not isinstance(answer, dict):
+            raise Failed(f"answered {line[:80]!r}")
+        return answer
+
+    def close(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+        for file in (self._in, self._out, self._errors):
+            try:
+                file.close()
+            except BrokenPipeError:  # what it had not read yet
+                pass
+
+    def _said(self) -> str:
+        """The last line of its complaints."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1][:200] if lines else ""
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

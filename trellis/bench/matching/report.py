@@ -1,0 +1,108 @@
+"""What was measured, for people at a terminal: rows of tables. (Pages and charts: benchmarks/matching/report.py.)"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from trellis.bench.matching.results import Cell, Results
+from trellis.bench.report import environment as of_bench
+
+Row = dict[str, str | int | float | bool | None]
+
+
+def environment(command: Sequence[str]) -> dict[str, Any]:
+    """This machine, now; `load` is its load average before the run."""
+    found = of_bench(command, {})
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"), "command": _command(command),
+        "trellis": found.trellis, "python": found.python, "cpu": found.cpu, "cpus": found.cpus, "kernel": found.kernel,
+        "machine": found.machine, "load": found.load,
+    }
+
+
+def _command(command: Sequence[str]) -> str:
+    """The command as one would give it elsewhere, without where on this machine things are."""
+    words, skipped = ["trellis"], False
+    for word in command[1:]:
+        option, equals, _ = word.partition("=")
+        if skipped or option in ("--json", "--peers"):
+            skipped = not skipped and not equals
+            continue
+        words.append(word)
+    return shlex.join(words)
+
+
+def heading(results: Results) -> str:
+    """Where and how, in one line."""
+    found = results.environment
+    return (f"{found['python']}, {found['kernel']}, {found['cpus']} x {found['cpu']}, load {found['load']:g}; medians of "
+            f"{results.rounds} rounds; ns of processor time, {results.loop_ns:.0f} of them our loop's")
+
+
+def tables(results: Results) -> Iterator[tuple[str, list[Row]]]:
+    """A title and rows for each workload and size, and for what is not one."""
+    timed = [key for key, case in results.cases.items() if case.kind in ("workload", "cold")]
+    for key in timed:
+        case = results.cases[key]
+        title = f"{case.workload} {case.size:,}" + (" cold" if case.kind == "cold" else "")
+        memory = next((other for other, about in results.cases.items() if about.kind == "memory"
+                       and (about.workload, about.size) == (case.workload, case.size) and case.kind != "cold"), None)
+        rows = [_row(results, name, key, memory) for name, of in results.cells.items() if key in of]
+        yield title, sorted(rows, key=_by_lookup)
+    for part, figure in (("threads", "ms"), ("churn", "publish")):
+        keys = [key for key, case in results.cases.items() if case.part == part]
+        if keys:
+            yield f"{part}, {'ms' if part == 'threads' else 'ns a publication'}", _wide(results, keys, figure)
+    for key in (key for key, case in results.cases.items() if case.kind == "splitting"):
+        for of in results.cells.values():
+            medians = of.get(key, Cell()).medians
+            if medians:
+                yield "splitting, ns", [{"each time": _digits(medians["each"]), "once": _digits(medians["once"])}]
+
+
+def exceptions(results: Results) -> list[str]:
+    """A line for each contender that was wrong or ended."""
+    return [
+        f"{name}, {key}: {cell.why}: {cell.wrong or cell.failed}"
+        for name, of in results.cells.items() for key, cell in of.items() if cell.wrong or cell.failed
+    ]
+
+
+def _row(results: Results, name: str, key: str, memory: str | None) -> Row:
+    cell = results.cells[name][key]
+    row: Row = {"": results.contenders[name].title}
+    if cell.why:
+        row["note"] = f"{cell.why}: {cell.wrong or cell.slow or cell.unable or cell.failed}"[:90]
+        return row
+    medians = cell.medians
+    for figure in ("lookup", "first", "any", "subscribe", "unsubscribe", "load"):
+        if figure in medians:
+            row[f"{figure} ns"] = _digits(medians[figure])
+        if figure == "lookup":
+            row["+-%"] = round(50 * cell.spread("lookup"))
+    octets = memory and results.median(name, memory, "octets")
+    if octets:
+        row["B/sub"] = round(octets)
+    return row
+
+
+def _wide(results: Results, keys: Sequence[str], figure: str) -> list[Row]:
+    rows: list[Row] = []
+    for name, about in results.contenders.items():
+        found = {results.cases[key].variant: results.median(name, key, figure) for key in keys}
+        if any(value is not None for value in found.values()):
+            rows.append({"": about.title, **{variant: value and _digits(value) for variant, value in found.items()}})
+    return rows
+
+
+def _by_lookup(row: Row) -> float:
+    value = row.get("lookup ns")
+    return float("inf") if value is None else float(value)
+
+
+def _digits(value: float) -> float:
+    """Three significant digits, or the whole number."""
+    return round(value) if value >= 100 else float(f"{value:.3g}")

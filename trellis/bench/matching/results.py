@@ -1,0 +1,127 @@
+"""What does a run leave behind? Every round's figures by contender and case, medians, and what they depend on."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+#: Grows when a field goes or changes its meaning.
+FORMAT: Final = 1
+
+
+@dataclass
+class Cell:
+    """One contender in one case. With a text in one of the last four there is no figure."""
+
+    rounds: list[dict[str, float]] = field(default_factory=list)
+    wrong: str = ""
+    slow: str = ""
+    unable: str = ""
+    failed: str = ""
+
+    @property
+    def why(self) -> str:
+        """Why there is no figure, in a word."""
+        return next((word for word in ("wrong", "slow", "unable", "failed") if getattr(self, word)), "")
+
+    @property
+    def medians(self) -> dict[str, float]:
+        """Of each figure by itself; none where the cell has no figures."""
+        if self.why or not self.rounds:
+            return {}
+        return {name: statistics.median(each[name] for each in self.rounds) for name in self.rounds[0]}
+
+    def spread(self, name: str) -> float:
+        """How far the rounds are apart: (highest - lowest) / median."""
+        found = [each[name] for each in self.rounds]
+        middle = statistics.median(found)
+        return (max(found) - min(found)) / middle if middle else 0.0
+
+
+@dataclass
+class About:
+    """A contender of the run."""
+
+    title: str
+    ours: bool
+    idea: str = ""
+    origin: str = ""
+    version: str = ""
+    missing: str = ""
+
+
+@dataclass
+class CaseAbout:
+    """A case of the run."""
+
+    part: str
+    workload: str
+    size: int
+    kind: str
+    variant: str
+    text: str
+
+
+@dataclass
+class Results:
+    """A run. `rounds` is how many were asked for; `loop_ns` is what the harness adds to each call of ours."""
+
+    environment: dict[str, Any]
+    rounds: int
+    seconds: float
+    loop_ns: float
+    contenders: dict[str, About]
+    cases: dict[str, CaseAbout] = field(default_factory=dict)
+    cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
+
+    def cell(self, contender: str, case: str) -> Cell:
+        """The cell; an empty one is made where there is none yet."""
+        return self.cells.setdefault(contender, {}).setdefault(case, Cell())
+
+    def median(self, contender: str, case: str, figure: str) -> float | None:
+        """None where there is no such figure."""
+        return self.cells.get(contender, {}).get(case, Cell()).medians.get(figure)
+
+    def text(self) -> str:
+        """As JSON, with the medians beside the rounds."""
+        plain = asdict(self)
+        for contender, of in self.cells.items():
+            for case, cell in of.items():
+                plain["cells"][contender][case]["medians"] = cell.medians
+        return json.dumps({"format": FORMAT, **plain}, indent=1) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Replace the file in one step."""
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(self.text())
+        partial.replace(path)
+
+
+def read(path: Path) -> Results:
+    """The results in a file. Raises ValueError where it holds none that we know."""
+    found = json.loads(path.read_text())
+    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+        raise ValueError(f"{path} holds no results of format {FORMAT}")
+    found["contenders"] = {name: About(**about) for name, about in found["contenders"].items()}
+    found["cases"] = {key: CaseAbout(**about) for key, about in found["cases"].items()}
+    found["cells"] = {name: {key: _cell(cell) for key, cell in of.items()} for name, of in found["cells"].items()}
+    return Results(**found)
+
+
+def merged(runs: Sequence[Results]) -> Results:
+    """Several runs on one machine as one: of a case that two have, the later one's figures."""
+    first, *others = runs
+    for run in others:
+        first.contenders |= run.contenders
+        first.cases |= run.cases
+        for name, of in run.cells.items():
+            first.cells.setdefault(name, {}).update(of)
+    return first
+
+
+def _cell(found: dict[str, Any]) -> Cell:
+    return Cell(**{name: value for name, value in found.items() if name != "medians"})

@@ -1,0 +1,124 @@
+"""Does what it is asked, for one algorithm: `python -m trellis.bench.matching.step NAME [--interpreted]`.
+
+A request is a line of JSON, and so is its answer. A peer is a program that does the same.
+
+    {"kind": "about"}                                    -> {"version": "..."}
+    {"kind": "answers", files, "topics_asked": N}        -> {"topics": N, "found": N, "digest": N}     see `answers`
+    {"kind": "workload", files, "seconds", "expected"}   -> {"lookup", "first", "any", "subscribe", "unsubscribe", "load"}: ns
+    {"kind": "memory", files}                            -> {"octets"}: of a subscription
+    {"kind": "cold", "pattern", "topic", "seconds"}      -> {"subscribe", "unsubscribe", "lookup"}: ns
+    {"kind": "threads", files, "readers", "writers", "mixed"}   -> {"ms"}
+    {"kind": "churn", files, "every", "seconds", "expected"}    -> {"publish"}: ns
+    {"kind": "splitting", files, "seconds"}              -> {"each", "once"}: ns
+
+    files: "patterns", "topics", "further": paths, an AMQP key a line. Subscribers are numbers from 0 in their order.
+    expected: a list of [topics, found, digest]
+    {"unable": why} is the answer to what it cannot do, {"wrong": what} that of one whose answers are not the expected ones.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+#: The name of the route cache before the trie, which is no algorithm of its own.
+CACHED: Final = "route-cache"
+
+
+class _Interpreted:
+    """Finds the modules of `matching` as source, also where they are compiled."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if path is None or not name.startswith("matching."):
+            return None
+        return FileFinder(path[0], (SourceFileLoader, [".py"])).find_spec(name)
+
+
+class Step:
+    """The work of one algorithm."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def make(self) -> Any:
+        """An empty matcher."""
+        from matching import AMQP, create
+
+        if self.name == CACHED:
+            from matching.cache import RouteCache
+
+            return RouteCache(create("trie", AMQP))
+        return create(self.name, AMQP)
+
+    def do(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the request asks for. Raises Wrong."""
+        from trellis.bench.matching import answers, churn, concurrency, measure, memory, splitting
+
+        kind = request["kind"]
+        if kind == "about":
+            return {"version": _version()}
+        if kind == "memory":
+            return {"octets": memory.octets(self.make, Path(request["patterns"]).read_bytes())}
+        if kind == "cold":
+            return dict(measure.cold(self.make, request["pattern"], request["topic"], request["seconds"]))
+        patterns, topics, further = (Path(request[name]).read_text().split("\n") for name in ("patterns", "topics", "further"))
+        if kind == "answers":
+            matcher = self.make()
+            measure.loaded(matcher, patterns)
+            return answers.answers(matcher.match, topics[: request["topics_asked"]])._asdict()
+        if kind == "workload":
+            return dict(measure.workload(self.make(), patterns, topics, further, request["expected"], request["seconds"]))
+        if kind == "threads":
+            matcher = self.make() if self.name in concurrency.LOCK_FREE else concurrency.Locked(self.make())
+            return dict(concurrency.threads(matcher, patterns, topics, further, request["readers"], request["writers"], request["mixed"]))
+        if kind == "churn":
+            return dict(churn.churn(self.make(), patterns, topics, further, request["expected"], request["every"], request["seconds"]))
+        if kind == "splitting":
+            return dict(splitting.splitting(patterns, topics, request["seconds"]))
+        return {"unable": f"knows no request {kind!r}"}
+
+
+def serve(step: Step) -> int:
+    """Answer requests until there are no more."""
+    from trellis.bench.matching.answers import Wrong
+
+    gc.disable()
+    for line in sys.stdin:
+        try:
+            answer = step.do(json.loads(line))
+        except Wrong as error:
+            answer = {"wrong": str(error)}
+        gc.collect()
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    if "--interpreted" in argv:
+        sys.meta_path.insert(0, _Interpreted)
+    return serve(Step(argv[0]))
+
+
+def _version() -> str:
+    import matching.trie
+
+    compiled = not (matching.trie.__file__ or "").endswith(".py")
+    try:
+        ours = version("trellis-broker")
+    except PackageNotFoundError:
+        ours = "source"
+    return f"{ours}, {'compiled' if compiled else 'interpreted'}, {platform.python_implementation()} {platform.python_version()}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

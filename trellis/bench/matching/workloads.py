@@ -1,0 +1,172 @@
+"""What is subscribed, and what is published? Patterns and topics of every workload, the same in every run.
+
+All are AMQP keys; a peer with another grammar translates them. The words of `tp`, `iot` and `adv` grow in number with
+the size, so that the patterns that match a topic do not become a share of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+from random import Random
+from typing import Final
+
+_TOPICS: Final = 50_000
+#: Patterns that are subscribed and unsubscribed while the others stay.
+_FURTHER: Final = 1_000
+_METRICS: Final = ("temp", "hum", "volt", "rpm", "state", "alarm", "gps", "batt")
+
+
+@dataclass(frozen=True)
+class Words:
+    """A workload made: its patterns, the topics published, and further patterns that come and go."""
+
+    patterns: list[str]
+    topics: list[str]
+    further: list[str]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload: what it is like, and how it is made in any size; `size` is that of one which has only one."""
+
+    name: str
+    text: str
+    make: Callable[[int, Random], Words]
+    size: int = 0
+
+    def words(self, size: int) -> Words:
+        """The same words for the same size, always."""
+        return self.make(size, Random(f"{self.name} {size}"))
+
+
+def _seed(size: int, random: Random) -> Words:
+    def literal() -> str:
+        return ".".join(str(random.getrandbits(63)) for _ in range(5))
+
+    patterns = [*(literal() for _ in range(size - 1)), "foo.*.baz.qux.quux"]
+    return Words(patterns, ["foo.bar.baz.qux.quux"], [literal() for _ in range(_FURTHER)])
+
+
+def _threads(size: int, random: Random) -> Words:
+    """As `seed`, with more that come, and topics that are found."""
+    words = _seed(size, random)
+    further = [".".join(str(random.getrandbits(63)) for _ in range(5)) for _ in range(32 * _FURTHER)]
+    return Words(words.patterns, [random.choice(words.patterns[:-1]) for _ in range(_FURTHER)], further)
+
+
+def _tp(size: int, random: Random) -> Words:
+    words = max(10, round(10 * (size / 1_000) ** (1 / 3)))
+
+    def word() -> str:
+        return str(random.randrange(words))
+
+    def pattern(number: int) -> str:
+        if number % 10 == 0:
+            return f"*.{word()}.{word()}"
+        if number % 25 == 0:
+            return f"{word()}.*.{word()}"
+        return f"{word()}.{word()}.{'*' if number % 45 == 0 else word()}"
+
+    patterns = [pattern(number) for number in range(size)]
+    topics = [patterns[number % size].replace("*", word()) for number in range(_TOPICS)]
+    return Words(patterns, topics, [pattern(number) for number in range(_FURTHER)])
+
+
+def _iot(size: int, random: Random) -> Words:
+    sites, devices = max(4, size // 250), 1_000
+
+    def pattern() -> str:
+        kind, site, device, metric = random.random(), random.randrange(sites), random.randrange(devices), random.choice(_METRICS)
+        if kind < 0.55:
+            return f"site.s{site}.device.d{device}.#"
+        if kind < 0.75:
+            return f"site.s{site}.device.d{device}.*"
+        if kind < 0.85:
+            return f"site.s{site}.device.*.{metric}"
+        if kind < 0.93:
+            return f"site.s{site}.#"
+        if kind < 0.98:
+            return f"site.*.device.d{device}.{metric}"
+        if kind < 0.995:
+            return f"site.s{site}.*.d{device}.{metric}"
+        return random.choice((f"site.*.device.*.{metric}", "site.#", f"*.s{site}.device.d{device}.{metric}"))
+
+    patterns: dict[str, None] = {}
+    while len(patterns) < size:  # each once; the kinds of which there are few are soon all there
+        patterns[pattern()] = None
+    topics = [
+        f"site.s{random.randrange(sites)}.device.d{random.randrange(devices)}.{random.choice(_METRICS)}" for _ in range(_TOPICS)
+    ]
+    return Words(list(patterns), topics, [pattern() for _ in range(_FURTHER)])
+
+
+def _adv(size: int, random: Random) -> Words:
+    letters = "abcdefghijklmnopqrst"[: min(20, 8 + size // 1_000)]
+
+    def pattern() -> str:
+        if random.random() < 0.8:
+            return ".".join("*" if random.random() < 0.5 else random.choice(letters) for _ in range(8))
+        return ".".join("*" if random.random() < 0.4 else random.choice(letters) for _ in range(random.randint(2, 7))) + ".#"
+
+    patterns: dict[str, None] = {}
+    while len(patterns) < size:
+        patterns[pattern()] = None
+    topics = [".".join(random.choice(letters) for _ in range(8)) for _ in range(2_000)]
+    return Words(list(patterns), topics, [pattern() for _ in range(_FURTHER)])
+
+
+def _zipf(size: int, random: Random) -> Words:
+    """`iot` whose topics are published as often as in life: few of them most of the time."""
+    words = _iot(size, random)
+    places = (min(int(random.paretovariate(0.7)) - 1, len(words.topics) - 1) for _ in range(_TOPICS))
+    return Words(words.patterns, [words.topics[place] for place in places], words.further)
+
+
+def _one_filter(size: int, random: Random) -> Words:
+    return Words(["news.#"] * size, ["news.of.today"], ["news.#"] * _FURTHER)
+
+
+def _many(hashes: int, words: int) -> Workload:
+    pattern = ".".join(["#", "a"] * (hashes - 1) + ["#", "b"])
+
+    def make(size: int, random: Random) -> Words:
+        return Words([pattern], [".".join("a" * words)], [f"x{number}.{pattern}" for number in range(10)])
+
+    return Workload(f"hashes-{hashes}x{words}", f"one pattern with {hashes} `#` which a topic of {words} words does not match", make, 1)
+
+
+def _stars(size: int, random: Random) -> Words:
+    """Of ten words every subset replaced by `*`."""
+    letters = "abcdefghij"
+    masks = product((False, True), repeat=len(letters))
+    patterns = [".".join("*" if star else letter for letter, star in zip(letters, mask, strict=True)) for mask in masks]
+    return Words(patterns, ["a.b.c.d.e.f.g.h.i.j", "a.b.c.d.e.f.g.h.i.z"], [f"{pattern}.k" for pattern in patterns[:100]])
+
+
+def _states(size: int, random: Random) -> Words:
+    """A pattern whose DFA has 2^16 states."""
+    pattern = "#.a" + ".*" * 16
+    topics = [".".join(random.choice("ab") for _ in range(40)) for _ in range(500)]
+    return Words([pattern], topics, [f"{pattern}.x"])
+
+
+ARTICLE: Final = Workload("seed", "article 1: literal random patterns of five words and one with `*`, which the one topic meets", _seed)
+THREADS: Final = Workload("threads", "article 1: as `seed`, while threads subscribe and publish", _threads)
+GROWING: Final = (
+    Workload("tp", "article 1's throughput test: three words, a tenth with `*` first", _tp),
+    Workload("iot", "sites, devices and metrics, a wildcard in every pattern", _iot),
+    Workload("adv", "eight words, half of them `*`, a fifth with `#` at the end", _adv),
+)
+ZIPF: Final = Workload("zipf", "`iot` whose few frequent topics come most of the time", _zipf)
+ONE_FILTER: Final = Workload("one-filter", "all subscribers on one pattern", _one_filter, 20_000)
+ATTACKS: Final = (
+    _many(2, 20),
+    _many(3, 30),
+    _many(5, 60),
+    _many(63, 128),
+    Workload("stars-10", "all 1,024 patterns made of ten words by writing `*` for some; a topic that all match, one that half of them do",
+             _stars, 1_024),
+    Workload("states-16", "`#.a` and sixteen `*`: a DFA of 65,536 states", _states, 1),
+)

@@ -1,0 +1,210 @@
+"""`trellis matchers`: which matching algorithms there are; `trellis bench matching`: how fast they are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trellis.cli.parsing import CommandError, Commands, Parser, add_command
+from trellis.cli.table import columns_of, table
+from trellis.settings.errors import nearest
+
+if TYPE_CHECKING:
+    from trellis.bench.matching.contenders import Contender
+    from trellis.bench.matching.results import Results
+
+_USAGE = (
+    "trellis bench matching [PART]... [--algorithms A,B] [--sizes N,M | --full] [--rounds N] [--seconds S] [--peers FOLDER] "
+    "[--interpreted] [--json FILE] [--list]"
+)
+#: Seconds for a figure, and for an answer, of a quick run and of a whole one.
+_QUICK, _FULL = (0.01, 5.0), (0.3, 300.0)
+_PEERS = Path("benchmarks", "matching")
+
+
+def add(commands: Commands) -> None:
+    command = add_command(commands, "matchers", matchers, "list the algorithms that match topics", "[--json]")
+    command.add_argument("--json", action="store_true", help="print a JSON list of objects")
+
+
+def add_bench(tools: Any) -> None:
+    """Add `matching` to `trellis bench`."""
+    tool: Parser = tools.add_parser(
+        "matching", prog="trellis bench matching", usage=_USAGE, help="measure the algorithms that match topics, and their peers",
+        description="Measure the algorithms that match topics, and their peers, and check their answers. It takes about a minute.",
+    )
+    tool.set_defaults(run=bench, parser=tool)
+    tool.add_argument("part", metavar="PART", nargs="*", help="which [tp, iot and adv; with --full all]; see --list")
+    tool.add_argument("--algorithms", metavar="A,B", type=_names, default=[], help="only these algorithms and peers [all]")
+    tool.add_argument("--sizes", metavar="N,M", type=_sizes, default=[], help="numbers of subscriptions [1000]")
+    tool.add_argument("--rounds", metavar="N", type=_positive, default=5, help="measurements of everything; medians are shown [5]")
+    tool.add_argument("--seconds", metavar="S", type=_seconds, default=0.0, help="how long each figure is measured [0.01; with --full 0.3]")
+    tool.add_argument("--full", action="store_true", help="all parts, up to a million subscriptions; takes hours")
+    tool.add_argument("--peers", metavar="FOLDER", type=Path, help="where peers.toml is; `none` for none [benchmarks/matching, if there]")
+    tool.add_argument("--interpreted", action="store_true", help="some of ours uncompiled, too [with --full]")
+    tool.add_argument("--json", metavar="FILE", help="write all figures of all rounds there; - is standard output, without the tables")
+    tool.add_argument("--list", action="store_true", help="list parts, algorithms and peers")
+
+
+def matchers(arguments: argparse.Namespace) -> int:
+    from matching import algorithms
+    from trellis.bench.matching.contenders import missing
+
+    rows: list[dict[str, str | int | float | bool | None]] = []
+    for each in algorithms():
+        lacks = missing(each)
+        rows.append({
+            "name": each.name, "lookup": each.lookup, "subscribe": each.subscribe, "origin": each.origin,
+            "requires": each.requires, "usable": not lacks, "idea": each.idea,
+        })
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(rows)).decode())
+    else:
+        print(table(rows, columns_of(rows)))
+        print("L: words of a topic, N: patterns")
+    return 0
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    from trellis.bench.matching.cases import FULL, PARTS, QUICK, batches
+    from trellis.bench.matching.rounds import Plan
+
+    contenders = _contenders(arguments)
+    if arguments.list:
+        _list(contenders)
+        return 0
+    for name in arguments.part:
+        if name not in PARTS:
+            raise CommandError(f"unknown part {name}; the nearest is {nearest(name, PARTS)}", 2)
+    names = arguments.part or (list(PARTS) if arguments.full else ["tp", "iot", "adv"])
+    sizes = arguments.sizes or (FULL if arguments.full else QUICK)
+    seconds, patience = _FULL if arguments.full or max(sizes) > 10_000 else _QUICK
+    chosen = arguments.seconds or seconds
+    able = [each for each in contenders if not each.missing]
+    if not able:
+        raise CommandError("none of these is usable here: " + "; ".join(each.missing for each in contenders))
+    plan = Plan(able, batches(names, sizes), arguments.rounds, chosen, patience + 20 * chosen)
+    return _run(arguments, contenders, plan)
+
+
+def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) -> int:
+    from trellis.bench.matching.contenders import Failed, Running, Slow
+    from trellis.bench.matching.measure import loop_ns
+    from trellis.bench.matching.report import environment, exceptions
+    from trellis.bench.matching.results import About, Results
+    from trellis.bench.matching.rounds import Disagreement, measure
+    from trellis.bench.progress import Progress
+
+    path = None if arguments.json in (None, "-") else Path(arguments.json)
+    about = {each.name: About(each.title, each.ours, each.idea, each.origin, missing=each.missing) for each in contenders}
+    results = Results(environment(sys.argv), plan.rounds, plan.seconds, loop_ns(), about)
+
+    def save() -> None:
+        if path is not None:
+            results.write(path)
+
+    try:
+        save()  # before hours of measuring, not behind
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}", 2) from None
+    progress = Progress()
+    progress.begin("matching")
+    steps = plan.steps
+
+    def tell(done: int, what: str) -> None:
+        full = 24 * done // max(1, steps)
+        progress.say(f"[{'#' * full}{'.' * (24 - full)}] {done}/{steps}  {what}")
+
+    stopped = None
+    try:
+        for each in plan.contenders:
+            with Running(each) as process:
+                about[each.name].version = str(process.ask({"kind": "about"}, 60).get("version", ""))
+        measure(plan, results, tell, save)
+    except (Disagreement, Failed, Slow) as error:
+        stopped = str(error)
+    finally:
+        progress.end()
+        save()
+        if arguments.json == "-":
+            sys.stdout.write(results.text())
+        else:
+            _show(results)
+    problems = exceptions(results)
+    for line in problems:
+        print(f"trellis: {line}", file=sys.stderr)
+    if stopped:
+        raise CommandError(stopped)
+    return 1 if problems else 0
+
+
+def _show(results: Results) -> None:
+    from trellis.bench.matching.report import heading, tables
+
+    print(heading(results))
+    for title, rows in tables(results):
+        print(f"\n{title}\n{table(rows, columns_of(rows))}")
+    absent = [f"{name} ({about.missing})" for name, about in results.contenders.items() if about.missing]
+    if absent:
+        print(f"\nnot here: {'; '.join(absent)}")
+
+
+def _contenders(arguments: argparse.Namespace) -> list[Contender]:
+    """All, or those named, in their order. CommandError for a name that nobody has."""
+    from trellis.bench.matching.contenders import INTERPRETED, ours, peers
+    from trellis.bench.matching.step import CACHED
+
+    found = ours(INTERPRETED if arguments.interpreted or arguments.full else ())
+    folder: Path | None = arguments.peers
+    if folder is None and (_PEERS / "peers.toml").exists():
+        folder = _PEERS
+    try:
+        if folder is not None and str(folder) != "none":
+            found += peers(folder)
+    except ValueError as error:
+        raise CommandError(f"--peers: {error}", 2) from None
+    known = {each.name: each for each in found}
+    for name in arguments.algorithms:
+        if name not in known:
+            raise CommandError(f"unknown algorithm {name}; the nearest is {nearest(name, known)}", 2)
+    if not arguments.part and not arguments.full:
+        known.pop(CACHED, None)  # it has part in `churn` only
+    return [known[name] for name in arguments.algorithms or known if name in known]
+
+
+def _list(contenders: list[Contender]) -> None:
+    from trellis.bench.matching.cases import PARTS
+
+    for part in PARTS.values():
+        print(f"{part.name:20} {part.text}")
+    print()
+    for each in contenders:
+        print(f"{each.name:20} {f'NOT HERE: {each.missing}' if each.missing else each.idea}")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _sizes(text: str) -> list[int]:
+    return sorted({_positive(size) for size in text.split(",")})
+
+
+def _positive(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f'must be a whole number of at least 1, got "{text}"')
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+        if 0.0001 <= value < 3600:
+            return value
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(f'must be a number of seconds, 0.0001 at least, got "{text}"')
