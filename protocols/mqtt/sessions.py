@@ -113,7 +113,7 @@ class Sessions(Keeper):
             self._away.pop(session, None)
             session.end()
             if session.persistent:
-                session.vhost.store.append(Undefined(session.vhost.name, "session", session.name), ticket)
+                session.vhost.store.append(Undefined(session.vhost.name, "session", session.name, session.number), ticket)
 
     def _watch(self) -> None:
         """See to it that `expire` is called when the first of those who are away is due, or before."""
