@@ -73,6 +73,9 @@ class LimitedQueue(Queue):
         self.limit: i64 = limits.max_length if limits.max_length >= 0 else ENDLESS
         self._bury = bury
 
+    def latest(self) -> i64:
+        return self.agenda.now + self.ttl if self.ttl >= 0 else -1
+
     def accepts(self) -> bool:
         """False when a publication must be refused; then it counts as over the limit."""
         return not (self.limits.reject_publish and self.depth >= self.limit)
@@ -87,7 +90,7 @@ class LimitedQueue(Queue):
     def put(self, message: Message) -> None:
         if self.ttl >= 0:
             message = message.copy(message.assurance, message.retained)
-            latest: i64 = self.agenda.now + self.ttl
+            latest = self.latest()
             if message.expires == 0 or message.expires > latest:
                 message.expires = latest
         super().put(message)

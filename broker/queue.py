@@ -16,6 +16,7 @@ Every copy that is put has exactly one fate in the end: `copies == sum of fates 
 
 from __future__ import annotations
 
+from array import array
 from bisect import insort
 from typing import Final
 
@@ -216,6 +217,28 @@ class Queue(Destination):
             self._watch(expires)
         self.stir()
 
+    # -- after a restart
+
+    def restore(self, positions: array[int], order: i64) -> None:
+        """It held these messages when the broker stopped, the first of them as its `order`th."""
+        tail = self._tail = Tail(self.store)
+        tail.restore(positions, self.latest())
+        self._order = order - 1
+        self._paged = len(positions)
+        self.depth += self._paged
+        self._set_bound()
+        self._read_on()
+
+    def restore_returned(self, message: Message, order: i64) -> None:
+        """... and before those this one, which a consumer may have had."""
+        insort(self._returned, Returned(message, order, 1), key=_newest_first)
+        self._order = max(self._order, order)
+        self.depth += 1
+
+    def latest(self) -> i64:
+        """When messages of now expire at the latest, in ms; -1: never."""
+        return -1
+
     # -- out
 
     def stir(self) -> None:
@@ -268,6 +291,8 @@ class Queue(Destination):
         if self._paged == 0:
             self._tail = None
             self._set_bound()
+        if self._waiting.size:
+            self._watch(self._head().expires)
 
     def _pick(self) -> Consumer | None:
         """The next ready consumer, taking turns."""

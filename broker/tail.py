@@ -20,6 +20,8 @@ from broker.store.contract import Store
 CHUNK: Final[i64] = 256
 #: Added to a message's assurance when it was retained.
 _RETAINED: Final = 4
+#: It goes to this queue as it is in the store.
+_AS_STORED: Final = -1
 
 
 class Chunk:
@@ -55,12 +57,15 @@ class Tail:
             self._store.page(message)
         self._room().push(message)
 
-    def note(self, position: i64) -> None:
-        """A message that was found in the store. Its own expiration holds, and its own assurance."""
-        chunk = self._room()
-        chunk.positions.append(position)
-        chunk.expires.append(-1)
-        chunk.kinds.append(-1)
+    def restore(self, positions: array[int], latest: i64) -> None:
+        """Messages that are in the store already, and were never seen. They expire when they say, and at `latest` (-1: never)."""
+        for at in range(0, len(positions), CHUNK):
+            chunk = Chunk()
+            chunk.positions = positions[at:at + CHUNK]
+            chunk.expires = array("q", [latest]) * len(chunk.positions)
+            chunk.kinds = array("b", [_AS_STORED]) * len(chunk.positions)
+            self._chunks.push(chunk)
+            self._last = chunk
 
     def _room(self) -> Chunk:
         if len(self._last.positions) >= CHUNK or self._chunks.size == 0:
@@ -98,8 +103,9 @@ class Tail:
 
 
 def _as_it_was(message: Message, expires: i64, kind: i64) -> Message:
-    if kind < 0:
-        return message
+    if kind == _AS_STORED:
+        kind = message.assurance + (_RETAINED if message.retained else 0)
+        expires = message.expires if expires < 0 or 0 < message.expires < expires else expires
     assurance: i64 = kind % _RETAINED
     if message.expires != expires or message.assurance != assurance or message.retained != (kind >= _RETAINED):
         position: i64 = message.position

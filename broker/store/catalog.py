@@ -20,6 +20,7 @@ from contextlib import closing
 from typing import Final
 
 from broker.store.contract import Defined, Entry, Undefined
+from broker.store.disk import StoreError
 from broker.store.values import dump, load
 
 #: Says that a file is a catalog (the file's application id).
@@ -59,7 +60,7 @@ VERSION: Final = len(_STEPS)
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
-class CatalogError(Exception):
+class CatalogError(StoreError):
     """The catalog cannot be used; the text says which file it is, what is wrong, and what can be done."""
 
 

@@ -185,6 +185,16 @@ class Store:
             self.wanted()
         return position
 
+    def wait(self, position: i64, ticket: Ticket) -> None:
+        """Let the ticket wait for what is at a position, if it is not durable yet."""
+        if position > self.durable:
+            ticket.outstanding += 1
+            self.tickets_of(position).append(ticket)
+
+    def tickets_of(self, position: i64) -> list[Ticket]:
+        """Those who wait for the batch in which the position is."""
+        return self._tickets
+
     def begin(self) -> None:
         """What is appended from now on belongs together. May be said again inside."""
         self._gathering += 1

@@ -2,7 +2,7 @@
 
     record    length u32 | crc u32 | version u8 | kind u8 | node u8 | shard u8 | epoch u32 | position u64 | payload
     payload   of a Kept: queues u32, (queue u64, serial u32) ..., blob     (the blob is opaque to who only moves it)
-    blob      assurance u8 | tag u8 | expires i64 | lengths: parameters u32, vhost u16, exchange u16, key u16 | 0 u16 |
+    blob      assurance u8 (+ 4: retained) | tag u8 | expires i64 | lengths: parameters u32, vhost u16, exchange u16, key u16 | 0 u16 |
               vhost, exchange, key, parameters, content
 
     Recorder.add(position, entry) --> Records --> one write          Reader.advance() --> Decoder.entry()
@@ -40,6 +40,8 @@ CLOSED: Final[i64] = 8
 #: Octets of that record.
 CLOSING: Final[i64] = HEADER + 20
 KINDS: Final = ("", "kept", "settled", "stepped", "received", "released", "retained", "many", "closed")
+#: Added to the assurance of a message that was retained.
+RETAINED_FLAG: Final[i64] = 4
 #: Octets of each queue that a Kept names.
 HOLDER: Final[i64] = 12
 #: Added to the kind of the first record of a batch: all that stands before it in the file was durable already.
@@ -256,7 +258,7 @@ class Recorder:
         if vhost != self._vhost:
             self._vhost, self._vhost_octets = vhost, vhost.encode()
         expires: i64 = message.expires
-        out.append(u8(message.assurance))
+        out.append(u8(message.assurance + (RETAINED_FLAG if message.retained else 0)))
         out.append(u8(tag))
         write_i64_be(out, expires + self.clock if expires > 0 else 0)
         write_i32_be(out, i32(len(parameters)))
@@ -570,7 +572,9 @@ class Decoder:
                 encoding = self._codecs.load(tag, octets[parameters:content_start], content)
             except ValueError as error:
                 raise Damaged(f"the encoding of a message cannot be read: {error}") from error
-        message = Message(known[1], content, encoding, octets[start])
+        assurance: i64 = octets[start]
+        message = Message(known[1], content, encoding, assurance & ~RETAINED_FLAG)
+        message.retained = assurance >= RETAINED_FLAG
         expires: i64 = read_i64_be(octets, start + 2)
         if expires > 0:
             # A time that passed while nobody was here is over at the first tick.
