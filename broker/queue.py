@@ -235,6 +235,15 @@ class Queue(Destination):
         self._order = max(self._order, order)
         self.depth += 1
 
+    def restore_unacked(self, order: i64) -> None:
+        """... and this one was in a consumer's hands, and still is."""
+        self._order = max(self._order, order)
+        self.unacked += 1
+
+    def lose(self) -> None:
+        """... and one that cannot be read."""
+        self._fates[UNREADABLE] += 1
+
     def latest(self) -> i64:
         """When messages of now expire at the latest, in ms; -1: never."""
         return -1

@@ -33,7 +33,7 @@ async def pages() -> list[tuple[str, metrics.Page]]:
     directory = Path(tempfile.gettempdir())
     settings = Settings(data=Data(dir=":memory:"))
     accounts = accounts_of(settings, None)
-    node = Node(settings, accounts, directory)
+    node = Node(settings, accounts, directory, print)
     try:
         mqtt = node.mqtt.connect(Peer())
         mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")

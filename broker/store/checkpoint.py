@@ -39,7 +39,7 @@ from broker.store.records import (
     parts,
 )
 from broker.store.segments import SegmentLog
-from broker.store.survivors import Survivors, identifier, retained_key
+from broker.store.survivors import Survivors, retained_key
 
 #: Records, and octets, of one step.
 STEP_RECORDS: Final[i64] = 400
@@ -230,8 +230,7 @@ class Checkpointing:
             if not self._live.copies.held(read_i64_be(octets, start), read_i64_be(octets, start + 8)):
                 return
         elif kind == RECEIVED:
-            held = identifier(octets, start)
-            if self._live.received.get(held) != position or held[0] not in self._live.exist:
+            if not self._live.holds(octets, start, position):
                 return
         elif kind == RETAINED:
             if self._live.retained.get(retained_key(octets, start)) != position:

@@ -42,6 +42,8 @@ CLOSING: Final[i64] = HEADER + 20
 KINDS: Final = ("", "kept", "settled", "stepped", "received", "released", "retained", "many", "closed")
 #: Added to the assurance of a message that was retained.
 RETAINED_FLAG: Final[i64] = 4
+#: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet identifiers.
+SERIALS: Final[i64] = 65_535 * 32_768
 #: Octets of each queue that a Kept names.
 HOLDER: Final[i64] = 12
 #: Added to the kind of the first record of a batch: all that stands before it in the file was durable already.
@@ -229,7 +231,8 @@ class Recorder:
             serials = entry.serials
             for at, queue in enumerate(queues):
                 write_i64_be(out, queue)
-                write_i32_be(out, 0 if serials is None else i32(serials[at]))
+                serial: i64 = 0 if serials is None else serials[at]
+                write_i32_be(out, i32((serial - 1) % SERIALS + 1) if serial > 0 else 0)
             return self._blob(out, entry.vhost, entry.message)
         if isinstance(entry, Settled):
             return _pair(out, entry.queue, entry.position)

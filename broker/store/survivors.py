@@ -99,11 +99,12 @@ class Survivors(Replay):
     def __init__(self, exist: set[int]) -> None:
         self.exist = exist
         self.copies = Copies()
-        #: (queue, position) of messages whose reader has them. (Some may be settled: see `Copies.held`.)
+        #: (queue, position) of messages whose reader has them.
         self.stepped: set[tuple[int, int]] = set()
-        #: Where the last entry about an identifier that is held, or the last retained message of a key, stands.
-        self.received: dict[tuple[int, int], int] = {}
-        self.retained: dict[bytes, int] = {}
+        #: Session -> packet identifiers held, and where the last entry about each stands.
+        self.received: dict[int, dict[int, int]] = {}
+        #: Where the last retained message of a (virtual host, key) stands.
+        self.retained: dict[tuple[str, str], int] = {}
 
     def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
         """What the record means for what is live. Raises Damaged. Hot path."""
@@ -125,28 +126,39 @@ class Survivors(Replay):
             self.copies.keep(position, queues)
         elif kind == SETTLED:
             self.copies.settle(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            if self.stepped:
+                self.stepped.discard((read_i64_be(octets, start), read_i64_be(octets, start + 8)))
         elif kind == STEPPED:
             self.stepped.add((read_i64_be(octets, start), read_i64_be(octets, start + 8)))
         elif kind == RECEIVED:
-            self.received[identifier(octets, start)] = position
+            session: i64 = read_i64_be(octets, start)
+            if session in self.exist:
+                self.received.setdefault(session, {})[_u16(octets, start + 8)] = position
         elif kind == RELEASED:
-            self.received.pop(identifier(octets, start), None)
+            self.received.get(read_i64_be(octets, start), {}).pop(_u16(octets, start + 8), None)
         elif kind == RETAINED:
-            key = retained_key(octets, start)
-            if start + len(key) < end:
-                self.retained[key] = position
+            names: i64 = start + 4 + _u16(octets, start) + _u16(octets, start + 2)
+            if names < end:
+                self.retained[retained_key(octets, start)] = position
             else:
-                self.retained.pop(key, None)
+                self.retained.pop(retained_key(octets, start), None)
+
+    def holds(self, octets: bytes, start: i64, position: i64) -> bool:
+        """Whether the Received there is the last word about its identifier."""
+        return self.received.get(read_i64_be(octets, start), {}).get(_u16(octets, start + 8)) == position
+
+    def stepped_by_queue(self) -> dict[int, set[int]]:
+        """Number of an inbox -> positions of the messages that its client said it has."""
+        found: dict[int, set[int]] = {}
+        for queue, position in self.stepped:
+            found.setdefault(queue, set()).add(position)
+        return found
 
 
-def identifier(octets: bytes, start: i64) -> tuple[int, int]:
-    """(session, packet identifier) of a Received or Released."""
-    return read_i64_be(octets, start), _u16(octets, start + 8)
-
-
-def retained_key(octets: bytes, start: i64) -> bytes:
-    """Lengths, virtual host and key of a RetainedSet, as they stand there."""
-    return octets[start:start + 4 + _u16(octets, start) + _u16(octets, start + 2)]
+def retained_key(octets: bytes, start: i64) -> tuple[str, str]:
+    """Virtual host and key of a RetainedSet."""
+    vhost: i64 = start + 4 + _u16(octets, start)
+    return octets[start + 4:vhost].decode(), octets[vhost:vhost + _u16(octets, start + 2)].decode("utf-8", "surrogateescape")
 
 
 def _u16(octets: bytes, at: i64) -> i64:

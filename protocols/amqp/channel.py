@@ -114,6 +114,7 @@ class Channel(Owner):
         message = Message(route, content, self.frames, AT_MOST_ONCE)
         if persistent(content, 0):
             message.assurance = AT_LEAST_ONCE
+            self.connection.persists = True
         carried = property_flags(content, 0)
         if carried & (EXPIRATION | USER_ID):
             self._read_properties(message, carried)

@@ -201,6 +201,7 @@ class MqttConnection(Connection):
         ticket: Ticket | None = None
         if plan.attention & (ALWAYS | PERSISTENCE) or plan.kept_relay is not NOBODY:
             ticket = Ticket(self._answers)
+            self.persists = True
             self._publish(gate, route, message, ticket)
         else:
             for queue in plan.kept:
@@ -359,6 +360,7 @@ class MqttConnection(Connection):
             self._answers.give(PUBREC << 4, packet_id, known)
             return 0
         ticket = Ticket(self._answers)
+        self.persists = True
         route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
         if route.plan.stale:
             gate.renew(route)
