@@ -83,7 +83,9 @@ class LimitedQueue(Queue):
     def refuse(self, message: Message) -> None:
         """Count the copy that `accepts` kept out; with reject-publish-dlx it is a dead letter too."""
         if self.limits.bury_refused:
-            self.discard(message, OVER_LIMIT)
+            copy = message.copy(message.assurance, message.retained)
+            copy.position = 0  # The store never kept it for this queue.
+            self.discard(copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
 
@@ -106,8 +108,8 @@ class LimitedQueue(Queue):
         if self.limits.dead_letter_exchange is None or fate == PURGED:
             super().discard(message, fate)
             return
-        super().discard(message, DEAD_LETTERED)
-        self._bury(self, message, REASONS[int(fate)])
+        self.count(DEAD_LETTERED)
+        self._bury(self, message, REASONS[int(fate)])  # ... and forgets it, with the letter in the same record.
 
 
 def _number(value: object) -> int:
