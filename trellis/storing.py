@@ -72,7 +72,7 @@ class DurableStoring(Storing):
         self.refused = 0
         self.checkpoints = 0
         self.blocked = ""
-        self._durable = store
+        self.durable = store
         self._loop = loop
         self._failed = failed
         self._busy = False
@@ -92,14 +92,14 @@ class DurableStoring(Storing):
     def sync(self) -> None:
         if not self._busy and not self._broken:
             self._busy = True
-            self._work.put(self._durable.take())
+            self._work.put(self.durable.take())
 
     @property
     def crowded(self) -> bool:
-        return self._durable.octets > PENDING
+        return self.durable.octets > PENDING
 
     def tell_time(self, now: int, wall: float) -> None:
-        self._durable.tell_time(now, wall)
+        self.durable.tell_time(now, wall)
 
     def _written(self, batch: Batch, error: Exception | None) -> None:
         if error is not None:
@@ -111,8 +111,8 @@ class DurableStoring(Storing):
         self.batches += 1
         self._busy = False
         self.wake()
-        self._durable.written(batch)
-        if self._durable.waiting:
+        self.durable.written(batch)
+        if self.durable.waiting:
             self.sync()
         else:
             self._rest.set()
@@ -135,14 +135,14 @@ class DurableStoring(Storing):
 
     def _look(self) -> None:
         """Is a checkpoint worth it? Asked when a segment is full."""
-        log = self._durable.log
+        log = self.durable.log
         sealed = len(log.files)
         if sealed == self._sealed or self._checkpointing is not None:
             return
         self._sealed = sealed
         files = worth(log)
         if files:
-            self._checkpointing = Checkpointing(log, files, set(self._durable.exist))
+            self._checkpointing = Checkpointing(log, files, set(self.durable.exist))
             self._spare.put(self._checkpointing)
 
     def _compacted(self, error: Exception | None) -> None:
@@ -190,7 +190,7 @@ class DurableStoring(Storing):
 
     async def close(self) -> None:
         """Write what is left, and let go of the files. What cannot be written was confirmed to nobody."""
-        if self._durable.waiting:
+        if self.durable.waiting:
             self.sync()
         if self._busy and not self._broken and not self.blocked:
             self._rest.clear()
@@ -201,6 +201,6 @@ class DurableStoring(Storing):
             await asyncio.to_thread(thread.join)
         if not self._broken:
             try:
-                self._durable.close()
+                self.durable.close()
             except StoreError as error:
                 logs.error("store_failed", reason=str(error))
