@@ -161,10 +161,12 @@ class Store:
         self.durable: i64 = 0
         #: Messages that a durable queue keeps in memory; of the others it knows the positions.
         self.window: i64 = WINDOW
-        #: Called once when the first entry of a batch comes: somebody should `take` it.
+        #: Called when the first entry of a batch comes, and again with the first ticket: somebody should `take` it.
         self.wanted: Callable[[], None] = _nobody
+        #: Whether something was appended that no batch has, and whether somebody waits for that.
+        self.waiting = False
+        self.urgent = False
         self._tickets: list[Ticket] = []
-        self._asked = False
         self._gathered: list[Entry] = []
         self._gathering: i64 = 0
 
@@ -180,8 +182,9 @@ class Store:
         if ticket is not None:
             ticket.outstanding += 1
             self._tickets.append(ticket)
-        if not self._asked:
-            self._asked = True
+        if not self.urgent and (ticket is not None or not self.waiting):
+            self.urgent = ticket is not None
+            self.waiting = True
             self.wanted()
         return position
 
@@ -189,11 +192,14 @@ class Store:
         """Let the ticket wait for what is at a position, if it is not durable yet."""
         if position > self.durable:
             ticket.outstanding += 1
-            self.tickets_of(position).append(ticket)
+            self._await(position, ticket)
 
-    def tickets_of(self, position: i64) -> list[Ticket]:
-        """Those who wait for the batch in which the position is."""
-        return self._tickets
+    def _await(self, position: i64, ticket: Ticket) -> None:
+        """Let the ticket wait for the batch in which the position is."""
+        self._tickets.append(ticket)
+        if not self.urgent:
+            self.urgent = True
+            self.wanted()
 
     def begin(self) -> None:
         """What is appended from now on belongs together. May be said again inside."""
@@ -213,7 +219,7 @@ class Store:
     def take(self) -> Batch:
         """What was appended since the last call."""
         assert self._gathering == 0, "a batch was taken in the middle of what belongs together"
-        self._asked = False
+        self.waiting = self.urgent = False
         tickets, self._tickets = self._tickets, []
         return self.batch(tickets)
 
