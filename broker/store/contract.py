@@ -39,10 +39,12 @@ class Ticket:
         self.outstanding: i64 = 0
 
 
+@mypyc_attr(acyclic=True)
 class Entry:
     """A change of durable state, decided: it holds no clock, no chance and no question."""
 
 
+@mypyc_attr(acyclic=True)
 class Kept(Entry):
     """A persistent message, once, with the numbers of the queues that hold it.
 
@@ -57,6 +59,7 @@ class Kept(Entry):
         self.serials = serials
 
 
+@mypyc_attr(acyclic=True)
 class Settled(Entry):
     """A queue needs the message at a position no more."""
 
@@ -65,6 +68,7 @@ class Settled(Entry):
         self.position: i64 = position
 
 
+@mypyc_attr(acyclic=True)
 class Stepped(Entry):
     """The reader of a queue has the message at a position (its PUBREC came), and only its PUBCOMP is awaited."""
 
@@ -73,6 +77,7 @@ class Stepped(Entry):
         self.position: i64 = position
 
 
+@mypyc_attr(acyclic=True)
 class Received(Entry):
     """A session's client used a packet identifier for a QoS 2 message: it is held until its PUBREL."""
 
@@ -81,6 +86,7 @@ class Received(Entry):
         self.packet_id: i64 = packet_id
 
 
+@mypyc_attr(acyclic=True)
 class Released(Entry):
     """... and is let go."""
 
