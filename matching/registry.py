@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
 from matching.grammar import Grammar
@@ -40,9 +41,18 @@ class Algorithm:
     requires: str = ""
 
     def load(self) -> Callable[[Grammar], Matcher[Any]]:
-        """The class. Raises ImportError when what it requires is not installed."""
+        """The class. Raises ImportError when what it requires is not installed, or nothing of use is where it should be."""
         module, _, attribute = self.place.partition(":")
-        return cast(Callable[[Grammar], Matcher[Any]], getattr(import_module(module), attribute))
+        home = import_module(module)
+        try:
+            found = attrgetter(attribute)(home)
+        except AttributeError:
+            found = None
+        if not callable(found):
+            lacks = f"{module} has nothing called {attribute!r}" if found is None else f"{attribute} of {module} is no class"
+            raise ImportError(f"{lacks}, which the {self.origin} names as its matcher {self.name} ({GROUP}); "
+                              f"install a version of it that fits")
+        return cast(Callable[[Grammar], Matcher[Any]], found)
 
 
 #: Ours, the recommended ones first.
@@ -104,4 +114,5 @@ def _others() -> list[Algorithm]:
 
 def _described(point: EntryPoint) -> Algorithm:
     origin = f"package {point.dist.name}" if point.dist is not None else "an installed package"
-    return Algorithm(point.name, point.value, "", "", "", origin)
+    place = point.value.partition("[")[0].strip()  # extras in brackets say what to install, not what to load
+    return Algorithm(point.name, place, "", "", "", origin)
