@@ -97,10 +97,28 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
+        """Hot path: follows steps that were made before. Whatever else there is to do, `_found` does it from the beginning."""
+        state = self._begin
+        clock = self._clock
+        grammar = self.grammar
+        if state is None or state.looked != clock or grammar.hides and grammar.hidden(topic):
+            return self._found(topic)
+        for word in topic.split(grammar.separator) if topic else grammar.split(topic):
+            following = state.steps.get(word)
+            if following is None or following.looked != clock:
+                following = _other(state, word)
+                if following is None:
+                    return self._found(topic)
+            state = following
+        answer = state.answer
+        return self._found(topic) if answer is None else answer.copy()
+
+    def _found(self, topic: str) -> list[S]:
+        """The same as `match`, making or mending states on the way, as far as effort and budget allow."""
         if not self._pairs:
             return []
         grammar = self.grammar
-        words = topic.split(grammar.separator) if topic else grammar.split(topic)
+        words = grammar.split(topic)
         clock = self._clock
         self._effort = _EFFORT
         at = 0
@@ -289,6 +307,18 @@ class Dfa(Trie[S]):
     def _served(self, node: Node[S]) -> None:
         self._clock += 1
         cast(_Stamped[S], node).served = self._clock
+
+
+def _other(state: _State[S], word: str) -> _State[S] | None:
+    """Where a word leads that no node of the state has a child for; None if one has, or where that is not known now."""
+    other = state.other
+    if other is None or other.looked != state.looked:
+        return None
+    for node in state.nodes:
+        children = node.children
+        if children is not None and word in children:
+            return None
+    return other
 
 
 def _closed(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
