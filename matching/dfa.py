@@ -192,7 +192,7 @@ class Dfa(Trie[S]):
         if not literal:
             state.other = following
         elif word in state.steps or self._afford(_STEP, state):
-            state.steps[word] = following
+            state.steps[self._pool.get(word, word)] = following  # the trie's own word: one in the processor's cache for all states
         return following
 
     def _state(self, some: list[_Stamped[S]]) -> _State[S] | None:
