@@ -23,7 +23,6 @@ from matching.bucket import Bucket, Tally, holds, joined, members, parted, size,
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 
-
 #: How many different words are held only once, whatever number of nodes they lead to: besides the memory, a lookup
 #: finds them in the processor's cache. (1M patterns of devices:
 #: an eighth less time, 236 octets a subscription instead of 299.)
@@ -385,8 +384,9 @@ def advance(
             if one is not None:
                 following.append(one)
         for node in following:
-            if node.many is not None:
-                _enter(node.many, entered, stays, found)
+            many = node.many
+            if many is not None and many not in entered:
+                _enter(many, entered, stays, found)
         moving = following
     for node in moving:
         take(node.bucket, found)
