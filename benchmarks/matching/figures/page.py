@@ -55,7 +55,10 @@ def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterato
     if churn:
         yield "### Cached answers while subscriptions change"
         yield _picture(pictures, "churn")
-        yield f"Nanoseconds a publication, with its share of the changes.\n\n{_variants(results, churn, 'publish')}"
+        yield "Nanoseconds a publication, with its share of the changes."
+        for workload in dict.fromkeys(results.cases[key].workload for key in churn):
+            keys = [key for key in churn if results.cases[key].workload == workload]
+            yield f"`{workload}`: {results.cases[keys[0]].text}\n\n{_variants(results, keys, 'publish')}"
     attack = _keys(results, "attack", "workload")
     if attack:
         yield "### Patterns made to be slow"
@@ -69,11 +72,20 @@ def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterato
 
 def _opening(results: Results) -> str:
     about = results.environment
-    return (f"Measured on {about['time'][:10]} with `{about['command']}`: medians of {results.rounds} interleaved rounds, "
-            f"{results.seconds:g} s a figure.\nMachine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, "
-            f"load before {about['load']}. "
+    rounds = {len(cell.rounds) for of in results.cells.values() for key, cell in of.items() if results.cases[key].kind == "workload"} - {0}
+    counts = " to ".join(str(count) for count in sorted({min(rounds, default=0), max(rounds, default=0)}))
+    runs = about.get("commands", [about["command"]])
+    return (f"Measured on {about['time'][:10]} with {_commands(runs)}: medians of {counts} interleaved rounds.\n"
+            f"Machine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, load before {about['load']}. "
             f"Of every figure of ours and of PyPI's, {results.loop_ns:.0f} ns are the harness's loop; it is not subtracted.\n"
             f"Noise: {_noise(results)}")
+
+
+def _commands(runs: Sequence[str]) -> str:
+    if len(runs) == 1:
+        return f"`{runs[0]}`"
+    lines = "".join(f"\n    {run}" for run in runs)
+    return f"{len(runs)} runs (ratios are of figures of one of them)\n{lines}\n\n"
 
 
 def _noise(results: Results) -> str:

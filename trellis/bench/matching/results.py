@@ -113,8 +113,9 @@ def read(path: Path) -> Results:
 
 
 def merged(runs: Sequence[Results]) -> Results:
-    """Several runs on one machine as one: of a case that two have, the later one's figures."""
+    """Several runs on one machine as one: of a case that two have, the later one's figures. It has all their commands."""
     first, *others = runs
+    first.environment["commands"] = [run.environment["command"] for run in runs]
     for run in others:
         first.contenders |= run.contenders
         first.cases |= run.cases
