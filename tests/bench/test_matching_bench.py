@@ -247,7 +247,9 @@ def test_a_run_leaves_tables_and_json(folder: Path, tmp_path: Path, capsys: pyte
     assert results.median("right", key, "lookup") == 1.0 and results.median("wrong", key, "lookup") is None
     assert len(results.cells["trie"]["tp tp 40 memory"].rounds) == 1
     assert "interpreted" in results.contenders["trie"].version or "compiled" in results.contenders["trie"].version
-    assert merged([read(file), results]).text() == results.text()
+    together = merged([read(file), results])
+    assert together.environment.pop("commands") == 2 * [results.environment["command"]]
+    assert together.text() == results.text()
     file.write_text("{}")
     with pytest.raises(ValueError, match="holds no results of format"):
         read(file)
@@ -317,7 +319,8 @@ def test_a_report_puts_tables_and_charts_into_a_document(tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
     text = document.read_text()
     assert text.startswith("# Before\n") and text.endswith("behind\n") and "yesterday" not in text
-    for wanted in ("### Targets", "### tp: three words", "### Article 1", "“CS-trie”", "route cache, trie", "`zipf-1.7`: ", "### Who took part"):
+    for wanted in ("### Targets", "### tp: three words", "### Article 1", "“CS-trie”", "route cache, trie", "`zipf-1.7`: ",
+                   "### Who took part"):
         assert wanted in text
     pictures = {path.name for path in (tmp_path / "page").iterdir()}
     assert {"lookup-tp.svg", "article.svg", "churn.svg", "memory.svg"} <= pictures
