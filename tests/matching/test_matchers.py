@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -323,3 +326,25 @@ def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
     for person in people[100:]:
         trie.unsubscribe("a.*", person)
     assert sorted(trie.match("a.b")) == sorted(people[:100])
+
+
+def test_a_word_that_stands_in_many_patterns_is_held_once() -> None:
+    def taken(last: Callable[[int], str]) -> int:
+        trie: Matcher[int] = create("trie", AMQP)
+        gc.collect()
+        tracemalloc.start()
+        for number in range(1_000):
+            trie.subscribe(f"{number}.{last(number)}", number)
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert trie.match(f"77.{last(77)}") == [77]
+        return size
+
+    assert taken(lambda number: f"{number:0200}") - taken(lambda number: "0" * 200) > 0.9 * 200 * 1_000
+
+
+def test_words_may_be_more_than_are_held_once() -> None:
+    trie: Matcher[int] = create("trie", AMQP)
+    for number in range(40_000):
+        trie.subscribe(f"{number}.x", number)
+    assert all(trie.match(f"{number}.x") == [number] for number in range(0, 40_000, 99))
