@@ -249,6 +249,7 @@ def test_a_run_leaves_tables_and_json(folder: Path, tmp_path: Path, capsys: pyte
     assert "interpreted" in results.contenders["trie"].version or "compiled" in results.contenders["trie"].version
     together = merged([read(file), results])
     assert together.environment.pop("commands") == 2 * [results.environment["command"]]
+    assert together.environment.pop("loads") == 2 * [results.environment["load"]]
     assert together.text() == results.text()
     file.write_text("{}")
     with pytest.raises(ValueError, match="holds no results of format"):

@@ -74,18 +74,16 @@ def _opening(results: Results) -> str:
     about = results.environment
     rounds = {len(cell.rounds) for of in results.cells.values() for key, cell in of.items() if results.cases[key].kind == "workload"} - {0}
     counts = " to ".join(str(count) for count in sorted({min(rounds, default=0), max(rounds, default=0)}))
-    runs = about.get("commands", [about["command"]])
-    return (f"Measured on {about['time'][:10]} with {_commands(runs)}: medians of {counts} interleaved rounds.\n"
-            f"Machine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, load before {about['load']}. "
+    runs, loads = about.get("commands", [about["command"]]), about.get("loads", [about["load"]])
+    how = f"with `{runs[0]}`" if len(runs) == 1 else f"in {len(runs)} runs, all contenders of a case in the same one"
+    before = f"{min(loads):.1f} to {max(loads):.1f}" if len(loads) > 1 else f"{loads[0]:.1f}"
+    said = (f"Measured on {about['time'][:10]} {how}: medians of {counts} interleaved rounds.\n"
+            f"Machine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, load before {before}. "
             f"Of every figure of ours and of PyPI's, {results.loop_ns:.0f} ns are the harness's loop; it is not subtracted.\n"
             f"Noise: {_noise(results)}")
-
-
-def _commands(runs: Sequence[str]) -> str:
     if len(runs) == 1:
-        return f"`{runs[0]}`"
-    lines = "".join(f"\n    {run}" for run in runs)
-    return f"{len(runs)} runs (ratios are of figures of one of them)\n{lines}\n\n"
+        return said
+    return f"{said}\n\n<details><summary>The commands</summary>\n\n" + "".join(f"    {run}\n" for run in runs) + "\n</details>"
 
 
 def _noise(results: Results) -> str:
