@@ -184,7 +184,7 @@ def _claims(results: Results) -> Iterator[str]:
         return results.median(name, f"{workload} {workload} {count} workload", "lookup")
 
     def over(above: float | None, below: float | None) -> str:
-        return f"{above / below:,.2g} ×" if above and below else "not measured"
+        return f"{figure(above / below)} ×" if above and below else "not measured"
 
     def octets(name: str, key: str) -> float | None:
         return results.median(name, key, "octets")
