@@ -64,7 +64,8 @@ def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterato
         yield "### Patterns made to be slow"
         yield _picture(pictures, "attack")
         yield "\n".join(f"- `{results.cases[key].workload}`: {results.cases[key].text}" for key in attack)
-        yield f"Nanoseconds a lookup.\n\n{_table(results, {results.cases[key].workload: key for key in attack}, 'lookup')}"
+        yield ("Nanoseconds a lookup. The topic of each of the first four is looked up and timed alone, which adds about 400 ns.\n\n"
+               + _table(results, {results.cases[key].workload: key for key in attack}, "lookup"))
     yield from _one_filter(results)
     yield from _claims(results)
     yield f"### Who took part\n\n{_contenders(results)}"
