@@ -353,7 +353,8 @@ class VirtualHost(Publisher):
         if numbers:
             serials: list[int] | None = None
             if plan.numbered:  # Inboxes refuse nothing.
-                serials = [int(queue.coming()) if queue.private else 0 for queue in plan.durable if queue not in refusing]
+                lowered = plan.lowered if message.assurance == EXACTLY_ONCE else []
+                serials = [_serial(queue, queue in lowered) for queue in plan.durable if queue not in refusing]
             message.position = self.store.append(Kept(self.name, message, numbers, serials), ticket)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
@@ -385,6 +386,13 @@ class Unbinding(Task):
     def run(self) -> None:
         if self._vhost.unbind_slice(self._exchange, self._destination):
             self._vhost.agenda.later(self)
+
+
+def _serial(queue: Queue, lowered: bool) -> int:
+    """What the store notes of a message for this queue."""
+    if not queue.private:
+        return 0
+    return -int(queue.coming()) if lowered else int(queue.coming())
 
 
 def _lasting(exchange: Exchange, binding: Binding) -> bool:
