@@ -201,6 +201,10 @@ class Store:
             ticket.outstanding += 1
             self.tickets_of(position).append(ticket)
 
+    def wait_for_all(self, ticket: Ticket) -> None:
+        """Let the ticket wait for what was appended so far: it found done what it was to do, and that may not be durable yet."""
+        self.wait(self.position, ticket)
+
     def tickets_of(self, position: i64) -> list[Ticket]:
         """Those who wait for the batch in which the position is."""
         return self._tickets

@@ -247,6 +247,8 @@ class Session(Listener):
         binding = self.subscriptions.pop(topic_filter, None)
         if binding is not None:
             self.vhost.unbind(EXCHANGE, binding, ticket)
+        elif self.persistent:
+            self.vhost.await_all(ticket)
 
     # -- what the client answers
 
@@ -309,6 +311,9 @@ class Session(Listener):
             del self.received[packet_id]
             if self.persistent:
                 self.vhost.store.append(Released(self.number, packet_id), ticket)
+        elif self.persistent:
+            # It was let go before, perhaps just now: its owner uses it again, and must not find it held after a crash.
+            self.vhost.store.wait_for_all(ticket)
 
     def _number(self, packet_id: i64) -> i64:
         """The sequence number that has this packet identifier now."""
