@@ -13,7 +13,7 @@ from broker.gate import Gate
 from broker.limits import LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Address, Amended, Message
 from broker.route import LOOPED, Route
-from broker.store.contract import Store, Ticket
+from broker.store.contract import Settled, Store, Ticket
 
 #: Deaths that are counted; a publisher may have written any number there.
 COUNT_MAX: Final = 1 << 32
@@ -59,7 +59,10 @@ class DeadLetter(Task):
         store.begin()
         try:
             self._publish()
-            self._queue.forget(self._message)
+            queue, position = self._queue, self._message.position
+            if queue.durable and position > 0:
+                # Also when the queue is deleted meanwhile: the deletion may be lost in a crash that keeps the letter.
+                store.append(Settled(queue.number, position), None)
         finally:
             store.commit()
 

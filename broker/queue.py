@@ -190,7 +190,7 @@ class Queue(Destination):
         """A message came, and the queue is too long, or too long for the memory."""
         if self.durable and self.depth > self.store.window or self._paged > 0:
             if self._tail is None:
-                self._tail = Tail(self.store)
+                self._tail = Tail(self.store, self.number)
             self._tail.push(self._waiting.take_back())
             self._paged += 1
         if self.depth > self._max_length:
@@ -221,7 +221,7 @@ class Queue(Destination):
 
     def restore(self, positions: array[int], order: i64) -> None:
         """It held these messages when the broker stopped, the first of them as its `order`th."""
-        tail = self._tail = Tail(self.store)
+        tail = self._tail = Tail(self.store, self.number)
         tail.restore(positions, self.latest())
         self._order = order - 1
         self._paged = len(positions)

@@ -73,6 +73,8 @@ class Retained:
             if known is not None:
                 self._remove(key, known)
                 self._store.append(RetainedSet(self._vhost, key, None), ticket)
+            elif ticket is not None:
+                self._store.wait_for_all(ticket)  # Another one forgot it, perhaps just now.
             return True
         size = len(body) + len(message.address.topic)
         octets = self.octets + size - (0 if known is None else known.size)

@@ -46,8 +46,9 @@ class Chunk:
 class Tail:
     """First in, first out, by chunks."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, queue: i64) -> None:
         self._store = store
+        self._queue: i64 = queue
         self._chunks: Fifo[Chunk] = Fifo()
         self._last = Chunk()
 
@@ -85,7 +86,7 @@ class Tail:
         """The messages of the next chunk; None for one that cannot be read. The store has reported that."""
         chunk = self._chunks.pop()
         wanted = [position for position in chunk.positions if position > 0]
-        found = self._store.fetch(wanted)
+        found = self._store.fetch(self._queue, wanted)
         messages: list[Message | None] = []
         fetched: i64 = 0
         held: i64 = 0

@@ -78,6 +78,18 @@ class VirtualHost(Publisher):
         return Census(list(self.queues.values()), list(self.listeners), self._copy_fates, self._relayed,
                       sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
 
+    # -- what others asked for, and is not durable yet
+
+    def await_durable(self, known: Destination, ticket: Ticket | None) -> None:
+        """Somebody is told that this is there: it must be, after a crash too."""
+        if ticket is not None:
+            self.store.wait(known.number, ticket)
+
+    def await_all(self, ticket: Ticket | None) -> None:
+        """Somebody is told that a change is made which another one made."""
+        if ticket is not None:
+            self.store.wait_for_all(ticket)
+
     # -- names
 
     def exchange(self, name: str) -> Exchange:
@@ -118,6 +130,7 @@ class VirtualHost(Publisher):
                 if options.arguments.get(argument) != current.arguments.get(argument):
                     raise inequivalent(argument, thing, self.name, Typed(options.arguments.get(argument)),
                                        Typed(current.arguments.get(argument)))
+            self.await_durable(known, ticket)
             return known
         if len(self.exchanges) >= self.bounds.exchanges:
             raise NotAllowed(f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges")
@@ -149,6 +162,7 @@ class VirtualHost(Publisher):
         """Delete an exchange; one that is not there is deleted already."""
         exchange = self.exchanges.get(name)
         if exchange is None:
+            self.await_all(ticket)
             return
         if if_unused and exchange.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
@@ -170,6 +184,7 @@ class VirtualHost(Publisher):
         limits = Limits(name, self.name, arguments or {})
         if known is not None:
             self._check_queue(known, durable, exclusive, auto_delete, limits)
+            self.await_durable(known, ticket)
             return known
         if len(self.queues) >= self.bounds.queues:
             raise NotAllowed(f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues")
@@ -256,7 +271,9 @@ class VirtualHost(Publisher):
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
         known = self.add_binding(exchange, binding)
-        if (known is None or known.assurance != binding.assurance) and _lasting(exchange, binding):
+        if known is not None and known.assurance == binding.assurance:
+            self.await_all(ticket if _lasting(exchange, binding) else None)
+        elif _lasting(exchange, binding):
             target = binding.destination
             self.store.append(Defined(self.name, _binding_kind(target), _binding_name(exchange, binding), {
                 "source": int(exchange.number), "destination": int(target.number), "key": binding.key,
@@ -276,6 +293,8 @@ class VirtualHost(Publisher):
             self._undefine_binding(exchange, known, ticket)
             self.changed()
             self._unbound(exchange)
+        else:
+            self.await_all(ticket)
 
     def _undefine_binding(self, exchange: Exchange, binding: Binding, ticket: Ticket | None) -> None:
         if _lasting(exchange, binding):
@@ -353,7 +372,8 @@ class VirtualHost(Publisher):
         if numbers:
             serials: list[int] | None = None
             if plan.numbered:  # Inboxes refuse nothing.
-                serials = [int(queue.coming()) if queue.private else 0 for queue in plan.durable if queue not in refusing]
+                lowered = plan.lowered if message.assurance == EXACTLY_ONCE else []
+                serials = [_serial(queue, queue in lowered) for queue in plan.durable if queue not in refusing]
             message.position = self.store.append(Kept(self.name, message, numbers, serials), ticket)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
@@ -385,6 +405,13 @@ class Unbinding(Task):
     def run(self) -> None:
         if self._vhost.unbind_slice(self._exchange, self._destination):
             self._vhost.agenda.later(self)
+
+
+def _serial(queue: Queue, lowered: bool) -> int:
+    """What the store notes of a message for this queue."""
+    if not queue.private:
+        return 0
+    return -int(queue.coming()) if lowered else int(queue.coming())
 
 
 def _lasting(exchange: Exchange, binding: Binding) -> bool:

@@ -59,6 +59,7 @@ class World:
                  store: Store | None = None) -> None:
         serial = itertools.count(1)
         self.guests = Guests()
+        #: A MemoryStore, where nobody gave another one.
         self.store: Any = store or MemoryStore()
         self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", bounds)
         self.broker.agenda.advance(1_000, 1_700_000_000.0)

@@ -340,6 +340,8 @@ class MqttConnection(Connection):
         present = session is not None
         if session is None:
             session = sessions.make(self._vhost, client_id, not clean, ticket)
+        else:
+            self._vhost.await_durable(session, ticket)
         self.client_id = client_id
         self.session = session
         self.deadline = self.agenda.now + self.keep_alive * 1500 if self.keep_alive else 0

@@ -37,6 +37,8 @@ class Dialect(Encoding):
 
 
 VERSION_4: Final = Dialect()
+#: Taken from the credit of a consumer that holds a message back: acknowledgements alone never make up for it.
+HELD: Final[i64] = 1 << 40
 #: Where a consumer writes whose connection is gone: nowhere, and it is never asked to.
 NOWHERE: Final = Outlet()
 
@@ -51,9 +53,8 @@ class InboxConsumer(Consumer):
     def __init__(self, session: Session, outlet: Outlet, credit: i64) -> None:
         super().__init__(session.inbox, outlet, credit, None)
         self.session = session
-        #: A message that is not durable yet, and the credit that is withheld until it is.
+        #: A message that is not durable yet: nothing leaves until it is, whatever is acknowledged meanwhile.
         self._held: Delivery | None = None
-        self._withheld: i64 = 0
 
     def deliver(self, message: Message, order: i64) -> None:
         """Hot path."""
@@ -79,18 +80,16 @@ class InboxConsumer(Consumer):
 
     def _hold(self, delivery: Delivery) -> None:
         self._held = delivery
-        self._withheld += self.credit
-        self.credit = 0
+        self.credit -= HELD
         self.queue.store.wait(delivery.message.position, Ticket(Release(self)))
 
     def go_on(self) -> None:
         """The message is durable."""
         delivery, self._held = self._held, None
-        self.credit += self._withheld
-        self._withheld = 0
+        self.credit += HELD
         if delivery is not None and self.outlet is not NOWHERE:
             write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
-            self.queue.stir()
+            self.session.go_on(self)
 
 
 class Release(Waiter):
@@ -248,6 +247,8 @@ class Session(Listener):
         binding = self.subscriptions.pop(topic_filter, None)
         if binding is not None:
             self.vhost.unbind(EXCHANGE, binding, ticket)
+        elif self.persistent:
+            self.vhost.await_all(ticket)
 
     # -- what the client answers
 
@@ -310,6 +311,9 @@ class Session(Listener):
             del self.received[packet_id]
             if self.persistent:
                 self.vhost.store.append(Released(self.number, packet_id), ticket)
+        elif self.persistent:
+            # It was let go before, perhaps just now: its owner uses it again, and must not find it held after a crash.
+            self.vhost.store.wait_for_all(ticket)
 
     def _number(self, packet_id: i64) -> i64:
         """The sequence number that has this packet identifier now."""
@@ -319,12 +323,19 @@ class Session(Listener):
     def _withhold(self, consumer: InboxConsumer) -> None:
         """Give no credit back while a packet identifier could come round again."""
         if self.in_flight.span() > self._span_max:
-            self._withheld += consumer.credit
-            consumer.credit = 0
+            if consumer.credit > 0:
+                self._withheld += consumer.credit
+                consumer.credit = 0
         else:
             consumer.credit += self._withheld
             self._withheld = 0
             self.inbox.stir()
+
+    def go_on(self, consumer: InboxConsumer) -> None:
+        """What it held back has left."""
+        if self.in_flight.span() > self._span_max:
+            self._withhold(consumer)
+        self.inbox.stir()
 
     # -- retained messages
 

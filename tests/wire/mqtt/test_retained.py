@@ -349,6 +349,7 @@ def test_they_come_after_the_suback_whenever_it_comes(qos: int) -> None:
     assert late.read() == b""
     world.durable()
     assert late.read() == suback(2, 2) + kept[1] + PINGRESP
+    world.durable()
     assert late.send(subscribe(3, ("a", 2)), PINGREQ) == suback(3, 2) + kept[2] + PINGRESP
 
 
