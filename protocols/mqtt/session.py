@@ -37,6 +37,8 @@ class Dialect(Encoding):
 
 
 VERSION_4: Final = Dialect()
+#: Taken from a consumer's credit, nothing is ready for it, whatever its client acknowledges meanwhile. Two may be taken at once.
+_STOP: Final[i64] = 1 << 40
 #: Where a consumer writes whose connection is gone: nowhere, and it is never asked to.
 NOWHERE: Final = Outlet()
 
@@ -51,9 +53,8 @@ class InboxConsumer(Consumer):
     def __init__(self, session: Session, outlet: Outlet, credit: i64) -> None:
         super().__init__(session.inbox, outlet, credit, None)
         self.session = session
-        #: A message that is not durable yet, and the credit that is withheld until it is.
+        #: A message that is not durable yet. Nothing else leaves before it.
         self._held: Delivery | None = None
-        self._withheld: i64 = 0
 
     def deliver(self, message: Message, order: i64) -> None:
         """Hot path."""
@@ -79,15 +80,13 @@ class InboxConsumer(Consumer):
 
     def _hold(self, delivery: Delivery) -> None:
         self._held = delivery
-        self._withheld += self.credit
-        self.credit = 0
+        self.credit -= _STOP
         self.queue.store.wait(delivery.message.position, Ticket(Release(self)))
 
     def go_on(self) -> None:
         """The message is durable."""
         delivery, self._held = self._held, None
-        self.credit += self._withheld
-        self._withheld = 0
+        self.credit += _STOP
         if delivery is not None and self.outlet is not NOWHERE:
             write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
             self.queue.stir()
@@ -139,7 +138,8 @@ class Session(Listener):
         self._consumer: InboxConsumer | None = None
         #: What is in flight and not resent yet over this connection, oldest last.
         self._unsent: list[tuple[i64, Delivery]] = []
-        self._withheld: i64 = 0
+        #: Whether nothing is sent, so that no packet identifier comes round again while it is in flight.
+        self._withheld = False
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
         #: Whether a SUBACK waits for the store: retained messages come after it.
@@ -201,7 +201,7 @@ class Session(Listener):
                 self.tally.redelivered += 1
                 write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
         consumer = self._consumer = InboxConsumer(self, outlet, self.receive_maximum - self.in_flight.count)
-        self._withheld = 0
+        self._withheld = False
         if self.in_flight.span() > self._span_max:
             self._withhold(consumer)
         self.inbox.subscribe(consumer)
@@ -317,13 +317,12 @@ class Session(Listener):
         return first + (packet_id - 1 - (first - 1) % IDENTIFIERS + IDENTIFIERS) % IDENTIFIERS
 
     def _withhold(self, consumer: InboxConsumer) -> None:
-        """Give no credit back while a packet identifier could come round again."""
-        if self.in_flight.span() > self._span_max:
-            self._withheld += consumer.credit
-            consumer.credit = 0
-        else:
-            consumer.credit += self._withheld
-            self._withheld = 0
+        """Send nothing while a packet identifier could come round again."""
+        withheld, self._withheld = self._withheld, self.in_flight.span() > self._span_max
+        if self._withheld and not withheld:
+            consumer.credit -= _STOP
+        elif withheld and not self._withheld:
+            consumer.credit += _STOP
             self.inbox.stir()
 
     # -- retained messages
