@@ -293,9 +293,9 @@ class Recoverer:
             report.findings.append(Finding(MISSING, name, 0, 0, "the end of this checkpoint"))
         if file.checkpoint:
             file.last = max(scan.reader.last, covered)
-        elif file.records or file.holes:
+        elif file.records or file.holes or file.closed:
             file.last = scan.reader.last
-        # Else nothing is in it, and the log ends where it ended before: its first position may be one that was never written.
+        # Else nothing was ever written in it, and the log ends where it ended before: its first position may be one that was never written.
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:

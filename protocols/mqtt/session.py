@@ -138,8 +138,7 @@ class Session(Listener):
         self._consumer: InboxConsumer | None = None
         #: What is in flight and not resent yet over this connection, oldest last.
         self._unsent: list[tuple[i64, Delivery]] = []
-        #: Whether nothing is sent, so that no packet identifier comes round again while it is in flight.
-        self._withheld = False
+        self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
         #: Whether a SUBACK waits for the store: retained messages come after it.
@@ -201,7 +200,7 @@ class Session(Listener):
                 self.tally.redelivered += 1
                 write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
         consumer = self._consumer = InboxConsumer(self, outlet, self.receive_maximum - self.in_flight.count)
-        self._withheld = False
+        self._withheld = 0
         if self.in_flight.span() > self._span_max:
             self._withhold(consumer)
         self.inbox.subscribe(consumer)
