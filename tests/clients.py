@@ -201,6 +201,11 @@ def marshal(channel: int, frame: Any) -> bytes:
     return pamqp.frame.marshal(frame, channel)
 
 
+def start_ok(user: str, password: str, mechanism: str = "PLAIN", **capabilities: bool) -> bytes:
+    properties: Any = {"product": "test", "capabilities": {"authentication_failure_close": True} | capabilities}
+    return marshal(0, spec.Connection.StartOk(properties, mechanism, f"\0{user}\0{password}"))
+
+
 def unmarshal(octets: bytes) -> list[Any]:
     frames = []
     while octets:

@@ -11,6 +11,7 @@ import trellis
 from broker.access import Authenticator
 from broker.bounds import Bounds
 from broker.core import Broker
+from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
 from protocols.amqp.front import AmqpFront
 from protocols.amqp.handshake import AmqpOptions
@@ -33,7 +34,8 @@ SHARE = 0.9
 class Node:
     """Built once, on the loop that runs it. `directory` is where data is kept, None for nowhere."""
 
-    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None, failed: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None, failed: Callable[[str], None],
+                 disk: Disk | None = None) -> None:
         """Reads what is in the directory. `failed` is told why nothing can be written there any more. Raises StoreError,
         SettingsError."""
         self.settings = settings
@@ -41,7 +43,7 @@ class Node:
         self.directory = directory
         self.max_descriptors = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
-        opened = None if directory is None else open_directory(directory, settings.store)
+        opened = None if directory is None else open_directory(disk or RealDisk(), directory, settings.store)
         self.broker = Broker(MemoryStore() if opened is None else opened.store, _authenticator(settings, accounts),
                              lambda: uuid.uuid4().hex, bounds_of(settings), settings.node.name)
         self.storing = Storing(self.broker.store) if opened is None else DurableStoring(opened.store, loop, failed)

@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.core import Broker
 from broker.restore import Keeper, Report, reopen
-from broker.store.disk import RealDisk
+from broker.store.disk import Disk
 from broker.store.opening import Opened, open_store
 from broker.store.records import Codecs
 from broker.store.recovery import CUT, Recovery
@@ -56,13 +56,13 @@ def report(line: str) -> None:
     logs.error("store_damaged", reason=line)
 
 
-def open_directory(directory: Path, settings: Store) -> Opened:
+def open_directory(disk: Disk, directory: Path, settings: Store) -> Opened:
     """Read what is in the data directory, which is locked. Raises StoreError."""
     progress = Progress()
     collecting = gc.isenabled()
     gc.disable()  # Nothing that is read is garbage.
     try:
-        opened = open_store(RealDisk(), str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment)
+        opened = open_store(disk, str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment)
     finally:
         if collecting:
             gc.enable()

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from broker.store.catalog import CatalogUnwritten
-from broker.store.checkpoint import Checkpointing, worth
+from broker.store.checkpoint import Checkpointing, begin
 from broker.store.contract import Batch, Store
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.durable import DurableStore
@@ -87,6 +87,7 @@ class DurableStoring(Storing):
         self._checkpointing: Checkpointing | None = None
         self._closing = False
         self._sealed = 0
+        self._closing = False
         self._threads = [threading.Thread(target=self._write, name="store", daemon=True),
                          threading.Thread(target=self._compact, name="checkpoint", daemon=True)]
         for thread in self._threads:
@@ -163,11 +164,11 @@ class DurableStoring(Storing):
             self._spare.put(self._checkpointing)
 
     def _compacted(self, error: Exception | None) -> None:
-        self._checkpointing = None
-        self._sealed = 0
-        if error is None:
+        checkpointing, self._checkpointing = self._checkpointing, None
+        if checkpointing is not None and checkpointing.made:
             self.checkpoints += 1
-        else:
+            self._sealed = 0
+        if error is not None:
             logs.error("checkpoint_failed", reason=str(error), note="the log grows until one succeeds")
 
     # -- the threads' side

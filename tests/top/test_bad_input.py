@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from protocols.amqp.handshake import GREETING
-from tests.clients import connect_packet, marshal, packet, text, unmarshal
+from tests.clients import connect_packet, marshal, packet, start_ok, text, unmarshal
 from tests.top.conftest import Start
-from tests.top.running import Amqp0, Leaks, Mqtt0, Running, Socket, start_ok
+from tests.top.running import Amqp0, Leaks, Mqtt0, Running, Socket
 
 #: How long clients have to log in here.
 HANDSHAKE: Final = 1.0
