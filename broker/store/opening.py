@@ -13,7 +13,7 @@ from broker.store.contract import Defined
 from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
 from broker.store.records import Codecs
-from broker.store.recovery import Recovery
+from broker.store.recovery import MISSING, Finding, Recovery
 from broker.store.segments import SEGMENT_OCTETS, SegmentLog
 from broker.store.survivors import Survivors
 
@@ -43,5 +43,8 @@ def open_store(disk: Disk, directory: str, codecs: Codecs, salt: int, report: Ca
     except StoreError:
         catalog.close()
         raise
+    if recovery.last < catalog.seen:
+        recovery.findings.append(Finding(
+            MISSING, LOG, 0, 0, f"the log ends at position {recovery.last}, and it was written up to {catalog.seen} once"))
     position = max(int(recovery.next) - 1, catalog.last)
     return Opened(DurableStore(log, catalog, codecs, position, survivors.exist, report), definitions, survivors, recovery)

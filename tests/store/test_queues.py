@@ -3,7 +3,7 @@ should be, in its order, whether it was in memory or had to be read again; and t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ class Taker(Consumer):
 class Model(RuleBasedStateMachine):
     """`waiting`: (content, time at which it expires or 0, whether the store keeps it), oldest first."""
 
-    arguments: dict[str, Any] = {}
+    arguments: ClassVar[dict[str, Any]] = {}
 
     @initialize(window=st.sampled_from([1, 3, 10]))
     def begin(self, window: int) -> None:
@@ -182,15 +182,15 @@ class Model(RuleBasedStateMachine):
 
 
 class Short(Model):
-    arguments = {"x-max-length": 7, "x-dead-letter-exchange": "dlx"}
+    arguments: ClassVar[dict[str, Any]] = {"x-max-length": 7, "x-dead-letter-exchange": "dlx"}
 
 
 class Brief(Model):
-    arguments = {"x-message-ttl": 20, "x-dead-letter-exchange": "dlx"}
+    arguments: ClassVar[dict[str, Any]] = {"x-message-ttl": 20, "x-dead-letter-exchange": "dlx"}
 
 
 class Long(Model):
-    arguments = {"x-max-length": 500, "x-message-ttl": 60}
+    arguments: ClassVar[dict[str, Any]] = {"x-max-length": 500, "x-message-ttl": 60}
 
 
 TestPlain = Model.TestCase

@@ -6,10 +6,12 @@ from collections import defaultdict
 
 import pamqp.commands as spec
 import pytest
+from mypy_extensions import i64
 
 from broker.exchange.base import Exchange
 from broker.queue import Delivery, Queue
-from broker.store.contract import Many, Settled
+from broker.store.contract import Entry, Many, Settled
+from broker.store.memory import MemoryStore
 from broker.vhost import VirtualHost
 from protocols.amqp.connection import AmqpConnection
 from tests.clients import World, marshal, mqtt_publish
@@ -385,17 +387,27 @@ def test_what_a_session_acknowledges_while_a_message_is_held_back_lets_nothing_p
     assert [one.body for one in publications(octets)] == [b"2", b"3", b"4"]
 
 
+class Noting(MemoryStore):
+    """Knows what was applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied: list[Entry] = []
+
+    def apply(self, position: i64, entry: Entry) -> None:
+        self.applied.append(entry)
+        super().apply(position, entry)
+
+
 def test_a_dead_letter_is_settled_in_the_queue_that_is_deleted_meanwhile() -> None:
-    world = World()
+    store = Noting()
+    world = World(store=store)
     client = world.amqp()
     client.queue("dead", durable=True)
     client.queue("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
     client.publish("", "q", b"x", delivery_mode=2)
     client.send(spec.Basic.Get(queue="q"))
     number = world.queue("q").number
-    applied: list[object] = []
-    world.store.state.apply, apply = lambda position, entry: (applied.append(entry), apply(position, entry)), world.store.state.apply
-    client.connection.receive_data(marshal(1, spec.Basic.Reject(1, requeue=False)) + marshal(1, spec.Queue.Delete(queue="q")))
-    client.read()
-    [letter] = [entry for entry in applied if isinstance(entry, Many)]
+    client.send(spec.Basic.Reject(1, requeue=False), spec.Queue.Delete(queue="q"))
+    [letter] = [entry for entry in store.applied if isinstance(entry, Many)]
     assert isinstance(letter.entries[1], Settled) and letter.entries[1].queue == number
