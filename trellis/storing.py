@@ -87,7 +87,6 @@ class DurableStoring(Storing):
         self._checkpointing: Checkpointing | None = None
         self._closing = False
         self._sealed = 0
-        self._closing = False
         self._threads = [threading.Thread(target=self._write, name="store", daemon=True),
                          threading.Thread(target=self._compact, name="checkpoint", daemon=True)]
         for thread in self._threads:
@@ -158,9 +157,8 @@ class DurableStoring(Storing):
         if sealed == self._sealed or self._checkpointing is not None:
             return
         self._sealed = sealed
-        files = worth(log)
-        if files:
-            self._checkpointing = Checkpointing(log, files, set(self.durable.exist))
+        self._checkpointing = begin(log, self.durable.exist)
+        if self._checkpointing is not None:
             self._spare.put(self._checkpointing)
 
     def _compacted(self, error: Exception | None) -> None:
@@ -208,12 +206,13 @@ class DurableStoring(Storing):
     # -- the end
 
     async def close(self) -> None:
-        """Write what is left, and let go of the files. What cannot be written was confirmed to nobody."""
+        """Write what is left, and let go of the files. What cannot be written was confirmed to nobody, and a checkpoint that
+        is not done is not waited for."""
+        self._closing = True
         self._take()
         if self._busy and not self._broken and not self.blocked:
             self._rest.clear()
             await self._rest.wait()
-        self._closing = True
         self._work.put(None)
         self._spare.put(None)
         for thread in self._threads:

@@ -14,7 +14,7 @@ from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
 from broker.store.files import parse_name
 from broker.store.records import Codecs
-from broker.store.recovery import MISSING, Finding, Recovery
+from broker.store.recovery import CUT, MISSING, Finding, Recovery
 from broker.store.segments import SEGMENT_OCTETS, SegmentLog
 from broker.store.survivors import Survivors
 
@@ -44,9 +44,10 @@ def open_store(disk: Disk, directory: str, codecs: Codecs, salt: int, report: Ca
     except StoreError:
         catalog.close()
         raise
-    if recovery.last < catalog.seen:
-        recovery.findings.append(Finding(
-            MISSING, LOG, 0, 0, f"the log ends at position {recovery.last}, and it was written up to {catalog.seen} once"))
+    live = survivors.copies.octets
+    if 2 * live > log.octets:
+        log.measured(live)
+    _compare(catalog, survivors, recovery)
     position = max(int(recovery.next) - 1, catalog.last)
     return Opened(DurableStore(log, catalog, codecs, position, survivors.exist, report), definitions, survivors, recovery)
 

@@ -38,7 +38,7 @@ class Home(World):
         self.reports += [f"not restored: {refused.kind} {refused.name}" for refused in restored.refused]
 
     def checkpoint(self) -> None:
-        Checkpointing(self.log, self.log.sealed(), set(self.store.exist)).run()  # type: ignore[attr-defined]
+        Checkpointing(self.log, self.log.sealed(), set(self.store.exist)).run()
 
     def leave(self) -> None:
         """Let go of the files."""

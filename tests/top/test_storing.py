@@ -128,11 +128,11 @@ async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_
     await running.until(lambda: of(running).crowded)
     for _ in range(20):
         await heard(bystander)  # Others are heard meanwhile ...
-    held = of(running)._durable.octets
+    held = of(running).durable.octets
     assert held < 100_000 + 2 * (256 << 10)  # ... and this one, after the chunk that was one too many, is not.
     for _ in range(20):
         await heard(bystander)
-    assert of(running)._durable.octets == held
+    assert of(running).durable.octets == held
     disk.open_for_syncs.set()
     if protocol == "amqp":
         await confirmed(client, count)
@@ -185,7 +185,7 @@ async def test_checkpoints_give_space_back_while_messages_flow(start: Start, tmp
             read += isinstance(await reader.frame(), pamqp.body.ContentBody)
         assert written < 100 << 20, "there are no checkpoints"
     await running.until(lambda: of(running)._checkpointing is None)
-    assert of(running)._durable.log.octets < written / 2
+    assert of(running).durable.log.octets < written / 2
     await running.stop()
     files = os.listdir(tmp_path / "log")
     assert sum(name.startswith("checkpoint") for name in files) == 1 and not [name for name in files if name.endswith(".tmp")]

@@ -6,7 +6,6 @@ from collections import defaultdict
 
 import pamqp.commands as spec
 import pytest
-from mypy_extensions import i64
 
 from broker.exchange.base import Exchange
 from broker.queue import Delivery, Queue
