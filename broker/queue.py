@@ -91,6 +91,12 @@ class Delivery:
         self.order: i64 = order
         self.attempts: i64 = 0
 
+    def of(self, message: Message) -> Delivery:
+        """The same step of a copy of the message."""
+        delivery = Delivery(message, self.consumer, self.order)
+        delivery.attempts = self.attempts
+        return delivery
+
 
 @mypyc_attr(acyclic=True)
 class Returned:

@@ -47,6 +47,8 @@ class VirtualHost(Publisher):
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
+        #: Who publishes just now, where that may matter to somebody who does not want to hear itself.
+        self.speaker: Listener | None = None
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
         self._planner = Planner(name, agenda, self.exchanges, self.queues, bounds)
         self.gates = Gates(self._planner, bounds)
@@ -256,7 +258,7 @@ class VirtualHost(Publisher):
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
         known = self.add_binding(exchange, binding)
-        if (known is None or known.assurance != binding.assurance) and _lasting(exchange, binding):
+        if (known is None or known.assurance != binding.assurance or known.arguments != binding.arguments) and _lasting(exchange, binding):
             target = binding.destination
             self.store.append(Defined(self.name, _binding_kind(target), _binding_name(exchange, binding), {
                 "source": int(exchange.number), "destination": int(target.number), "key": binding.key,
@@ -322,9 +324,9 @@ class VirtualHost(Publisher):
         if plan.refusal is not None:
             gate.count(plan, 1)
             raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
-        if plan.by_headers:
+        if plan.by_headers or plan.by_speaker:
             headers = message.properties.get("headers")
-            plan = self._planner.walk(self.exchange(route.exchange), route, headers if isinstance(headers, dict) else {})
+            plan = self._planner.walk(self.exchange(route.exchange), route, headers if isinstance(headers, dict) else {}, self.speaker)
         refusing = [queue for queue in plan.limited if not queue.accepts()]
         for full in refusing:
             full.refuse(message)
@@ -353,10 +355,10 @@ class VirtualHost(Publisher):
         """Remember the message for those who subscribe later."""
         self.retained.keep(message, ticket)
 
-    def publish_will(self, gate: Gate, will: Message) -> None:
-        """Publish somebody's last message, at the end of this turn."""
+    def publish_will(self, gate: Gate, will: Message, lifetime: int = -1, speaker: Listener | None = None) -> None:
+        """Publish the speaker's last message, at the end of this turn. It expires after so many ms; never if that is below 0."""
         gate.users += 1
-        self.agenda.add(Will(self, gate, will))
+        self.agenda.add(Will(self, gate, will, lifetime, speaker))
 
     def leave(self, gate: Gate) -> None:
         """Somebody uses the gate no more."""

@@ -128,8 +128,8 @@ def read_connect(reader: Reader) -> Connect:
     if name not in (b"MQTT", b"MQIsdp"):
         raise MalformedPacket("protocol name")  # [MQTT-3.1.2-1]
     if _NAMES.get(level) != name:
-        # [MQTT-3.1.2-2]: one that wants more than 5 reads the answer of 5, or closes.
-        raise UnacceptableVersion(connack5(False, UNSUPPORTED_VERSION, Properties5()) if level > LEVEL_5
+        # [MQTT-3.1.2-2]: one that wants more than 5 reads the answer of 5. (Some bridges set bit 7, and come again without.)
+        raise UnacceptableVersion(connack5(False, UNSUPPORTED_VERSION, Properties5()) if level & 127 > LEVEL_311
                                   else connack(False, UNACCEPTABLE_VERSION))
     flags, keep_alive = reader.byte(), reader.short()
     assurance, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64

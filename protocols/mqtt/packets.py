@@ -87,6 +87,12 @@ class Reader:
             raise MalformedPacket("variable byte integer")
         return number
 
+    def block(self) -> bytes:
+        """As many octets as a number before them says, with that number."""
+        start = self._at
+        self.octets(self.variable())
+        return self._packet[start:self._at]
+
     def binary(self) -> bytes:
         return self.octets(self.short())
 

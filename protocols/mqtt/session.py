@@ -12,17 +12,22 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Task
-from broker.binding import Binding
-from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, PLAIN, Encoding, Message
+from broker.binding import Arguments, Binding
+from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, PLAIN, Message
 from broker.outlet import LARGE, Outlet
-from broker.queue import Consumer, Delivery
+from broker.queue import UNREPRESENTABLE, Consumer, Delivery
 from broker.retained import Receiver
 from broker.route import Listener
 from broker.store.contract import Ticket
 from broker.vhost import VirtualHost
 from matching.grammar import MQTT
+from protocols.mqtt.content import Publication
+from protocols.mqtt.deadlines import Alarm
+from protocols.mqtt.dialects import RECODED_4, VERSION_4
 from protocols.mqtt.packets import DUP, PUBREL, RETAIN, write_answer, write_publish_head
+from protocols.mqtt.pen import Pen
 from protocols.mqtt.topics import EXCHANGE, speakable
+from protocols.mqtt.views import Addressed, Views, identifier_of, is_special
 from protocols.tally import Tally
 from protocols.window import Window
 
@@ -32,11 +37,6 @@ IDENTIFIERS: Final[i64] = 65_535
 CROWDED: Final[i64] = 500
 
 
-class Dialect(Encoding):
-    """Whole QoS 0 packets of one protocol version: what its sessions relay to each other."""
-
-
-VERSION_4: Final = Dialect()
 #: Where a consumer writes whose connection is gone: nowhere, and it is never asked to.
 NOWHERE: Final = Outlet()
 
@@ -50,18 +50,88 @@ class InboxConsumer(Consumer):
 
     def deliver(self, message: Message, order: i64) -> None:
         """Hot path."""
-        self._send(Delivery(message, self, order), 0)
+        self.send(Delivery(message, self, order), 0)
 
     def redeliver(self, delivery: Delivery) -> None:
-        self._send(delivery, DUP)
+        self.send(delivery, DUP)
 
-    def _send(self, delivery: Delivery, flags: i64) -> None:
+    def send(self, delivery: Delivery, flags: i64) -> None:
+        """The delivery is in flight now. (A shared subscription's comes from another queue.)"""
         self.credit -= 1
-        self.queue.unacked += 1
+        delivery.consumer.queue.unacked += 1
         session = self.session
         session.tally.delivered_manual += 1
         number = session.in_flight.add(delivery)
         write(self.outlet, delivery.message, delivery.message.assurance, (number - 1) % IDENTIFIERS + 1, flags)
+
+
+class LateWill(Task):
+    """A will that waits for its client to come back: `run` publishes it."""
+
+    def forget(self) -> None:
+        """The client is back."""
+        raise NotImplementedError
+
+
+class PenConsumer(InboxConsumer):
+    """The same for a client of level 5."""
+
+    def __init__(self, session: Session, outlet: Outlet, credit: i64, pen: Pen) -> None:
+        super().__init__(session, outlet, credit)
+        self._pen = pen
+
+    def send(self, delivery: Delivery, flags: i64) -> None:
+        session = self.session
+        queue = delivery.consumer.queue
+        message = delivery.message
+        number = session.in_flight.add(delivery)
+        if self._pen.write(message, message.assurance, (number - 1) % IDENTIFIERS + 1, flags, session.views):
+            self.credit -= 1
+            queue.unacked += 1
+            session.tally.delivered_manual += 1
+        else:
+            # Too large for its client: as if it had been delivered [MQTT-3.1.2-25].
+            session.in_flight.take(number)
+            queue.discard(message, UNREPRESENTABLE)
+
+
+class Membership:
+    """A shared subscription of a session, as the session knows it."""
+
+    def __init__(self, name: str, assurance: int, identifier: int) -> None:
+        self.name = name
+        self.assurance = assurance
+        self.identifier = identifier
+
+    def attach(self, door: Outlet) -> None:
+        """The session is here, and takes what goes through the door."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """It is gone."""
+        raise NotImplementedError
+
+    def stir(self) -> None:
+        """It has room again."""
+        raise NotImplementedError
+
+    def leave(self, ticket: Ticket | None) -> None:
+        """The subscription ends."""
+        raise NotImplementedError
+
+
+class Door(Outlet):
+    """Where shared subscriptions ask whether a session has room. Nothing is written here."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self._session: Session | None = session
+
+    def open(self) -> bool:
+        return self._session is not None and self._session.has_room()
+
+    def close(self) -> None:
+        self._session = None
 
 
 class Session(Listener):
@@ -73,7 +143,22 @@ class Session(Listener):
         self.vhost = vhost
         self.tally = tally
         self.persistent = persistent
+        #: How many may be in flight; what its client allows, if that is less.
         self.receive_maximum: i64 = receive_maximum
+        #: Seconds that it outlives its connection.
+        self.expiry = 0
+        #: Its end, while its client is away.
+        self.alarm: Alarm | None = None
+        #: Writes for its client, if that is one of level 5.
+        self.pen: Pen | None = None
+        #: Its shared subscriptions, by name; where they ask for room, and whether they were refused.
+        self.memberships: dict[str, Membership] = {}
+        self._door: Door | None = None
+        self._knocked = False
+        #: Its client's will, while that waits for the client to come back.
+        self.late_will: LateWill | None = None
+        #: What its subscriptions want to see; None if they want nothing special.
+        self.views: Views | None = None
         #: When its last connection went, in ms.
         self.away_since: i64 = 0
         self.subscriptions: dict[str, Binding] = {}
@@ -85,6 +170,7 @@ class Session(Listener):
         self._consumer: InboxConsumer | None = None
         #: What is in flight and not resent yet over this connection, oldest last.
         self._unsent: list[tuple[i64, Delivery]] = []
+        self._resendable: i64 = 0
         self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
@@ -106,14 +192,34 @@ class Session(Listener):
         elif outlet.paused:
             self.dropped += 1
         else:
-            self.relayed += 1
-            write(outlet, message, AT_MOST_ONCE, 0, 0)
+            self._tell(outlet, message, 0)
+
+    def tell_retained(self, outlet: Outlet, message: Message) -> None:
+        """At most once."""
+        self._tell(outlet, message, RETAIN)
+
+    def _tell(self, outlet: Outlet, message: Message, flags: i64) -> None:
+        """At most once."""
+        pen = self.pen
+        if pen is None:
+            write(outlet, message, AT_MOST_ONCE, 0, flags)
+        elif not pen.write(message, AT_MOST_ONCE, 0, flags, self.views):
+            self.dropped += 1
+            return
+        self.relayed += 1
 
     # -- its connection comes and goes
 
-    def attach(self, outlet: Outlet) -> None:
+    def attach(self, outlet: Outlet, pen: Pen | None = None) -> None:
         """Resend what is in flight, in order, then go on with the inbox [MQTT-4.4.0-1]."""
         self.outlet = outlet
+        self.pen = pen
+        self._choose_dialect()
+        self._resendable = self.receive_maximum
+        if self.memberships:
+            self._door = Door(self)
+            for membership in self.memberships.values():
+                membership.attach(self._door)
         self._unsent = self.in_flight.outstanding()
         self._unsent.reverse()
         self._resend(outlet)
@@ -121,7 +227,7 @@ class Session(Listener):
     def _resend(self, outlet: Outlet) -> None:
         """As much as the connection takes now; `unchoke` goes on."""
         while self._unsent:
-            if not outlet.open():
+            if not outlet.open() or self._resendable == 0:
                 return
             number, delivery = self._unsent.pop()
             if self.in_flight.get(number) is not delivery:
@@ -130,47 +236,104 @@ class Session(Listener):
             if packet_id in self.released:
                 write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
                 outlet.touch()
-            else:
-                self.tally.redelivered += 1
+                continue
+            self.tally.redelivered += 1
+            pen = self.pen
+            if pen is None:
                 write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
-        consumer = self._consumer = InboxConsumer(self, outlet, self.receive_maximum - self.in_flight.count)
+            elif not pen.write(delivery.message, delivery.message.assurance, packet_id, DUP, self.views):
+                self.in_flight.take(number)
+                delivery.consumer.queue.reject(delivery.message)
+                continue
+            self._resendable -= 1
+        credit: i64 = self.receive_maximum - self.in_flight.count
+        consumer = InboxConsumer(self, outlet, credit) if self.pen is None else PenConsumer(self, outlet, credit, self.pen)
+        self._consumer = consumer
+        self._knocked = False
         self._withheld = 0
         if self.in_flight.span() > self._span_max:
             self._withhold(consumer)
         self.inbox.subscribe(consumer)
+        for membership in self.memberships.values():
+            membership.stir()
 
     def unchoke(self) -> None:
         """Its connection has room again."""
         if self._unsent and self.outlet is not None:
             self._resend(self.outlet)
         self.inbox.stir()
+        if self._knocked:
+            self._open_door()
         self.unpark()
 
     def detach(self) -> None:
         """The connection is gone, the session stays."""
         self.outlet = None
+        self.pen = None
         if self._consumer is not None:
             self.inbox.unsubscribe(self._consumer)
             self._consumer.outlet = NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
             self._consumer = None
         self._unsent = []
+        if self._door is not None:
+            self._door.close()
+            self._door = None
+            for membership in self.memberships.values():
+                membership.detach()
+            self._give_back()
         self.unheard = False
         self.unpark()
 
     def end(self) -> None:
         """Forget the session."""
         self.detach()
+        if self.late_will is not None:
+            self.late_will.run()  # [MQTT-3.1.2-8]
+        memberships, self.memberships = self.memberships, {}
+        for membership in memberships.values():
+            membership.leave(None)
         self.vhost.delete_listener(self)
         self.subscriptions.clear()
         for delivery in self.in_flight.take_all():
-            self.inbox.settle(delivery.message)
+            delivery.consumer.queue.settle(delivery.message)
 
     # -- subscriptions
 
-    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket) -> None:
+    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket, wishes: Arguments | None = None) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3]."""
-        binding = self.subscriptions[topic_filter] = Binding(topic_filter, self, assurance, None, MQTT)
+        known = self.subscriptions.get(topic_filter)
+        binding = self.subscriptions[topic_filter] = Binding(topic_filter, self, assurance, wishes, MQTT)
+        if known is not None and known.identity != binding.identity:
+            self.vhost.unbind(EXCHANGE, known, ticket)
+        self._look_again(known, binding)
         self.vhost.bind(EXCHANGE, binding, ticket)
+
+    def restore_subscription(self, binding: Binding) -> None:
+        """It had this one before, and is bound already."""
+        self.subscriptions[binding.key] = binding
+        self._look_again(None, binding)
+
+    def _look_again(self, old: Binding | None, new: Binding | None) -> None:
+        """A subscription changed, and with it perhaps what the client wants to see."""
+        if old is not None and is_special(old) or new is not None and is_special(new):
+            self.look_again()
+
+    def look_again(self) -> None:
+        """What subscriptions and shared ones want to see may have changed."""
+        special = any(is_special(binding) for binding in self.subscriptions.values())
+        special = special or any(membership.identifier for membership in self.memberships.values())
+        if special or self.views is not None:
+            self.views = Views(self.subscriptions) if special else None
+            self._choose_dialect()
+
+    def _choose_dialect(self) -> None:
+        """Others may relay their octets here, or may not any more."""
+        pen = self.pen
+        dialect = VERSION_4 if pen is None else pen.dialect(self.views)
+        if dialect is not self.dialect:
+            self.dialect = dialect
+            if self.subscriptions:
+                self.vhost.changed()
 
     def send_retained(self, topic_filter: str) -> None:
         """Send the retained messages that a subscription matches [MQTT-3.3.1-6]."""
@@ -178,10 +341,71 @@ class Session(Listener):
         if binding is not None:
             self.vhost.retained.deliver(topic_filter, MQTT, Latecomer(self, binding))
 
-    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> None:
+    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> bool:
+        """Whether it was there."""
         binding = self.subscriptions.pop(topic_filter, None)
         if binding is not None:
+            self._look_again(binding, None)
             self.vhost.unbind(EXCHANGE, binding, ticket)
+        return binding is not None
+
+    # -- shared subscriptions
+
+    def join(self, membership: Membership) -> None:
+        """A new one."""
+        self.memberships[membership.name] = membership
+        self.look_again()
+        if self.outlet is not None:
+            if self._door is None:
+                self._door = Door(self)
+            membership.attach(self._door)
+
+    def leave_group(self, name: str, ticket: Ticket | None) -> bool:
+        """One ends; whether it was there."""
+        membership = self.memberships.pop(name, None)
+        if membership is None:
+            return False
+        membership.leave(ticket)
+        self.look_again()
+        return True
+
+    def has_room(self) -> bool:
+        """Whether a shared subscription may give it a message now. A refusal is remembered."""
+        consumer, outlet = self._consumer, self.outlet
+        if consumer is not None and consumer.credit > 0 and outlet is not None and outlet.open():
+            return True
+        self._knocked = True
+        return False
+
+    def _open_door(self) -> None:
+        self._knocked = False
+        for membership in self.memberships.values():
+            membership.stir()
+
+    def send_shared(self, delivery: Delivery) -> None:
+        """A QoS 1 message of a shared subscription: the session has room for it."""
+        consumer = self._consumer
+        assert consumer is not None
+        consumer.send(delivery, 0)
+
+    def write_now(self, message: Message) -> bool:
+        """At most once, uncounted; False when it is too large for the client. The session is connected."""
+        outlet = self.outlet
+        assert outlet is not None
+        if self.pen is not None:
+            return self.pen.write(message, AT_MOST_ONCE, 0, 0, self.views)
+        write(outlet, message, AT_MOST_ONCE, 0, 0)
+        return True
+
+    def _give_back(self) -> None:
+        """What shared subscriptions gave, and the client did not acknowledge, others may have [MQTT-4.8.2-4]."""
+        for number, delivery in self.in_flight.outstanding():
+            queue = delivery.consumer.queue
+            if queue is not self.inbox:
+                self.in_flight.take(number)
+                message = delivery.message
+                origin = message.origin if isinstance(message, Addressed) else None
+                queue.requeue(delivery if origin is None else delivery.of(origin))
 
     # -- what the client answers
 
@@ -196,7 +420,12 @@ class Session(Listener):
             consumer.credit += 1
             if self._withheld or self.in_flight.span() > self._span_max:
                 self._withhold(consumer)
-        self.inbox.settle(delivery.message)
+            if self._knocked:
+                self._open_door()
+        elif self._unsent and self.outlet is not None:
+            self._resendable += 1
+            self._resend(self.outlet)
+        delivery.consumer.queue.settle(delivery.message)
         if self._parked and self.inbox.depth < CROWDED:
             self.unpark()
 
@@ -220,6 +449,15 @@ class Session(Listener):
             return False
         self.released.add(packet_id)
         return True
+
+    def holds(self, packet_id: i64) -> bool:
+        """Whether a publication is in flight under this identifier."""
+        return self.in_flight.get(self._number(packet_id)) is not None
+
+    def refuse(self, packet_id: i64) -> None:
+        """The client wants to hear no more of a publication."""
+        self.released.discard(packet_id)
+        self.acknowledge(packet_id)
 
     def complete(self, packet_id: i64) -> None:
         """PUBCOMP."""
@@ -287,8 +525,13 @@ class Latecomer(Receiver):
         session, binding = self._session, self._binding
         session.vhost.internal.count_copies(1, 0)
         granted: i64 = min(message.assurance, binding.assurance)
+        copy = message
+        if session.views is not None:
+            copy = Addressed(message, int(granted), True, identifier_of(binding), message.encoding)
+        elif granted > AT_MOST_ONCE:
+            copy = message.copy(granted, True)
         if granted > AT_MOST_ONCE:
-            session.inbox.put(message.copy(granted, True))
+            session.inbox.put(copy)
             return True
         outlet = session.outlet
         if outlet is None:
@@ -296,8 +539,7 @@ class Latecomer(Receiver):
         elif outlet.paused:
             session.dropped += 1
         else:
-            session.relayed += 1
-            write(outlet, message, AT_MOST_ONCE, 0, RETAIN)
+            session.tell_retained(outlet, copy)
         return True
 
 
@@ -317,8 +559,9 @@ def write(outlet: Outlet, message: Message, assurance: i64, packet_id: i64, flag
 
 def plain_body(message: Message) -> bytes:
     """The payload; taken out of another front end's encoding once per message."""
-    if message.encoding is PLAIN:
+    encoding = message.encoding
+    if encoding is PLAIN or isinstance(encoding, Publication) and not encoding.described:
         return message.content
-    if message.recoding is VERSION_4:
+    if message.recoding is RECODED_4:
         return message.recoded
-    return message.remember(VERSION_4, message.body)
+    return message.remember(RECODED_4, message.body)

@@ -72,13 +72,15 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
 @pytest.mark.parametrize(("qos", "mode"), [(0, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
-def test_qos_becomes_the_delivery_mode_and_nothing_else_is_added(qos: int, mode: int, durable: bool, flags: int) -> None:
+def test_qos_becomes_the_delivery_mode_and_only_what_that_cannot_say_is_added(qos: int, mode: int, durable: bool, flags: int) -> None:
     if qos == 0 and flags == DUP:
         flags = 0
     world = World()
     client = consumer(world, "sensor.#", durable=durable)
     here(world, "w").send(mqtt_publish("sensor/7.1/temp", b"21.5", qos, 9 if qos else 0, flags))
-    assert delivered(client.read()) == [("amq.topic", "sensor.7/1.temp", False, b"21.5", {"delivery_mode": mode})]
+    headers = ({"x-mqtt-retain": True} if flags == RETAIN else {}) | ({"x-mqtt-qos": 2} if qos == 2 else {})
+    assert delivered(client.read()) == [
+        ("amq.topic", "sensor.7/1.temp", False, b"21.5", ({"headers": headers} if headers else {}) | {"delivery_mode": mode})]
     assert len(world.store.state.messages) == (durable and qos > 0)
     client.send(spec.Basic.Ack(1))
     assert not world.store.state.messages
