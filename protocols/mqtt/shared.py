@@ -15,7 +15,7 @@ from mypy_extensions import i64
 from broker.binding import Binding
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.outlet import Outlet
-from broker.queue import ENDLESS, Consumer, Delivery
+from broker.queue import ENDLESS, Consumer, Delivery, Queue
 from broker.route import Listener
 from broker.store.contract import Defined, Entry, Kept, Many, Settled, Ticket, Undefined
 from broker.vhost import VirtualHost
@@ -50,7 +50,7 @@ class Turn(Consumer):
             copy.origin = message
             delivery = delivery.of(copy)
         if granted == EXACTLY_ONCE:
-            _hand_over(session, queue.number, delivery.message)
+            _hand_over(session, queue, delivery.message)
             queue.auto_acknowledged += 1
         elif granted == AT_LEAST_ONCE:
             session.send_shared(delivery)
@@ -64,17 +64,14 @@ class Turn(Consumer):
         self._member = None
 
 
-def _hand_over(session: Session, group: i64, message: Message) -> None:
+def _hand_over(session: Session, queue: Queue, message: Message) -> None:
     """From now on the message is the session's, on the disk too: both or neither."""
     vhost = session.vhost
     inbox = session.inbox
-    copy = message.copy(message.assurance, False)
-    if isinstance(message, Addressed):
-        copy = Addressed(message, int(message.assurance), False, message.identifier, message.encoding)
-    copy.position = 0
-    if message.position > 0:
+    copy = _unkept(message)
+    if queue.durable and message.position > 0:
         entries: list[Entry] = [Kept(vhost.name, copy, [int(inbox.number)])] if inbox.durable else []
-        entries.append(Settled(group, message.position))
+        entries.append(Settled(queue.number, message.position))
         position = vhost.store.append(Many(entries), None)
         if inbox.durable:
             copy.position = position
@@ -147,12 +144,29 @@ class Group(Listener):
 
     def add(self, member: Member, ticket: Ticket | None) -> None:
         if member.session.persistent and not self.inbox.durable:
-            self.inbox.durable = True
-            self.number = self.inbox.number = self.vhost.store.append(
-                Defined(self.vhost.name, "session", self.name, {"group": True, "away_since": 0}), ticket)
-            self._assurance = -1
+            self._last(ticket)
         self.members.append(member)
         self.bind(ticket)
+
+    def _last(self, ticket: Ticket | None) -> None:
+        """From now on the group survives a stop. What it holds already does not: others may have kept it, the group has not."""
+        inbox = self.inbox
+        if self._assurance >= 0:
+            self.vhost.unbind(EXCHANGE, Binding(self.topic_filter, self, self._assurance, None, MQTT), ticket)
+            self._assurance = -1
+        for member in self.members:
+            for _, delivery in member.session.in_flight.outstanding():
+                if delivery.consumer.queue is inbox:
+                    delivery.message = _unkept(delivery.message)
+        waiting: list[Message] = []
+        nobody = Consumer(inbox, Outlet(), 0, None)
+        while (taken := inbox.take(nobody)) is not None:
+            waiting.append(_unkept(taken.message))
+        for message in waiting:
+            inbox.put(message)
+        inbox.durable = True
+        self.number = inbox.number = self.vhost.store.append(
+            Defined(self.vhost.name, "session", self.name, {"group": True, "away_since": 0}), ticket)
 
     def restore_binding(self, binding: Binding) -> None:
         """It was bound like this before."""
@@ -180,6 +194,17 @@ class Group(Listener):
             self.vhost.delete_listener(self)
             if self.number:
                 self.vhost.store.append(Undefined(self.vhost.name, "session", self.name), ticket)
+
+
+def _unkept(message: Message) -> Message:
+    if message.position == 0:
+        return message
+    if isinstance(message, Addressed):
+        copy: Message = Addressed(message, int(message.assurance), False, message.identifier, message.encoding)
+    else:
+        copy = message.copy(message.assurance, False)
+    copy.position = 0
+    return copy
 
 
 class Groups:

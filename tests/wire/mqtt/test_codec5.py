@@ -177,7 +177,8 @@ def test_auth_both_ways(code: mqtt5.AuthReasonCode) -> None:
 @FOREVER
 @given(st.booleans(), SECONDS, TEXTS, IDS, IDS, st.integers(1, NEVER), st.integers(0, 65_535), TEXTS, USER)
 def test_connack_as_another_codec_reads_it(
-        present: bool, expiry: int, assigned: str, keep_alive: int, receive: int, size: int, aliases: int, information: str, user: list[tuple[str, str]]) -> None:
+        present: bool, expiry: int, assigned: str, keep_alive: int, receive: int, size: int, aliases: int, information: str,
+        user: list[tuple[str, str]]) -> None:
     properties = Properties5()
     properties.numbers = {SESSION_EXPIRY: expiry, SERVER_KEEP_ALIVE: keep_alive, RECEIVE_MAXIMUM: receive, MAXIMUM_PACKET_SIZE: size,
                           TOPIC_ALIAS_MAXIMUM: aliases}
