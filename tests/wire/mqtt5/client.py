@@ -37,8 +37,7 @@ def wish(topic_filter: str, qos: int = 2, no_local: bool = False, as_published: 
 
 def publish(topic: str, body: bytes = b"", qos: int = 0, packet_id: int | None = None, **properties: Any) -> bytes:
     """A PUBLISH packet."""
-    if qos and packet_id is None:
-        packet_id = 1
+    packet_id = (packet_id or 1) if qos else None
     if topic:
         return mqtt5.PublishPacket(topic, body, qos=QUALITIES[qos], packet_id=packet_id, **properties).write()
     # The other codec knows no empty topic name.
