@@ -92,8 +92,11 @@ class Client5:
 
     def subscribe(self, *wishes: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1) -> list[Any]:
         """Returns the reason codes, and then what else came."""
-        answer, *rest = self.send(mqtt5.SubscribePacket(packet_id, list(wishes), subscription_id=identifier))
-        assert isinstance(answer, mqtt5.SubAckPacket) and answer.packet_id == packet_id
+        rest = self.send(mqtt5.SubscribePacket(packet_id, list(wishes), subscription_id=identifier))
+        # Publications may come before the SUBACK (section 3.8.4).
+        [answer] = [one for one in rest if isinstance(one, mqtt5.SubAckPacket)]
+        rest.remove(answer)
+        assert answer.packet_id == packet_id
         return [[int(code) for code in answer.reason_codes], *rest]
 
     def vanish(self) -> None:
