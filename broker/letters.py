@@ -13,7 +13,7 @@ from broker.gate import Gate
 from broker.limits import LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Address, Amended, Message
 from broker.route import LOOPED, Listener, Route
-from broker.store.contract import Ticket
+from broker.store.contract import Store, Ticket
 
 #: Deaths that are counted; a publisher may have written any number there.
 COUNT_MAX: Final = 1 << 32
@@ -24,6 +24,7 @@ class Publisher:
 
     agenda: Agenda
     speaker: Listener | None
+    store: Store
 
     @property
     def internal(self) -> Gate:
@@ -43,7 +44,10 @@ class Publisher:
 
 
 class DeadLetter(Task):
-    """A message leaving a queue unconsumed, on its way to the queue's dead letter exchange."""
+    """A message leaving a queue unconsumed, on its way to the queue's dead letter exchange.
+
+    The store hears of both at once: after a crash it is in the one place or in the other.
+    """
 
     def __init__(self, publisher: Publisher, queue: LimitedQueue, message: Message, reason: str) -> None:
         self._publisher = publisher
@@ -52,6 +56,15 @@ class DeadLetter(Task):
         self._reason = reason
 
     def run(self) -> None:
+        store = self._publisher.store
+        store.begin()
+        try:
+            self._publish()
+            self._queue.forget(self._message)
+        finally:
+            store.commit()
+
+    def _publish(self) -> None:
         publisher, message, limits = self._publisher, self._message, self._queue.limits
         gate = publisher.internal
         properties = message.properties

@@ -73,6 +73,9 @@ class LimitedQueue(Queue):
         self.limit: i64 = limits.max_length if limits.max_length >= 0 else ENDLESS
         self._bury = bury
 
+    def latest(self) -> i64:
+        return self.agenda.now + self.ttl if self.ttl >= 0 else -1
+
     def accepts(self) -> bool:
         """False when a publication must be refused; then it counts as over the limit."""
         return not (self.limits.reject_publish and self.depth >= self.limit)
@@ -80,14 +83,16 @@ class LimitedQueue(Queue):
     def refuse(self, message: Message) -> None:
         """Count the copy that `accepts` kept out; with reject-publish-dlx it is a dead letter too."""
         if self.limits.bury_refused:
-            self.discard(message, OVER_LIMIT)
+            copy = message.copy(message.assurance, message.retained)
+            copy.position = 0  # The store never kept it for this queue.
+            self.discard(copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
 
     def put(self, message: Message) -> None:
         if self.ttl >= 0:
             message = message.copy(message.assurance, message.retained)
-            latest: i64 = self.agenda.now + self.ttl
+            latest = self.latest()
             if message.expires == 0 or message.expires > latest:
                 message.expires = latest
         super().put(message)
@@ -103,8 +108,8 @@ class LimitedQueue(Queue):
         if self.limits.dead_letter_exchange is None or fate == PURGED:
             super().discard(message, fate)
             return
-        super().discard(message, DEAD_LETTERED)
-        self._bury(self, message, REASONS[int(fate)])
+        self.count(DEAD_LETTERED)
+        self._bury(self, message, REASONS[int(fate)])  # ... and forgets it, with the letter in the same record.
 
 
 def _number(value: object) -> int:

@@ -124,6 +124,16 @@ class Retained:
         self._watched = False
         self._watch()
 
+    def restore(self, message: Message) -> None:
+        """It was the last message of its topic when the broker stopped. The bounds of today hold for new ones."""
+        size = len(message.body) + len(message.address.topic)
+        self._serial += 1
+        held = self._held[message.address.key] = Held(message, self._serial, size)
+        self.octets += size
+        if message.expires > 0:
+            self._mortal[message.address.key] = held
+            self._watch()
+
     def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver) -> None:
         """Give the receiver what the pattern matches, in slices: the first one now."""
         if self._held:

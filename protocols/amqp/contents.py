@@ -13,7 +13,7 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from broker.message import HEADERS, PERSISTENCE, PLAIN, PRIORITY, Amended, Encoding, Message, Properties
+from broker.message import AT_LEAST_ONCE, HEADERS, PERSISTENCE, PLAIN, PRIORITY, Amended, Encoding, Message, Properties
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.frames import BODY, FRAME_END, HEADER, OVERHEAD
 from protocols.amqp.properties import amended, read_properties, write_properties
@@ -146,13 +146,23 @@ def content_for(message: Message, frames: Frames) -> bytes:
         return message.remember(frames, _rechannel(message.content, frames.channel))
     if isinstance(source, Frames):
         header = source.header(message.content)
-    elif isinstance(source, Amended) and isinstance(source.source, Frames):
-        header = amended(source.source.header(message.content), source.headers)
+    elif isinstance(source, Amended):
+        return message.remember(frames, amended_content(source, message.content, frames, message.assurance))
     elif source is PLAIN:
         header = b"\x10\x00\x02" if message.assurance else b"\x10\x00\x01"
     else:
         header = write_properties({"delivery_mode": 2 if message.assurance else 1} | message.properties)
     return message.remember(frames, _split(header, message.body, frames))
+
+
+def amended_content(encoding: Amended, content: bytes, frames: Frames, assurance: i64 = AT_LEAST_ONCE) -> bytes:
+    """A dead letter in frames."""
+    source = encoding.source
+    if isinstance(source, Frames):
+        header = amended(source.header(content), encoding.headers)
+    else:
+        header = write_properties({"delivery_mode": 2 if assurance else 1} | encoding.properties(content))
+    return _split(header, encoding.body(content), frames)
 
 
 def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:

@@ -36,7 +36,7 @@ from protocols.mqtt.packets import (
     decoded,
     write_answer,
 )
-from protocols.mqtt.packets5 import answer5, read_acknowledgement, read_disconnect
+from protocols.mqtt.packets5 import read_acknowledgement, read_disconnect
 from protocols.mqtt.properties import (
     MESSAGE_EXPIRY,
     PAYLOAD_FORMAT,
@@ -251,13 +251,21 @@ class Level5(Level4):
         route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
         if route.plan.stale:
             gate.renew(route)
-        ticket: Ticket | None = Ticket(self._answers)
-        code = self._publish_described(gate, route, spelling, reader.rest(), first, ticket)
+        ticket = Ticket(self._answers)
+        self.persists = True
+        store = self._vhost.store
+        store.begin()  # The message and its identifier are durable together, or it would come twice, or never.
+        try:
+            code = self._publish_described(gate, route, spelling, reader.rest(), first, ticket)
+            if assurance == EXACTLY_ONCE and code < UNSPECIFIED:
+                session.hold(packet_id, ticket)
+        finally:
+            store.commit()
         if assurance == AT_LEAST_ONCE:
             self._answers.give(PUBACK << 4, packet_id, ticket, code)
         elif assurance == EXACTLY_ONCE:
-            if code < UNSPECIFIED:
-                session.received[packet_id] = ticket if ticket is not None and ticket.outstanding > 0 else None
+            if code < UNSPECIFIED and ticket.outstanding == 0:
+                session.received[packet_id] = None
             self._answers.give(PUBREC << 4, packet_id, ticket, code)
         return COLD + route.plan.weight
 
@@ -336,8 +344,9 @@ class Level5(Level4):
         elif first == PUBREL << 4 | 2:
             answer = read_acknowledgement(reader, PUBREL)
             known = answer.packet_id in session.received
-            session.received.pop(answer.packet_id, None)
-            self._answers.give(PUBCOMP << 4, answer.packet_id, None, SUCCESS if known else PACKET_IDENTIFIER_NOT_FOUND)
+            ticket = Ticket(self._answers)
+            session.let_go(answer.packet_id, ticket)
+            self._answers.give(PUBCOMP << 4, answer.packet_id, ticket, SUCCESS if known else PACKET_IDENTIFIER_NOT_FOUND)
         elif first == PUBCOMP << 4:
             session.complete(read_acknowledgement(reader, PUBCOMP).packet_id)
         elif first == PINGREQ << 4:
@@ -360,11 +369,12 @@ class Level5(Level4):
         if answer.code >= UNSPECIFIED:
             session.refuse(answer.packet_id)  # [MQTT-4.3.3-6]: there is no PUBREL.
         elif not session.holds(answer.packet_id):
-            self.out.write(answer5(PUBREL << 4 | 2, answer.packet_id, PACKET_IDENTIFIER_NOT_FOUND))
-        elif session.release(answer.packet_id):
-            write_answer(self.out, PUBREL << 4 | 2, answer.packet_id)
+            self._answers.give(PUBREL << 4 | 2, answer.packet_id, None, PACKET_IDENTIFIER_NOT_FOUND)
         else:
-            raise MalformedPacket("PUBREC of a QoS 1 publication", code=PROTOCOL_ERROR)
+            ticket = Ticket(self._answers)
+            if not session.release(answer.packet_id, ticket):
+                raise MalformedPacket("PUBREC of a QoS 1 publication", code=PROTOCOL_ERROR)
+            self._answers.give(PUBREL << 4 | 2, answer.packet_id, ticket)
 
     def _on_disconnect(self, session: Session, reader: Reader) -> None:
         farewell = read_disconnect(reader)

@@ -16,9 +16,8 @@ from broker.binding import Arguments, Binding
 from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, PLAIN, Message
 from broker.outlet import LARGE, Outlet
 from broker.queue import UNREPRESENTABLE, Consumer, Delivery
-from broker.retained import Receiver
 from broker.route import Listener
-from broker.store.contract import Ticket
+from broker.store.contract import Received, Released, Stepped, Ticket, Waiter
 from broker.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.content import Publication
@@ -26,8 +25,9 @@ from protocols.mqtt.deadlines import Alarm
 from protocols.mqtt.dialects import RECODED_4, VERSION_4
 from protocols.mqtt.packets import DUP, PUBREL, RETAIN, write_answer, write_publish_head
 from protocols.mqtt.pen import Pen
+from protocols.mqtt.roles import LateWill, Membership
 from protocols.mqtt.topics import EXCHANGE, speakable
-from protocols.mqtt.views import Addressed, Views, identifier_of, is_special
+from protocols.mqtt.views import Addressed, Views, is_special
 from protocols.tally import Tally
 from protocols.window import Window
 
@@ -42,11 +42,18 @@ NOWHERE: Final = Outlet()
 
 
 class InboxConsumer(Consumer):
-    """Takes messages out of the inbox while the session is connected."""
+    """Takes messages out of the inbox while the session is connected.
+
+    The how manieth message of the inbox it is gives a message its packet identifier, so it has the same one after a
+    crash. A QoS 2 message leaves when it is durable: a lost one would leave its identifier behind at the client.
+    """
 
     def __init__(self, session: Session, outlet: Outlet, credit: i64) -> None:
         super().__init__(session.inbox, outlet, credit, None)
         self.session = session
+        #: A message that is not durable yet, and the credit that is withheld until it is.
+        self._held: Delivery | None = None
+        self._withheld: i64 = 0
 
     def deliver(self, message: Message, order: i64) -> None:
         """Hot path."""
@@ -56,21 +63,39 @@ class InboxConsumer(Consumer):
         self.send(delivery, DUP)
 
     def send(self, delivery: Delivery, flags: i64) -> None:
-        """The delivery is in flight now. (A shared subscription's comes from another queue.)"""
         self.credit -= 1
-        delivery.consumer.queue.unacked += 1
+        self.queue.unacked += 1
         session = self.session
         session.tally.delivered_manual += 1
-        number = session.in_flight.add(delivery)
-        write(self.outlet, delivery.message, delivery.message.assurance, (number - 1) % IDENTIFIERS + 1, flags)
+        message = delivery.message
+        window = session.in_flight
+        if window.next != delivery.order:
+            window.skip_to(delivery.order)
+        window.add(delivery)
+        if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
+            self.hold(delivery)
+        else:
+            write(self.outlet, message, message.assurance, identifier(delivery.order), flags)
 
+    def hold(self, delivery: Delivery) -> None:
+        """Send it when it is durable, and nothing before."""
+        self._held = delivery
+        self._withheld += self.credit
+        self.credit = 0
+        self.queue.store.wait(delivery.message.position, Ticket(Release(self)))
 
-class LateWill(Task):
-    """A will that waits for its client to come back: `run` publishes it."""
+    def go_on(self) -> None:
+        """The message is durable."""
+        delivery, self._held = self._held, None
+        self.credit += self._withheld
+        self._withheld = 0
+        if delivery is not None and self.outlet is not NOWHERE:
+            self.write(delivery)
+            self.queue.stir()
 
-    def forget(self) -> None:
-        """The client is back."""
-        raise NotImplementedError
+    def write(self, delivery: Delivery) -> None:
+        """Write out what was held back."""
+        write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
 
 
 class PenConsumer(InboxConsumer):
@@ -81,43 +106,48 @@ class PenConsumer(InboxConsumer):
         self._pen = pen
 
     def send(self, delivery: Delivery, flags: i64) -> None:
-        session = self.session
-        queue = delivery.consumer.queue
+        session, message = self.session, delivery.message
+        self.credit -= 1
+        self.queue.unacked += 1
+        session.tally.delivered_manual += 1
+        window = session.in_flight
+        if window.next != delivery.order:
+            window.skip_to(delivery.order)
+        window.add(delivery)
+        if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
+            self.hold(delivery)
+        elif not self._pen.write(message, message.assurance, identifier(delivery.order), flags, session.views):
+            session.skip(delivery.order)
+
+    def write(self, delivery: Delivery) -> None:
         message = delivery.message
-        number = session.in_flight.add(delivery)
-        if self._pen.write(message, message.assurance, (number - 1) % IDENTIFIERS + 1, flags, session.views):
-            self.credit -= 1
-            queue.unacked += 1
-            session.tally.delivered_manual += 1
-        else:
-            # Too large for its client: as if it had been delivered [MQTT-3.1.2-25].
-            session.in_flight.take(number)
-            queue.discard(message, UNREPRESENTABLE)
+        if not self._pen.write(message, message.assurance, identifier(delivery.order), 0, self.session.views):
+            self.session.skip(delivery.order)
 
 
-class Membership:
-    """A shared subscription of a session, as the session knows it."""
+class Release(Waiter):
+    """What a consumer held back is durable."""
 
-    def __init__(self, name: str, assurance: int, identifier: int) -> None:
-        self.name = name
-        self.assurance = assurance
-        self.identifier = identifier
+    def __init__(self, consumer: InboxConsumer) -> None:
+        self._consumer = consumer
 
-    def attach(self, door: Outlet) -> None:
-        """The session is here, and takes what goes through the door."""
-        raise NotImplementedError
+    def settled(self) -> None:
+        self._consumer.go_on()
 
-    def detach(self) -> None:
-        """It is gone."""
-        raise NotImplementedError
 
-    def stir(self) -> None:
-        """It has room again."""
-        raise NotImplementedError
+class Resend(Waiter):
+    """What a session has to send again is durable."""
 
-    def leave(self, ticket: Ticket | None) -> None:
-        """The subscription ends."""
-        raise NotImplementedError
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def settled(self) -> None:
+        self._session.resend()
+
+
+def identifier(order: i64) -> i64:
+    """The packet identifier of a message, by its place in the inbox."""
+    return (order - 1) % IDENTIFIERS + 1
 
 
 class Door(Outlet):
@@ -163,13 +193,14 @@ class Session(Listener):
         self.away_since: i64 = 0
         self.subscriptions: dict[str, Binding] = {}
         self.in_flight = Window()
-        #: Packet identifiers of ours that got their PUBREC.
-        self.released: set[int] = set()
+        #: Packet identifiers of ours that got their PUBREC, and the position of that in the store (0: nowhere).
+        self.released: dict[int, int] = {}
         #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for, if anything.
         self.received: dict[int, Ticket | None] = {}
         self._consumer: InboxConsumer | None = None
         #: What is in flight and not resent yet over this connection, oldest last.
         self._unsent: list[tuple[i64, Delivery]] = []
+        #: How many of them its client takes now.
         self._resendable: i64 = 0
         self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
@@ -192,13 +223,9 @@ class Session(Listener):
         elif outlet.paused:
             self.dropped += 1
         else:
-            self._tell(outlet, message, 0)
+            self.tell(outlet, message, 0)
 
-    def tell_retained(self, outlet: Outlet, message: Message) -> None:
-        """At most once."""
-        self._tell(outlet, message, RETAIN)
-
-    def _tell(self, outlet: Outlet, message: Message, flags: i64) -> None:
+    def tell(self, outlet: Outlet, message: Message, flags: i64) -> None:
         """At most once."""
         pen = self.pen
         if pen is None:
@@ -224,15 +251,28 @@ class Session(Listener):
         self._unsent.reverse()
         self._resend(outlet)
 
+    def resend(self) -> None:
+        """What was waited for has come."""
+        if self._unsent and self.outlet is not None:
+            self._resend(self.outlet)
+
     def _resend(self, outlet: Outlet) -> None:
-        """As much as the connection takes now; `unchoke` goes on."""
+        """As much as the connection takes now, and the store has; `resend` goes on."""
+        store = self.vhost.store
         while self._unsent:
             if not outlet.open() or self._resendable == 0:
                 return
-            number, delivery = self._unsent.pop()
+            number, delivery = self._unsent[-1]
+            packet_id = identifier(number)
+            needed: i64 = self.released.get(packet_id, 0)
+            if delivery.message.assurance == EXACTLY_ONCE:
+                needed = max(needed, delivery.message.position)
+            if needed > store.durable:
+                store.wait(needed, Ticket(Resend(self)))
+                return
+            self._unsent.pop()
             if self.in_flight.get(number) is not delivery:
                 continue  # It was acknowledged meanwhile.
-            packet_id: i64 = (number - 1) % IDENTIFIERS + 1
             if packet_id in self.released:
                 write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
                 outlet.touch()
@@ -242,8 +282,7 @@ class Session(Listener):
             if pen is None:
                 write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
             elif not pen.write(delivery.message, delivery.message.assurance, packet_id, DUP, self.views):
-                self.in_flight.take(number)
-                delivery.consumer.queue.reject(delivery.message)
+                self.skip(number)
                 continue
             self._resendable -= 1
         credit: i64 = self.receive_maximum - self.in_flight.count
@@ -257,10 +296,20 @@ class Session(Listener):
         for membership in self.memberships.values():
             membership.stir()
 
+    def skip(self, number: i64) -> None:
+        """What is in flight under this number is too large for its client: as if it had been delivered [MQTT-3.1.2-25]."""
+        delivery = self.in_flight.take(number)
+        if delivery is not None:
+            if self._consumer is not None:
+                self._consumer.credit += 1
+            queue = delivery.consumer.queue
+            if not queue.dead:
+                queue.unacked -= 1
+                queue.discard(delivery.message, UNREPRESENTABLE)
+
     def unchoke(self) -> None:
         """Its connection has room again."""
-        if self._unsent and self.outlet is not None:
-            self._resend(self.outlet)
+        self.resend()
         self.inbox.stir()
         if self._knocked:
             self._open_door()
@@ -313,6 +362,14 @@ class Session(Listener):
         self.subscriptions[binding.key] = binding
         self._look_again(None, binding)
 
+    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> bool:
+        """Whether it was there."""
+        binding = self.subscriptions.pop(topic_filter, None)
+        if binding is not None:
+            self._look_again(binding, None)
+            self.vhost.unbind(EXCHANGE, binding, ticket)
+        return binding is not None
+
     def _look_again(self, old: Binding | None, new: Binding | None) -> None:
         """A subscription changed, and with it perhaps what the client wants to see."""
         if old is not None and is_special(old) or new is not None and is_special(new):
@@ -335,20 +392,6 @@ class Session(Listener):
             if self.subscriptions:
                 self.vhost.changed()
 
-    def send_retained(self, topic_filter: str) -> None:
-        """Send the retained messages that a subscription matches [MQTT-3.3.1-6]."""
-        binding = self.subscriptions.get(topic_filter)
-        if binding is not None:
-            self.vhost.retained.deliver(topic_filter, MQTT, Latecomer(self, binding))
-
-    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> bool:
-        """Whether it was there."""
-        binding = self.subscriptions.pop(topic_filter, None)
-        if binding is not None:
-            self._look_again(binding, None)
-            self.vhost.unbind(EXCHANGE, binding, ticket)
-        return binding is not None
-
     # -- shared subscriptions
 
     def join(self, membership: Membership) -> None:
@@ -370,9 +413,9 @@ class Session(Listener):
         return True
 
     def has_room(self) -> bool:
-        """Whether a shared subscription may give it a message now. A refusal is remembered."""
+        """Whether a shared subscription may give it a message now, before all that waits here. A refusal is remembered."""
         consumer, outlet = self._consumer, self.outlet
-        if consumer is not None and consumer.credit > 0 and outlet is not None and outlet.open():
+        if consumer is not None and consumer.credit > 0 and self.inbox.depth == 0 and outlet is not None and outlet.open():
             return True
         self._knocked = True
         return False
@@ -383,19 +426,33 @@ class Session(Listener):
             membership.stir()
 
     def send_shared(self, delivery: Delivery) -> None:
-        """A QoS 1 message of a shared subscription: the session has room for it."""
-        consumer = self._consumer
-        assert consumer is not None
-        consumer.send(delivery, 0)
+        """A QoS 1 message of a shared subscription. The session has room, and nothing waits: it takes the next place of
+        the inbox, for the packet identifier."""
+        consumer, outlet = self._consumer, self.outlet
+        assert consumer is not None and outlet is not None
+        consumer.credit -= 1
+        delivery.consumer.queue.unacked += 1
+        self.tally.delivered_manual += 1
+        number = self.inbox.pass_by()
+        window = self.in_flight
+        if window.next != number:
+            window.skip_to(number)
+        window.add(delivery)
+        message = delivery.message
+        pen = self.pen
+        if pen is None:
+            write(outlet, message, message.assurance, identifier(number), 0)
+        elif not pen.write(message, message.assurance, identifier(number), 0, self.views):
+            self.skip(number)
 
-    def write_now(self, message: Message) -> bool:
-        """At most once, uncounted; False when it is too large for the client. The session is connected."""
+    def write_now(self, message: Message) -> None:
+        """At most once, uncounted. The session is connected; what is too large for its client is dropped."""
         outlet = self.outlet
         assert outlet is not None
-        if self.pen is not None:
-            return self.pen.write(message, AT_MOST_ONCE, 0, 0, self.views)
-        write(outlet, message, AT_MOST_ONCE, 0, 0)
-        return True
+        if self.pen is None:
+            write(outlet, message, AT_MOST_ONCE, 0, 0)
+        else:
+            self.pen.write(message, AT_MOST_ONCE, 0, 0, self.views)
 
     def _give_back(self) -> None:
         """What shared subscriptions gave, and the client did not acknowledge, others may have [MQTT-4.8.2-4]."""
@@ -422,9 +479,9 @@ class Session(Listener):
                 self._withhold(consumer)
             if self._knocked:
                 self._open_door()
-        elif self._unsent and self.outlet is not None:
+        elif self._unsent:
             self._resendable += 1
-            self._resend(self.outlet)
+            self.resend()
         delivery.consumer.queue.settle(delivery.message)
         if self._parked and self.inbox.depth < CROWDED:
             self.unpark()
@@ -437,8 +494,8 @@ class Session(Listener):
         self.acknowledge(packet_id)
         return True
 
-    def release(self, packet_id: i64) -> bool:
-        """PUBREC; False when the identifier belongs to a QoS 1 publication.
+    def release(self, packet_id: i64, ticket: Ticket) -> bool:
+        """PUBREC; False when the identifier belongs to a QoS 1 publication. The ticket is what the PUBREL waits for.
 
         One of which we know nothing is answered too: its owner waits for that [MQTT-4.3.3-1].
         """
@@ -447,7 +504,11 @@ class Session(Listener):
             return True
         if delivery.message.assurance != EXACTLY_ONCE:
             return False
-        self.released.add(packet_id)
+        store, position = self.vhost.store, delivery.message.position
+        if packet_id in self.released:
+            store.wait(self.released[packet_id], ticket)
+        else:
+            self.released[packet_id] = store.append(Stepped(self.inbox.number, position), ticket) if position > 0 and self.persistent else 0
         return True
 
     def holds(self, packet_id: i64) -> bool:
@@ -456,14 +517,28 @@ class Session(Listener):
 
     def refuse(self, packet_id: i64) -> None:
         """The client wants to hear no more of a publication."""
-        self.released.discard(packet_id)
+        self.released.pop(packet_id, None)
         self.acknowledge(packet_id)
 
     def complete(self, packet_id: i64) -> None:
         """PUBCOMP."""
-        if packet_id in self.released:
-            self.released.discard(packet_id)
+        if self.released.pop(packet_id, -1) >= 0:
             self.acknowledge(packet_id)
+
+    # -- what it sends with QoS 2
+
+    def hold(self, packet_id: i64, ticket: Ticket) -> None:
+        """A message came under this identifier, and its copies are dropped until the PUBREL."""
+        self.received[packet_id] = ticket
+        if self.persistent:
+            self.vhost.store.append(Received(self.number, packet_id), ticket)
+
+    def let_go(self, packet_id: i64, ticket: Ticket) -> None:
+        """PUBREL: the identifier may be used again. The ticket is what the PUBCOMP waits for."""
+        if packet_id in self.received:
+            del self.received[packet_id]
+            if self.persistent:
+                self.vhost.store.append(Released(self.number, packet_id), ticket)
 
     def _number(self, packet_id: i64) -> i64:
         """The sequence number that has this packet identifier now."""
@@ -502,45 +577,6 @@ class Session(Listener):
         return {"client_id": self.name, "vhost": self.vhost.name, "connected": self.outlet is not None, "persistent": self.persistent,
                 "subscriptions": len(self.subscriptions), "inbox": self.inbox.name, "queued": int(self.inbox.depth),
                 "in_flight": int(self.in_flight.count), "dropped": int(self.dropped), "missed": int(self.missed)}
-
-
-class Latecomer(Receiver):
-    """A new subscription, for the retained messages it matches."""
-
-    def __init__(self, session: Session, binding: Binding) -> None:
-        self._session = session
-        self._binding = binding
-
-    @property
-    def _obsolete(self) -> bool:
-        """Whether the subscription ended, or another one took its place."""
-        return self._session.dead or self._session.subscriptions.get(self._binding.key) is not self._binding
-
-    def crowded(self, task: Task) -> bool:
-        return not self._obsolete and self._session.crowded(self._binding.key, task)
-
-    def receive_retained(self, message: Message) -> bool:
-        if self._obsolete:
-            return False
-        session, binding = self._session, self._binding
-        session.vhost.internal.count_copies(1, 0)
-        granted: i64 = min(message.assurance, binding.assurance)
-        copy = message
-        if session.views is not None:
-            copy = Addressed(message, int(granted), True, identifier_of(binding), message.encoding)
-        elif granted > AT_MOST_ONCE:
-            copy = message.copy(granted, True)
-        if granted > AT_MOST_ONCE:
-            session.inbox.put(copy)
-            return True
-        outlet = session.outlet
-        if outlet is None:
-            session.missed += 1
-        elif outlet.paused:
-            session.dropped += 1
-        else:
-            session.tell_retained(outlet, copy)
-        return True
 
 
 def write(outlet: Outlet, message: Message, assurance: i64, packet_id: i64, flags: i64) -> None:

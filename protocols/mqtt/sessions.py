@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
@@ -11,10 +13,12 @@ from broker.outlet import Outlet
 from broker.restore import Definition, Keeper
 from broker.route import Listener
 from broker.store.contract import Defined, Ticket, Undefined
+from broker.store.durable import DurableStore
 from broker.vhost import VirtualHost
 from protocols.mqtt.connect import NEVER
 from protocols.mqtt.deadlines import Deadlines
 from protocols.mqtt.pen import Pen
+from protocols.mqtt.restoring import restore_inbox
 from protocols.mqtt.session import Session
 from protocols.mqtt.shared import Group, Groups
 from protocols.mqtt.topics import SHARE
@@ -140,7 +144,7 @@ class Sessions(Keeper):
                 session.alarm = None
             session.end()
             if session.persistent:
-                session.vhost.store.append(Undefined(session.vhost.name, "session", session.name), ticket)
+                session.vhost.store.append(Undefined(session.vhost.name, "session", session.name, session.number), ticket)
 
     def expire(self, session: Session) -> None:
         """Its time is over."""
@@ -183,6 +187,18 @@ class Sessions(Keeper):
         else:
             assert isinstance(listener, Session)
             listener.restore_subscription(binding)
+
+    def restore_inbox(self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
+        if isinstance(listener, Group):
+            listener.inbox.restore(positions, 1)
+        else:
+            assert isinstance(listener, Session)
+            restore_inbox(listener, store, positions, stepped)
+
+    def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
+        assert isinstance(listener, Session)
+        for packet_id in identifiers:
+            listener.received[packet_id] = None
 
     def restored(self) -> None:
         """Those whose clients were here when the broker stopped are away from now on. Groups have their members again."""

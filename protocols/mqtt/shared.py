@@ -17,11 +17,12 @@ from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.outlet import Outlet
 from broker.queue import ENDLESS, Consumer, Delivery, Queue
 from broker.route import Listener
-from broker.store.contract import Defined, Entry, Kept, Many, Settled, Ticket, Undefined
+from broker.store.contract import Defined, Kept, Ticket, Undefined
 from broker.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.dialects import ALONE_5
-from protocols.mqtt.session import Membership, Session
+from protocols.mqtt.roles import Membership
+from protocols.mqtt.session import Session
 from protocols.mqtt.topics import EXCHANGE, SHARE, speakable
 from protocols.mqtt.views import Addressed, identifier_property
 
@@ -70,11 +71,13 @@ def _hand_over(session: Session, queue: Queue, message: Message) -> None:
     inbox = session.inbox
     copy = _unkept(message)
     if queue.durable and message.position > 0:
-        entries: list[Entry] = [Kept(vhost.name, copy, [int(inbox.number)])] if inbox.durable else []
-        entries.append(Settled(queue.number, message.position))
-        position = vhost.store.append(Many(entries), None)
+        vhost.store.begin()
+        position: i64 = 0
         if inbox.durable:
-            copy.position = position
+            position = vhost.store.append(Kept(vhost.name, copy, [int(inbox.number)], [int(inbox.coming())]), None)
+        queue.forget(message)
+        vhost.store.commit()
+        copy.position = position
     vhost.internal.count_copies(1, 0)
     inbox.put(copy)
 
@@ -193,7 +196,7 @@ class Group(Listener):
             groups.forget(self)
             self.vhost.delete_listener(self)
             if self.number:
-                self.vhost.store.append(Undefined(self.vhost.name, "session", self.name), ticket)
+                self.vhost.store.append(Undefined(self.vhost.name, "session", self.name, self.number), ticket)
 
 
 def _unkept(message: Message) -> Message:

@@ -1,4 +1,7 @@
-"""How contents of MQTT are written in the log: as they are, with the number of their encoding."""
+"""How contents of MQTT are written in the store: as they are.
+
+    tag 16    number of the encoding u8    properties and body
+"""
 
 from __future__ import annotations
 
@@ -26,5 +29,5 @@ class MqttCodec(Codec):
 
 
 def register(codecs: Codecs) -> None:
-    """Have the log read and write contents of MQTT."""
+    """Let a store know MQTT's contents."""
     codecs.register(MqttCodec(), [Publication], [TAG])

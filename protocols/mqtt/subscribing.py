@@ -15,6 +15,7 @@ from broker.message import EXACTLY_ONCE
 from broker.store.contract import Ticket
 from protocols.connection import Connection
 from protocols.mqtt.connect import LEVEL_5
+from protocols.mqtt.latecomer import send_retained
 from protocols.mqtt.packets import FAILURE, SUBACK, UNSUBACK, MalformedPacket, Reader, suback
 from protocols.mqtt.packets5 import Subscription, Unsubscription, Wish, codes5, read_subscribe, read_unsubscribe
 from protocols.mqtt.properties import Properties5
@@ -175,7 +176,7 @@ class Subscribing(Change):
         self.session.unheard = unheard
         curious, self._curious = self._curious, []
         for topic_filter in curious:
-            self.session.send_retained(topic_filter)
+            send_retained(self.session, topic_filter)
 
     def answer(self) -> bytes:
         return self._answer

@@ -12,7 +12,8 @@ from protocols.mqtt.connect import LeftWill
 from protocols.mqtt.content import encoding_of
 from protocols.mqtt.deadlines import Alarm
 from protocols.mqtt.properties import MESSAGE_EXPIRY, WILL_DELAY
-from protocols.mqtt.session import LateWill, Session
+from protocols.mqtt.roles import LateWill
+from protocols.mqtt.session import Session
 from protocols.mqtt.topics import EXCHANGE
 
 

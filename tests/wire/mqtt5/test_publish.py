@@ -64,7 +64,8 @@ def test_what_is_left_of_the_expiry_is_told_and_what_has_expired_is_not_delivere
     writer.send(publish("b", b"10", 1, message_expiry_interval=10, retain=True))
     world.sleep(7_500)
     again = Client5(world, "r", clean=False, session_expiry_interval=1_000)
-    assert [(one.payload, one.message_expiry_interval) for one in again.greeting[1:]] == [(b"10", 3), (b"20", 13), (b"None", None), (b"10", 3)]
+    assert [(one.payload, one.message_expiry_interval) for one in again.greeting[1:]] == [
+        (b"10", 3), (b"20", 13), (b"None", None), (b"10", 3)]
     world.sleep(5_000)
     _, *kept = Client5(world, "late").subscribe(wish("#", 0))
     assert [(one.payload, one.message_expiry_interval) for one in kept] == [(b"20", 8)]
@@ -284,13 +285,16 @@ def test_the_acknowledgement_of_another_qos_is_a_protocol_error(qos: int, kind: 
 
 #: Packets that no client may send -> the reason code it hears.
 WRONG: dict[bytes, int] = {
-    b"\x30\x00": 0x81, b"\x30\x02\x00\x05": 0x81, b"\x30\x03\x00\x01a": 0x81, b"\x30\x03\x00\x00\x00": 0x82, b"\x32\x05\x00\x01a\x00\x01": 0x81,
-    b"\x32\x06\x00\x01a\x00\x00\x00": 0x81, b"\x30\x04\x00\x01+\x00": 0x90, b"\x30\x06\x00\x03a/#\x00": 0x90, b"\x30\x04\x00\x01\x00\x00": 0x81,
+    b"\x30\x00": 0x81, b"\x30\x02\x00\x05": 0x81, b"\x30\x03\x00\x01a": 0x81, b"\x30\x03\x00\x00\x00": 0x82,
+    b"\x32\x05\x00\x01a\x00\x01": 0x81,
+    b"\x32\x06\x00\x01a\x00\x00\x00": 0x81, b"\x30\x04\x00\x01+\x00": 0x90, b"\x30\x06\x00\x03a/#\x00": 0x90,
+    b"\x30\x04\x00\x01\x00\x00": 0x81,
     b"\x30\x04\x00\x01\xff\x00": 0x81, b"\x36\x06\x00\x01a\x00\x01\x00": 0x81, b"\x38\x04\x00\x01a\x00": 0x81,
     b"\x30\x06\x00\x01a\x02\x0b\x01": 0x82, b"\x30\x08\x00\x01a\x04\x08\x00\x01+": 0x90, b"\x30\x08\x00\x01a\x04\x01\x01\x01\x01": 0x82,
     b"\x30\x06\x00\x01a\x02\x01\x02": 0x82, b"\x30\x05\x00\x01a\x01\x01": 0x81, b"\x30\x06\x00\x01a\x02\x21\x01": 0x82,
     b"\x30\x06\x00\x01a\x02\x7e\x01": 0x81, b"\x30\x06\x00\x01a\x05\x01\x01": 0x81, b"\x30\x05\x00\x01a\x80\x00": 0x81,
-    b"\x00\x00": 0x82, b"\x10\x00": 0x82, b"\x20\x03\x00\x00\x00": 0x82, b"\x90\x04\x00\x01\x00\x00": 0x82, b"\xb0\x04\x00\x01\x00\x00": 0x82,
+    b"\x00\x00": 0x82, b"\x10\x00": 0x82, b"\x20\x03\x00\x00\x00": 0x82, b"\x90\x04\x00\x01\x00\x00": 0x82,
+    b"\xb0\x04\x00\x01\x00\x00": 0x82,
     b"\xd0\x00": 0x82, b"\xf0\x00": 0x82, b"\xf0\x02\x18\x00": 0x82, b"\xc1\x00": 0x81, b"\xc0\x01\x00": 0x81, b"\xe1\x00": 0x81,
     b"\x41\x02\x00\x01": 0x81, b"\x51\x02\x00\x01": 0x81, b"\x60\x02\x00\x01": 0x81, b"\x61\x02\x00\x01": 0x81, b"\x71\x02\x00\x01": 0x81,
     b"\x80\x07\x00\x01\x00\x00\x01a\x00": 0x81, b"\xa0\x06\x00\x01\x00\x00\x01a": 0x81, b"\x40\x02\x00\x00": 0x81, b"\x40\x01\x00": 0x81,
