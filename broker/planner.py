@@ -12,13 +12,16 @@ from broker.destination import Destination
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.exchange import Exchange, TopicExchange
 from broker.gate import Resolver
-from broker.message import ALWAYS
+from broker.message import ALWAYS, HEADERS
 from broker.queue import Queue
 from broker.route import Listener, Plan, Route, refused
 
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
 
+#: The exchange to which a publisher may say in headers what other front ends have bits for, such as that a message is to be
+#: retained.
+TOPICS: Final = "amq.topic"
 #: Plans that let go of their destinations in one turn.
 SLICE: Final = 1_000
 
@@ -94,9 +97,14 @@ class Planner(Resolver):
             if known is None or known[1] < binding.assurance:
                 targets[target] = (target, int(binding.assurance))
         by_headers = any(source.by_headers for source in seen.values())
-        identity = (by_headers, by_speaker, len(unheard), *((target, assurance) for target, assurance in targets.values()))
+        described = exchange.name == TOPICS
+        identity = (by_headers, by_speaker, described, len(unheard), *((target, assurance) for target, assurance in targets.values()))
         known_plan = self._plans.get(identity)
-        return known_plan or self._intern(identity, Plan(list(targets.values()), len(unheard), by_headers, by_speaker))
+        if known_plan is None:
+            known_plan = self._intern(identity, Plan(list(targets.values()), len(unheard), by_headers, by_speaker))
+            if described:
+                known_plan.attention |= HEADERS
+        return known_plan
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._plans) >= self._bounds.routes:

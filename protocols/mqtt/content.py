@@ -25,6 +25,7 @@ from typing import Final
 
 from broker.message import PLAIN, Encoding, Properties
 from matching.grammar import swap
+from protocols.crossing import ALL, CORRELATION, FORMAT, QOS, REPLY_TO, RETAIN, TYPE, USER
 from protocols.mqtt.packets import PUBLISH, MalformedPacket, Reader
 from protocols.mqtt.properties import (
     CONTENT_TYPE,
@@ -40,15 +41,6 @@ from protocols.mqtt.properties import (
 _SHORT: Final = 255
 #: Octets of a name in a field table (AMQP 0-9-1 section 4.2.5.5).
 _NAME: Final = 128
-
-REPLY_TO: Final = "x-reply-to-topic"
-CORRELATION: Final = "x-correlation-id"
-FORMAT: Final = "x-mqtt-payload-format"
-RETAIN: Final = "x-mqtt-retain"
-QOS: Final = "x-mqtt-qos"
-USER: Final = "x-mqtt-user-properties"
-TYPE: Final = "x-mqtt-content-type"
-_OURS: Final = (REPLY_TO, CORRELATION, FORMAT, RETAIN, QOS, USER, TYPE)
 #: AMQP's properties that MQTT has no word for: they become user properties.
 _FOREIGN: Final = ("content_encoding", "priority", "reply_to", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id")
 
@@ -176,7 +168,7 @@ def _write_user(user: list[tuple[str, str]], headers: dict[str, object]) -> None
     """User properties as headers; and as a list too, where a table would not give them back as they are."""
     odd = False
     for name, value in user:
-        if not name or name in headers or name in _OURS or len(name.encode()) > _NAME:
+        if not name or name in headers or name in ALL or len(name.encode()) > _NAME:
             odd = True
         else:
             headers[name] = value
@@ -196,7 +188,7 @@ def _read_user(headers: dict[str, object], user: list[tuple[str, str]]) -> None:
                 user.append((name, value))
                 names.add(name)
     for header, content in headers.items():
-        if header in names or header in _OURS:
+        if header in names or header in ALL:
             continue
         key, text = _text(header), _text(_as_text(content))
         if key is not None and text is not None:

@@ -13,6 +13,7 @@ from broker.agenda import Agenda
 from broker.message import PLAIN, Message
 from broker.outlet import LARGE, Outlet
 from broker.route import Dialect
+from protocols.crossing import wants_retain
 from protocols.mqtt.content import Publication, described_by, properties_end
 from protocols.mqtt.dialects import ALONE_5, RECODED_5, VERSION_5
 from protocols.mqtt.packets import PUBLISH, RETAIN, remaining_length, write_publish_head
@@ -64,6 +65,7 @@ class Pen:
                 content, described = message.content, encoding.described
             else:
                 content, described = _content_for(message), True
+                retained_by_publisher = views is not None and wants_retain(message.properties)
             if described:
                 end = properties_end(content)
                 start = end

@@ -201,7 +201,7 @@ class Sharing(RuleBasedStateMachine):
         self.writer = Client5(self.world, "w")
         # One member stays, so that the groups do.
         self.clients: dict[str, Client5 | None] = {name: self.connect(name) for name in "abc"}
-        self.outstanding: dict[str, dict[int, Any]] = {name: {} for name in "abc"}
+        self.outstanding: dict[str, dict[Any, Any]] = {name: {} for name in "abc"}
         self.sent = 0
         self.acknowledged: dict[str, list[int]] = {"g": [], "h": []}
         self.anchor = Client5(self.world, "anchor", session_expiry_interval=10_000)
