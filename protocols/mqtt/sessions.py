@@ -44,8 +44,9 @@ class MqttOptions:
         self.response_prefix = "responses/"
         #: Topic filters that nobody may subscribe to.
         self.no_subscribe: list[str] = []
-        #: Seconds between two publications of $SYS; 0 for none.
+        #: Seconds between two publications of $SYS; 0 for none. And what it says of the version.
         self.sys_interval_s = 10
+        self.version = ""
 
 
 class Sessions(Keeper):

@@ -19,10 +19,11 @@ from protocols.mqtt.latecomer import send_retained
 from protocols.mqtt.packets import FAILURE, SUBACK, UNSUBACK, MalformedPacket, Reader, suback
 from protocols.mqtt.packets5 import Subscription, Unsubscription, Wish, codes5, read_subscribe, read_unsubscribe
 from protocols.mqtt.properties import Properties5
-from protocols.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORISED, SUCCESS, TOPIC_FILTER_INVALID
+from protocols.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORISED, SUCCESS, TOPIC_FILTER_INVALID, UNSPECIFIED
 from protocols.mqtt.service import MqttService
 from protocols.mqtt.session import Session
-from protocols.mqtt.topics import EXCHANGE, SHARE, TopicRules
+from protocols.mqtt.sys import ROOT
+from protocols.mqtt.topics import EXCHANGE, SHARE
 from protocols.mqtt.views import AS_PUBLISHED, IDENTIFIER
 
 #: Topic filters of one packet that are looked at in one turn.
@@ -38,7 +39,9 @@ def subscribe(connection: Connection, session: Session, identity: Identity, serv
         code = wish.assurance
         if not service.topics.check_filter(wish.topic_filter):
             code = TOPIC_FILTER_INVALID
-        elif not _may_subscribe(identity, wish.topic_filter, session.vhost.name, service.topics):
+        elif not service.topics.allows(wish.topic_filter):
+            code = UNSPECIFIED  # Whoever asks: it is no matter of rights.
+        elif not _may_subscribe(identity, wish.topic_filter, session.vhost.name):
             code = NOT_AUTHORISED
         codes.append(code if level == LEVEL_5 or code <= EXACTLY_ONCE else FAILURE)
         if code == wish.assurance:
@@ -83,11 +86,9 @@ def _read_older_filters(reader: Reader) -> Unsubscription:
     return Unsubscription(packet_id, Properties5(), filters)
 
 
-def _may_subscribe(identity: Identity, topic_filter: str, vhost: str, rules: TopicRules) -> bool:
+def _may_subscribe(identity: Identity, topic_filter: str, vhost: str) -> bool:
     if topic_filter.startswith(SHARE):
         topic_filter = topic_filter[len(SHARE):].partition("/")[2]
-    if topic_filter in rules.no_subscribe:
-        return False
     try:
         identity.may("read", "exchange", EXCHANGE, vhost)
     except AccessRefused:
@@ -165,6 +166,8 @@ class Subscribing(Change):
         if wish.as_published:
             wishes[AS_PUBLISHED] = True
         session.subscribe(name, wish.assurance, self.ticket, wishes)
+        if name.startswith(ROOT):
+            self._service.sys.watch(session)
         if wish.handling == 0 or wish.handling == 1 and not known:
             self._curious.append(name)
 
@@ -176,7 +179,10 @@ class Subscribing(Change):
         self.session.unheard = unheard
         curious, self._curious = self._curious, []
         for topic_filter in curious:
-            send_retained(self.session, topic_filter)
+            if topic_filter.startswith(ROOT):
+                self._service.sys.tell(self.session, topic_filter)
+            else:
+                send_retained(self.session, topic_filter)
 
     def answer(self) -> bytes:
         return self._answer

@@ -47,6 +47,12 @@ class TopicRules:
         """Whether clients may publish under a topic name at all."""
         return name.split("/", 1)[0] not in RESERVED and name.count("/") < self.max_levels
 
+    def allows(self, topic_filter: str) -> bool:
+        """Whether anybody may subscribe to it, shared or not."""
+        if topic_filter.startswith(SHARE):
+            topic_filter = topic_filter[len(SHARE):].partition("/")[2]
+        return topic_filter not in self.no_subscribe
+
     def check_filter(self, topic_filter: str) -> bool:
         """Whether a well-formed filter, or shared subscription, is one we serve. Raises MalformedPacket for one that is not
         well-formed."""

@@ -210,9 +210,9 @@ def test_empty_body_frames_add_nothing() -> None:
     assert reader.read() == mqtt_publish("a", b"xy")
 
 
-def test_an_amqp_publication_is_never_retained() -> None:
+def test_an_amqp_publication_is_not_retained_unless_it_says_so() -> None:
     world = World()
-    world.amqp().publish("amq.topic", "a", b"x", delivery_mode=2, headers={"x-mqtt-retain": True})
+    world.amqp().publish("amq.topic", "a", b"x", delivery_mode=2, headers={"x-mqtt-retained": True})
     assert len(world.vhost.retained) == 0
     assert here(world, "late").send(subscribe(1, ("#", 1))) == suback(1, 1)
 

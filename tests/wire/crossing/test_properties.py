@@ -18,7 +18,8 @@ from tests.wire.mqtt5.client import Client5, publish, wish
 FIELDS = ("payload_format_indicator", "message_expiry_interval", "content_type", "response_topic", "correlation_data", "user_properties")
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
-NAMES = st.one_of(TEXTS, st.sampled_from(["a", "x-mqtt-qos", "x-reply-to-topic", "x-mqtt-user-properties", "n" * 128, "n" * 129, "x-death"]))
+NAMES = st.one_of(TEXTS, st.sampled_from([
+    "a", "x-mqtt-qos", "x-reply-to-topic", "x-mqtt-user-properties", "n" * 128, "n" * 129, "x-death"]))
 PUBLICATIONS = st.fixed_dictionaries({}, optional={
     "payload_format_indicator": st.integers(0, 1), "message_expiry_interval": st.integers(1, 4_000_000_000),
     "content_type": TEXTS | st.just("t" * 300), "response_topic": st.sampled_from(["answers/a.b", "x", "$x//."]),
