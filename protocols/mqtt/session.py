@@ -343,6 +343,7 @@ class Session(Listener):
             membership.leave(None)
         self.vhost.delete_listener(self)
         self.subscriptions.clear()
+        self.views = None
         for delivery in self.in_flight.take_all():
             delivery.consumer.queue.settle(delivery.message)
 
