@@ -21,7 +21,8 @@ class MqttService(Front):
     """Sessions, topic rules, and whose credentials a client gives."""
 
     def __init__(self, broker: Broker, options: MqttOptions) -> None:
-        super().__init__(NAMES[0], broker)
+        super().__init__("mqtt", broker)
+        self.ways_in = tuple(sorted(set(NAMES.values())))
         self.options = options
         self.sessions = Sessions(broker.agenda, options, self.tally)
         self.sys = SysTree(broker.agenda, options.sys_interval_s, f"trellis {options.version}".rstrip(), self.counts)
@@ -50,7 +51,7 @@ class MqttService(Front):
         waiting = 0
         for vhost in self.broker.vhosts.values():
             ingress = vhost.gates.ingress()
-            received += sum(ingress[name].received for name in set(NAMES.values()) if name in ingress)
+            received += sum(ingress[name].received for name in self.ways_in if name in ingress)
             retained += len(vhost.retained)
             census = vhost.census().whole()
             dropped += census.fates[DROPPED] + census.fates[OVER_LIMIT]

@@ -31,7 +31,7 @@ class AiomqttClient(MqttClient):
     async def _connect(self, broker: Address, login: Login) -> None:
         version: dict[str, Any] = {"clean_session": login.clean, "protocol": aiomqtt.ProtocolVersion.V311}
         if login.version == 5:
-            properties = Properties(PacketTypes.CONNECT)
+            properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has no types there
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
             version = {"clean_start": login.clean, "protocol": aiomqtt.ProtocolVersion.V5, "properties": properties}
         self._client = aiomqtt.Client(

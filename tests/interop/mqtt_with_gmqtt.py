@@ -100,7 +100,7 @@ class GmqttClient(MqttClient):
         self._run(work())
 
     def wait_until_closed(self) -> None:
-        self._run(self._closed.wait())  # type: ignore[arg-type]  # a coroutine, though typed wider
+        self._run(self._closed.wait())
 
     def close(self) -> None:
         if not self._closed.is_set():

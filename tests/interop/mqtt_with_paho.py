@@ -44,7 +44,7 @@ class PahoClient(MqttClient):
         )
         client.on_disconnect = lambda *_: self._closed.set()
         if new:
-            properties = Properties(PacketTypes.CONNECT)
+            properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has no types there
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
             client.connect(broker.host, broker.port, login.keep_alive, clean_start=login.clean, properties=properties)
         else:

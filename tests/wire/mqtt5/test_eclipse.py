@@ -30,7 +30,7 @@ from tests.wire.mqtt5.client import Client5, publish, wish
 
 PROFILE = Path(__file__).parents[3] / "config" / "conformance.toml"
 TOPICS = ("TopicA", "TopicA/B", "Topic/C", "TopicA/C", "/TopicA")
-KEPT = {"session_expiry_interval": 100}
+KEPT: dict[str, Any] = {"session_expiry_interval": 100}
 
 
 def world() -> World:
