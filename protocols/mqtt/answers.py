@@ -34,17 +34,25 @@ class Answers(Waiter):
         """How many wait."""
         return len(self._waiting)
 
-    def give(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64 = 0) -> None:
+    def give(self, first: i64, packet_id: i64, ticket: Ticket | None) -> None:
         """Write the answer now, or when its turn and its ticket have come. Hot path."""
         if ticket is not None and ticket.outstanding > 0:
+            self._waiting.append(Answer(first, packet_id, ticket, 0))
+        elif self._waiting:
+            self._waiting.append(Answer(first, packet_id, None, 0))
+        elif self._outlet is not None:
+            write_answer(self._outlet.out, first, packet_id)
+
+    def give_code(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
+        """The same with a reason code, in the language of level 5."""
+        if code == 0:
+            self.give(first, packet_id, ticket)
+        elif ticket is not None and ticket.outstanding > 0:
             self._waiting.append(Answer(first, packet_id, ticket, code))
         elif self._waiting:
             self._waiting.append(Answer(first, packet_id, None, code))
         elif self._outlet is not None:
-            if code:
-                self._outlet.out.write(answer5(int(first), int(packet_id), int(code)))
-            else:
-                write_answer(self._outlet.out, first, packet_id)
+            self._outlet.out.write(answer5(int(first), int(packet_id), int(code)))
 
     def settled(self) -> None:
         waiting, outlet = self._waiting, self._outlet

@@ -262,11 +262,11 @@ class Level5(Level4):
         finally:
             store.commit()
         if assurance == AT_LEAST_ONCE:
-            self._answers.give(PUBACK << 4, packet_id, ticket, code)
+            self._answers.give_code(PUBACK << 4, packet_id, ticket, code)
         elif assurance == EXACTLY_ONCE:
             if code < UNSPECIFIED and ticket.outstanding == 0:
                 session.received[packet_id] = None
-            self._answers.give(PUBREC << 4, packet_id, ticket, code)
+            self._answers.give_code(PUBREC << 4, packet_id, ticket, code)
         return COLD + route.plan.weight
 
     def _publish_described(self, gate: Gate, route: Route, spelling: Spelling, body: bytes, first: i64, ticket: Ticket | None) -> int:
@@ -346,7 +346,7 @@ class Level5(Level4):
             known = answer.packet_id in session.received
             ticket = Ticket(self._answers)
             session.let_go(answer.packet_id, ticket)
-            self._answers.give(PUBCOMP << 4, answer.packet_id, ticket, SUCCESS if known else PACKET_IDENTIFIER_NOT_FOUND)
+            self._answers.give_code(PUBCOMP << 4, answer.packet_id, ticket, SUCCESS if known else PACKET_IDENTIFIER_NOT_FOUND)
         elif first == PUBCOMP << 4:
             session.complete(read_acknowledgement(reader, PUBCOMP).packet_id)
         elif first == PINGREQ << 4:
@@ -369,7 +369,7 @@ class Level5(Level4):
         if answer.code >= UNSPECIFIED:
             session.refuse(answer.packet_id)  # [MQTT-4.3.3-6]: there is no PUBREL.
         elif not session.holds(answer.packet_id):
-            self._answers.give(PUBREL << 4 | 2, answer.packet_id, None, PACKET_IDENTIFIER_NOT_FOUND)
+            self._answers.give_code(PUBREL << 4 | 2, answer.packet_id, None, PACKET_IDENTIFIER_NOT_FOUND)
         else:
             ticket = Ticket(self._answers)
             if not session.release(answer.packet_id, ticket):

@@ -13,126 +13,24 @@ from mypy_extensions import i64
 
 from broker.agenda import Task
 from broker.binding import Arguments, Binding
-from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, PLAIN, Message
-from broker.outlet import LARGE, Outlet
-from broker.queue import UNREPRESENTABLE, Consumer, Delivery
-from broker.route import Listener
-from broker.store.contract import Received, Released, Stepped, Ticket, Waiter
+from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
+from broker.outlet import Outlet
+from broker.queue import UNREPRESENTABLE, Delivery
+from broker.store.contract import Stepped, Ticket, Waiter
 from broker.vhost import VirtualHost
 from matching.grammar import MQTT
-from protocols.mqtt.content import Publication
 from protocols.mqtt.deadlines import Alarm
-from protocols.mqtt.dialects import RECODED_4, VERSION_4
-from protocols.mqtt.packets import DUP, PUBREL, RETAIN, write_answer, write_publish_head
+from protocols.mqtt.dialects import VERSION_4
+from protocols.mqtt.flight import IDENTIFIERS, NOWHERE, Flight, InboxConsumer, PenConsumer, identifier, write
+from protocols.mqtt.packets import DUP, PUBREL, write_answer
 from protocols.mqtt.pen import Pen
 from protocols.mqtt.roles import LateWill, Membership
 from protocols.mqtt.topics import EXCHANGE, speakable
 from protocols.mqtt.views import Addressed, Views, is_special
 from protocols.tally import Tally
-from protocols.window import Window
 
-#: Packet identifiers that there are.
-IDENTIFIERS: Final[i64] = 65_535
 #: Messages in the inbox from which on retained ones wait outside, and do not push others out of it.
 CROWDED: Final[i64] = 500
-
-
-#: Where a consumer writes whose connection is gone: nowhere, and it is never asked to.
-NOWHERE: Final = Outlet()
-
-
-class InboxConsumer(Consumer):
-    """Takes messages out of the inbox while the session is connected.
-
-    The how manieth message of the inbox it is gives a message its packet identifier, so it has the same one after a
-    crash. A QoS 2 message leaves when it is durable: a lost one would leave its identifier behind at the client.
-    """
-
-    def __init__(self, session: Session, outlet: Outlet, credit: i64) -> None:
-        super().__init__(session.inbox, outlet, credit, None)
-        self.session = session
-        #: A message that is not durable yet, and the credit that is withheld until it is.
-        self._held: Delivery | None = None
-        self._withheld: i64 = 0
-
-    def deliver(self, message: Message, order: i64) -> None:
-        """Hot path."""
-        self.send(Delivery(message, self, order), 0)
-
-    def redeliver(self, delivery: Delivery) -> None:
-        self.send(delivery, DUP)
-
-    def send(self, delivery: Delivery, flags: i64) -> None:
-        self.credit -= 1
-        self.queue.unacked += 1
-        session = self.session
-        session.tally.delivered_manual += 1
-        message = delivery.message
-        window = session.in_flight
-        if window.next != delivery.order:
-            window.skip_to(delivery.order)
-        window.add(delivery)
-        if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
-            self.hold(delivery)
-        else:
-            write(self.outlet, message, message.assurance, identifier(delivery.order), flags)
-
-    def hold(self, delivery: Delivery) -> None:
-        """Send it when it is durable, and nothing before."""
-        self._held = delivery
-        self._withheld += self.credit
-        self.credit = 0
-        self.queue.store.wait(delivery.message.position, Ticket(Release(self)))
-
-    def go_on(self) -> None:
-        """The message is durable."""
-        delivery, self._held = self._held, None
-        self.credit += self._withheld
-        self._withheld = 0
-        if delivery is not None and self.outlet is not NOWHERE:
-            self.write(delivery)
-            self.queue.stir()
-
-    def write(self, delivery: Delivery) -> None:
-        """Write out what was held back."""
-        write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
-
-
-class PenConsumer(InboxConsumer):
-    """The same for a client of level 5."""
-
-    def __init__(self, session: Session, outlet: Outlet, credit: i64, pen: Pen) -> None:
-        super().__init__(session, outlet, credit)
-        self._pen = pen
-
-    def send(self, delivery: Delivery, flags: i64) -> None:
-        session, message = self.session, delivery.message
-        self.credit -= 1
-        self.queue.unacked += 1
-        session.tally.delivered_manual += 1
-        window = session.in_flight
-        if window.next != delivery.order:
-            window.skip_to(delivery.order)
-        window.add(delivery)
-        if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
-            self.hold(delivery)
-        elif not self._pen.write(message, message.assurance, identifier(delivery.order), flags, session.views):
-            session.skip(delivery.order)
-
-    def write(self, delivery: Delivery) -> None:
-        message = delivery.message
-        if not self._pen.write(message, message.assurance, identifier(delivery.order), 0, self.session.views):
-            self.session.skip(delivery.order)
-
-
-class Release(Waiter):
-    """What a consumer held back is durable."""
-
-    def __init__(self, consumer: InboxConsumer) -> None:
-        self._consumer = consumer
-
-    def settled(self) -> None:
-        self._consumer.go_on()
 
 
 class Resend(Waiter):
@@ -143,11 +41,6 @@ class Resend(Waiter):
 
     def settled(self) -> None:
         self._session.resend()
-
-
-def identifier(order: i64) -> i64:
-    """The packet identifier of a message, by its place in the inbox."""
-    return (order - 1) % IDENTIFIERS + 1
 
 
 class Door(Outlet):
@@ -164,39 +57,29 @@ class Door(Outlet):
         self._session = None
 
 
-class Session(Listener):
+class Session(Flight):
     """One client identifier's subscriptions, inbox and packets in flight. `receive_maximum` bounds those."""
 
     def __init__(self, vhost: VirtualHost, client_id: str, persistent: bool, backlog: int, receive_maximum: int, tally: Tally) -> None:
         inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
-        super().__init__(client_id, inbox, VERSION_4)
-        self.vhost = vhost
-        self.tally = tally
-        self.persistent = persistent
+        super().__init__(vhost, client_id, inbox, persistent, tally)
         #: How many may be in flight; what its client allows, if that is less.
         self.receive_maximum: i64 = receive_maximum
         #: Seconds that it outlives its connection.
         self.expiry = 0
         #: Its end, while its client is away.
         self.alarm: Alarm | None = None
-        #: Writes for its client, if that is one of level 5.
-        self.pen: Pen | None = None
         #: Its shared subscriptions, by name; where they ask for room, and whether they were refused.
         self.memberships: dict[str, Membership] = {}
         self._door: Door | None = None
         self._knocked = False
         #: Its client's will, while that waits for the client to come back.
         self.late_will: LateWill | None = None
-        #: What its subscriptions want to see; None if they want nothing special.
-        self.views: Views | None = None
         #: When its last connection went, in ms.
         self.away_since: i64 = 0
         self.subscriptions: dict[str, Binding] = {}
-        self.in_flight = Window()
         #: Packet identifiers of ours that got their PUBREC, and the position of that in the store (0: nowhere).
         self.released: dict[int, int] = {}
-        #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for, if anything.
-        self.received: dict[int, Ticket | None] = {}
         self._consumer: InboxConsumer | None = None
         #: What is in flight and not resent yet over this connection, oldest last.
         self._unsent: list[tuple[i64, Delivery]] = []
@@ -310,9 +193,7 @@ class Session(Listener):
     def unchoke(self) -> None:
         """Its connection has room again."""
         self.resend()
-        self.inbox.stir()
-        if self._knocked:
-            self._open_door()
+        self.stir()
         self.unpark()
 
     def detach(self) -> None:
@@ -421,6 +302,12 @@ class Session(Listener):
         self._knocked = True
         return False
 
+    def stir(self) -> None:
+        """There is room again."""
+        self.inbox.stir()
+        if self._knocked:
+            self._open_door()
+
     def _open_door(self) -> None:
         self._knocked = False
         for membership in self.memberships.values():
@@ -478,12 +365,16 @@ class Session(Listener):
             consumer.credit += 1
             if self._withheld or self.in_flight.span() > self._span_max:
                 self._withhold(consumer)
-            if self._knocked:
-                self._open_door()
         elif self._unsent:
             self._resendable += 1
             self.resend()
-        delivery.consumer.queue.settle(delivery.message)
+        if self._door is None:
+            self.inbox.settle(delivery.message)
+        else:
+            # It may be of a shared subscription; and they may want the room.
+            delivery.consumer.queue.settle(delivery.message)
+            if self._knocked:
+                self._open_door()
         if self._parked and self.inbox.depth < CROWDED:
             self.unpark()
 
@@ -526,21 +417,6 @@ class Session(Listener):
         if self.released.pop(packet_id, -1) >= 0:
             self.acknowledge(packet_id)
 
-    # -- what it sends with QoS 2
-
-    def hold(self, packet_id: i64, ticket: Ticket) -> None:
-        """A message came under this identifier, and its copies are dropped until the PUBREL."""
-        self.received[packet_id] = ticket
-        if self.persistent:
-            self.vhost.store.append(Received(self.number, packet_id), ticket)
-
-    def let_go(self, packet_id: i64, ticket: Ticket) -> None:
-        """PUBREL: the identifier may be used again. The ticket is what the PUBCOMP waits for."""
-        if packet_id in self.received:
-            del self.received[packet_id]
-            if self.persistent:
-                self.vhost.store.append(Released(self.number, packet_id), ticket)
-
     def _number(self, packet_id: i64) -> i64:
         """The sequence number that has this packet identifier now."""
         first: i64 = self.in_flight.first
@@ -554,7 +430,7 @@ class Session(Listener):
         else:
             consumer.credit += self._withheld
             self._withheld = 0
-            self.inbox.stir()
+            self.stir()
 
     # -- retained messages
 
@@ -578,27 +454,3 @@ class Session(Listener):
         return {"client_id": self.name, "vhost": self.vhost.name, "connected": self.outlet is not None, "persistent": self.persistent,
                 "subscriptions": len(self.subscriptions), "inbox": self.inbox.name, "queued": int(self.inbox.depth),
                 "in_flight": int(self.in_flight.count), "dropped": int(self.dropped), "missed": int(self.missed)}
-
-
-def write(outlet: Outlet, message: Message, assurance: i64, packet_id: i64, flags: i64) -> None:
-    """A PUBLISH packet. Hot path."""
-    if message.retained:
-        flags |= RETAIN
-    body = plain_body(message)
-    write_publish_head(outlet.out, message.address.topic, len(body), assurance, packet_id, flags)
-    if len(body) < LARGE:
-        outlet.out.write(body)
-    else:
-        outlet.attach(body)
-    if not outlet.dirty:
-        outlet.touch()
-
-
-def plain_body(message: Message) -> bytes:
-    """The payload; taken out of another front end's encoding once per message."""
-    encoding = message.encoding
-    if encoding is PLAIN or isinstance(encoding, Publication) and not encoding.described:
-        return message.content
-    if message.recoding is RECODED_4:
-        return message.recoded
-    return message.remember(RECODED_4, message.body)

@@ -299,7 +299,9 @@ def test_200_levels_are_served(levels: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("flags", [0, RETAIN])
 def test_publications_to_the_brokers_own_trees_are_acknowledged_and_dropped(topic: str, qos: int, flags: int) -> None:
-    world = World()
+    options = MqttOptions()
+    options.sys_interval_s = 0
+    world = World(mqtt=options)
     client, writer = here(world), here(world, "w")
     assert client.send(subscribe(1, ("$SYS/#", 0), ("#", 0), ("$SYS", 0), ("$share", 0))) == suback(1, 0, 0, 0, 0)
     answers = {0: b"", 1: b"\x40\x02\x00\x05", 2: b"\x50\x02\x00\x05"}
