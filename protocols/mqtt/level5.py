@@ -97,9 +97,9 @@ class Level5(Level4):
 
     def __init__(self, front: MqttService, peer: Peer) -> None:
         super().__init__(front, peer)
-        #: Topic names by the client's aliases.
-        self._topics: dict[int, bytes] = {}
-        self._spellings: dict[bytes, Spelling] = {}
+        #: Topic names by the client's aliases, and properties that came. (Most connections have neither.)
+        self._topics: dict[int, bytes] | None = None
+        self._spellings: dict[bytes, Spelling] | None = None
         #: Seconds that the session outlives the connection, as the client wants it.
         self.expiry = 0
 
@@ -290,7 +290,10 @@ class Level5(Level4):
         octets = reader.block()
         if octets == b"\0":
             return _NOTHING
-        known = self._spellings.get(octets)
+        spellings = self._spellings
+        if spellings is None:
+            spellings = self._spellings = {}
+        known = spellings.get(octets)
         if known is not None:
             return known
         properties = read_properties(Reader(octets), PUBLISH)
@@ -303,20 +306,23 @@ class Level5(Level4):
         relayed = properties.encoded()
         spelling = Spelling(b"" if relayed == b"\0" else relayed, alias, properties.number(MESSAGE_EXPIRY, -1),
                             properties.number(PAYLOAD_FORMAT, 0) == 1)
-        if len(self._spellings) >= _SPELLINGS:
-            self._spellings.clear()
-        self._spellings[octets] = spelling
+        if len(spellings) >= _SPELLINGS:
+            spellings.clear()
+        spellings[octets] = spelling
         return spelling
 
     def _by_alias(self, alias: int, topic: bytes) -> bytes:
         """The topic name that an alias stands for, or now stands for."""
         if alias > self.mqtt.options.topic_alias_maximum:
             raise MalformedPacket("topic alias", code=TOPIC_ALIAS_INVALID)  # [MQTT-3.3.2-9]
+        topics = self._topics
+        if topics is None:
+            topics = self._topics = {}
         if topic:
             topic_name(decoded(topic))
-            self._topics[alias] = topic
+            topics[alias] = topic
             return topic
-        known = self._topics.get(alias)
+        known = topics.get(alias)
         if known is None:
             raise MalformedPacket("unknown topic alias", code=PROTOCOL_ERROR)
         return known

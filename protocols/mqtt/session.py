@@ -31,6 +31,8 @@ from protocols.tally import Tally
 
 #: Messages in the inbox from which on retained ones wait outside, and do not push others out of it.
 CROWDED: Final[i64] = 500
+#: What most sessions have, in one copy; nothing is ever put here.
+_NO_MEMBERSHIPS: Final[dict[str, Membership]] = {}
 
 
 class Resend(Waiter):
@@ -70,7 +72,7 @@ class Session(Flight):
         #: Its end, while its client is away.
         self.alarm: Alarm | None = None
         #: Its shared subscriptions, by name; where they ask for room, and whether they were refused.
-        self.memberships: dict[str, Membership] = {}
+        self.memberships: dict[str, Membership] = _NO_MEMBERSHIPS
         self._door: Door | None = None
         self._knocked = False
         #: Its client's will, while that waits for the client to come back.
@@ -219,7 +221,7 @@ class Session(Flight):
         self.detach()
         if self.late_will is not None:
             self.late_will.run()  # [MQTT-3.1.2-8]
-        memberships, self.memberships = self.memberships, {}
+        memberships, self.memberships = self.memberships, _NO_MEMBERSHIPS
         for membership in memberships.values():
             membership.leave(None)
         self.vhost.delete_listener(self)
@@ -278,6 +280,8 @@ class Session(Flight):
 
     def join(self, membership: Membership) -> None:
         """A new one."""
+        if self.memberships is _NO_MEMBERSHIPS:
+            self.memberships = {}
         self.memberships[membership.name] = membership
         self.look_again()
         if self.outlet is not None:

@@ -313,7 +313,9 @@ def test_another_virtual_host_hears_nothing() -> None:
     b"$SYS.broker.uptime", b"$share.group.a"])
 @pytest.mark.parametrize("mode", [1, 2])
 def test_a_key_that_mqtt_cannot_say_reaches_queues_only_and_is_counted(key: bytes, mode: int) -> None:
-    world = World()
+    options = MqttOptions()
+    options.sys_interval_s = 0
+    world = World(mqtt=options)
     amqp = world.amqp()
     amqp.queue("q", "amq.topic", "#")
     readers = [listener(world, topic_filter, 1, name, clean) for topic_filter, name, clean in (
