@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from broker.access import Conversation, Credentials, Step, Verdict
@@ -58,7 +60,7 @@ from protocols.mqtt.topics import SHARE
 from protocols.mqtt.wills import Will
 
 #: The largest packet that MQTT knows: with a Maximum Packet Size above it a client sets no limit.
-PACKET_MAX: i64 = 268_435_460
+PACKET_MAX: Final = 268_435_460
 
 
 class MqttConnection(Level5):

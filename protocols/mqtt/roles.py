@@ -10,10 +10,11 @@ from broker.store.contract import Ticket
 class Membership:
     """A shared subscription of a session."""
 
-    def __init__(self, name: str, assurance: int, identifier: int) -> None:
+    def __init__(self, name: str, assurance: int) -> None:
         self.name = name
         self.assurance = assurance
-        self.identifier = identifier
+        #: 0 for none.
+        self.identifier = 0
 
     def attach(self, door: Outlet) -> None:
         """The session is here, and takes what goes through the door."""

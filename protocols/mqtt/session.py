@@ -256,16 +256,31 @@ class Session(Flight):
 
     def _look_again(self, old: Binding | None, new: Binding | None) -> None:
         """A subscription changed, and with it perhaps what the client wants to see."""
-        if old is not None and is_special(old) or new is not None and is_special(new):
-            self.look_again()
+        if old is not None and is_special(old):
+            self._see().remove(old)
+        elif new is None or not is_special(new):
+            return
+        if new is not None and is_special(new):
+            self._see().add(new)
+        self._choose_view()
 
-    def look_again(self) -> None:
-        """What subscriptions and shared ones want to see may have changed."""
-        special = any(is_special(binding) for binding in self.subscriptions.values())
-        special = special or any(membership.identifier for membership in self.memberships.values())
-        if special or self.views is not None:
-            self.views = Views(self.subscriptions) if special else None
-            self._choose_dialect()
+    def rename(self, membership: Membership, identifier: int) -> None:
+        """A shared subscription has this identifier from now on; 0 for none."""
+        if membership.identifier or identifier:
+            self._see().shared += bool(identifier) - bool(membership.identifier)
+            membership.identifier = identifier
+            self._choose_view()
+
+    def _see(self) -> Views:
+        views = self.views
+        if views is None:
+            views = self.views = Views()
+        return views
+
+    def _choose_view(self) -> None:
+        if self.views is not None and self.views.empty:
+            self.views = None
+        self._choose_dialect()
 
     def _choose_dialect(self) -> None:
         """Others may relay their octets here, or may not any more."""
@@ -283,7 +298,6 @@ class Session(Flight):
         if self.memberships is _NO_MEMBERSHIPS:
             self.memberships = {}
         self.memberships[membership.name] = membership
-        self.look_again()
         if self.outlet is not None:
             if self._door is None:
                 self._door = Door(self)
@@ -295,7 +309,7 @@ class Session(Flight):
         if membership is None:
             return False
         membership.leave(ticket)
-        self.look_again()
+        self.rename(membership, 0)
         return True
 
     def has_room(self) -> bool:

@@ -85,8 +85,8 @@ def _hand_over(session: Session, queue: Queue, message: Message) -> None:
 class Member(Membership):
     """A session in a group: with the QoS that it was granted, and the identifier of its subscription (0: none)."""
 
-    def __init__(self, group: Group, session: Session, assurance: int, identifier: int) -> None:
-        super().__init__(f"{SHARE}{group.label}/{group.topic_filter}", assurance, identifier)
+    def __init__(self, group: Group, session: Session, assurance: int) -> None:
+        super().__init__(f"{SHARE}{group.label}/{group.topic_filter}", assurance)
         self.group = group
         self.session = session
         self._turn: Turn | None = None
@@ -243,12 +243,13 @@ class Groups:
         """Add or replace a session's shared subscription; whether it is new."""
         known = session.memberships.get(name)
         if known is not None:
-            known.assurance, known.identifier = assurance, identifier
+            known.assurance = assurance
+            session.rename(known, identifier)
             self.open(session.vhost, name).bind(ticket)
-            session.look_again()
             return False
         group = self.open(session.vhost, name)
-        member = Member(group, session, assurance, identifier)
+        member = Member(group, session, assurance)
+        session.rename(member, identifier)
         session.join(member)
         group.add(member, ticket)
         return True

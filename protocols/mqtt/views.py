@@ -6,7 +6,6 @@ subscriptions say nothing special have no Views.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -37,18 +36,35 @@ class View:
 class Views:
     """Of one session."""
 
-    def __init__(self, subscriptions: Mapping[str, Binding]) -> None:
-        self.identified = False
+    def __init__(self) -> None:
         self._exact: dict[str, Binding] = {}
-        self._patterns: list[Binding] = []
+        self._patterns: dict[str, Binding] = {}
+        self._identified = 0
+        #: Shared subscriptions that have identifiers: what they give is Addressed, so there is nothing to find.
+        self.shared = 0
         self._known: dict[bytes, View] = {}
-        for topic_filter, binding in subscriptions.items():
-            if is_special(binding):
-                self.identified = self.identified or IDENTIFIER in binding.arguments
-                if MQTT.is_pattern(topic_filter):
-                    self._patterns.append(binding)
-                else:
-                    self._exact[topic_filter] = binding
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody wants anything special."""
+        return not self._exact and not self._patterns and self.shared == 0
+
+    @property
+    def identified(self) -> bool:
+        """Whether some publication has an identifier that is no shared subscription's."""
+        return self._identified > 0
+
+    def add(self, binding: Binding) -> None:
+        """A special subscription."""
+        self._identified += IDENTIFIER in binding.arguments
+        (self._patterns if MQTT.is_pattern(binding.key) else self._exact)[binding.key] = binding
+        self._known.clear()
+
+    def remove(self, binding: Binding) -> None:
+        """It ended."""
+        self._identified -= IDENTIFIER in binding.arguments
+        (self._patterns if MQTT.is_pattern(binding.key) else self._exact).pop(binding.key, None)
+        self._known.clear()
 
     def of(self, topic: bytes) -> View:
         view = self._known.get(topic)
@@ -56,7 +72,7 @@ class Views:
 
     def _find(self, topic: bytes) -> View:
         name = topic.decode("utf-8", "replace")
-        matched = [binding for binding in self._patterns if MQTT.matches(binding.key, name)]
+        matched = [binding for binding in self._patterns.values() if MQTT.matches(binding.key, name)]
         if name in self._exact:
             matched.append(self._exact[name])
         if len(self._known) >= KNOWN:
