@@ -7,7 +7,6 @@ then it costs nothing. Values are texts; QoS is 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import exp
 from typing import Final
 
@@ -23,6 +22,29 @@ from protocols.mqtt.topics import EXCHANGE
 ROOT: Final = "$SYS"
 #: Minutes over which loads are averaged.
 AVERAGES: Final = (1, 5, 15)
+
+
+#: Sessions, connections and queues counted in one turn.
+STEP: Final = 2_000
+
+
+class Survey:
+    """A count of all that the tree tells of, in steps: the role of the front end."""
+
+    def step(self, most: int) -> bool:
+        """Count so many things; whether there are more."""
+        raise NotImplementedError
+
+    def counts(self) -> dict[str, int]:
+        """Numbers under their names, without `$SYS/broker/`; of those that begin with `load/` the averages are told."""
+        raise NotImplementedError
+
+
+class Surveyor:
+    """... who begins one."""
+
+    def survey(self) -> Survey:
+        raise NotImplementedError
 
 
 class Load:
@@ -43,14 +65,14 @@ class Load:
 
 
 class SysTree(Task):
-    """The topics with their values, and who watches them. `counts` gives the numbers under their names (without
-    `$SYS/broker/`); of those that begin with `load/` the averages are told."""
+    """The topics with their values, and who watches them."""
 
-    def __init__(self, agenda: Agenda, interval_s: int, version: str, counts: Callable[[], dict[str, int]]) -> None:
+    def __init__(self, agenda: Agenda, interval_s: int, version: str, surveyor: Surveyor) -> None:
         self._agenda = agenda
         self._interval_s = interval_s
         self._version = version
-        self._counts = counts
+        self._surveyor = surveyor
+        self._survey: Survey | None = None
         self._began = agenda.now
         self._index: TopicIndex[Message] = TopicIndex(MQTT)
         self._values: dict[str, str] = {}
@@ -69,8 +91,13 @@ class SysTree(Task):
         self._watchers[session] = None
         if not self._running:
             self._running = True
-            self._renew()
-            self._agenda.at(self._agenda.now + self._interval_s * 1000, self)
+            survey = self._surveyor.survey()
+            if survey.step(STEP):
+                self._survey = survey
+                self._agenda.later(self)
+            else:
+                self._renew(survey.counts())
+                self._wait()
 
     def tell(self, session: Session, topic_filter: str) -> None:
         """Tell it what there is, as retained messages."""
@@ -82,12 +109,18 @@ class SysTree(Task):
 
     def run(self) -> None:
         """Renew the values, and tell those who watch."""
-        for session in [session for session in self._watchers if session.dead or not _watches(session)]:
-            del self._watchers[session]
-        if not self._watchers:
-            self._running = False
+        if self._survey is None:
+            for session in [session for session in self._watchers if session.dead or not _watches(session)]:
+                del self._watchers[session]
+            if not self._watchers:
+                self._running = False
+                return
+            self._survey = self._surveyor.survey()
+        if self._survey.step(STEP):
+            self._agenda.later(self)
             return
-        changed = self._renew()
+        changed = self._renew(self._survey.counts())
+        self._survey = None
         for session in self._watchers:
             filters = [topic_filter for topic_filter in session.subscriptions if topic_filter.startswith(ROOT)]
             if session.outlet is not None:
@@ -95,14 +128,17 @@ class SysTree(Task):
                     if any(MQTT.matches(topic_filter, topic) for topic_filter in filters):
                         session.vhost.internal.count_copies(1, 0)
                         session.offer(message)
+        self._wait()
+
+    def _wait(self) -> None:
         self._agenda.at(self._agenda.now + self._interval_s * 1000, self)
 
-    def _renew(self) -> list[tuple[str, Message]]:
+    def _renew(self, counts: dict[str, int]) -> list[tuple[str, Message]]:
         now = int(self._agenda.now)
         seconds = (now - self._told_at) / 1000
         self._told_at = now
         values = {"version": self._version, "uptime": f"{int(now - self._began) // 1000} seconds"}
-        for name, count in self._counts().items():
+        for name, count in counts.items():
             if name.startswith("load/"):
                 load = self._loads.setdefault(name, Load())
                 load.take(count, seconds)

@@ -93,3 +93,14 @@ def test_amqp_hears_nothing_of_it() -> None:
     Client5(world).subscribe(wish("$SYS/#"))
     world.sleep(10_000)
     assert world.queue("q").depth == 0
+
+
+def test_a_large_broker_is_counted_in_steps() -> None:
+    world = World()
+    many = [Client5(world, f"c{number}", session_expiry_interval=1_000) for number in range(2_500)]
+    for client in many[:2_000]:
+        client.vanish()
+    monitor = Client5(world, "monitor")
+    _, *heard = monitor.subscribe(wish("$SYS/broker/clients/+", 0))
+    values = {one.topic.rpartition("/")[2]: one.payload for one in heard}
+    assert (values["connected"], values["disconnected"], values["total"]) == (b"501", b"2000", b"2501")
