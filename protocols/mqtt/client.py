@@ -38,6 +38,8 @@ class Client(Connection):
         self.client_id = ""
         self.keep_alive: i64 = 0
         self.packet_max: i64 = HELD_MAX
+        #: The largest packet that the client takes; 0 for any.
+        self.send_max: i64 = 0
         self.deadline = self.agenda.now + front.options.handshake_ms
         self._vhost: VirtualHost = front.broker.vhosts["/"]
         self._answers = Answers(self)
@@ -71,7 +73,11 @@ class Client(Connection):
     def turn_out(self, code: int, reason: str, text: str = "") -> None:
         """The connection ends because the broker wants it so. Level 5 has words for that [MQTT-4.13.1-1]."""
         if not self.finished and self.level == LEVEL_5 and self.session is not None:
-            self.out.write(disconnect5(code, reason_string(text) if text else None))
+            octets = disconnect5(code, reason_string(text) if text else None)
+            if 0 < self.send_max < len(octets):
+                octets = disconnect5(code)  # [MQTT-3.14.2-3]
+            if self.send_max == 0 or len(octets) <= self.send_max:
+                self.out.write(octets)
         self.end(reason)
         self.touch()
 

@@ -253,7 +253,8 @@ class MqttConnection(Level5):
         if self.level == LEVEL_5:
             answer = connack5(present, SUCCESS, self._granted(connect, client_id, expiry, data))
             largest = connect.maximum_packet_size
-            pen = Pen(self, self.agenda, largest if largest < PACKET_MAX else 0, connect.topic_alias_maximum)
+            self.send_max = largest if largest < PACKET_MAX else 0
+            pen = Pen(self, self.agenda, self.send_max, connect.topic_alias_maximum)
             session.receive_maximum = min(self.mqtt.options.receive_maximum, connect.receive_maximum)
         else:
             answer = connack(present, ACCEPTED)

@@ -338,3 +338,14 @@ def test_older_readers_and_queues_hear_bodies_alone() -> None:
     Client5(world, "w").send(publish("a", b"x", 1, **EVERYTHING))
     assert old.read() == mqtt_publish("a", b"x", 1, 1)
     assert amqp.bodies(amqp.send(spec.Basic.Get(queue="q", no_ack=True))) == [b"x"]
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 20, 1_000])
+def test_the_last_word_is_no_larger_than_its_client_takes(size: int) -> None:  # [MQTT-3.14.2-3], [MQTT-3.1.2-24]
+    world = World()
+    client = Client5(world, max_packet_size=size)
+    client.connection.receive_data(b"\x30\x04\x00\x01+\x00")
+    octets = client.read_octets()
+    assert len(octets) <= size
+    assert octets[2:3] == (b"\x90" if size > 2 else b"")
+    assert (b"topic name" in octets) == (size >= 20)
