@@ -16,6 +16,7 @@ Every copy that is put has exactly one fate in the end: `copies == sum of fates 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from bisect import insort
 from typing import Final
@@ -106,7 +107,11 @@ class Pool:
 
 class Consumer:
     """Where a queue delivers to; the front ends subclass it. `credit` is how many more it takes unsettled,
-    alone; `pool`, where there is one, together with others."""
+    alone; `pool`, where there is one, together with others.
+
+    Compiled, a look at an element of a list of consumers is three comparisons while there are three classes of them at
+    most (the abstract base does not count), and a call beyond that: 45 instructions a delivery.
+    """
 
     def __init__(self, queue: Queue, outlet: Outlet, credit: i64, pool: Pool | None) -> None:
         self.queue = queue
@@ -114,10 +119,12 @@ class Consumer:
         self.credit: i64 = credit
         self.pool = pool
 
+    @abstractmethod
     def deliver(self, message: Message, order: i64) -> None:
         """Write the message out. Must not call the core, but to settle what needs no answer."""
         raise NotImplementedError
 
+    @abstractmethod
     def redeliver(self, delivery: Delivery) -> None:
         """Write out a message that was in some consumer's hands before."""
         raise NotImplementedError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final
 
 from mypy_extensions import i64
@@ -42,13 +43,13 @@ class Flight(Listener):
         #: What its subscriptions want to see; None if they want nothing special.
         self.views: Views | None = None
 
+    @abstractmethod
     def skip(self, number: i64) -> None:
         """What is in flight under this number is too large for its client."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stir(self) -> None:
         """There is room again."""
-        raise NotImplementedError
 
     # -- what it sends with QoS 2
 
@@ -76,18 +77,19 @@ class InboxConsumer(Consumer):
     def __init__(self, session: Flight, outlet: Outlet, credit: i64) -> None:
         super().__init__(session.inbox, outlet, credit, None)
         self.session = session
+        self._pen = session.pen
         #: A message that is not durable yet, and the credit that is withheld until it is.
         self._held: Delivery | None = None
         self._withheld: i64 = 0
 
     def deliver(self, message: Message, order: i64) -> None:
         """Hot path."""
-        self.send(Delivery(message, self, order), 0)
+        self._send(Delivery(message, self, order), 0)
 
     def redeliver(self, delivery: Delivery) -> None:
-        self.send(delivery, DUP)
+        self._send(delivery, DUP)
 
-    def send(self, delivery: Delivery, flags: i64) -> None:
+    def _send(self, delivery: Delivery, flags: i64) -> None:
         self.credit -= 1
         self.queue.unacked += 1
         session = self.session
@@ -98,11 +100,19 @@ class InboxConsumer(Consumer):
             window.skip_to(delivery.order)
         window.add(delivery)
         if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
-            self.hold(delivery)
-        else:
+            self._hold(delivery)
+        elif self._pen is None:
             write(self.outlet, message, message.assurance, identifier(delivery.order), flags)
+        else:
+            self._write(self._pen, delivery, flags)
 
-    def hold(self, delivery: Delivery) -> None:
+    def _write(self, pen: Pen, delivery: Delivery, flags: i64) -> None:
+        """At level 5."""
+        message = delivery.message
+        if not pen.write(message, message.assurance, identifier(delivery.order), flags, self.session.views):
+            self.session.skip(delivery.order)
+
+    def _hold(self, delivery: Delivery) -> None:
         """Send it when it is durable, and nothing before."""
         self._held = delivery
         self._withheld += self.credit
@@ -115,39 +125,11 @@ class InboxConsumer(Consumer):
         self.credit += self._withheld
         self._withheld = 0
         if delivery is not None and self.outlet is not NOWHERE:
-            self.write(delivery)
+            if self._pen is None:
+                write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
+            else:
+                self._write(self._pen, delivery, 0)
             self.session.stir()
-
-    def write(self, delivery: Delivery) -> None:
-        """Write out what was held back."""
-        write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
-
-
-class PenConsumer(InboxConsumer):
-    """The same for a client of level 5."""
-
-    def __init__(self, session: Flight, outlet: Outlet, credit: i64, pen: Pen) -> None:
-        super().__init__(session, outlet, credit)
-        self._pen = pen
-
-    def send(self, delivery: Delivery, flags: i64) -> None:
-        session, message = self.session, delivery.message
-        self.credit -= 1
-        self.queue.unacked += 1
-        session.tally.delivered_manual += 1
-        window = session.in_flight
-        if window.next != delivery.order:
-            window.skip_to(delivery.order)
-        window.add(delivery)
-        if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
-            self.hold(delivery)
-        elif not self._pen.write(message, message.assurance, identifier(delivery.order), flags, session.views):
-            session.skip(delivery.order)
-
-    def write(self, delivery: Delivery) -> None:
-        message = delivery.message
-        if not self._pen.write(message, message.assurance, identifier(delivery.order), 0, self.session.views):
-            self.session.skip(delivery.order)
 
 
 class Release(Waiter):

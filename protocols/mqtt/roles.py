@@ -16,8 +16,8 @@ class Membership:
         #: 0 for none.
         self.identifier = 0
 
-    def attach(self, door: Outlet) -> None:
-        """The session is here, and takes what goes through the door."""
+    def attach(self, outlet: Outlet) -> None:
+        """The session is here."""
         raise NotImplementedError
 
     def detach(self) -> None:

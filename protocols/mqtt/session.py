@@ -21,7 +21,7 @@ from broker.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.deadlines import Alarm
 from protocols.mqtt.dialects import VERSION_4
-from protocols.mqtt.flight import IDENTIFIERS, NOWHERE, Flight, InboxConsumer, PenConsumer, identifier, write
+from protocols.mqtt.flight import IDENTIFIERS, NOWHERE, Flight, InboxConsumer, identifier, write
 from protocols.mqtt.packets import DUP, PUBREL, write_answer
 from protocols.mqtt.pen import Pen
 from protocols.mqtt.roles import LateWill, Membership
@@ -45,20 +45,6 @@ class Resend(Waiter):
         self._session.resend()
 
 
-class Door(Outlet):
-    """Where shared subscriptions ask whether a session has room. Nothing is written here."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session: Session | None = session
-
-    def open(self) -> bool:
-        return self._session is not None and self._session.has_room()
-
-    def close(self) -> None:
-        self._session = None
-
-
 class Session(Flight):
     """One client identifier's subscriptions, inbox and packets in flight. `receive_maximum` bounds those."""
 
@@ -71,9 +57,9 @@ class Session(Flight):
         self.expiry = 0
         #: Its end, while its client is away.
         self.alarm: Alarm | None = None
-        #: Its shared subscriptions, by name; where they ask for room, and whether they were refused.
+        #: Its shared subscriptions, by name; whether it had some since it is connected, and whether they were refused.
         self.memberships: dict[str, Membership] = _NO_MEMBERSHIPS
-        self._door: Door | None = None
+        self._sharing = False
         self._knocked = False
         #: Its client's will, while that waits for the client to come back.
         self.late_will: LateWill | None = None
@@ -128,10 +114,9 @@ class Session(Flight):
         self.pen = pen
         self._choose_dialect()
         self._resendable = self.receive_maximum
-        if self.memberships:
-            self._door = Door(self)
-            for membership in self.memberships.values():
-                membership.attach(self._door)
+        for membership in self.memberships.values():
+            self._sharing = True
+            membership.attach(outlet)
         self._unsent = self.in_flight.outstanding()
         self._unsent.reverse()
         self._resend(outlet)
@@ -171,8 +156,7 @@ class Session(Flight):
                 continue
             self._resendable -= 1
         credit: i64 = self.receive_maximum - self.in_flight.count
-        consumer = InboxConsumer(self, outlet, credit) if self.pen is None else PenConsumer(self, outlet, credit, self.pen)
-        self._consumer = consumer
+        consumer = self._consumer = InboxConsumer(self, outlet, credit)
         self._knocked = False
         self._withheld = 0
         if self.in_flight.span() > self._span_max:
@@ -195,6 +179,7 @@ class Session(Flight):
     def unchoke(self) -> None:
         """Its connection has room again."""
         self.resend()
+        self._knocked = self._sharing
         self.stir()
         self.unpark()
 
@@ -207,9 +192,8 @@ class Session(Flight):
             self._consumer.outlet = NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
             self._consumer = None
         self._unsent = []
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+        if self._sharing:
+            self._sharing = False
             for membership in self.memberships.values():
                 membership.detach()
             self._give_back()
@@ -299,9 +283,8 @@ class Session(Flight):
             self.memberships = {}
         self.memberships[membership.name] = membership
         if self.outlet is not None:
-            if self._door is None:
-                self._door = Door(self)
-            membership.attach(self._door)
+            self._sharing = True
+            membership.attach(self.outlet)
 
     def leave_group(self, name: str, ticket: Ticket | None) -> bool:
         """One ends; whether it was there."""
@@ -314,8 +297,8 @@ class Session(Flight):
 
     def has_room(self) -> bool:
         """Whether a shared subscription may give it a message now, before all that waits here. A refusal is remembered."""
-        consumer, outlet = self._consumer, self.outlet
-        if consumer is not None and consumer.credit > 0 and self.inbox.depth == 0 and outlet is not None and outlet.open():
+        consumer = self._consumer
+        if consumer is not None and consumer.credit > 0 and self.inbox.depth == 0:
             return True
         self._knocked = True
         return False
@@ -386,7 +369,7 @@ class Session(Flight):
         elif self._unsent:
             self._resendable += 1
             self.resend()
-        if self._door is None:
+        if not self._sharing:
             self.inbox.settle(delivery.message)
         else:
             # It may be of a shared subscription; and they may want the room.

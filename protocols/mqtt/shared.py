@@ -21,6 +21,7 @@ from broker.store.contract import Defined, Kept, Ticket, Undefined
 from broker.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.dialects import ALONE_5
+from protocols.mqtt.flight import NOWHERE, InboxConsumer
 from protocols.mqtt.roles import Membership
 from protocols.mqtt.session import Session
 from protocols.mqtt.topics import EXCHANGE, SHARE, speakable
@@ -28,10 +29,11 @@ from protocols.mqtt.views import Addressed, identifier_property
 
 
 class Turn(Consumer):
-    """Takes messages of the group for one member, as long as its session has room."""
+    """Takes messages of the group for one member. One whose session has no room gives the message back, and takes none until
+    it has."""
 
-    def __init__(self, member: Member, door: Outlet) -> None:
-        super().__init__(member.group.inbox, door, ENDLESS, None)
+    def __init__(self, member: Member, outlet: Outlet) -> None:
+        super().__init__(member.group.inbox, outlet, ENDLESS, None)
         self._member: Member | None = member
 
     def deliver(self, message: Message, order: i64) -> None:
@@ -46,6 +48,11 @@ class Turn(Consumer):
         assert member is not None, "a member who is gone has no turn"
         session, queue, message = member.session, self.queue, delivery.message
         granted: i64 = min(message.assurance, member.assurance)
+        if granted > AT_MOST_ONCE and not session.has_room():
+            self.credit = 0
+            queue.unacked += 1
+            queue.requeue(delivery)
+            return
         if session.views is not None or granted < message.assurance:
             copy = Addressed(message, int(granted), False, identifier_property(member.identifier), message.encoding)
             copy.origin = message
@@ -62,6 +69,7 @@ class Turn(Consumer):
     def leave(self) -> None:
         """What is in flight keeps its consumer, which must not keep the member."""
         self.queue.unsubscribe(self)
+        self.outlet = NOWHERE
         self._member = None
 
 
@@ -91,8 +99,8 @@ class Member(Membership):
         self.session = session
         self._turn: Turn | None = None
 
-    def attach(self, door: Outlet) -> None:
-        turn = self._turn = Turn(self, door)
+    def attach(self, outlet: Outlet) -> None:
+        turn = self._turn = Turn(self, outlet)
         self.group.inbox.subscribe(turn)
 
     def detach(self) -> None:
@@ -101,6 +109,8 @@ class Member(Membership):
             turn.leave()
 
     def stir(self) -> None:
+        if self._turn is not None:
+            self._turn.credit = ENDLESS
         self.group.inbox.stir()
 
     def leave(self, ticket: Ticket | None) -> None:
@@ -162,8 +172,8 @@ class Group(Listener):
                 if delivery.consumer.queue is inbox:
                     delivery.message = _unkept(delivery.message)
         waiting: list[Message] = []
-        nobody = Consumer(inbox, Outlet(), 0, None)
-        while (taken := inbox.take(nobody)) is not None:
+        nobody = InboxConsumer(self.members[0].session, NOWHERE, 0) if self.members else None
+        while nobody is not None and (taken := inbox.take(nobody)) is not None:
             waiting.append(_unkept(taken.message))
         for message in waiting:
             inbox.put(message)
