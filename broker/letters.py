@@ -12,7 +12,7 @@ from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.limits import LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Address, Amended, Message
-from broker.route import LOOPED, Route
+from broker.route import LOOPED, Listener, Route
 from broker.store.contract import Settled, Store, Ticket
 
 #: Deaths that are counted; a publisher may have written any number there.
@@ -23,6 +23,7 @@ class Publisher:
     """The role a virtual host plays for letters."""
 
     agenda: Agenda
+    speaker: Listener | None
     store: Store
 
     @property
@@ -95,22 +96,28 @@ class DeadLetter(Task):
 class Will(Task):
     """The message that a client left for the case that it disappears."""
 
-    def __init__(self, publisher: Publisher, gate: Gate, message: Message) -> None:
+    def __init__(self, publisher: Publisher, gate: Gate, message: Message, lifetime: int, speaker: Listener | None) -> None:
         self._publisher = publisher
         self._gate = gate
         self._message = message
+        self._lifetime = lifetime
+        self._speaker = speaker
 
     def run(self) -> None:
         publisher, gate, will = self._publisher, self._gate, self._message
         route = publisher.route(gate, will.address.exchange, will.address.key)
         gate.received += 1
         message = Message(route, will.content, will.encoding, will.assurance)
+        if self._lifetime >= 0:
+            message.expires = publisher.agenda.now + self._lifetime
+        publisher.speaker = self._speaker
         try:
             if will.retained and route.plan.refusal is None:
                 publisher.retain(message, None)
             publisher.publish(gate, route, message, None)
         except BrokerError:
             pass  # Counted with its fate: the client may not publish there.
+        publisher.speaker = None
         publisher.leave(gate)
 
 

@@ -6,19 +6,22 @@ from typing import Final
 
 from broker.access import CORE, Identity
 from broker.agenda import Agenda, Task
-from broker.binding import Arguments, Binding
+from broker.binding import NO_LOCAL, Arguments, Binding
 from broker.bounds import Bounds
 from broker.destination import Destination
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.exchange import Exchange, TopicExchange
 from broker.gate import Resolver
-from broker.message import ALWAYS
+from broker.message import ALWAYS, HEADERS
 from broker.queue import Queue
 from broker.route import Listener, Plan, Route, refused
 
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
 
+#: The exchange to which a publisher may say in headers what other front ends have bits for, such as that a message is to be
+#: retained.
+TOPICS: Final = "amq.topic"
 #: Plans that let go of their destinations in one turn.
 SLICE: Final = 1_000
 
@@ -64,16 +67,22 @@ class Planner(Resolver):
     def _refusal(self, refusal: BrokerError) -> Plan:
         return self._intern((type(refusal), str(refusal)), refused(type(refusal)(str(refusal))))
 
-    def walk(self, exchange: Exchange, route: Route, headers: Arguments) -> Plan:
-        """Walk the bindings; each destination once, with the highest assurance that leads there."""
+    def walk(self, exchange: Exchange, route: Route, headers: Arguments, speaker: Listener | None = None) -> Plan:
+        """Walk the bindings; each destination once, with the highest assurance that leads there. The `speaker` is who
+        publishes."""
         seen: dict[str, Exchange] = {}
         targets: dict[Destination, tuple[Queue | Listener, int]] = {}
         heard: dict[object, bool] = {}
         unheard: set[Destination] = set()
+        by_speaker = False
         sayable = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_OCTETS
         for binding in self._collect(exchange, route.key, headers, seen):
             target = binding.destination
             if isinstance(target, Listener):
+                if binding.arguments and NO_LOCAL in binding.arguments:
+                    by_speaker = True
+                    if target is speaker:
+                        continue
                 if target.dialect not in heard:
                     heard[target.dialect] = target.hears(route.topic)
                 hears = heard[target.dialect]
@@ -88,9 +97,14 @@ class Planner(Resolver):
             if known is None or known[1] < binding.assurance:
                 targets[target] = (target, int(binding.assurance))
         by_headers = any(source.by_headers for source in seen.values())
-        identity = (by_headers, len(unheard), *((target, assurance) for target, assurance in targets.values()))
+        described = exchange.name == TOPICS
+        identity = (by_headers, by_speaker, described, len(unheard), *((target, assurance) for target, assurance in targets.values()))
         known_plan = self._plans.get(identity)
-        return known_plan or self._intern(identity, Plan(list(targets.values()), len(unheard), by_headers))
+        if known_plan is None:
+            known_plan = self._intern(identity, Plan(list(targets.values()), len(unheard), by_headers, by_speaker))
+            if described:
+                known_plan.attention |= HEADERS
+        return known_plan
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._plans) >= self._bounds.routes:

@@ -47,6 +47,8 @@ class VirtualHost(Publisher):
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
+        #: Who publishes just now, where that may matter to somebody who does not want to hear itself.
+        self.speaker: Listener | None = None
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
         self._planner = Planner(name, agenda, self.exchanges, self.queues, bounds)
         self.gates = Gates(self._planner, bounds)
@@ -271,7 +273,7 @@ class VirtualHost(Publisher):
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
         known = self.add_binding(exchange, binding)
-        if known is not None and known.assurance == binding.assurance:
+        if known is not None and known.assurance == binding.assurance and known.arguments == binding.arguments:
             self.await_all(ticket if _lasting(exchange, binding) else None)
         elif _lasting(exchange, binding):
             target = binding.destination
@@ -341,9 +343,9 @@ class VirtualHost(Publisher):
         if plan.refusal is not None:
             gate.count(plan, 1)
             raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
-        if plan.by_headers:
+        if plan.by_headers or plan.by_speaker:
             headers = message.properties.get("headers")
-            plan = self._planner.walk(self.exchange(route.exchange), route, headers if isinstance(headers, dict) else {})
+            plan = self._planner.walk(self.exchange(route.exchange), route, headers if isinstance(headers, dict) else {}, self.speaker)
         refusing = [queue for queue in plan.limited if not queue.accepts()]
         for full in refusing:
             full.refuse(message)
@@ -380,10 +382,10 @@ class VirtualHost(Publisher):
         """Remember the message for those who subscribe later."""
         self.retained.keep(message, ticket)
 
-    def publish_will(self, gate: Gate, will: Message) -> None:
-        """Publish somebody's last message, at the end of this turn."""
+    def publish_will(self, gate: Gate, will: Message, lifetime: int = -1, speaker: Listener | None = None) -> None:
+        """Publish the speaker's last message, at the end of this turn. It expires after so many ms; never if that is below 0."""
         gate.users += 1
-        self.agenda.add(Will(self, gate, will))
+        self.agenda.add(Will(self, gate, will, lifetime, speaker))
 
     def leave(self, gate: Gate) -> None:
         """Somebody uses the gate no more."""

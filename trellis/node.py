@@ -97,6 +97,12 @@ def mqtt_options(settings: Settings) -> MqttOptions:
     options.session_expiry_s = settings.mqtt.session_expiry
     options.sessions = settings.mqtt.sessions
     options.session_backlog = settings.mqtt.session_backlog
+    options.topic_alias_maximum = settings.mqtt.topic_alias_maximum
+    options.keep_alive_max = settings.mqtt.keep_alive_max
+    options.response_prefix = settings.mqtt.response_prefix
+    options.no_subscribe = list(settings.mqtt.no_subscribe)
+    options.sys_interval_s = settings.mqtt.sys_interval
+    options.version = trellis.__version__
     return options
 
 

@@ -15,7 +15,8 @@ from broker.store.disk import Disk
 from broker.store.opening import Opened, open_store
 from broker.store.records import Codecs
 from broker.store.recovery import CUT, Recovery
-from protocols.amqp import stored
+from protocols.amqp import stored as amqp_stored
+from protocols.mqtt import stored as mqtt_stored
 from trellis import logs
 from trellis.settings.schema import Store
 
@@ -47,7 +48,8 @@ class Progress:
 def codecs() -> Codecs:
     """How the contents of all protocols are stored."""
     made = Codecs()
-    stored.register(made)
+    amqp_stored.register(made)
+    mqtt_stored.register(made)
     return made
 
 

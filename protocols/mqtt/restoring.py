@@ -16,7 +16,8 @@ from broker.queue import Delivery
 from broker.store.contract import Kept
 from broker.store.durable import DurableStore
 from broker.store.records import SERIALS
-from protocols.mqtt.session import NOWHERE, InboxConsumer, Session, identifier
+from protocols.mqtt.flight import NOWHERE, InboxConsumer, identifier
+from protocols.mqtt.session import Session
 
 
 def restore_inbox(session: Session, store: DurableStore, positions: array[int], stepped: set[int]) -> None:

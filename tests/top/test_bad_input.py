@@ -164,7 +164,8 @@ MQTT: Final = {
     "http": Case(says("mqtt", b"GET / HTTP/1.1\r\n\r\n"), b"", "protocol_error"),
     "noise": Case(says("mqtt", NOISE), b"", "protocol_error"),
     "another protocol": Case(says("mqtt", packet(0x10, text("MOTT") + b"\x04\x02\x00\x00\x00\x00")), b"", "protocol_error"),
-    "level 5": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x05\x02\x00\x00\x00\x00\x00")), CONNACK + b"\x01", "unacceptable_version"),
+    "level 6": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x06\x02\x00\x00\x00\x00\x00")), b"\x20\x03\x00\x84\x00",
+                    "unacceptable_version"),
     "reserved flag": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x04\x03\x00\x00\x00\x00")), b"", "protocol_error"),
     "no CONNECT": Case(says("mqtt", b"\xc0\x00"), b"", "protocol_error"),
     "endless length": Case(says("mqtt", b"\x10\xff\xff\xff\xff\xff"), b"", "protocol_error"),
@@ -264,7 +265,7 @@ async def test_mqtt_clients_that_break_the_protocol_are_let_go(running: Running)
     assert running.node.mqtt.closed == closed
     page = await running.scrape()
     for reason, count in closed.items():
-        assert page.value("trellis_connections_closed_total", protocol="mqtt311", reason=reason) == count
+        assert page.value("trellis_connections_closed_total", protocol="mqtt", reason=reason) == count
     working.cancel()
     await asyncio.wait([working])
     assert working.cancelled()

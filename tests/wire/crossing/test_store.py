@@ -9,6 +9,7 @@ import pytest
 
 from broker.exchange.base import Exchange
 from broker.queue import Delivery, Queue
+from broker.route import Listener
 from broker.vhost import VirtualHost
 from protocols.amqp.connection import AmqpConnection
 from tests.clients import World, marshal, mqtt_publish
@@ -79,7 +80,8 @@ def test_suback_and_unsuback_of_a_persistent_session_wait() -> None:
     assert client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP  # Nothing changes.
     waits(client, unsubscribe(4, "a", "b"), unsuback(4))
     assert client.send(unsubscribe(5, "a", "b"), PINGREQ) == unsuback(5) + PINGRESP
-    assert client.send(subscribe(6, ("$share/g/a", 1)), PINGREQ) == suback(6, 0x80) + PINGRESP
+    waits(client, subscribe(6, ("$share/g/a", 1)), suback(6, 1))
+    waits(client, unsubscribe(7, "$share/g/a"), unsuback(7))
     assert world.store.state.definitions.keys() == {("/", "session", "c")}
 
 
@@ -228,8 +230,8 @@ def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
             if isinstance(target, Exchange):
                 lasting = target.options.durable
             else:
-                queue = target if isinstance(target, Queue) else vhost.inboxes[f"mqtt-subscription-{target.name}qos1"]
-                lasting = queue.durable
+                assert isinstance(target, (Queue, Listener))
+                lasting = (target if isinstance(target, Queue) else target.inbox).durable
             if lasting and exchange.options.durable:
                 found[f"{exchange.number}:{target.number}:{binding.identity}"] = (int(binding.assurance), binding.grammar.name)
     return found
@@ -250,7 +252,8 @@ def check(world: World) -> None:
     for _, kind, name in state.definitions:
         kinds[kind].add(name)
     assert kinds["queue"] == {queue.name for queue in vhost.queues.values() if queue.durable}
-    assert kinds["session"] == {session.name for session in world.mqtt_front.sessions.all() if session.persistent}
+    groups = {group.name for group in vhost.listeners if group.name.startswith("$share/") and group.inbox.durable}
+    assert kinds["session"] == {session.name for session in world.mqtt_front.sessions.all() if session.persistent} | groups
     declared = {name: exchange for name, exchange in vhost.exchanges.items() if name[:4] not in ("", "amq.")}
     assert kinds["exchange"] == {name for name, exchange in declared.items() if exchange.options.durable}
     assert kinds["binding"] | kinds["subscription"] == bindings(vhost).keys()
