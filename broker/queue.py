@@ -23,6 +23,7 @@ from broker.destination import Destination
 from broker.message import Message
 from broker.outlet import Outlet
 from broker.store.contract import Settled, Store
+from broker.terms import ENDLESS, NO_TERMS
 
 T = TypeVar("T")
 
@@ -30,8 +31,6 @@ T = TypeVar("T")
 SLACK: Final[i64] = 512
 #: Messages of a purged or expired queue that are let go in one turn.
 SLICE: Final[i64] = 2_000
-#: A length that no queue reaches.
-ENDLESS: Final[i64] = 1 << 60
 
 #: Fates of a copy, by position in `Queue.fates`.
 ACKNOWLEDGED: Final[i64] = 0
@@ -44,8 +43,9 @@ UNREPRESENTABLE: Final[i64] = 6
 PURGED: Final[i64] = 7
 DEAD_LETTERED: Final[i64] = 8
 REJECTED: Final[i64] = 9
+OVERDELIVERED: Final[i64] = 10
 COPY_FATES: Final = ("acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable",
-                     "purged", "dead_lettered", "rejected")
+                     "purged", "dead_lettered", "rejected", "delivery_limit")
 
 
 class Fifo(Generic[T]):
@@ -127,13 +127,14 @@ class Pool:
 
 class Consumer:
     """Where a queue delivers to; the front ends subclass it. `credit` is how many more it takes unsettled,
-    alone; `pool`, where there is one, together with others."""
+    alone; `pool`, where there is one, together with others. Those with a higher `priority` go first."""
 
-    def __init__(self, queue: Queue, outlet: Outlet, credit: i64, pool: Pool | None) -> None:
+    def __init__(self, queue: Queue, outlet: Outlet, credit: i64, pool: Pool | None, priority: i64 = 0) -> None:
         self.queue = queue
         self.outlet = outlet
         self.credit: i64 = credit
         self.pool = pool
+        self.priority: i64 = priority
 
     def deliver(self, message: Message, order: i64) -> None:
         """Write the message out. Must not call the core, but to settle what needs no answer."""
@@ -171,7 +172,10 @@ class Queue(Destination):
         self.unacked: i64 = 0
         self.acknowledged: i64 = 0
         self.auto_acknowledged: i64 = 0
+        #: Those who take turns, and those behind them: with lower priorities, or waiting to be the single active one.
         self.consumers: list[Consumer] = []
+        self.others: list[Consumer] = []
+        self.terms = NO_TERMS
         self._fates = [0] * len(COPY_FATES)
         self._waiting: Fifo[Message] = Fifo()
         self._returned: list[Returned] = []
@@ -259,6 +263,20 @@ class Queue(Destination):
             if consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open():
                 self._turn = turn
                 return consumer
+        return self._pick_other() if self.others else None
+
+    def _pick_other(self) -> Consumer | None:
+        """None of the highest priority is ready: the first of the others who is."""
+        if not self.terms.single:
+            for at, consumer in enumerate(self.others):
+                pool = consumer.pool
+                if consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open():
+                    # Behind its equals: they take turns.
+                    last = at
+                    while last + 1 < len(self.others) and self.others[last + 1].priority == consumer.priority:
+                        last += 1
+                    self.others.insert(last, self.others.pop(at))
+                    return consumer
         return None
 
     def take(self, consumer: Consumer) -> Delivery | None:
@@ -266,11 +284,15 @@ class Queue(Destination):
         self.expire(ENDLESS)
         if self.depth == 0:
             return None
+        return self._pop().to(consumer)
+
+    def _pop(self) -> Returned:
+        """What is at the head, out of the queue."""
         self.depth -= 1
         if self._returned:
-            return self._returned.pop().to(consumer)
+            return self._returned.pop()
         self._order += 1
-        return Delivery(self._waiting.pop(), consumer, self._order)
+        return Returned(self._waiting.pop(), self._order, 0)
 
     # -- settled
 
@@ -324,13 +346,35 @@ class Queue(Destination):
 
     # -- who consumes, what is dropped
 
+    @property
+    def consumer_count(self) -> int:
+        return len(self.consumers) + len(self.others)
+
     def subscribe(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
+        """The consumer takes its place: beside its equals, or behind those with a higher priority, or behind the single active one."""
+        first = self.consumers[0] if self.consumers else None
+        if first is None or not self.terms.single and consumer.priority == first.priority:
+            self.consumers.append(consumer)
+        elif self.terms.single or consumer.priority < first.priority:
+            insort(self.others, consumer, key=_highest_first)
+        else:
+            self.others = self.consumers + self.others
+            self.consumers = [consumer]
         self.stir()
 
     def unsubscribe(self, consumer: Consumer) -> None:
-        if consumer in self.consumers:
+        """... and leaves it. Where nobody is left, those behind come forward."""
+        if consumer in self.others:
+            self.others.remove(consumer)
+        elif consumer in self.consumers:
             self.consumers.remove(consumer)
+            if not self.consumers and self.others:
+                count = 1 if self.terms.single else sum(other.priority == self.others[0].priority for other in self.others)
+                self.consumers, self.others = self.others[:count], self.others[count:]
+                self.stir()
+
+    def use(self) -> None:
+        """Somebody declared the queue, asked for a message or consumed: one that expires is needed from now on."""
 
     def expire(self, most: i64) -> None:
         """Discard from the head what has expired, up to so many now and the rest in later turns. (Deeper down a
@@ -361,12 +405,7 @@ class Queue(Destination):
             self.agenda.at(expires, self._expiry)
 
     def drop_head(self, fate: i64) -> None:
-        self.depth -= 1
-        if self._returned:
-            self.discard(self._returned.pop().message, fate)
-        else:
-            self._order += 1
-            self.discard(self._waiting.pop(), fate)
+        self.discard(self._pop().message, fate)
 
     def purge(self) -> int:
         """Discard what waits; returns how many. They are gone at once, their memory goes in slices."""
@@ -388,7 +427,8 @@ class Queue(Destination):
             self._expiry.queue = None
         self._fates[PURGED] += int(self.unacked)
         self.unacked = 0
-        consumers, self.consumers = self.consumers, []
+        consumers = self.consumers + self.others
+        self.consumers, self.others = [], []
         for consumer in consumers:
             consumer.cancelled()
         return purged
@@ -432,3 +472,7 @@ class Expiry(Task):
 
 def _newest_first(returned: Returned) -> int:
     return -int(returned.order)
+
+
+def _highest_first(consumer: Consumer) -> int:
+    return -int(consumer.priority)

@@ -19,9 +19,9 @@ from broker.destination import Destination
 from broker.errors import BrokerError, PreconditionFailed
 from broker.exchange import Exchange
 from broker.exchange.base import Options
-from broker.limits import Limits
 from broker.route import Listener
 from broker.store.contract import Defined
+from broker.terms import Terms
 from broker.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT
 
@@ -105,8 +105,8 @@ class Restoring:
             options = Options(True, _flag(definition, "auto_delete"), _flag(definition, "internal"), _table(definition, "arguments"))
             self._ends[vhost.name, number] = vhost.add_exchange(name, _text(definition, "type"), options, number)
         elif kind == "queue":
-            limits = Limits(name, vhost.name, _table(definition, "arguments"))
-            self._ends[vhost.name, number] = vhost.add_queue(name, True, _flag(definition, "auto_delete"), limits, number)
+            terms = Terms(name, vhost.name, _table(definition, "arguments"))
+            self._ends[vhost.name, number] = vhost.add_queue(name, True, _flag(definition, "auto_delete"), terms, number)
         elif kind == "session":
             self._ends[vhost.name, number] = self._keeper.restore(vhost, name, number, definition)
         elif kind in ("binding", "subscription"):

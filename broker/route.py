@@ -24,9 +24,11 @@ from broker.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     EXPIRATION,
+    HEADERS,
     LISTENERS,
     NOWHERE,
     PERSISTENCE,
+    REPLY_TO,
     USER_ID,
     Address,
     Message,
@@ -123,7 +125,7 @@ class Plan:
         self.relay = _relay([listener for listener, _ in listeners])
         self.kept_relay = _relay([listener for listener, assurance in listeners if assurance == AT_MOST_ONCE])
         self.durable = [int(queue.number) for queue in self.kept if queue.durable]
-        self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.limits.reject_publish]
+        self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.terms.reject_publish]
         self.by_headers = by_headers
         self.stale = False
         self.refusal: BrokerError | None = None
@@ -131,7 +133,7 @@ class Plan:
         self.copies: i64 = len(targets) + unrepresentable
         self.unrepresentable: i64 = unrepresentable
         self.weight: i64 = 1 + len(targets)
-        self.attention: i64 = EXPIRATION | USER_ID
+        self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if by_headers or self.limited:
             self.attention |= ALWAYS
         if listeners:

@@ -11,6 +11,7 @@ from broker.agenda import Agenda, Task
 from broker.binding import Binding
 from broker.bounds import Bounds
 from broker.census import Census
+from broker.deaths import Death
 from broker.destination import Destination
 from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked, Typed, inequivalent
 from broker.exchange import TYPES, Exchange, TopicExchange
@@ -18,16 +19,21 @@ from broker.exchange.base import Options
 from broker.exchange.topic import topic_exchange
 from broker.gate import Gate, Gates, sum_into
 from broker.letters import DeadLetter, Publisher, Will
-from broker.limits import LimitedQueue, Limits
-from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
+from broker.limits import LimitedQueue
+from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties
 from broker.planner import NAME_OCTETS, Planner
 from broker.queue import COPY_FATES, Queue
+from broker.ranked import RankedQueue
 from broker.retained import Retained
 from broker.route import REFUSED, Listener, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
+from broker.terms import Terms, check_quorum
 
 #: Bindings of a deleted destination that are removed in one turn.
 SLICE: Final = 500
+
+#: Replies that wait for one who asks and does not read.
+REPLIES: Final = 100_000
 
 #: Their numbers are -1, -2, ... in this order, on disks too: add at the end only.
 _PREDECLARED: Final = (("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
@@ -44,11 +50,13 @@ class VirtualHost(Publisher):
         self.bounds = bounds
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
+        #: Where replies go directly to those who asked: consumers without a queue of their own.
+        self.replies: dict[str, Queue] = {}
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
-        self._planner = Planner(name, agenda, self.exchanges, self.queues, bounds)
+        self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
         self.gates = Gates(self._planner, bounds)
         #: Why messages became dead letters, and how many.
         self.dead_letters: dict[str, int] = {}
@@ -75,7 +83,7 @@ class VirtualHost(Publisher):
 
     def census(self) -> Census:
         """A count of what is held here, and of how copies ended."""
-        return Census(list(self.queues.values()), list(self.listeners), self._copy_fates, self._relayed,
+        return Census(list(self.queues.values()), list(self.replies.values()), list(self.listeners), self._copy_fates, self._relayed,
                       sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
 
     # -- names
@@ -167,35 +175,42 @@ class VirtualHost(Publisher):
         """Find or make a queue. Raises PreconditionFailed when it differs, ResourceLocked when it is another's."""
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
-        limits = Limits(name, self.name, arguments or {})
+        terms = Terms(name, self.name, arguments or {})
         if known is not None:
-            self._check_queue(known, durable, exclusive, auto_delete, limits)
+            self._check_queue(known, durable, exclusive, auto_delete, terms)
+            known.use()
             return known
+        if terms.quorum:
+            check_quorum(name, self.name, durable, exclusive, auto_delete)
         if len(self.queues) >= self.bounds.queues:
             raise NotAllowed(f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues")
-        queue = self.add_queue(name, durable and not exclusive, auto_delete, limits, 0)
+        queue = self.add_queue(name, durable and not exclusive, auto_delete, terms, 0)
         queue.declared_durable = durable
         queue.exclusive_to = owner if exclusive else None
         self.queues_created += 1
         if queue.durable:
             queue.number = self.store.append(
-                Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": limits.given}), ticket)
+                Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": dict(terms.arguments)}), ticket)
         self.changed()
         return queue
 
-    def add_queue(self, name: str, durable: bool, auto_delete: bool, limits: Limits, number: i64) -> Queue:
+    def add_queue(self, name: str, durable: bool, auto_delete: bool, terms: Terms, number: i64) -> Queue:
         """A queue that is declared now, or was before."""
         queue: Queue
-        if limits.idle:
-            queue = Queue(self.name, name, self.agenda, self.store, durable)
+        if terms.ranked:
+            queue = RankedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
+        elif not terms.idle:
+            queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         else:
-            queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, limits, self._bury)
+            queue = Queue(self.name, name, self.agenda, self.store, durable)
+            queue.terms = terms
+        queue.use()
         queue.auto_delete = auto_delete
         queue.number = number
         self.queues[name] = queue
         return queue
 
-    def _check_queue(self, known: Queue, durable: bool, exclusive: bool, auto_delete: bool, limits: Limits) -> None:
+    def _check_queue(self, known: Queue, durable: bool, exclusive: bool, auto_delete: bool, terms: Terms) -> None:
         thing = f"queue '{known.name}'"
         if exclusive != (known.exclusive_to is not None):
             raise ResourceLocked(
@@ -205,14 +220,14 @@ class VirtualHost(Publisher):
             raise inequivalent("durable", thing, self.name, durable, known.declared_durable)
         if known.auto_delete != auto_delete:
             raise inequivalent("auto_delete", thing, self.name, auto_delete, known.auto_delete)
-        current = known.limits.given if isinstance(known, LimitedQueue) else {}
-        for argument in sorted(limits.given.keys() | current.keys()):
-            if limits.given.get(argument) != current.get(argument):
-                raise inequivalent(argument, thing, self.name, Typed(limits.given.get(argument)), Typed(current.get(argument)))
+        given, current = terms.given, known.terms.given
+        for argument in sorted(given.keys() | current.keys()):
+            if given.get(argument) != current.get(argument):
+                raise inequivalent(argument, thing, self.name, Typed(given.get(argument)), Typed(current.get(argument)))
 
     def delete_queue(self, queue: Queue, if_unused: bool = False, if_empty: bool = False, ticket: Ticket | None = None) -> int:
         """Delete a queue; returns how many messages went with it."""
-        if if_unused and queue.consumers:
+        if if_unused and queue.consumer_count:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' in use")
         if if_empty and queue.depth > 0:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' not empty")
@@ -222,11 +237,27 @@ class VirtualHost(Publisher):
         sum_into(self._copy_fates, queue.fates())
         if queue.durable:
             self.store.append(Undefined(self.name, "queue", queue.name), ticket)
-        octets = queue.name.encode()
-        address = bytes([0, len(octets)]) + octets if len(octets) <= NAME_OCTETS else b""
-        self.gates.forget(address)
+        self._forget_route(queue)
         self._forget(queue)
         return purged
+
+    def _forget_route(self, queue: Queue) -> None:
+        """The default exchange leads there no more."""
+        octets = queue.name.encode()
+        self.gates.forget(bytes([0, len(octets)]) + octets if len(octets) <= NAME_OCTETS else b"")
+
+    def open_reply(self, name: str) -> Queue:
+        """A queue of one consumer's, to which the default exchange leads by this name; no exchange can be bound to it."""
+        queue = self.replies[name] = Queue(self.name, name, self.agenda, self.store, False)
+        queue.max_length = REPLIES
+        return queue
+
+    def close_reply(self, queue: Queue) -> None:
+        """... and it is gone."""
+        del self.replies[queue.name]
+        queue.die()
+        sum_into(self._copy_fates, queue.fates())
+        self._forget_route(queue)
 
     def new_inbox(self, name: str, durable: bool, max_length: int) -> Queue:
         """A queue that belongs to a session. It keeps its newest messages when it is full."""
@@ -310,6 +341,10 @@ class VirtualHost(Publisher):
         """A route for once, fresh, not kept: for what comes from the core itself."""
         return Route(exchange, key, self._planner.plan(gate.identity, exchange, key))
 
+    def route_by(self, gate: Gate, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Route:
+        """A route for one message that has several routing keys, or these deaths."""
+        return Route(exchange, keys[0], self._planner.blend(gate.identity, exchange, keys, properties, deaths))
+
     def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
         """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
 
@@ -323,9 +358,8 @@ class VirtualHost(Publisher):
             gate.count(plan, 1)
             raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
         if plan.by_headers:
-            headers = message.properties.get("headers")
-            plan = self._planner.walk(self.exchange(route.exchange), route, headers if isinstance(headers, dict) else {})
-        refusing = [queue for queue in plan.limited if not queue.accepts()]
+            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties)
+        refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
         if message.assurance > AT_MOST_ONCE and plan.durable:
@@ -362,7 +396,11 @@ class VirtualHost(Publisher):
         """Somebody uses the gate no more."""
         self.gates.leave(gate)
 
-    def _bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+    def let_lapse(self, queue: LimitedQueue) -> None:
+        if self.queues.get(queue.name) is queue:
+            self.delete_queue(queue)
+
+    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
         self.agenda.add(DeadLetter(self, queue, message, reason))
 

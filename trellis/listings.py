@@ -10,7 +10,6 @@ import msgspec
 
 from broker.binding import Binding
 from broker.exchange import Exchange, TopicExchange
-from broker.limits import LimitedQueue
 from broker.queue import Queue
 from broker.vhost import VirtualHost
 from trellis.node import Node
@@ -54,8 +53,8 @@ def _queue(vhost: VirtualHost, queue: Queue) -> Row:
     return {
         "vhost": vhost.name, "name": queue.name, "kind": "session" if queue.private else "queue", "durable": queue.declared_durable,
         "auto_delete": queue.auto_delete, "exclusive": queue.exclusive_to is not None,
-        "messages_ready": int(queue.depth), "messages_unacknowledged": int(queue.unacked), "consumers": len(queue.consumers),
-        "arguments": _text(queue.limits.given) if isinstance(queue, LimitedQueue) else ""}
+        "messages_ready": int(queue.depth), "messages_unacknowledged": int(queue.unacked), "consumers": queue.consumer_count,
+        "arguments": _text(queue.terms.arguments)}
 
 
 async def _exchanges(node: Node) -> AsyncIterator[Row]:

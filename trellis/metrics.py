@@ -121,7 +121,7 @@ async def per_object(node: Node) -> Page:
             page.gauge("rabbitmq_queue_messages_ready", "Messages ready to be delivered", ready, **labels)
             page.gauge("rabbitmq_queue_messages_unacked", "Messages delivered and not yet settled", unacked, **labels)
             page.gauge("rabbitmq_queue_messages", "Ready and unacked messages", ready + unacked, **labels)
-            page.gauge("rabbitmq_queue_consumers", "Consumers of a queue", len(queue.consumers), **labels)
+            page.gauge("rabbitmq_queue_consumers", "Consumers of a queue", queue.consumer_count, **labels)
             done += 1
             if done % NAMED == 0:
                 await asyncio.sleep(0)

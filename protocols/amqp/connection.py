@@ -10,9 +10,9 @@ from mypy_extensions import i64
 
 from broker.errors import BrokerError
 from broker.gate import Gate
-from broker.message import ALWAYS, AT_MOST_ONCE, LISTENERS, NOWHERE, PERSISTENCE, Message
+from broker.message import ALWAYS, AT_MOST_ONCE, LISTENERS, NOWHERE, Message
 from protocols.amqp.channel import MANDATORY, Assembly, Channel
-from protocols.amqp.contents import content_end, persistent, property_flags
+from protocols.amqp.contents import content_end, needs_care, property_flags
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.frames import (
     ACCESS_REQUEST,
@@ -163,8 +163,8 @@ class AmqpConnection(Lifecycle):
             care = (property_flags(data, end) | ALWAYS | LISTENERS) & route.plan.attention
             if flags == MANDATORY:
                 care |= NOWHERE & route.plan.attention
-            if care == PERSISTENCE and not persistent(data, end):
-                care = 0
+            if care != 0:
+                care = needs_care(care, data, end)
         if route is None or care != 0:
             self._cursor = stop
             self.about_channel = channel.number

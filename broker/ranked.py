@@ -1,0 +1,72 @@
+"""Queues in which some messages go before others: by priority, and delayed ones by their time.
+
+A heap of (rank, order): equals go in the order in which they came, and what came back goes to its old place.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda
+from broker.limits import Host, LimitedQueue
+from broker.message import Message
+from broker.queue import Delivery, Emptying, Fifo, Returned
+from broker.store.contract import Store
+from broker.terms import Terms
+
+
+class RankedQueue(LimitedQueue):
+    """`x-max-priority` ranks by priority, the highest first: a higher one than that counts as that. Otherwise the
+    message that expires first is first."""
+
+    def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, terms: Terms, host: Host) -> None:
+        super().__init__(vhost, name, agenda, store, durable, terms, host)
+        self._heap: list[tuple[int, int, Returned]] = []
+
+    def _rank(self, message: Message) -> i64:
+        highest: i64 = self.terms.max_priority
+        if highest > 0:
+            return -min(message.encoding.priority(message.content), highest)
+        return message.expires
+
+    def enqueue(self, message: Message) -> None:
+        self._order += 1
+        if self.depth == 0:
+            consumer = self._pick()
+            if consumer is not None:
+                consumer.deliver(message, self._order)
+                return
+        self._keep(Returned(message, self._order, 0))
+
+    def take_back(self, delivery: Delivery) -> None:
+        if self.dead:
+            self.forget(delivery.message)
+            return
+        self.unacked -= 1
+        self._keep(Returned(delivery.message, delivery.order, delivery.attempts + 1))
+        self.stir()
+
+    def _keep(self, returned: Returned) -> None:
+        heapq.heappush(self._heap, (int(self._rank(returned.message)), int(returned.order), returned))
+        self.depth += 1
+        # What expires behind another waits for its turn; but this may be the first one now.
+        self._watch(self._head().expires)
+
+    def _leave(self) -> Returned:
+        self.depth -= 1
+        return heapq.heappop(self._heap)[2]
+
+    def _head(self) -> Message:
+        return self._heap[0][2].message
+
+    def purge(self) -> int:
+        heap, self._heap = self._heap, []
+        purged = super().purge()
+        Emptying(self, Fifo(), [entry[2] for entry in heap]).run()
+        return purged
+
+    def waiting(self) -> list[Returned]:
+        """What waits, in order. Slow."""
+        return [entry[2] for entry in sorted(self._heap)]
