@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from broker.access import Authenticator
 from broker.agenda import Agenda
+from broker.alarms import Alarms
 from broker.bounds import Bounds
 from broker.store.contract import Store
 from broker.vhost import VirtualHost
@@ -25,4 +26,13 @@ class Broker:
         self.store = store
         self.authenticator = authenticator
         self.new_id = new_id
-        self.vhosts = {"/": VirtualHost("/", self.agenda, store, self.bounds)}
+        self.alarms = Alarms()
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.add_vhost("/")
+
+    def add_vhost(self, name: str) -> VirtualHost:
+        """A virtual host that is made now, or was before."""
+        vhost = self.vhosts[name] = VirtualHost(name, self.agenda, self.store, self.bounds)
+        vhost.alarm(bool(self.alarms.on))
+        self.alarms.changed.append(vhost.alarm)
+        return vhost

@@ -15,6 +15,7 @@ from broker.queue import (
     OVERDELIVERED,
     PURGED,
     REJECTED,
+    UNREPRESENTABLE,
     Consumer,
     Delivery,
     Queue,
@@ -25,7 +26,8 @@ from broker.terms import ENDLESS, Terms
 
 #: Why a message became a dead letter, as x-death and the metrics name it.
 REASONS: Final[dict[int, str]] = {
-    int(EXPIRED): "expired", int(OVER_LIMIT): "maxlen", int(REJECTED): "rejected", int(OVERDELIVERED): "delivery_limit"}
+    int(EXPIRED): "expired", int(OVER_LIMIT): "maxlen", int(REJECTED): "rejected", int(OVERDELIVERED): "delivery_limit",
+    int(UNREPRESENTABLE): "rejected"}
 
 
 class Host:

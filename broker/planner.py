@@ -37,6 +37,8 @@ class Planner(Resolver):
         self._replies = replies
         self._bounds = bounds
         self._plans: dict[tuple[object, ...], Plan] = {}
+        #: Whether every publication is to be looked at.
+        self.careful = False
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -131,6 +133,8 @@ class Planner(Resolver):
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._plans) >= self._bounds.routes:
             self.retire()
+        if self.careful:
+            plan.attention = ALWAYS
         return self._plans.setdefault(identity, plan)
 
     def _collect(self, exchange: Exchange, keys: list[str], properties: Properties, seen: dict[str, Exchange]) -> list[Binding]:

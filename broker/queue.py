@@ -328,6 +328,11 @@ class Queue(Destination):
         self.discard(message, REJECTED)
         self.stir()
 
+    def unsayable(self, message: Message) -> None:
+        """The consumer cannot be told the message that it holds."""
+        self.unacked -= 1
+        self.discard(message, UNREPRESENTABLE)
+
     def discard(self, message: Message, fate: i64) -> None:
         """The message leaves without having been consumed."""
         self._fates[fate] += 1

@@ -58,6 +58,8 @@ class VirtualHost(Publisher):
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
         self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
         self.gates = Gates(self._planner, bounds)
+        #: Whether an alarm is on: who publishes must wait.
+        self.alarmed = False
         #: Why messages became dead letters, and how many.
         self.dead_letters: dict[str, int] = {}
         self.queues_declared = 0
@@ -334,6 +336,12 @@ class VirtualHost(Publisher):
     def changed(self) -> None:
         """Every plan may be wrong now."""
         self._planner.retire()
+
+    def alarm(self, on: bool) -> None:
+        """Memory or disk is short: every publication asks for care, so that its publisher can be stopped."""
+        self.alarmed = on
+        self._planner.careful = on
+        self.changed()
 
     # -- publishing with care
 

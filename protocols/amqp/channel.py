@@ -33,6 +33,7 @@ from protocols.amqp.contents import (
 )
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.frames import BODY, HEADER, encode, got, returned
+from protocols.connection import BUDGET
 from protocols.tally import Tally
 from protocols.window import Window
 
@@ -148,6 +149,9 @@ class Channel(Owner):
         if confirms is not None:
             self.tally.received_confirm += 1
             confirms.add(ticket, fate == REFUSED)
+        if self.vhost.alarmed:
+            self.connection.block()
+            return BUDGET  # What comes behind it waits.
         return route.plan.weight
 
     def route(self, address: bytes) -> Route:
@@ -285,21 +289,27 @@ class Channel(Owner):
             self.tally.get_empty += 1
             self.send(spec.Basic.GetEmpty())
             return
+        message = delivery.message
+        content = message.content if message.encoding is self.frames else content_for(message, self.frames)
+        if not content:  # This client's frames are too small for its properties.
+            queue.unacked += 1
+            queue.unsayable(message)
+            self.get(queue, no_ack)
+            return
         number: i64
         if no_ack:
             self.tally.get_auto += 1
             number = self.unacked.skip()
-            queue.consumed(delivery.message)
+            queue.consumed(message)
         else:
             self.tally.get_manual += 1
             queue.unacked += 1
             delivery.consumer.pool = None
             number = self.unacked.add(delivery)
-        message = delivery.message
         if delivery.attempts > 0:
             self.tally.redelivered += 1
         self.connection.out.write(got(self.number, number, delivery.attempts > 0, message.address.octets, queue.depth))
-        self.write_content(message.content if message.encoding is self.frames else content_for(message, self.frames))
+        self.write_content(content)
         self.connection.touch()
 
     def write_content(self, content: bytes) -> None:

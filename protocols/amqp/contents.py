@@ -169,7 +169,8 @@ def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
 
 
 def content_for(message: Message, frames: Frames) -> bytes:
-    """The message's content in the frames of another channel. Once per message and kind of reader."""
+    """The message's content in the frames of another channel. Once per message and kind of reader. Nothing when its
+    properties do not fit into a frame of this reader's: a header cannot be split."""
     source = message.encoding
     if message.recoding is frames:
         return message.recoded
@@ -192,6 +193,8 @@ def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
     """Header frame and body frames, none above frame_max. No body frame is empty."""
     channel = int(frames.channel).to_bytes(2, "big")
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties
+    if len(header) > frames.frame_max - OVERHEAD:
+        return b""
     parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]
     room = int(frames.frame_max - OVERHEAD)
     for at in range(0, len(body), room):

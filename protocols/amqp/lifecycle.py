@@ -134,6 +134,16 @@ class Lifecycle(Client):
     def send(self, number: i64, method: Any) -> None:
         self.out.write(encode(number, method))
 
+    def block(self) -> None:
+        if not self.stalled and self.capabilities.get("connection.blocked") is True:
+            self.send(0, spec.Connection.Blocked(self.front.broker.alarms.reason))
+        super().block()
+
+    def unblock(self) -> None:
+        if not self.finished and self.capabilities.get("connection.blocked") is True:
+            self.send(0, spec.Connection.Unblocked())
+        super().unblock()
+
     # -- time, and the end
 
     def hang_up(self, error: AmqpError) -> None:

@@ -216,6 +216,8 @@ class MqttConnection(Connection):
             self._vhost.publish(gate, route, message, ticket)
         except BrokerError:
             return
+        if self._vhost.alarmed:
+            self.block()
 
     # -- packets that come rarely
 
