@@ -29,6 +29,10 @@ class Identity:
         self._write = re.compile(write, re.DOTALL)
         self._read = re.compile(read, re.DOTALL)
 
+    def within(self, vhost: str) -> Identity | None:
+        """Who this is in a virtual host: the same object each time, for routes are kept by it. None: nobody who may enter."""
+        return self
+
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
         """Raises AccessRefused unless the operation (configure, write, read) on the exchange or queue is allowed."""
         rule = self._configure if operation == "configure" else self._write if operation == "write" else self._read

@@ -10,9 +10,11 @@ from broker.agenda import Agenda, Task
 from broker.carbon import CC, open_keys
 from broker.deaths import Death, deaths_of, record, told
 from broker.errors import BrokerError
+from broker.exchange.delayed import DELAY_MAX, HEADER, delay_of
 from broker.gate import Gate
 from broker.limits import Host, LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties, amend
+from broker.queue import Queue
 from broker.route import Route
 from broker.store.contract import Ticket
 
@@ -80,6 +82,34 @@ class DeadLetter(Task):
             publisher.publish(gate, route, letter, None)
         except BrokerError:
             return  # Counted with its fate: the exchange is gone.
+
+
+class Release(Task):
+    """A message whose delay is over, on its way to where its exchange leads."""
+
+    def __init__(self, publisher: Publisher, waiting: Queue, message: Message) -> None:
+        self._publisher = publisher
+        self._waiting = waiting
+        self._message = message
+
+    def run(self) -> None:
+        publisher, message = self._publisher, self._message
+        gate, properties = publisher.internal, message.properties
+        found = properties.get("headers")
+        headers: Properties = found if isinstance(found, dict) else {}
+        over: Properties = {HEADER: -delay_of(properties)}
+        route = publisher.route_by(gate, message.address.exchange, [message.address.key, *open_keys(headers)],
+                                   {**properties, "headers": {**headers, **over}})
+        released = Message(route, message.content, amend(message.encoding, over, {}), message.assurance)
+        expiration = properties.get("expiration")
+        if isinstance(expiration, str) and expiration.isdigit():
+            released.expires = publisher.agenda.now + min(int(expiration), DELAY_MAX)
+        gate.received += 1
+        try:
+            publisher.publish(gate, route, released, None)
+        except BrokerError:
+            pass  # Counted with its fate: the exchange is gone.
+        self._waiting.forget(message)
 
 
 class Will(Task):

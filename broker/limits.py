@@ -37,6 +37,10 @@ class Host:
         """The message is a dead letter of this queue."""
         raise NotImplementedError
 
+    def release(self, queue: LimitedQueue, message: Message) -> None:
+        """The delay of a message is over."""
+        raise NotImplementedError
+
     def let_lapse(self, queue: LimitedQueue) -> None:
         """Nobody has used the queue for as long as it lives unused."""
         raise NotImplementedError

@@ -44,8 +44,9 @@ PURGED: Final[i64] = 7
 DEAD_LETTERED: Final[i64] = 8
 REJECTED: Final[i64] = 9
 OVERDELIVERED: Final[i64] = 10
+RELEASED: Final[i64] = 11
 COPY_FATES: Final = ("acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable",
-                     "purged", "dead_lettered", "rejected", "delivery_limit")
+                     "purged", "dead_lettered", "rejected", "delivery_limit", "released")
 
 
 class Fifo(Generic[T]):

@@ -12,17 +12,18 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.limits import Host, LimitedQueue
 from broker.message import Message
-from broker.queue import Delivery, Emptying, Fifo, Returned
+from broker.queue import EXPIRED, PURGED, RELEASED, Delivery, Emptying, Fifo, Returned
 from broker.store.contract import Store
 from broker.terms import Terms
 
 
 class RankedQueue(LimitedQueue):
-    """`x-max-priority` ranks by priority, the highest first: a higher one than that counts as that. Otherwise the
-    message that expires first is first."""
+    """`x-max-priority` ranks by priority, the highest first: a higher one than that counts as that. Where there are
+    none, messages are `delaying`: the one that expires first is first, and what expires is released to the host."""
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, terms: Terms, host: Host) -> None:
         super().__init__(vhost, name, agenda, store, durable, terms, host)
+        self.delaying = not terms.ranked
         self._heap: list[tuple[int, int, Returned]] = []
 
     def _rank(self, message: Message) -> i64:
@@ -66,6 +67,25 @@ class RankedQueue(LimitedQueue):
         purged = super().purge()
         Emptying(self, Fifo(), [entry[2] for entry in heap]).run()
         return purged
+
+    def discard(self, message: Message, fate: i64) -> None:
+        if self.delaying and fate == EXPIRED and self._host is not None:
+            self.count(RELEASED)
+            self._host.release(self, message)  # It is forgotten when it has arrived.
+        else:
+            super().discard(message, fate)
+
+    def withdraw(self, order: i64) -> bool:
+        """Take out the message that came as this one; whether it was there. Slow."""
+        for at, entry in enumerate(self._heap):
+            if entry[1] == order:
+                self._heap[at] = self._heap[-1]
+                self._heap.pop()
+                heapq.heapify(self._heap)
+                self.depth -= 1
+                self.discard(entry[2].message, PURGED)
+                return True
+        return False
 
     def waiting(self) -> list[Returned]:
         """What waits, in order. Slow."""

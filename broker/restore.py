@@ -82,8 +82,14 @@ class Restoring:
         self.report = Report()
         self._broker = broker
         self._keeper = keeper
-        self._ends: dict[tuple[str, int], Destination] = {
-            (vhost.name, int(exchange.number)): exchange for vhost in broker.vhosts.values() for exchange in vhost.exchanges.values()}
+        self._ends: dict[tuple[str, int], Destination] = {}
+        for vhost in broker.vhosts.values():
+            self._know(vhost)
+
+    def _know(self, vhost: VirtualHost) -> None:
+        """What is there from the beginning."""
+        for exchange in vhost.exchanges.values():
+            self._ends[vhost.name, int(exchange.number)] = exchange
 
     def add(self, number: int, entry: Defined) -> None:
         report = self.report
@@ -95,10 +101,13 @@ class Restoring:
             report.restored[entry.kind] = report.restored.get(entry.kind, 0) + 1
 
     def _restore(self, number: int, entry: Defined) -> None:
+        kind, name, definition = entry.kind, entry.name, entry.definition
         vhost = self._broker.vhosts.get(entry.vhost)
         if vhost is None:
-            raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
-        kind, name, definition = entry.kind, entry.name, entry.definition
+            if kind != "vhost":
+                raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
+            vhost = self._broker.add_vhost(entry.vhost)
+            self._know(vhost)
         if kind == "exchange":
             if name in vhost.exchanges:
                 raise PreconditionFailed(f"there is an exchange '{name}' in vhost '{vhost.name}' already")

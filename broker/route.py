@@ -7,7 +7,7 @@
            to the same set)                          +-- relay       ... and to these listeners, when sent at most once
                                                      +-- kept        queues and inboxes, when sent at least once
                                                      +-- kept_relay  ... and to the listeners that asked for at most once
-                                                     +-- refusal, fate, durable, limited, lowered, by_headers: for the careful path
+                                                     +-- refusal, fate, durable, limited, lowered, delays, by_headers: for the careful path
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from broker.message import (
 )
 from broker.outlet import Outlet
 from broker.queue import DROPPED, OFFLINE, Queue
+from broker.ranked import RankedQueue
 
 #: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues count.
 ROUTED: Final[i64] = 0
@@ -119,7 +120,9 @@ class Plan:
 
     def __init__(self, targets: list[tuple[Queue | Listener, int]], unrepresentable: int, by_headers: bool) -> None:
         listeners = [(target, assurance) for target, assurance in targets if isinstance(target, Listener)]
-        self.queues = [target for target, _ in targets if isinstance(target, Queue)]
+        queues = [target for target, _ in targets if isinstance(target, Queue)]
+        self.delays = [queue for queue in queues if isinstance(queue, RankedQueue) and queue.delaying]
+        self.queues = [queue for queue in queues if queue not in self.delays] if self.delays else queues
         self.kept = self.queues + [listener.inbox for listener, assurance in listeners if assurance > AT_MOST_ONCE]
         self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
         self.relay = _relay([listener for listener, _ in listeners])
@@ -146,6 +149,7 @@ class Plan:
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""
         self.queues, self.kept, self.lowered, self.limited, self.durable = [], [], [], [], []
+        self.delays = []
         self.relay = self.kept_relay = NOBODY
 
 

@@ -14,11 +14,12 @@ from broker.census import Census
 from broker.deaths import Death
 from broker.destination import Destination
 from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked, Typed, inequivalent
-from broker.exchange import TYPES, Exchange, TopicExchange
+from broker.exchange import TYPES, DelayedExchange, Exchange, TopicExchange
 from broker.exchange.base import Options
+from broker.exchange.delayed import delay_of
 from broker.exchange.topic import topic_exchange
 from broker.gate import Gate, Gates, sum_into
-from broker.letters import DeadLetter, Publisher, Will
+from broker.letters import DeadLetter, Publisher, Release, Will
 from broker.limits import LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties
 from broker.planner import NAME_OCTETS, Planner
@@ -27,10 +28,12 @@ from broker.ranked import RankedQueue
 from broker.retained import Retained
 from broker.route import REFUSED, Listener, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
-from broker.terms import Terms, check_quorum
+from broker.terms import NO_TERMS, Terms, check_quorum
 
 #: Bindings of a deleted destination that are removed in one turn.
 SLICE: Final = 500
+#: Arguments of an exchange that count when it is declared again.
+COMPARED: Final = ("alternate-exchange", "x-matcher", "x-delayed-type", "hash-header", "hash-property")
 
 #: Replies that wait for one who asks and does not read.
 REPLIES: Final = 100_000
@@ -52,6 +55,8 @@ class VirtualHost(Publisher):
         self.queues: dict[str, Queue] = {}
         #: Where replies go directly to those who asked: consumers without a queue of their own.
         self.replies: dict[str, Queue] = {}
+        #: What waits in exchanges that delay, by their names.
+        self.delays: dict[str, RankedQueue] = {}
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
@@ -85,8 +90,8 @@ class VirtualHost(Publisher):
 
     def census(self) -> Census:
         """A count of what is held here, and of how copies ended."""
-        return Census(list(self.queues.values()), list(self.replies.values()), list(self.listeners), self._copy_fates, self._relayed,
-                      sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
+        return Census(list(self.queues.values()), [*self.replies.values(), *self.delays.values()], list(self.listeners),
+                      self._copy_fates, self._relayed, sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
 
     # -- names
 
@@ -124,7 +129,7 @@ class VirtualHost(Publisher):
                                          ("internal", options.internal, current.internal)):
                 if received != is_:
                     raise inequivalent(field, thing, self.name, received, is_)
-            for argument in ("alternate-exchange", "x-matcher"):
+            for argument in COMPARED:
                 if options.arguments.get(argument) != current.arguments.get(argument):
                     raise inequivalent(argument, thing, self.name, Typed(options.arguments.get(argument)),
                                        Typed(current.arguments.get(argument)))
@@ -133,26 +138,40 @@ class VirtualHost(Publisher):
             raise NotAllowed(f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges")
         exchange = self.add_exchange(name, kind, options, 0)
         if options.durable:
-            exchange.number = self.store.append(Defined(self.name, "exchange", name, {
+            self.number(exchange, self.store.append(Defined(self.name, "exchange", name, {
                 "type": kind, "auto_delete": options.auto_delete, "internal": options.internal,
-                "arguments": dict(options.arguments)}), ticket)
+                "arguments": dict(options.arguments)}), ticket))
         self.changed()
         return exchange
 
     def add_exchange(self, name: str, kind: str, options: Options, number: i64) -> Exchange:
         """An exchange that is declared now, or was before. Raises PreconditionFailed."""
         exchange = self.exchanges[name] = self._new_exchange(name, kind, options)
-        exchange.number = number
+        self.number(exchange, number)
         return exchange
+
+    def number(self, exchange: Exchange, number: i64) -> None:
+        """The exchange has this number, and so has what it keeps."""
+        exchange.number = number
+        if isinstance(exchange, DelayedExchange):
+            exchange.waiting.number = number
+            self.delays[exchange.name] = exchange.waiting
 
     def _new_exchange(self, name: str, kind: str, options: Options) -> Exchange:
         if "alternate-exchange" in options.arguments and options.alternate is None:
             raise PreconditionFailed(f"invalid arg 'alternate-exchange' for exchange '{name}' in vhost '{self.name}': not a text")
         if kind == TopicExchange.kind:
             return topic_exchange(name, options, self.bounds.matcher, self.bounds.matchers)
+        if kind == DelayedExchange.kind:
+            inner = options.arguments.get("x-delayed-type")
+            if not isinstance(inner, str) or inner not in TYPES:
+                raise PreconditionFailed(f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{self.name}': {inner!r} is none of "
+                                         + ", ".join(sorted(TYPES)))
+            waiting = RankedQueue(self.name, name, self.agenda, self.store, options.durable, NO_TERMS, self)
+            return DelayedExchange(name, options, self._new_exchange(name, inner, options), waiting)
         made = TYPES.get(kind)
         if made is None:
-            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {', '.join(sorted(TYPES))}")
+            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {', '.join(sorted([*TYPES, DelayedExchange.kind]))}")
         return made(name, options)
 
     def delete_exchange(self, name: str, if_unused: bool = False, ticket: Ticket | None = None) -> None:
@@ -164,6 +183,10 @@ class VirtualHost(Publisher):
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
         del self.exchanges[name]
         exchange.dead = True
+        if isinstance(exchange, DelayedExchange):
+            del self.delays[name]
+            exchange.waiting.die()
+            sum_into(self._copy_fates, exchange.waiting.fates())
         if exchange.options.durable:
             for binding in exchange:
                 self._undefine_binding(exchange, binding, ticket)
@@ -383,6 +406,8 @@ class VirtualHost(Publisher):
                 queue.put(message.copy(AT_LEAST_ONCE, False))
             else:
                 queue.put(message)
+        for waiting in plan.delays:
+            self._delay(waiting, message, ticket)
         (plan.relay if message.assurance == AT_MOST_ONCE else plan.kept_relay).offer(message)
         if refusing:
             gate.count_fate(REFUSED)
@@ -391,13 +416,22 @@ class VirtualHost(Publisher):
         gate.count(plan, 1)
         return plan.fate
 
+    def _delay(self, waiting: RankedQueue, message: Message, ticket: Ticket | None) -> None:
+        """A copy waits for its time."""
+        copy = message.copy(message.assurance, False)
+        copy.position = 0
+        copy.expires = self.agenda.now + delay_of(message.properties)
+        if copy.assurance > AT_MOST_ONCE and waiting.durable:
+            copy.position = self.store.append(Kept(self.name, copy, [int(waiting.number)]), ticket)
+        waiting.put(copy)
+
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Remember the message for those who subscribe later."""
         self.retained.keep(message, ticket)
 
     def publish_will(self, gate: Gate, will: Message) -> None:
         """Publish somebody's last message, at the end of this turn."""
-        gate.users += 1
+        self.gates.join(gate)
         self.agenda.add(Will(self, gate, will))
 
     def leave(self, gate: Gate) -> None:
@@ -407,6 +441,9 @@ class VirtualHost(Publisher):
     def let_lapse(self, queue: LimitedQueue) -> None:
         if self.queues.get(queue.name) is queue:
             self.delete_queue(queue)
+
+    def release(self, queue: LimitedQueue, message: Message) -> None:
+        self.agenda.add(Release(self, queue, message))
 
     def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1

@@ -283,10 +283,17 @@ class AmqpConnection(Lifecycle):
             raise AmqpError(504, "second 'channel.open' seen")
         if number > self.channel_max:
             raise AmqpError(530, f"number of channels opened ({number}) has reached the negotiated channel_max ({self.channel_max})")
+        self._check_channels()
         assert self.vhost is not None and self.gate is not None
         self.channels[number] = Channel(self.vhost, self.gate, self, number, self.frame_max,
                                         self.capabilities.get("consumer_cancel_notify") is True)
         self.send(number, spec.Channel.OpenOk())
+
+    def _check_channels(self) -> None:
+        """Raises AmqpError when the user has as many channels as one may have."""
+        most = self.front.broker.bounds.user_channels
+        if 0 < most <= self.front.channels_of(self.user):
+            raise AmqpError(530, f"number of channels opened for user '{self.user}' has reached the maximum allowed limit of ({most})")
 
     def _on_ending_channel(self, number: i64) -> None:
         """A channel that we closed says nothing any more but that it knows (section 1.5.2.5)."""

@@ -52,7 +52,7 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
 def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
     _no_default(method.exchange)
     if method.exchange.startswith("amq."):
-        raise AccessRefused(f"exchange name '{method.exchange}' contains reserved prefix 'amq.*'")
+        raise AccessRefused(f"deletion of system exchange '{method.exchange}' in vhost '{channel.vhost.name}' not allowed")
     _may(channel, "configure", "exchange", method.exchange)
     channel.vhost.delete_exchange(method.exchange, method.if_unused, channel.ticket)
     _reply(channel, method, spec.Exchange.DeleteOk())
@@ -201,6 +201,9 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
 
 
 def _tag(channel: Channel, method: spec.Basic.Consume) -> str:
+    most = channel.vhost.bounds.channel_consumers
+    if 0 < most <= len(channel.consumers):
+        raise NotAllowed(f"reached maximum ({most}) of consumers per channel")
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
     if tag in channel.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")

@@ -303,9 +303,14 @@ class MqttConnection(Connection):
             return
         self.stalled = False
         vhost = self.mqtt.broker.vhosts.get(login.vhost)
-        if verdict.identity is None or vhost is None:
+        identity = None if verdict.identity is None else verdict.identity.within(login.vhost)
+        if identity is None or vhost is None:
             self.mqtt.count_login("busy" if verdict.busy else "refused")
             self._turn_away(UNAVAILABLE if verdict.busy else BAD_CREDENTIALS if login.user is not None else NOT_AUTHORISED, "login_refused")
+            self.touch()
+            return
+        if self.mqtt.broker.full(identity.name, vhost):
+            self._turn_away(UNAVAILABLE, "too_many_connections")
             self.touch()
             return
         sessions = self.mqtt.sessions
@@ -317,7 +322,7 @@ class MqttConnection(Connection):
         self.admitted = True
         self._vhost = vhost
         self.packet_max = self.mqtt.options.max_packet
-        self.gate = vhost.gates.enter(verdict.identity, self.mqtt.name)
+        self.gate = vhost.gates.enter(identity, self.mqtt.name)
         self.will = will
         self._take_over(client_id or f"auto-{self.mqtt.broker.new_id()}", clean)
         if not self.stalled:

@@ -342,7 +342,6 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
     (Defined("/", "exchange", "e", {"type": "x-new", "auto_delete": False, "internal": False, "arguments": {}}), "exchange type"),
     (Defined("/", "exchange", "amq.topic", {"type": "topic", "auto_delete": False, "internal": False, "arguments": {}}), "already"),
     (Defined("/", "session", "s", {}), "time away"),
-    (Defined("other", "queue", "q", {"auto_delete": False, "arguments": {}}), "no vhost 'other'"),
     (Defined("/", "binding", "b", {"source": -4, "destination": 99, "key": ""}), "destination, number 99"),
     (Defined("/", "binding", "b", {"source": 98, "destination": -4, "key": ""}), "source, number 98"),
     (Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}), "no exchange"),

@@ -321,7 +321,7 @@ def test_properties_that_fit_into_no_frame_of_the_reader_are_not_told_to_it_and_
     publisher.queue("graves")
     publisher.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
     reader.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
-    most = 4_096 - 8 - 14 - 4 - 2 - 5  # A frame's payload, but for fixed fields, length of the table, name, and type and length of the text.
+    most = 4_096 - 8 - 14 - 4 - 2 - 5  # A payload without fixed fields, the table's length, a name, a text's length.
     for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 4_000), (b"d", most + 1), (b"e", most)):
         publisher.publish("", "q", said, headers={"h": "x" * size})
     octets = reader.read_octets()
