@@ -150,8 +150,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (spec.Basic.Reject(1), 406, "PRECONDITION_FAILED - unknown delivery tag 1", 60, 90),
     (method(2, 60, 90, b"\xff" * 8 + b"\1"), 406, f"PRECONDITION_FAILED - unknown delivery tag {2**64 - 1}", 60, 90),
     (X.Declare(exchange="y", exchange_type="nope"), 406,
-     "PRECONDITION_FAILED - invalid exchange type 'nope'; known are direct, fanout, headers, topic, x-consistent-hash, "
-     "x-delayed-message", 40, 10),
+     ("PRECONDITION_FAILED - invalid exchange type 'nope'; known are direct, fanout, headers, topic, x-consistent-hash, "
+     "x-delayed-message"), 40, 10),
     (X.Declare(exchange="x", exchange_type="topic"), 406,
      "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'topic' but current is 'direct'", 40, 10),
     (X.Declare(exchange="y", arguments=arguments(alternate_exchange=7)), 406,
