@@ -16,7 +16,7 @@ from broker.limits import Host, LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties, amend
 from broker.queue import Queue
 from broker.route import Route
-from broker.store.contract import Ticket
+from broker.store.contract import Store, Ticket
 
 #: A dead letter lives as long as its next queue lets it.
 _SPENT: Final[dict[str, object]] = {"expiration": None}
@@ -26,6 +26,7 @@ class Publisher(Host):
     """The role a virtual host plays for letters."""
 
     agenda: Agenda
+    store: Store
 
     @property
     def internal(self) -> Gate:
@@ -48,7 +49,10 @@ class Publisher(Host):
 
 
 class DeadLetter(Task):
-    """A message leaving a queue unconsumed, on its way to the queue's dead letter exchange."""
+    """A message leaving a queue unconsumed, on its way to the queue's dead letter exchange.
+
+    The store hears of both at once: after a crash it is in the one place or in the other.
+    """
 
     def __init__(self, publisher: Publisher, queue: LimitedQueue, message: Message, reason: str) -> None:
         self._publisher = publisher
@@ -57,6 +61,15 @@ class DeadLetter(Task):
         self._reason = reason
 
     def run(self) -> None:
+        store = self._publisher.store
+        store.begin()
+        try:
+            self._publish()
+            self._queue.forget(self._message)
+        finally:
+            store.commit()
+
+    def _publish(self) -> None:
         publisher, message, terms = self._publisher, self._message, self._queue.terms
         gate = publisher.internal
         properties = message.properties
@@ -85,7 +98,7 @@ class DeadLetter(Task):
 
 
 class Release(Task):
-    """A message whose delay is over, on its way to where its exchange leads."""
+    """A message whose delay is over, on its way to where its exchange leads. After a crash it is here or there."""
 
     def __init__(self, publisher: Publisher, waiting: Queue, message: Message) -> None:
         self._publisher = publisher
@@ -93,6 +106,15 @@ class Release(Task):
         self._message = message
 
     def run(self) -> None:
+        store = self._publisher.store
+        store.begin()
+        try:
+            self._publish()
+            self._waiting.forget(self._message)
+        finally:
+            store.commit()
+
+    def _publish(self) -> None:
         publisher, message = self._publisher, self._message
         gate, properties = publisher.internal, message.properties
         found = properties.get("headers")
@@ -108,8 +130,7 @@ class Release(Task):
         try:
             publisher.publish(gate, route, released, None)
         except BrokerError:
-            pass  # Counted with its fate: the exchange is gone.
-        self._waiting.forget(message)
+            return  # Counted with its fate: the exchange is gone.
 
 
 class Will(Task):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Final
 
 from mypy_extensions import i64
@@ -22,6 +23,7 @@ from broker.queue import (
     Returned,
 )
 from broker.store.contract import Store
+from broker.tail import stored
 from broker.terms import ENDLESS, Terms
 
 #: Why a message became a dead letter, as x-death and the metrics name it.
@@ -57,6 +59,9 @@ class LimitedQueue(Queue):
         self._host: Host | None = host
         self._lease: Lease | None = None
 
+    def latest(self) -> i64:
+        return self.agenda.now + self.terms.ttl if self.terms.ttl >= 0 else -1
+
     def accepts(self, message: Message) -> bool:
         """False when a publication must be refused; then it counts as over the limit."""
         terms = self.terms
@@ -66,7 +71,9 @@ class LimitedQueue(Queue):
     def refuse(self, message: Message) -> None:
         """Count the copy that `accepts` kept out; with reject-publish-dlx it is a dead letter too."""
         if self.terms.bury_refused:
-            self.discard(message, OVER_LIMIT)
+            copy = message.copy(message.assurance, message.retained)
+            copy.position = 0  # The store never kept it for this queue.
+            self.discard(copy, OVER_LIMIT)
         else:
             self.count(OVER_LIMIT)
 
@@ -76,7 +83,7 @@ class LimitedQueue(Queue):
         ttl: i64 = self.terms.ttl
         if ttl >= 0:
             message = message.copy(message.assurance, message.retained)
-            latest: i64 = self.agenda.now + ttl
+            latest = self.latest()
             if message.expires == 0 or message.expires > latest:
                 message.expires = latest
         before: i64 = self.depth
@@ -115,6 +122,13 @@ class LimitedQueue(Queue):
         terms = self.terms
         while self.depth > 0 and (self.depth > terms.max_length or self.octets > terms.max_octets):
             self.drop_head(OVER_LIMIT)
+
+    def restore(self, positions: array[int], order: i64) -> None:
+        super().restore(positions, order)
+        if self.terms.max_octets != ENDLESS:  # Which is what there is to be read here, at most.
+            for message in stored(self.store, positions):
+                if message is not None:
+                    self._came(message)
 
     # -- out
 
@@ -171,8 +185,8 @@ class LimitedQueue(Queue):
         if host is None or self.terms.dead_letter_exchange is None or fate == PURGED:
             super().discard(message, fate)
             return
-        super().discard(message, DEAD_LETTERED)
-        host.bury(self, message, REASONS[int(fate)])
+        self.count(DEAD_LETTERED)
+        host.bury(self, message, REASONS[int(fate)])  # ... and forgets it, with the letter in the same record.
 
     # -- how long an unused queue lives
 

@@ -8,27 +8,29 @@ Everything in `returned` left the queue before anything in `waiting`, so it goes
 that saves a drain per publication: while something waits and no drain is due, no consumer is ready.
 Hence whatever makes a consumer ready (credit, room, a new consumer) must call `stir`.
 
+A durable queue that grows longer than the store's window forgets its newest messages, and reads them again when it
+comes to them: `put --> waiting --> tail --> (the store) --> waiting`. While there is a tail, everything new goes there.
+
 Every copy that is put has exactly one fate in the end: `copies == sum of fates + depth + unacked`.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import insort
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
 from broker.agenda import Agenda, Task
 from broker.destination import Destination
+from broker.fifo import Fifo
 from broker.message import Message
 from broker.outlet import Outlet
 from broker.store.contract import Settled, Store
+from broker.tail import Tail
 from broker.terms import ENDLESS, NO_TERMS
 
-T = TypeVar("T")
-
-#: Slots that may lie empty at the head of a Fifo before it is cut.
-SLACK: Final[i64] = 512
 #: Messages of a purged or expired queue that are let go in one turn.
 SLICE: Final[i64] = 2_000
 
@@ -43,41 +45,13 @@ UNREPRESENTABLE: Final[i64] = 6
 PURGED: Final[i64] = 7
 DEAD_LETTERED: Final[i64] = 8
 REJECTED: Final[i64] = 9
-OVERDELIVERED: Final[i64] = 10
-RELEASED: Final[i64] = 11
+#: It was to be read from the disk, and could not be.
+UNREADABLE: Final[i64] = 10
+OVERDELIVERED: Final[i64] = 11
+#: Its delay is over.
+RELEASED: Final[i64] = 12
 COPY_FATES: Final = ("acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable",
-                     "purged", "dead_lettered", "rejected", "delivery_limit", "released")
-
-
-class Fifo(Generic[T]):
-    """A list with a moving head: appending and popping are an index and no allocation."""
-
-    def __init__(self) -> None:
-        self._items: list[T | None] = []
-        self._head: i64 = 0
-
-    def push(self, item: T) -> None:
-        self._items.append(item)
-
-    @property
-    def size(self) -> int:
-        return len(self._items) - int(self._head)
-
-    def peek(self) -> T | None:
-        return self._items[self._head] if self._head < len(self._items) else None
-
-    def pop(self) -> T:
-        items = self._items
-        head: i64 = self._head
-        item = items[head]
-        assert item is not None
-        items[head] = None
-        head += 1
-        if head >= SLACK and head * 2 >= len(items):
-            del items[:head]
-            head = 0
-        self._head = head
-        return item
+                     "purged", "dead_lettered", "rejected", "unreadable", "delivery_limit", "released")
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -168,7 +142,6 @@ class Queue(Destination):
         self.auto_delete = False
         #: Belongs to a session, not to those who declare queues.
         self.private = False
-        self.max_length: i64 = ENDLESS
         self.depth: i64 = 0
         self.unacked: i64 = 0
         self.acknowledged: i64 = 0
@@ -180,11 +153,27 @@ class Queue(Destination):
         self._fates = [0] * len(COPY_FATES)
         self._waiting: Fifo[Message] = Fifo()
         self._returned: list[Returned] = []
+        self._tail: Tail | None = None
+        #: Messages in the tail.
+        self._paged: i64 = 0
+        self._max_length: i64 = ENDLESS
+        #: The depth from which on `put` has more to do.
+        self._bound: i64 = store.window if durable else ENDLESS
         self._order: i64 = 0
         self._turn: i64 = 0
         self._stirred = False
         self._alarm: i64 = 0
         self._expiry: Expiry | None = None
+
+    @property
+    def max_length(self) -> int:
+        """Waiting messages beyond which the oldest are dropped."""
+        return int(self._max_length)
+
+    @max_length.setter
+    def max_length(self, most: int) -> None:
+        self._max_length = most
+        self._set_bound()
 
     # -- in
 
@@ -200,8 +189,26 @@ class Queue(Destination):
         self.depth += 1
         if message.expires > 0:
             self._watch(message.expires)
-        if self.depth > self.max_length:
+        if self.depth > self._bound:
+            self._crowd()
+
+    def _crowd(self) -> None:
+        """A message came, and the queue is too long, or too long for the memory."""
+        if self.durable and self.depth > self.store.window or self._paged > 0:
+            if self._tail is None:
+                self._tail = Tail(self.store)
+            self._tail.push(self._waiting.take_back())
+            self._paged += 1
+        if self.depth > self._max_length:
             self.drop_head(OVER_LIMIT)
+        self._set_bound()
+
+    def _set_bound(self) -> None:
+        self._bound = -1 if self._paged > 0 else min(self._max_length, self.store.window if self.durable else ENDLESS)
+
+    def coming(self) -> i64:
+        """The `order` that the next message to come in will have."""
+        return self._order + self._waiting.size + self._paged + 1
 
     def requeue(self, delivery: Delivery) -> None:
         """Take back what a consumer did not settle, to its old place."""
@@ -216,6 +223,37 @@ class Queue(Destination):
             self._watch(expires)
         self.stir()
 
+    # -- after a restart
+
+    def restore(self, positions: array[int], order: i64) -> None:
+        """It held these messages when the broker stopped, the first of them as its `order`th."""
+        tail = self._tail = Tail(self.store)
+        tail.restore(positions, self.latest())
+        self._order = order - 1
+        self._paged = len(positions)
+        self.depth += self._paged
+        self._set_bound()
+        self._read_on()
+
+    def restore_returned(self, message: Message, order: i64) -> None:
+        """... and before those this one, which a consumer may have had."""
+        insort(self._returned, Returned(message, order, 1), key=_newest_first)
+        self._order = max(self._order, order)
+        self.depth += 1
+
+    def restore_unacked(self, order: i64) -> None:
+        """... and this one was in a consumer's hands, and still is."""
+        self._order = max(self._order, order)
+        self.unacked += 1
+
+    def lose(self) -> None:
+        """... and one that cannot be read."""
+        self._fates[UNREADABLE] += 1
+
+    def latest(self) -> i64:
+        """When messages of now expire at the latest, in ms; -1: never."""
+        return -1
+
     # -- out
 
     def stir(self) -> None:
@@ -228,7 +266,7 @@ class Queue(Destination):
         """Drain: deliver while something waits and a consumer is ready. Hot path."""
         self._stirred = False
         now: i64 = self.agenda.now
-        while self.depth > 0:
+        while self.depth > self._paged:
             consumer = self._pick()
             if consumer is None:
                 self._watch(self._head().expires)
@@ -247,6 +285,29 @@ class Queue(Destination):
                 self.discard(message, EXPIRED)
             else:
                 consumer.deliver(message, self._order)
+        if self._paged > 0:
+            self._read_on()
+            self._stirred = True
+            self.agenda.later(self)
+
+    def _read_on(self) -> None:
+        """Nothing is in memory any more: read what comes next."""
+        tail = self._tail
+        assert tail is not None
+        while self._paged > 0 and self._waiting.size == 0:
+            for message in tail.pop():
+                self._paged -= 1
+                if message is None:
+                    self._order += 1
+                    self.depth -= 1
+                    self._fates[UNREADABLE] += 1
+                else:
+                    self._waiting.push(message)
+        if self._paged == 0:
+            self._tail = None
+            self._set_bound()
+        if self._waiting.size:
+            self._watch(self._head().expires)
 
     def _pick(self) -> Consumer | None:
         """The next ready consumer, taking turns."""
@@ -291,9 +352,13 @@ class Queue(Destination):
         """What is at the head, out of the queue."""
         self.depth -= 1
         if self._returned:
-            return self._returned.pop()
-        self._order += 1
-        return Returned(self._waiting.pop(), self._order, 0)
+            returned = self._returned.pop()
+        else:
+            self._order += 1
+            returned = Returned(self._waiting.pop(), self._order, 0)
+        if 0 < self._paged == self.depth:
+            self._read_on()
+        return returned
 
     # -- settled
 
@@ -318,7 +383,14 @@ class Queue(Destination):
     def forget(self, message: Message) -> None:
         """Tell the store that this queue needs the message no more."""
         if self.durable and message.position > 0:
-            self.store.append(Settled(self.number, message.position), None)
+            self.let_go(message.position)
+
+    def let_go(self, position: i64) -> None:
+        """The same, of a message at this position. A queue that is gone has said all with that."""
+        if self.dead:
+            self.store.abandon(self.number, position)
+        else:
+            self.store.append(Settled(self.number, position), None)
 
     def reject(self, message: Message) -> None:
         """A consumer refused the message for good."""
@@ -418,17 +490,21 @@ class Queue(Destination):
         purged = int(self.depth)
         if purged:
             self._fates[PURGED] += purged
-            self.depth = 0
-            emptying = Emptying(self, self._waiting, self._returned)
+            # The places of those who come later are behind all of these.
+            self._order += self._waiting.size + self._paged
+            self.depth = self._paged = 0
+            emptying = Emptying(self, self._waiting, self._returned, self._tail)
             self._waiting = Fifo()
             self._returned = []
+            self._tail = None
+            self._set_bound()
             emptying.run()
         return purged
 
     def die(self) -> int:
         """The queue is deleted: nothing comes in or back any more. Returns how many messages waited."""
-        purged = self.purge()
         self.dead = True
+        purged = self.purge()
         if self._expiry is not None:
             self._expiry.queue = None
         self._fates[PURGED] += int(self.unacked)
@@ -448,10 +524,11 @@ class Queue(Destination):
 class Emptying(Task):
     """Lets go of purged messages, some a turn."""
 
-    def __init__(self, queue: Queue, waiting: Fifo[Message], returned: list[Returned]) -> None:
+    def __init__(self, queue: Queue, waiting: Fifo[Message], returned: list[Returned], tail: Tail | None) -> None:
         self._queue = queue
         self._waiting = waiting
         self._returned = returned
+        self._tail = tail
 
     def run(self) -> None:
         left: i64 = SLICE
@@ -461,7 +538,13 @@ class Emptying(Task):
         while left > 0 and self._waiting.size > 0:
             self._queue.forget(self._waiting.pop())
             left -= 1
-        if left == 0:
+        tail = self._tail
+        while left > 0 and tail is not None and not tail.empty:
+            for position in tail.pop_positions():
+                left -= 1
+                if position > 0:
+                    self._queue.let_go(position)
+        if left <= 0:
             self._queue.agenda.later(self)
 
 

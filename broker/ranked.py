@@ -6,14 +6,17 @@ A heap of (rank, order): equals go in the order in which they came, and what cam
 from __future__ import annotations
 
 import heapq
+from array import array
 
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
+from broker.fifo import Fifo
 from broker.limits import Host, LimitedQueue
 from broker.message import Message
-from broker.queue import EXPIRED, PURGED, RELEASED, Delivery, Emptying, Fifo, Returned
+from broker.queue import EXPIRED, PURGED, RELEASED, Delivery, Emptying, Returned
 from broker.store.contract import Store
+from broker.tail import stored
 from broker.terms import Terms
 
 
@@ -41,6 +44,18 @@ class RankedQueue(LimitedQueue):
                 return
         self._keep(Returned(message, self._order, 0))
 
+    def restore(self, positions: array[int], order: i64) -> None:
+        latest: i64 = self.latest()
+        for message in stored(self.store, positions):
+            self._order += 1
+            if message is None:
+                self.lose()
+                continue
+            if latest >= 0 and (message.expires == 0 or message.expires > latest):
+                message.expires = latest
+            self._keep(Returned(message, self._order, 0))
+            self._came(message)
+
     def take_back(self, delivery: Delivery) -> None:
         if self.dead:
             self.forget(delivery.message)
@@ -65,7 +80,7 @@ class RankedQueue(LimitedQueue):
     def purge(self) -> int:
         heap, self._heap = self._heap, []
         purged = super().purge()
-        Emptying(self, Fifo(), [entry[2] for entry in heap]).run()
+        Emptying(self, Fifo(), [entry[2] for entry in heap], None).run()
         return purged
 
     def discard(self, message: Message, fate: i64) -> None:

@@ -8,6 +8,7 @@ in the store: when it fits again, it is back.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -21,6 +22,8 @@ from broker.exchange import Exchange
 from broker.exchange.base import Options
 from broker.route import Listener
 from broker.store.contract import Defined
+from broker.store.durable import DurableStore
+from broker.store.opening import Opened
 from broker.terms import Terms
 from broker.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT
@@ -39,6 +42,14 @@ class Keeper:
 
     def restore_subscription(self, listener: Listener, binding: Binding) -> None:
         """It had this subscription, which is bound already."""
+        raise NotImplementedError
+
+    def restore_inbox(self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
+        """These messages waited for it, or were in its client's hands; it said that it has those `stepped`."""
+        raise NotImplementedError
+
+    def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
+        """Its client sent messages under these packet identifiers, which are held."""
         raise NotImplementedError
 
     def restored(self) -> None:
@@ -63,6 +74,10 @@ class Report:
     def __init__(self) -> None:
         self.restored: dict[str, int] = {}
         self.refused: list[Refused] = []
+        #: Copies of messages that are back, and those whose queue is refused.
+        self.copies = 0
+        self.homeless = 0
+        self.retained = 0
 
 
 def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: Keeper) -> Report:
@@ -71,6 +86,16 @@ def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: 
     restoring = Restoring(broker, keeper)
     for number, entry in definitions:
         restoring.add(number, entry)
+    keeper.restored()
+    return restoring.report
+
+
+def reopen(broker: Broker, opened: Opened, keeper: Keeper) -> Report:
+    """Restore all that was in a data directory: what the definitions say, and who held which message."""
+    restoring = Restoring(broker, keeper)
+    for number, entry in opened.definitions:
+        restoring.add(number, entry)
+    restoring.fill(opened)
     keeper.restored()
     return restoring.report
 
@@ -99,6 +124,36 @@ class Restoring:
             report.refused.append(Refused(number, entry, str(error)))
         else:
             report.restored[entry.kind] = report.restored.get(entry.kind, 0) + 1
+
+    def fill(self, opened: Opened) -> None:
+        """Give the queues, sessions and topics what they held."""
+        store, survivors, report = opened.store, opened.survivors, self.report
+        stepped = survivors.stepped_by_queue()
+        held = survivors.copies.by_queue()
+        for vhost in self._broker.vhosts.values():
+            found = 0
+            for queue in [*vhost.queues.values(), *vhost.delays.values()]:
+                positions = held.pop(queue.number, None)
+                if positions is not None:
+                    found += len(positions)
+                    queue.restore(positions, 1)
+            for listener in vhost.listeners:
+                inbox = listener.inbox
+                positions = held.pop(inbox.number, None)
+                if positions is not None:
+                    found += len(positions)
+                    self._keeper.restore_inbox(listener, store, positions, stepped.get(inbox.number, set()))
+                if inbox.number in survivors.received:
+                    self._keeper.restore_received(listener, list(survivors.received[inbox.number]))
+            vhost.internal.count_copies(found, 0)
+            report.copies += found
+        report.homeless = sum(len(positions) for positions in held.values())
+        reader = store.log.reader()
+        for (name, _), position in sorted(survivors.retained.items(), key=_position):
+            message = store.retained(reader, position)
+            if message is not None and name in self._broker.vhosts:
+                self._broker.vhosts[name].retained.restore(message)
+                report.retained += 1
 
     def _restore(self, number: int, entry: Defined) -> None:
         kind, name, definition = entry.kind, entry.name, entry.definition
@@ -142,6 +197,10 @@ class Restoring:
         if end is None:
             raise PreconditionFailed(f"its {field}, number {number}, is not there")
         return end
+
+
+def _position(retained: tuple[tuple[str, str], int]) -> int:
+    return retained[1]
 
 
 def _flag(definition: Definition, field: str) -> bool:

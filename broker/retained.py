@@ -92,6 +92,13 @@ class Retained:
         self._store.append(RetainedSet(self._vhost, key, held.message), ticket)
         return True
 
+    def restore(self, message: Message) -> None:
+        """It was the last message of its topic when the broker stopped. The bounds of today hold for new ones."""
+        size = len(message.body) + len(message.address.topic)
+        self._serial += 1
+        self._held[message.address.key] = Held(message, self._serial, size)
+        self.octets += size
+
     def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver) -> None:
         """Give the receiver what the pattern matches, in slices: the first one now."""
         if self._held:

@@ -127,7 +127,10 @@ class Plan:
         self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
         self.relay = _relay([listener for listener, _ in listeners])
         self.kept_relay = _relay([listener for listener, assurance in listeners if assurance == AT_MOST_ONCE])
-        self.durable = [int(queue.number) for queue in self.kept if queue.durable]
+        self.durable = [queue for queue in self.kept if queue.durable]
+        self.numbers = [int(queue.number) for queue in self.durable]
+        #: Whether some of them number what they get: the inboxes of sessions.
+        self.numbered = any(queue.private for queue in self.durable)
         self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.terms.reject_publish]
         self.by_headers = by_headers
         self.stale = False
@@ -148,7 +151,7 @@ class Plan:
 
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""
-        self.queues, self.kept, self.lowered, self.limited, self.durable = [], [], [], [], []
+        self.queues, self.kept, self.lowered, self.limited, self.durable, self.numbers = [], [], [], [], [], []
         self.delays = []
         self.relay = self.kept_relay = NOBODY
 

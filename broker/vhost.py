@@ -26,7 +26,7 @@ from broker.planner import NAME_OCTETS, Planner
 from broker.queue import COPY_FATES, Queue
 from broker.ranked import RankedQueue
 from broker.retained import Retained
-from broker.route import REFUSED, Listener, Route
+from broker.route import REFUSED, Listener, Plan, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
 from broker.terms import NO_TERMS, Terms, check_quorum
 
@@ -190,7 +190,7 @@ class VirtualHost(Publisher):
         if exchange.options.durable:
             for binding in exchange:
                 self._undefine_binding(exchange, binding, ticket)
-            self.store.append(Undefined(self.name, "exchange", name), ticket)
+            self.store.append(Undefined(self.name, "exchange", name, exchange.number), ticket)
         self._forget(exchange)
 
     # -- queues
@@ -261,7 +261,7 @@ class VirtualHost(Publisher):
         purged = queue.die()
         sum_into(self._copy_fates, queue.fates())
         if queue.durable:
-            self.store.append(Undefined(self.name, "queue", queue.name), ticket)
+            self.store.append(Undefined(self.name, "queue", queue.name, queue.number), ticket)
         self._forget_route(queue)
         self._forget(queue)
         return purged
@@ -394,11 +394,7 @@ class VirtualHost(Publisher):
         for full in refusing:
             full.refuse(message)
         if message.assurance > AT_MOST_ONCE and plan.durable:
-            queues = plan.durable
-            if refusing:
-                queues = [number for number in queues if all(number != full.number for full in refusing)]
-            if queues:
-                message.position = self.store.append(Kept(self.name, message, queues), ticket)
+            self._keep(message, plan, refusing, ticket)
         for queue in plan.queues if message.assurance == AT_MOST_ONCE else plan.kept:
             if queue in refusing:
                 continue
@@ -424,6 +420,16 @@ class VirtualHost(Publisher):
         if copy.assurance > AT_MOST_ONCE and waiting.durable:
             copy.position = self.store.append(Kept(self.name, copy, [int(waiting.number)]), ticket)
         waiting.put(copy)
+    def _keep(self, message: Message, plan: Plan, refusing: list[LimitedQueue], ticket: Ticket | None) -> None:
+        """Give the message to the store, for the durable queues among its destinations."""
+        numbers = plan.numbers
+        if refusing:
+            numbers = [int(queue.number) for queue in plan.durable if queue not in refusing]
+        if numbers:
+            serials: list[int] | None = None
+            if plan.numbered:  # Inboxes refuse nothing.
+                serials = [int(queue.coming()) if queue.private else 0 for queue in plan.durable if queue not in refusing]
+            message.position = self.store.append(Kept(self.name, message, numbers, serials), ticket)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Remember the message for those who subscribe later."""

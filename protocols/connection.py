@@ -54,6 +54,8 @@ class Connection(Outlet):
         self.agenda = front.broker.agenda
         self.opened = self.agenda.wall
         self.admitted = False
+        #: Has published what the store must keep.
+        self.persists = False
         #: When the peer last said anything, in ms.
         self.heard_at: i64 = self.agenda.now
         #: Octets, from the first one not consumed, without which `consume` need not be called again.

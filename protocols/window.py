@@ -53,6 +53,16 @@ class Window:
         self.base += 1
         return self.base - 1
 
+    def skip_to(self, number: i64) -> None:
+        """Let the next delivery have this number, which was not reached yet."""
+        if self.count > len(self._stragglers):
+            while self.next < number:
+                self.skip()
+        else:
+            self._items.clear()
+            self.head = 0
+            self.base = number
+
     @property
     def first(self) -> i64:
         """The oldest outstanding number that is no straggler; `next` where there is none."""

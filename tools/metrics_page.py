@@ -30,22 +30,23 @@ sessions by name. Names beginning with `rabbitmq_` mean what they mean in Rabbit
 
 async def pages() -> list[tuple[str, metrics.Page]]:
     """What a broker with one queue and one session exports."""
-    directory = Path(tempfile.gettempdir())
     settings = Settings(data=Data(dir=":memory:"))
     accounts = accounts_of(settings, None)
-    node = Node(settings, accounts, directory)
-    try:
-        mqtt = node.mqtt.connect(Peer())
-        mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
-        node.amqp.connect(Peer()).receive_data(GREETING + pamqp.frame.marshal(spec.Connection.Close(200, "", 0, 0), 0))
-        node.broker.vhosts["/"].declare_queue("q")
-        mqtt.shut_down()
-        mqtt = node.mqtt.connect(Peer())
-        mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
-        return [("/metrics", await metrics.aggregated(node)), ("/metrics/per-object", await metrics.per_object(node))]
-    finally:
-        node.collector.close()
-        accounts.close()
+    with tempfile.TemporaryDirectory() as directory:
+        node = Node(settings, accounts, Path(directory), print)
+        try:
+            mqtt = node.mqtt.connect(Peer())
+            mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
+            node.amqp.connect(Peer()).receive_data(GREETING + pamqp.frame.marshal(spec.Connection.Close(200, "", 0, 0), 0))
+            node.broker.vhosts["/"].declare_queue("q")
+            mqtt.shut_down()
+            mqtt = node.mqtt.connect(Peer())
+            mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
+            return [("/metrics", await metrics.aggregated(node)), ("/metrics/per-object", await metrics.per_object(node))]
+        finally:
+            await node.storing.close()
+            node.collector.close()
+            accounts.close()
 
 
 def table(page: metrics.Page) -> str:

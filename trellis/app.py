@@ -14,6 +14,7 @@ from typing import Final, cast
 import uvloop
 
 import trellis
+from broker.store.disk import Lock, StoreError
 from protocols.front import Front
 from trellis import logs
 from trellis.http import HttpServer
@@ -28,19 +29,23 @@ from trellis.users import accounts_of
 AMQP_HIGH_MARK: Final = 1 << 20
 #: Seconds between two looks whether the last client has gone.
 POLL: Final = 0.02
-#: Exit codes: a clean stop, and a start that failed for a reason that the operator can mend.
-DONE, MISCONFIGURED = 0, 2
+#: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason that the operator can mend.
+DONE, BROKEN, MISCONFIGURED = 0, 1, 2
 
 
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr."""
     logs.set_up(settings.log.level)
+    app = App(settings)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(App(settings).serve())
-    except (ListenError, SettingsError) as error:
+            runner.run(app.serve())
+    except (ListenError, SettingsError, StoreError) as error:
         print(f"trellis: {error}", file=sys.stderr)
         return MISCONFIGURED
+    if app.broken:
+        print(f"trellis: stopped, for nothing could be kept any more: {app.broken}", file=sys.stderr)
+        return BROKEN
     return DONE
 
 
@@ -72,6 +77,8 @@ class App:
         #: Listener name -> HOST:PORT, once they are open.
         self.addresses: dict[str, str] = {}
         self.node: Node | None = None
+        #: Why the store can be written no more; empty: it can.
+        self.broken = ""
         #: Set when clients may come.
         self.started = asyncio.Event()
 
@@ -80,25 +87,37 @@ class App:
         self._hurry = self._stop.is_set()
         self._stop.set()
 
+    def break_off(self, reason: str) -> None:
+        """Nothing can be kept any more: stop, and wait for nobody."""
+        self.broken = reason
+        self._hurry = True
+        self._stop.set()
+
     async def serve(self) -> None:
-        """Start, say that we are ready, serve until `stop`, and stop cleanly. Raises SettingsError, ListenError."""
+        """Start, say that we are ready, serve until `stop`, and stop cleanly. Raises SettingsError, ListenError, StoreError."""
         settings = self.settings
         directory = data_directory(settings)
-        accounts = accounts_of(settings, directory)
-        bound: dict[str, Bound] = {}
+        lock = None if directory is None else Lock(str(directory))
         try:
-            for name, listener in settings.listeners.items():
-                bound[name] = bind(name, listener)
-            node = self.node = Node(settings, accounts, directory)
+            accounts = accounts_of(settings, directory)
+            bound: dict[str, Bound] = {}
             try:
-                await self._serve(node, bound)
+                for name, listener in settings.listeners.items():
+                    bound[name] = bind(name, listener)
+                node = self.node = Node(settings, accounts, directory, self.break_off)
+                try:
+                    await self._serve(node, bound)
+                finally:
+                    await node.storing.close()
+                    node.collector.close()
+                    node.broker.authenticator.close()
             finally:
-                node.collector.close()
-                node.broker.authenticator.close()
+                for ports in bound.values():
+                    ports.close()
+                accounts.close()
         finally:
-            for ports in bound.values():
-                ports.close()
-            accounts.close()
+            if lock is not None:
+                lock.release()
 
     async def _serve(self, node: Node, bound: dict[str, Bound]) -> None:
         tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn))]
@@ -142,8 +161,9 @@ class App:
 
     def _announce(self, node: Node) -> None:
         kept = "memory" if node.directory is None else str(node.directory)
-        logs.info("start", version=trellis.__version__, compiled="yes" if trellis.compiled() else "no", data=kept,
-                  store="memory", note="messages and definitions do not survive a stop in this version", pid=os.getpid())
+        logs.info("start", version=trellis.__version__, compiled="yes" if trellis.compiled() else "no", data=kept, pid=os.getpid())
+        if node.directory is None:
+            logs.warning("memory_only", note="data.dir is :memory:, so nothing survives a stop")
         if not trellis.compiled():
             logs.warning("not_compiled", note="the hot paths run interpreted, many times slower; see README, Compiled")
         print("ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()), flush=True)

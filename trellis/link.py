@@ -91,6 +91,11 @@ class Link:
         elif connection.behind or connection.stalled:
             self._pause_reading()
             self._leave_over(connection)
+        elif connection.persists and self._turn.crowded:
+            # The disk is slower than this publisher: what it sends next waits at its end.
+            self._pause_reading()
+            self._behind = True
+            self._turn.crowd(self)
 
     def _end(self, connection: Connection) -> None:
         """The connection is finished: hang up after a flush, also when there is nothing to say."""

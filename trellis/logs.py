@@ -42,6 +42,10 @@ def warning(event: str, **fields: object) -> None:
     log(logging.WARNING, event, **fields)
 
 
+def error(event: str, **fields: object) -> None:
+    log(logging.ERROR, event, **fields)
+
+
 def quote(value: str) -> str:
     """A value that is one word and one line."""
     if value and all(" " < character <= "~" and character not in '"\\=' for character in value):

@@ -21,6 +21,7 @@ from broker.route import FATES, ROUTED, UNROUTABLE
 from protocols.front import Front
 from trellis import process
 from trellis.node import Node
+from trellis.storing import DurableStoring, Storing
 
 #: Objects counted in one turn, and objects named in one turn, which takes longer.
 STEP: Final = 1_000
@@ -244,11 +245,24 @@ def _trellis(page: Page, node: Node) -> None:
     page.counter("trellis_passwords_hashed", "Passwords hashed to judge a login", node.accounts.hashed)
     page.gauge("trellis_logins_waiting", "Different credentials that wait for a verdict", node.accounts.waiting)
     page.gauge("trellis_logins_waiting_limit", "Different credentials that may wait; more are told to come again", node.settings.auth.queue)
-    page.counter("trellis_store_entries", "Changes of durable state", int(node.broker.store.position))
+    _store(page, node.storing)
     for vhost in node.broker.vhosts.values():
         page.gauge("trellis_retained_messages", "Retained messages", len(vhost.retained), vhost=vhost.name)
         page.gauge("trellis_retained_bytes", "Retained messages with their topics", vhost.retained.octets, vhost=vhost.name)
         page.counter("trellis_retained_refused", "Messages not retained for lack of room", vhost.retained.refused, vhost=vhost.name)
+
+
+def _store(page: Page, storing: Storing) -> None:
+    page.counter("trellis_store_entries", "Changes of durable state", int(storing.store.position))
+    if isinstance(storing, DurableStoring):
+        log = storing.durable.log
+        page.counter("trellis_store_batches", "Batches of changes written and synced", storing.batches)
+        page.counter("trellis_store_writes_refused", "Writes that found no room on the disk, and were tried again", storing.refused)
+        page.gauge("trellis_store_blocked", "1 while there is no room on the disk", 1 if storing.blocked else 0)
+        page.gauge("trellis_store_pending_bytes", "Changes that wait for the disk", storing.durable.octets)
+        page.gauge("trellis_store_log_bytes", "The log on the disk", log.octets)
+        page.gauge("trellis_store_log_files", "Files of the log", len(log.files))
+        page.counter("trellis_store_checkpoints", "Checkpoints made", storing.checkpoints)
 
 
 def _fates(page: Page, vhosts: list[dict[str, Ingress]], censuses: list[Census]) -> None:

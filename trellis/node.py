@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import trellis
@@ -20,7 +21,9 @@ from trellis.authenticate import Accounts
 from trellis.collector import Collector
 from trellis.http import HttpServer
 from trellis.process import raise_descriptor_limit
+from trellis.recovering import open_directory, restore
 from trellis.settings import Settings
+from trellis.storing import DurableStoring, Storing
 from trellis.turn import Turn
 
 #: The part of the descriptor limit that connections may have.
@@ -30,14 +33,19 @@ SHARE = 0.9
 class Node:
     """Built once, on the loop that runs it. `directory` is where data is kept, None for nowhere."""
 
-    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None) -> None:
+    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None, failed: Callable[[str], None]) -> None:
+        """Reads what is in the directory. `failed` is told why nothing can be written there any more. Raises StoreError,
+        SettingsError."""
         self.settings = settings
         self.accounts = accounts
         self.directory = directory
         self.max_descriptors = raise_descriptor_limit()
-        self.broker = Broker(MemoryStore(), _authenticator(settings, accounts), lambda: uuid.uuid4().hex, bounds_of(settings),
-                             settings.node.name)
-        self.turn = Turn(asyncio.get_running_loop(), self.broker)
+        loop = asyncio.get_running_loop()
+        opened = None if directory is None else open_directory(directory, settings.store)
+        self.broker = Broker(MemoryStore() if opened is None else opened.store, _authenticator(settings, accounts),
+                             lambda: uuid.uuid4().hex, bounds_of(settings), settings.node.name)
+        self.storing = Storing(self.broker.store) if opened is None else DurableStoring(opened.store, loop, failed)
+        self.turn = Turn(loop, self.broker, self.storing)
         self.amqp = AmqpFront(self.broker, amqp_options(settings))
         self.mqtt = MqttFront(self.broker, mqtt_options(settings))
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
@@ -47,6 +55,8 @@ class Node:
         self.pages: dict[str, HttpServer] = {}
         #: Whether clients may come: not while starting, and not while stopping.
         self.ready = False
+        if opened is not None:
+            restore(opened, self.broker, self.mqtt.sessions)
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from broker.core import Broker
+from trellis.storing import Storing
 
 if TYPE_CHECKING:
     from trellis.link import Link
@@ -30,10 +31,12 @@ SWEPT: Final = 2_000
 class Turn:
     """Runs after the input of a loop turn, whenever something asked for it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker, storing: Storing) -> None:
         self._loop = loop
         self._agenda = broker.agenda
-        self._store = broker.store
+        self._storing = storing
+        #: Publishers that wait for the disk.
+        self._crowded: list[Link] = []
         self._dirty: list[Link] = []
         self._behind: list[Link] = []
         self._lobby: list[Link] = []
@@ -48,7 +51,9 @@ class Turn:
         self.longest = 0.0
         broker.agenda.wake = self.schedule
         broker.store.wanted = self.sync
+        storing.wake = self.schedule
         self.tell_time()
+        storing.tell_time(int(self._agenda.now), self._agenda.wall)
 
     def schedule(self) -> None:
         """Have a turn, soon. The first who asks for it tells the time: whatever is input calls this before it is heard."""
@@ -73,6 +78,15 @@ class Turn:
         self._lobby.append(link)
         self.schedule()
 
+    @property
+    def crowded(self) -> bool:
+        """Whether publishers should wait for the disk."""
+        return self._storing.crowded
+
+    def crowd(self, link: Link) -> None:
+        """The link waits until the disk has caught up."""
+        self._crowded.append(link)
+
     def sync(self) -> None:
         """Something was appended to the store."""
         self._sync_due = True
@@ -84,6 +98,9 @@ class Turn:
         asked_at = self._scheduled_at
         self.turns += 1
         agenda = self._agenda
+        if self._crowded and not self._storing.crowded:
+            crowded, self._crowded = self._crowded, []
+            self._behind += crowded
         behind, self._behind = self._behind, []
         for link in behind:
             link.resume()
@@ -92,7 +109,7 @@ class Turn:
         agenda.turn()
         if self._sync_due:
             self._sync_due = False
-            self._store.sync()
+            self._storing.sync()
         dirty = self._dirty
         if len(dirty) <= FLUSHES:
             self._dirty = []
@@ -146,6 +163,7 @@ class Turn:
             links = list(self.links)
             for at in range(0, len(links), SWEPT):
                 self.tell_time()
+                self._storing.tell_time(self._agenda.now, self._agenda.wall)
                 now = int(self._agenda.now)
                 for link in links[at:at + SWEPT]:
                     link.advance(now)

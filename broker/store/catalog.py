@@ -12,14 +12,13 @@ SQLite finds out when its own structure is damaged; the sums (CRC-32) find out a
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Final
 
 from broker.store.contract import Defined, Entry, Undefined
+from broker.store.disk import StoreError
 from broker.store.values import dump, load
 
 #: Says that a file is a catalog (the file's application id).
@@ -59,7 +58,7 @@ VERSION: Final = len(_STEPS)
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
-class CatalogError(Exception):
+class CatalogError(StoreError):
     """The catalog cannot be used; the text says which file it is, what is wrong, and what can be done."""
 
 
@@ -250,28 +249,7 @@ class Catalog:
         if kind == "exchange":
             db.execute("DELETE FROM bindings WHERE vhost = ? AND source = ?", (vhost, *known))
 
-    # -- the whole
-
-    def backup(self, path: str) -> None:
-        """Copy the catalog, as it is at one moment, to a file that does not exist yet. For any thread, also while
-        another one writes."""
-        if os.path.exists(path):
-            raise CatalogError(f"cannot back up the catalog to {path}: there is something already")
-        part = path + ".part"
-        try:
-            if os.path.exists(part):
-                os.unlink(part)
-            with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(part)) as target:
-                source.backup(target)
-                target.execute("PRAGMA journal_mode = DELETE")
-            os.replace(part, path)
-            directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except (OSError, sqlite3.Error) as error:
-            raise CatalogError(f"cannot back up the catalog {self.path} to {path}: {error}") from error
+    # -- the end
 
     def close(self) -> None:
         """What was written stays; nothing more can be."""

@@ -14,12 +14,10 @@ operating system, so that a thread can do it and others run in between. It reads
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from typing import Final
 from zlib import crc32
 
-from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, write_i32_be, write_i64_be
+from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64
 
 from broker.store.disk import Damaged, File, StoreError, WriteFailed
@@ -27,12 +25,11 @@ from broker.store.files import CHECKPOINT, DATA, Head, LogFile, Scan, complaint
 from broker.store.records import (
     CLOSED,
     END,
+    HOLDER,
     KEPT,
     MANY,
     RECEIVED,
-    RELEASED,
     RETAINED,
-    SETTLED,
     STEPPED,
     VERSION,
     Part,
@@ -42,6 +39,7 @@ from broker.store.records import (
     parts,
 )
 from broker.store.segments import SegmentLog
+from broker.store.survivors import Survivors, retained_key
 
 #: Records, and octets, of one step.
 STEP_RECORDS: Final[i64] = 400
@@ -58,7 +56,6 @@ FINISH: Final[i64] = 2
 REMOVE: Final[i64] = 3
 DONE: Final[i64] = 4
 
-_U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
 
 
@@ -77,62 +74,6 @@ def worth(log: SegmentLog) -> list[LogFile]:
     return sealed if small or gone * 2 >= total else []
 
 
-class Copies:
-    """Which messages of the files are live, and for whom: 16 octets each, and more for those of several queues.
-
-        positions   rising
-        queues      the only queue that still holds it; 0: none does; below 0: see `shared`
-    """
-
-    def __init__(self) -> None:
-        self._positions: array[int] = array("q")
-        self._queues: array[int] = array("q")
-        self._shared: dict[int, list[int]] = {}
-        self._next: i64 = 0
-
-    def keep(self, position: i64, queues: list[int]) -> None:
-        self._positions.append(position)
-        if len(queues) == 1:
-            self._queues.append(queues[0])
-        elif queues:
-            self._queues.append(-1)
-            self._shared[position] = queues
-        else:
-            self._queues.append(0)
-
-    def settle(self, queue: i64, position: i64) -> None:
-        at: i64 = bisect_left(self._positions, position)
-        if at == len(self._positions) or self._positions[at] != position:
-            return
-        holder: i64 = self._queues[at]
-        if holder == queue:
-            self._queues[at] = 0
-        elif holder < 0:
-            queues = self._shared[position]
-            if queue in queues:
-                queues.remove(queue)
-                if not queues:
-                    self._queues[at] = 0
-                    del self._shared[position]
-
-    def held(self, queue: i64, position: i64) -> bool:
-        """Whether the queue still holds the message."""
-        at: i64 = bisect_left(self._positions, position)
-        if at == len(self._positions) or self._positions[at] != position:
-            return False
-        holder: i64 = self._queues[at]
-        return holder == queue if holder >= 0 else queue in self._shared[position]
-
-    def next(self) -> list[int]:
-        """Who still holds the message, asked for one after the other."""
-        at: i64 = self._next
-        self._next = at + 1
-        holder: i64 = self._queues[at]
-        if holder > 0:
-            return [holder]
-        return self._shared[int(self._positions[at])] if holder < 0 else []
-
-
 class Checkpointing:
     """Makes a checkpoint of the first files of a log, step by step.
 
@@ -148,11 +89,7 @@ class Checkpointing:
         self.octets_total: i64 = 2 * sum(int(file.size) for file in files)
         self._log = log
         self._files = files
-        self._exist = exist
-        self._copies = Copies()
-        #: Where the last entry about an identifier, or the last retained message of a key, stands.
-        self._received: dict[tuple[int, int], int] = {}
-        self._retained: dict[bytes, int] = {}
+        self._live = Survivors(exist)
         self._file_at = 0
         self._range_at = 0
         self._scan: Scan | None = None
@@ -223,7 +160,7 @@ class Checkpointing:
                     break
                 left -= 1
                 if self.stage == MARK:
-                    self._mark_record(reader)
+                    self._live.record(reader.kind, reader.position, reader.octets, reader.start, reader.end)
                 else:
                     self._copy_record(file, reader)
         except OSError as error:
@@ -253,38 +190,6 @@ class Checkpointing:
         self._file_at = 0
         return None
 
-    def _mark_record(self, reader: Reader) -> None:
-        if reader.kind == MANY:
-            for part in parts(reader.octets, reader.position, reader.start, reader.end):
-                self._mark(part.kind, part.position, reader.octets, part.start, part.end)
-        else:
-            self._mark(reader.kind, reader.position, reader.octets, reader.start, reader.end)
-
-    def _mark(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
-        """What the entry means for what is live. Hot path."""
-        if kind == KEPT:
-            left: i64 = i64(read_i32_be(octets, start)) & _U32
-            queues: list[int] = []
-            while left > 0:
-                start += 8
-                left -= 1
-                queue: i64 = read_i64_be(octets, start - 4)
-                if queue in self._exist:
-                    queues.append(queue)
-            self._copies.keep(position, queues)
-        elif kind == SETTLED:
-            self._copies.settle(read_i64_be(octets, start), read_i64_be(octets, start + 8))
-        elif kind == RECEIVED:
-            self._received[_identifier(octets, start)] = position
-        elif kind == RELEASED:
-            self._received.pop(_identifier(octets, start), None)
-        elif kind == RETAINED:
-            names: i64 = start + 4 + _u16(octets, start) + _u16(octets, start + 2)
-            if names < end:
-                self._retained[octets[start:names]] = position
-            else:
-                self._retained.pop(octets[start:names], None)
-
     # -- writing
 
     def _begin(self) -> None:
@@ -312,28 +217,23 @@ class Checkpointing:
         octets = reader.octets
         kind, position, start = part.kind, part.position, part.start
         if kind == KEPT:
-            queues = self._copies.next()
+            queues = self._live.copies.next()
             if not queues:
                 return
             count: i64 = i64(read_i32_be(octets, start)) & _U32
             self._made.copies += len(queues)
             if count != len(queues):
-                head = BytesWriter()
-                write_i32_be(head, i32(len(queues)))
-                for queue in queues:
-                    write_i64_be(head, queue)
-                self._write(kind, position, head.getvalue(), octets, start + 4 + count * 8, part.end)
+                holders: i64 = start + 4 + count * HOLDER
+                self._write(kind, position, _remaining(octets, start + 4, holders, queues), octets, holders, part.end)
                 return
         elif kind == STEPPED:
-            if not self._copies.held(read_i64_be(octets, start), read_i64_be(octets, start + 8)):
+            if not self._live.copies.held(read_i64_be(octets, start), read_i64_be(octets, start + 8)):
                 return
         elif kind == RECEIVED:
-            identifier = _identifier(octets, start)
-            if self._received.get(identifier) != position or identifier[0] not in self._exist:
+            if not self._live.holds(octets, start, position):
                 return
         elif kind == RETAINED:
-            names: i64 = start + 4 + _u16(octets, start) + _u16(octets, start + 2)
-            if self._retained.get(octets[start:names]) != position:
+            if self._live.retained.get(retained_key(octets, start)) != position:
                 return
         else:
             return
@@ -439,9 +339,12 @@ class Checkpointing:
             self._log.poison(complaint(self._log.directory, "sync", error))
 
 
-def _identifier(octets: bytes, start: i64) -> tuple[int, int]:
-    return read_i64_be(octets, start), _u16(octets, start + 8)
-
-
-def _u16(octets: bytes, at: i64) -> i64:
-    return i64(read_i16_be(octets, at)) & _U16
+def _remaining(octets: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
+    """Those of the queues of a Kept that still hold it, as they stood there."""
+    head = BytesWriter()
+    write_i32_be(head, i32(len(queues)))
+    while start < end:
+        if read_i64_be(octets, start) in queues:
+            head.write(octets[start:start + HOLDER])
+        start += HOLDER
+    return head.getvalue()

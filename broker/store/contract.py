@@ -10,10 +10,16 @@ A ticket counts appends, it does not compare positions: one day a publication ma
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
 from broker.message import Message
+
+#: Kinds of definitions that may hold messages: an exchange, while it delays them.
+HOLDERS: Final = ("queue", "session", "exchange")
+#: Messages that a durable queue keeps in memory, if nobody says otherwise.
+WINDOW: Final = 4_096
 
 
 class Waiter:
@@ -40,12 +46,17 @@ class Entry:
 
 
 class Kept(Entry):
-    """A persistent message, once, with the numbers of the queues that hold it."""
+    """A persistent message, once, with the numbers of the queues that hold it.
 
-    def __init__(self, vhost: str, message: Message, queues: list[int]) -> None:
+    `serials`, where there are any, says for each queue the how manieth message of it this is, or 0 where nobody asks:
+    a session's packet identifiers follow from that, so it has the same ones after a crash.
+    """
+
+    def __init__(self, vhost: str, message: Message, queues: list[int], serials: list[int] | None = None) -> None:
         self.vhost = vhost
         self.message = message
         self.queues = queues
+        self.serials = serials
 
 
 class Settled(Entry):
@@ -83,8 +94,8 @@ class Released(Entry):
 class Many(Entry):
     """Several entries, all of them or none: a transaction, a dead letter with its settlement.
 
-    They stand at consecutive positions, from the one that `append` returns: a settlement names a message by its
-    position, so two messages cannot share one. None of them is a Many, a Defined or an Undefined.
+    They stand at consecutive positions: a settlement names a message by its position, so two messages cannot share one.
+    None of them is a Many, a Defined or an Undefined.
     """
 
     def __init__(self, entries: list[Entry]) -> None:
@@ -105,12 +116,13 @@ class Defined(Entry):
 
 
 class Undefined(Entry):
-    """... and is gone."""
+    """... and is gone. `number` is that of what may have held messages."""
 
-    def __init__(self, vhost: str, kind: str, name: str) -> None:
+    def __init__(self, vhost: str, kind: str, name: str, number: i64 = 0) -> None:
         self.vhost = vhost
         self.kind = kind
         self.name = name
+        self.number: i64 = number
 
 
 class RetainedSet(Entry):
@@ -125,8 +137,10 @@ class RetainedSet(Entry):
 class Batch:
     """What was appended between two calls of `take`, and who waits for it."""
 
-    def __init__(self, tickets: list[Ticket]) -> None:
+    def __init__(self, tickets: list[Ticket], last: i64) -> None:
         self.tickets = tickets
+        #: The last position that was given before it was taken.
+        self.last: i64 = last
 
     def write(self) -> None:
         """Make the batch durable. May block; touches nothing but the batch and file descriptors."""
@@ -138,20 +152,33 @@ def _nobody() -> None:
 
 
 class Store:
-    """Appends in call order. Called from the core, synchronously, on one thread."""
+    """Appends in call order. Called from the core, synchronously, on one thread.
+
+    Between `begin` and `commit` entries are gathered: they become durable all or none.
+    """
 
     def __init__(self) -> None:
         self.position: i64 = 0
+        #: Everything up to this position is durable.
+        self.durable: i64 = 0
+        #: Messages that a durable queue keeps in memory; of the others it knows the positions.
+        self.window: i64 = WINDOW
         #: Called once when the first entry of a batch comes: somebody should `take` it.
         self.wanted: Callable[[], None] = _nobody
         self._tickets: list[Ticket] = []
         self._asked = False
+        self._gathered: list[Entry] = []
+        self._gathering: i64 = 0
 
     def append(self, entry: Entry, ticket: Ticket | None) -> i64:
         """Give the entry its position (> 0, growing), apply it, and let the ticket wait for it. Returns the position."""
         position: i64 = self.position + 1
-        self.position = position + len(entry.entries) - 1 if isinstance(entry, Many) and entry.entries else position
-        self.apply(position, entry)
+        self.position = position
+        if self._gathering:
+            assert not isinstance(entry, (Defined, Undefined)), "definitions are not gathered"
+            self._gathered.append(entry)
+        else:
+            self.apply(position, entry)
         if ticket is not None:
             ticket.outstanding += 1
             self._tickets.append(ticket)
@@ -160,12 +187,34 @@ class Store:
             self.wanted()
         return position
 
+    def wait(self, position: i64, ticket: Ticket) -> None:
+        """Let the ticket wait for what is at a position, if it is not durable yet."""
+        if position > self.durable:
+            ticket.outstanding += 1
+            self.tickets_of(position).append(ticket)
+
+    def tickets_of(self, position: i64) -> list[Ticket]:
+        """Those who wait for the batch in which the position is."""
+        return self._tickets
+
+    def begin(self) -> None:
+        """What is appended from now on belongs together. May be said again inside."""
+        self._gathering += 1
+
+    def commit(self) -> None:
+        """... up to here."""
+        self._gathering -= 1
+        if self._gathering == 0 and self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self.apply(self.position - len(gathered) + 1, gathered[0] if len(gathered) == 1 else Many(gathered))
+
     def apply(self, position: i64, entry: Entry) -> None:
         """Change the durable state: the only way, also in recovery."""
         raise NotImplementedError
 
     def take(self) -> Batch:
         """What was appended since the last call."""
+        assert self._gathering == 0, "a batch was taken in the middle of what belongs together"
         self._asked = False
         tickets, self._tickets = self._tickets, []
         return self.batch(tickets)
@@ -176,6 +225,7 @@ class Store:
 
     def written(self, batch: Batch) -> None:
         """The batch is durable: settle its tickets, then tell every waiter once."""
+        self.durable = batch.last
         ready: dict[Waiter, None] = {}
         for ticket in batch.tickets:
             ticket.outstanding -= 1
@@ -189,3 +239,17 @@ class Store:
         batch = self.take()
         batch.write()
         self.written(batch)
+
+    # -- long queues
+
+    def page(self, message: Message) -> None:
+        """A queue forgets a message that is kept here, and will `fetch` it by its position."""
+        raise NotImplementedError
+
+    def fetch(self, positions: list[int]) -> list[Message | None]:
+        """Messages that are kept here; None for one that cannot be read, which is reported."""
+        raise NotImplementedError
+
+    def abandon(self, queue: i64, position: i64) -> None:
+        """A queue that is deleted held the message at this position. Nobody waits for that: it is dead with its queue."""
+        raise NotImplementedError

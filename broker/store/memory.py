@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from broker.store.contract import Batch, Entry, Store, Ticket
+from broker.message import Message
+from broker.store.contract import Batch, Entry, Settled, Store, Ticket
 from broker.store.state import State
 
 
@@ -26,4 +27,14 @@ class MemoryStore(Store):
         self.state.apply(position, entry)
 
     def batch(self, tickets: list[Ticket]) -> Batch:
-        return MemoryBatch(tickets)
+        return MemoryBatch(tickets, self.position)
+
+    def page(self, message: Message) -> None:
+        """It is kept here already."""
+
+    def fetch(self, positions: list[int]) -> list[Message | None]:
+        messages = self.state.messages
+        return [messages[position].message if position in messages else None for position in positions]
+
+    def abandon(self, queue: i64, position: i64) -> None:
+        self.state.apply(0, Settled(queue, position))

@@ -1,8 +1,8 @@
 """Records: how entries are written in the log, and read again. (docs/storage.md is the format; all numbers big-endian.)
 
     record    length u32 | crc u32 | version u8 | kind u8 | node u8 | shard u8 | epoch u32 | position u64 | payload
-    payload   of a Kept: queues u32, queue u64 ..., blob             (the blob is opaque to who only moves it)
-    blob      assurance u8 | tag u8 | expires i64 | lengths: parameters u32, vhost u16, exchange u16, key u16 | 0 u16 |
+    payload   of a Kept: queues u32, (queue u64, serial u32) ..., blob     (the blob is opaque to who only moves it)
+    blob      assurance u8 (+ 4: retained) | tag u8 | expires i64 | lengths: parameters u32, vhost u16, exchange u16, key u16 | 0 u16 |
               vhost, exchange, key, parameters, content
 
     Recorder.add(position, entry) --> Records --> one write          Reader.advance() --> Decoder.entry()
@@ -40,6 +40,12 @@ CLOSED: Final[i64] = 8
 #: Octets of that record.
 CLOSING: Final[i64] = HEADER + 20
 KINDS: Final = ("", "kept", "settled", "stepped", "received", "released", "retained", "many", "closed")
+#: Added to the assurance of a message that was retained.
+RETAINED_FLAG: Final[i64] = 4
+#: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet identifiers.
+SERIALS: Final[i64] = 65_535 * 32_768
+#: Octets of each queue that a Kept names.
+HOLDER: Final[i64] = 12
 #: Added to the kind of the first record of a batch: all that stands before it in the file was durable already.
 FIRST: Final[i64] = 0x80
 
@@ -222,8 +228,11 @@ class Recorder:
         if isinstance(entry, Kept):
             queues = entry.queues
             write_i32_be(out, i32(len(queues)))
-            for queue in queues:
+            serials = entry.serials
+            for at, queue in enumerate(queues):
                 write_i64_be(out, queue)
+                serial: i64 = 0 if serials is None else serials[at]
+                write_i32_be(out, i32((serial - 1) % SERIALS + 1) if serial > 0 else 0)
             return self._blob(out, entry.vhost, entry.message)
         if isinstance(entry, Settled):
             return _pair(out, entry.queue, entry.position)
@@ -252,7 +261,7 @@ class Recorder:
         if vhost != self._vhost:
             self._vhost, self._vhost_octets = vhost, vhost.encode()
         expires: i64 = message.expires
-        out.append(u8(message.assurance))
+        out.append(u8(message.assurance + (RETAINED_FLAG if message.retained else 0)))
         out.append(u8(tag))
         write_i64_be(out, expires + self.clock if expires > 0 else 0)
         write_i32_be(out, i32(len(parameters)))
@@ -500,15 +509,23 @@ class Decoder:
         if kind == KEPT and size >= 4:
             left: i64 = i64(read_i32_be(octets, start)) & _U32
             start += 4
-            if start + left * 8 <= end:
+            if start + left * HOLDER <= end:
                 queues: list[int] = []
+                serials: list[int] | None = None
                 while left > 0:
                     queues.append(read_i64_be(octets, start))
-                    start += 8
+                    serial: i64 = i64(read_i32_be(octets, start + 8))
+                    if serial:
+                        if serials is None:
+                            serials = [0] * (len(queues) - 1)
+                        serials.append(serial)
+                    elif serials is not None:
+                        serials.append(0)
+                    start += HOLDER
                     left -= 1
                 vhost, message = self._message(octets, start, end)
                 message.position = position
-                return Kept(vhost, message, queues)
+                return Kept(vhost, message, queues, serials)
         elif kind == SETTLED and size == 16:
             return Settled(read_i64_be(octets, start), read_i64_be(octets, start + 8))
         elif kind == STEPPED and size == 16:
@@ -558,7 +575,9 @@ class Decoder:
                 encoding = self._codecs.load(tag, octets[parameters:content_start], content)
             except ValueError as error:
                 raise Damaged(f"the encoding of a message cannot be read: {error}") from error
-        message = Message(known[1], content, encoding, octets[start])
+        assurance: i64 = octets[start]
+        message = Message(known[1], content, encoding, assurance & ~RETAINED_FLAG)
+        message.retained = assurance >= RETAINED_FLAG
         expires: i64 = read_i64_be(octets, start + 2)
         if expires > 0:
             # A time that passed while nobody was here is over at the first tick.

@@ -27,8 +27,8 @@ class State:
         self.messages: dict[int, Live] = {}
         #: (queue, position) of messages whose reader has them, unsettled.
         self.stepped: set[tuple[int, int]] = set()
-        #: (session, packet identifier) held.
-        self.received: set[tuple[int, int]] = set()
+        #: Session -> packet identifiers held.
+        self.received: dict[int, set[int]] = {}
         self.definitions: dict[tuple[str, str, str], dict[str, object]] = {}
         #: Where each was defined first: of a queue or session, its number.
         self.numbers: dict[tuple[str, str, str], int] = {}
@@ -50,9 +50,12 @@ class State:
             if live is not None and entry.queue in live.queues:
                 self.stepped.add((entry.queue, entry.position))
         elif isinstance(entry, Received):
-            self.received.add((entry.session, entry.packet_id))
+            self.received.setdefault(entry.session, set()).add(entry.packet_id)
         elif isinstance(entry, Released):
-            self.received.discard((entry.session, entry.packet_id))
+            held = self.received.get(entry.session, set())
+            held.discard(entry.packet_id)
+            if not held:
+                self.received.pop(entry.session, None)
         elif isinstance(entry, Many):
             for one in entry.entries:
                 self.apply(position, one)
@@ -63,6 +66,7 @@ class State:
         elif isinstance(entry, Undefined):
             self.definitions.pop((entry.vhost, entry.kind, entry.name), None)
             self.numbers.pop((entry.vhost, entry.kind, entry.name), None)
+            self.received.pop(entry.number, None)
         elif isinstance(entry, RetainedSet):
             if entry.message is None:
                 self.retained.pop((entry.vhost, entry.key), None)

@@ -33,6 +33,7 @@ from protocols.amqp.contents import (
 )
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.frames import BODY, HEADER, encode, got, returned
+from protocols.amqp.transaction import ACKED, GIVEN_UP, PUT_BACK, Transaction
 from protocols.connection import BUDGET
 from protocols.tally import Tally
 from protocols.window import Window
@@ -105,6 +106,7 @@ class Channel(Owner):
         self.confirms: Confirms | None = None
         #: Where direct replies come in, while a consumer waits for them.
         self.replies: Queue | None = None
+        self.transaction: Transaction | None = None
         self._cancel_notify = cancel_notify
         #: What this method appends to the store, and its answer waits for.
         self.ticket: Ticket = connection.ticket()
@@ -128,6 +130,7 @@ class Channel(Owner):
         message = Message(route, content, self.frames, AT_MOST_ONCE)
         if persistent(content, 0):
             message.assurance = AT_LEAST_ONCE
+            self.connection.persists = True
         carried = property_flags(content, 0)
         if carried & (EXPIRATION | USER_ID):
             self._read_properties(message, carried)
@@ -135,24 +138,38 @@ class Channel(Owner):
             route = self._route_copies(route, message)
         if carried & REPLY_TO and asks_directly(content, 0):
             self._ask_directly(message)
-        self.gate.received += 1
+        if route.plan.stale:
+            self.gate.renew(route)
+        if self.transaction is not None and route.plan.refusal is None:
+            self.transaction.publish(route, message, flags)
+            return self._cost(route)
         confirms = self.confirms
         ticket = Ticket(confirms) if confirms is not None and message.assurance else None
         try:
-            fate = self.vhost.publish(self.gate, route, message, ticket)
+            fate = self._deliver(route, message, flags, ticket)
         except BrokerError as error:
             raise from_broker(error) from error
-        if fate == UNROUTABLE and flags & MANDATORY:
-            self.tally.returned += 1
-            self.connection.out.write(returned(self.number, route.octets))
-            self.write_content(content)
         if confirms is not None:
             self.tally.received_confirm += 1
             confirms.add(ticket, fate == REFUSED)
+        return self._cost(route)
+
+    def _cost(self, route: Route) -> i64:
+        """The weight of a publication. After one that comes while an alarm is on, nothing more is taken."""
         if self.vhost.alarmed:
             self.connection.block()
-            return BUDGET  # What comes behind it waits.
+            return BUDGET
         return route.plan.weight
+
+    def _deliver(self, route: Route, message: Message, flags: i64, ticket: Ticket | None) -> i64:
+        """Publish, and return to its publisher what nobody wants. Returns the fate. Raises BrokerError."""
+        self.gate.received += 1
+        fate = self.vhost.publish(self.gate, route, message, ticket)
+        if fate == UNROUTABLE and flags & MANDATORY:
+            self.tally.returned += 1
+            self.connection.out.write(returned(self.number, route.octets))
+            self.write_content(message.content)
+        return fate
 
     def route(self, address: bytes) -> Route:
         """The route for an exchange and a key as they stand in basic.publish. Raises AmqpError."""
@@ -322,6 +339,9 @@ class Channel(Owner):
 
     def ack(self, number: i64, multiple: bool) -> None:
         """basic.ack. Raises AmqpError. Hot path."""
+        if self.transaction is not None:
+            self._settle_later(self.transaction, number, multiple, ACKED)
+            return
         if multiple:
             for delivery in self._take_many(number):
                 self.tally.acknowledged += 1
@@ -343,6 +363,9 @@ class Channel(Owner):
 
     def nack(self, number: i64, multiple: bool, requeue: bool) -> None:
         """basic.nack and basic.reject. Raises AmqpError."""
+        if self.transaction is not None:
+            self._settle_later(self.transaction, number, multiple, PUT_BACK if requeue else GIVEN_UP)
+            return
         if multiple:
             taken = self._take_many(number)
         else:
@@ -359,11 +382,87 @@ class Channel(Owner):
 
     def recover(self) -> None:
         """Give everything unsettled back to its queues, in order."""
+        transaction = self.transaction
+        if transaction is not None and transaction.settlements:
+            self._put_back([number for number, _ in self.unacked.outstanding() if number not in transaction.settlements])
+            return
         for delivery in reversed(self.unacked.take_all()):
             put_back(delivery)
 
+    def _put_back(self, numbers: list[i64]) -> None:
+        """Give some of them back, the newest first."""
+        for number in reversed(numbers):
+            delivery = self.unacked.take(number)
+            if delivery is not None:
+                put_back(delivery)
+
+    # -- transactions
+
+    def _settle_later(self, transaction: Transaction, number: i64, multiple: bool, how: int) -> None:
+        """Settle at the commit. Raises AmqpError for what is not outstanding, or settled in this transaction already."""
+        settlements = transaction.settlements
+        if not multiple:
+            if number in settlements or self.unacked.get(number) is None:
+                raise _unknown(number)
+            settlements[number] = how
+            return
+        numbers = [one for one, _ in self.unacked.outstanding() if (number == 0 or one <= number) and one not in settlements]
+        if number and (not numbers or number >= self.unacked.next):
+            raise _unknown(number)
+        for one in numbers:
+            settlements[one] = how
+
+    def select(self) -> None:
+        """tx.select. Raises AmqpError."""
+        if self.confirms is not None:
+            raise AmqpError(406, "cannot switch from confirm to tx mode")
+        if self.transaction is None:
+            self.transaction = Transaction()
+            self.connection.take_care()
+
+    def commit(self) -> None:
+        """tx.commit: all at once, or after a crash nothing. Raises AmqpError."""
+        transaction, store = self._selected(), self.vhost.store
+        publications, settlements = transaction.publications, transaction.settlements
+        transaction.clear()
+        before: i64 = store.position
+        store.begin()
+        try:
+            for publication in publications:
+                try:
+                    self._deliver(publication.route, publication.message, publication.flags, None)
+                except BrokerError:
+                    pass  # Its exchange has gone meanwhile: it has its fate, and the others have theirs.
+            back: list[i64] = []
+            for number, how in settlements.items():
+                if how == PUT_BACK:
+                    back.append(number)
+                    continue
+                delivery = self.unacked.take(number)
+                assert delivery is not None
+                if how == ACKED:
+                    self.tally.acknowledged += 1
+                    settle(delivery)
+                else:
+                    refuse(delivery)
+            self._put_back(sorted(back))
+        finally:
+            store.commit()
+        if store.position > before:
+            store.wait(store.position, self.ticket)
+
+    def rollback(self) -> None:
+        """tx.rollback: what was settled is outstanding again, under its old tag. Raises AmqpError."""
+        self._selected().clear()
+
+    def _selected(self) -> Transaction:
+        if self.transaction is None:
+            raise AmqpError(406, "channel is not transactional")
+        return self.transaction
+
     def close(self) -> None:
         """The channel is gone: consumers end, and what they held goes back."""
+        self.transaction = None
         consumers = list(self.consumers)
         for consumer in self.consumers.values():
             consumer.queue.unsubscribe(consumer)

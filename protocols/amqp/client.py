@@ -19,6 +19,10 @@ class Client(Connection):
         #: Queues that go with this connection.
         self.exclusive: dict[Queue, None] = {}
 
+    def take_care(self) -> None:
+        """One of the channels must see every publication: none takes the short way any more."""
+        raise NotImplementedError
+
     def own(self, queue: Queue) -> None:
         """Remember a queue that is exclusive to this connection."""
         if queue.exclusive_to is self:

@@ -56,6 +56,8 @@ class AmqpConnection(Lifecycle):
     def __init__(self, front: Front, peer: Peer, options: AmqpOptions) -> None:
         super().__init__(front, peer, options)
         self.message_max: i64 = front.broker.bounds.message
+        #: Octets of the largest publication that may take the short way.
+        self._short_max: i64 = self.message_max
         self._cursor: i64 = 0
         #: Octets of contents that are not complete, on all channels.
         self._unfinished: i64 = 0
@@ -159,7 +161,7 @@ class AmqpConnection(Lifecycle):
         flags: i64 = data[end - 2]
         route = gate.routes.get(address)
         care: i64 = ALWAYS
-        if route is not None and flags <= MANDATORY and stop - end <= self.message_max:
+        if route is not None and flags <= MANDATORY and stop - end <= self._short_max:
             care = (property_flags(data, end) | ALWAYS | LISTENERS) & route.plan.attention
             if flags == MANDATORY:
                 care |= NOWHERE & route.plan.attention
@@ -183,6 +185,9 @@ class AmqpConnection(Lifecycle):
             confirms.published += 1
             channel.tally.received_confirm += 1
         return plan.weight
+
+    def take_care(self) -> None:
+        self._short_max = -1
 
     def _on_frame(self, kind: i64, number: i64, frame: bytes) -> None:
         """A frame that is no complete publication and no ack. Raises AmqpError and BrokerError."""

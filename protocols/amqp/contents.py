@@ -13,7 +13,7 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from broker.message import HEADERS, PERSISTENCE, PLAIN, PRIORITY, REPLY_TO, Amended, Encoding, Message, Properties
+from broker.message import AT_LEAST_ONCE, HEADERS, PERSISTENCE, PLAIN, PRIORITY, REPLY_TO, Amended, Encoding, Message, Properties
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.frames import BODY, FRAME_END, HEADER, OVERHEAD
 from protocols.amqp.properties import amended, read_properties, write_properties
@@ -180,21 +180,33 @@ def content_for(message: Message, frames: Frames) -> bytes:
         return message.remember(frames, _rechannel(message.content, frames.channel))
     if isinstance(source, Frames):
         header = source.header(message.content)
-    elif isinstance(source, Amended) and isinstance(source.source, Frames):
-        header = amended(source.source.header(message.content), source.headers, source.changed)
+    elif isinstance(source, Amended):
+        return message.remember(frames, _fitting(amended_content(source, message.content, frames, message.assurance), frames))
     elif source is PLAIN:
         header = b"\x10\x00\x02" if message.assurance else b"\x10\x00\x01"
     else:
         header = write_properties({"delivery_mode": 2 if message.assurance else 1} | message.properties)
-    return message.remember(frames, _split(header, message.body, frames))
+    return message.remember(frames, _fitting(_split(header, message.body, frames), frames))
+
+
+def _fitting(content: bytes, frames: Frames) -> bytes:
+    return content if i64(read_i32_be(content, 3)) <= frames.frame_max - OVERHEAD else b""
+
+
+def amended_content(encoding: Amended, content: bytes, frames: Frames, assurance: i64 = AT_LEAST_ONCE) -> bytes:
+    """A content in frames, with what changed in it."""
+    source = encoding.source
+    if isinstance(source, Frames):
+        header = amended(source.header(content), encoding.headers, encoding.changed)
+    else:
+        header = write_properties({"delivery_mode": 2 if assurance else 1} | encoding.properties(content))
+    return _split(header, encoding.body(content), frames)
 
 
 def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
-    """Header frame and body frames, none above frame_max. No body frame is empty."""
+    """A header frame, and body frames not above frame_max. No body frame is empty."""
     channel = int(frames.channel).to_bytes(2, "big")
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties
-    if len(header) > frames.frame_max - OVERHEAD:
-        return b""
     parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]
     room = int(frames.frame_max - OVERHEAD)
     for at in range(0, len(body), room):

@@ -244,9 +244,26 @@ def basic_recover_async(channel: Channel, method: spec.Basic.Recover | spec.Basi
 
 
 def confirm_select(channel: Channel, method: spec.Confirm.Select) -> None:
+    if channel.transaction is not None:
+        raise AmqpError(406, "cannot switch from tx to confirm mode")
     if channel.confirms is None:
         channel.confirms = Confirms(channel.connection, channel.tally, channel.number)
     _reply(channel, method, spec.Confirm.SelectOk())
+
+
+def tx_select(channel: Channel, method: spec.Tx.Select) -> None:
+    channel.select()
+    channel.reply(spec.Tx.SelectOk())
+
+
+def tx_commit(channel: Channel, method: spec.Tx.Commit) -> None:
+    channel.commit()
+    channel.reply(spec.Tx.CommitOk())
+
+
+def tx_rollback(channel: Channel, method: spec.Tx.Rollback) -> None:
+    channel.rollback()
+    channel.reply(spec.Tx.RollbackOk())
 
 
 def channel_flow(channel: Channel, method: spec.Channel.Flow) -> None:
@@ -276,6 +293,9 @@ HANDLERS: Final[dict[str, Handler]] = {
     "Basic.RecoverAsync": basic_recover_async,
     "Confirm.Select": confirm_select,
     "Channel.Flow": channel_flow,
+    "Tx.Select": tx_select,
+    "Tx.Commit": tx_commit,
+    "Tx.Rollback": tx_rollback,
 }
 
 

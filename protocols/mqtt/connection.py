@@ -38,7 +38,6 @@ from protocols.mqtt.packets import (
     MalformedPacket,
     Reader,
     connack,
-    write_answer,
 )
 from protocols.mqtt.service import MqttService
 from protocols.mqtt.session import Session
@@ -202,6 +201,7 @@ class MqttConnection(Connection):
         ticket: Ticket | None = None
         if plan.attention & (ALWAYS | PERSISTENCE) or plan.kept_relay is not NOBODY:
             ticket = Ticket(self._answers)
+            self.persists = True
             self._publish(gate, route, message, ticket)
         else:
             for queue in plan.kept:
@@ -239,13 +239,15 @@ class MqttConnection(Connection):
         elif first == PUBREC << 4:
             packet_id = reader.packet_id()
             reader.end()
-            if session.release(packet_id):
-                write_answer(self.out, PUBREL << 4 | 2, packet_id)
+            ticket = Ticket(self._answers)
+            if session.release(packet_id, ticket):
+                self._answers.give(PUBREL << 4 | 2, packet_id, ticket)
         elif first == PUBREL << 4 | 2:
             packet_id = reader.packet_id()
             reader.end()
-            session.received.pop(packet_id, None)
-            self._answers.give(PUBCOMP << 4, packet_id, None)
+            ticket = Ticket(self._answers)
+            session.let_go(packet_id, ticket)
+            self._answers.give(PUBCOMP << 4, packet_id, ticket)
         elif first == PUBCOMP << 4:
             packet_id = reader.packet_id()
             reader.end()
@@ -358,28 +360,36 @@ class MqttConnection(Connection):
             raise MalformedPacket("QoS or DUP")  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         topic = reader.binary()
         packet_id: i64 = reader.packet_id() if assurance else 0
-        ticket: Ticket | None = Ticket(self._answers)
-        weight: i64 = 0
-        if assurance != EXACTLY_ONCE or packet_id not in session.received:
-            route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
-            if route.plan.stale:
-                gate.renew(route)
-            message = Message(route, reader.rest(), PLAIN, assurance)
-            gate.received += 1
+        if assurance == EXACTLY_ONCE and packet_id in session.received:
+            known = session.received[packet_id]
+            if known is not None:
+                known.waiter = self._answers  # It came over an earlier connection, perhaps.
+            self._answers.give(PUBREC << 4, packet_id, known)
+            return 0
+        ticket = Ticket(self._answers)
+        self.persists = True
+        route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
+        if route.plan.stale:
+            gate.renew(route)
+        message = Message(route, reader.rest(), PLAIN, assurance)
+        gate.received += 1
+        store = self._vhost.store
+        store.begin()  # The message and its identifier are durable together, or it would come twice, or never.
+        try:
+            if assurance == EXACTLY_ONCE:
+                session.hold(packet_id, ticket)
             if first & 1 and route.plan.refusal is None:
                 self._vhost.retain(message, ticket)
             self._publish(gate, route, message, ticket)
-            weight = route.plan.weight
-        else:
-            ticket = session.received[packet_id]
-            if ticket is not None:
-                ticket.waiter = self._answers  # It came over an earlier connection, perhaps.
+        finally:
+            store.commit()
         if assurance == AT_LEAST_ONCE:
             self._answers.give(_PUBACK, packet_id, ticket)
         elif assurance == EXACTLY_ONCE:
-            session.received[packet_id] = ticket if ticket is not None and ticket.outstanding > 0 else None
+            if ticket.outstanding == 0:
+                session.received[packet_id] = None
             self._answers.give(PUBREC << 4, packet_id, ticket)
-        return weight
+        return route.plan.weight
 
     # -- time, and the end
 

@@ -18,7 +18,7 @@ from broker.outlet import LARGE, Outlet
 from broker.queue import Consumer, Delivery
 from broker.retained import Receiver
 from broker.route import Listener
-from broker.store.contract import Ticket
+from broker.store.contract import Kept, Received, Released, Stepped, Ticket, Waiter
 from broker.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.packets import DUP, PUBREL, RETAIN, write_answer, write_publish_head
@@ -42,11 +42,18 @@ NOWHERE: Final = Outlet()
 
 
 class InboxConsumer(Consumer):
-    """Takes messages out of the inbox while the session is connected."""
+    """Takes messages out of the inbox while the session is connected.
+
+    The how manieth message of the inbox it is gives a message its packet identifier, so it has the same one after a
+    crash. A QoS 2 message leaves when it is durable: a lost one would leave its identifier behind at the client.
+    """
 
     def __init__(self, session: Session, outlet: Outlet, credit: i64) -> None:
         super().__init__(session.inbox, outlet, credit, None)
         self.session = session
+        #: A message that is not durable yet, and the credit that is withheld until it is.
+        self._held: Delivery | None = None
+        self._withheld: i64 = 0
 
     def deliver(self, message: Message, order: i64) -> None:
         """Hot path."""
@@ -60,8 +67,55 @@ class InboxConsumer(Consumer):
         self.queue.unacked += 1
         session = self.session
         session.tally.delivered_manual += 1
-        number = session.in_flight.add(delivery)
-        write(self.outlet, delivery.message, delivery.message.assurance, (number - 1) % IDENTIFIERS + 1, flags)
+        message = delivery.message
+        window = session.in_flight
+        if window.next != delivery.order:
+            window.skip_to(delivery.order)
+        window.add(delivery)
+        if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
+            self._hold(delivery)
+        else:
+            write(self.outlet, message, message.assurance, identifier(delivery.order), flags)
+
+    def _hold(self, delivery: Delivery) -> None:
+        self._held = delivery
+        self._withheld += self.credit
+        self.credit = 0
+        self.queue.store.wait(delivery.message.position, Ticket(Release(self)))
+
+    def go_on(self) -> None:
+        """The message is durable."""
+        delivery, self._held = self._held, None
+        self.credit += self._withheld
+        self._withheld = 0
+        if delivery is not None and self.outlet is not NOWHERE:
+            write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
+            self.queue.stir()
+
+
+class Release(Waiter):
+    """What a consumer held back is durable."""
+
+    def __init__(self, consumer: InboxConsumer) -> None:
+        self._consumer = consumer
+
+    def settled(self) -> None:
+        self._consumer.go_on()
+
+
+class Resend(Waiter):
+    """What a session has to send again is durable."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def settled(self) -> None:
+        self._session.resend()
+
+
+def identifier(order: i64) -> i64:
+    """The packet identifier of a message, by its place in the inbox."""
+    return (order - 1) % IDENTIFIERS + 1
 
 
 class Session(Listener):
@@ -78,8 +132,8 @@ class Session(Listener):
         self.away_since: i64 = 0
         self.subscriptions: dict[str, Binding] = {}
         self.in_flight = Window()
-        #: Packet identifiers of ours that got their PUBREC.
-        self.released: set[int] = set()
+        #: Packet identifiers of ours that got their PUBREC, and the position of that in the store (0: nowhere).
+        self.released: dict[int, int] = {}
         #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for, if anything.
         self.received: dict[int, Ticket | None] = {}
         self._consumer: InboxConsumer | None = None
@@ -118,15 +172,28 @@ class Session(Listener):
         self._unsent.reverse()
         self._resend(outlet)
 
+    def resend(self) -> None:
+        """What was waited for has come."""
+        if self._unsent and self.outlet is not None:
+            self._resend(self.outlet)
+
     def _resend(self, outlet: Outlet) -> None:
-        """As much as the connection takes now; `unchoke` goes on."""
+        """As much as the connection takes now, and the store has; `resend` goes on."""
+        store = self.vhost.store
         while self._unsent:
             if not outlet.open():
                 return
-            number, delivery = self._unsent.pop()
+            number, delivery = self._unsent[-1]
+            packet_id = identifier(number)
+            needed: i64 = self.released.get(packet_id, 0)
+            if delivery.message.assurance == EXACTLY_ONCE:
+                needed = max(needed, delivery.message.position)
+            if needed > store.durable:
+                store.wait(needed, Ticket(Resend(self)))
+                return
+            self._unsent.pop()
             if self.in_flight.get(number) is not delivery:
                 continue  # It was acknowledged meanwhile.
-            packet_id: i64 = (number - 1) % IDENTIFIERS + 1
             if packet_id in self.released:
                 write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
                 outlet.touch()
@@ -141,8 +208,7 @@ class Session(Listener):
 
     def unchoke(self) -> None:
         """Its connection has room again."""
-        if self._unsent and self.outlet is not None:
-            self._resend(self.outlet)
+        self.resend()
         self.inbox.stir()
         self.unpark()
 
@@ -208,8 +274,8 @@ class Session(Listener):
         self.acknowledge(packet_id)
         return True
 
-    def release(self, packet_id: i64) -> bool:
-        """PUBREC; False when the identifier belongs to a QoS 1 publication.
+    def release(self, packet_id: i64, ticket: Ticket) -> bool:
+        """PUBREC; False when the identifier belongs to a QoS 1 publication. The ticket is what the PUBREL waits for.
 
         One of which we know nothing is answered too: its owner waits for that [MQTT-4.3.3-1].
         """
@@ -218,14 +284,32 @@ class Session(Listener):
             return True
         if delivery.message.assurance != EXACTLY_ONCE:
             return False
-        self.released.add(packet_id)
+        store, position = self.vhost.store, delivery.message.position
+        if packet_id in self.released:
+            store.wait(self.released[packet_id], ticket)
+        else:
+            self.released[packet_id] = store.append(Stepped(self.inbox.number, position), ticket) if position > 0 and self.persistent else 0
         return True
 
     def complete(self, packet_id: i64) -> None:
         """PUBCOMP."""
-        if packet_id in self.released:
-            self.released.discard(packet_id)
+        if self.released.pop(packet_id, -1) >= 0:
             self.acknowledge(packet_id)
+
+    # -- what it sends with QoS 2
+
+    def hold(self, packet_id: i64, ticket: Ticket) -> None:
+        """A message came under this identifier, and its copies are dropped until the PUBREL."""
+        self.received[packet_id] = ticket
+        if self.persistent:
+            self.vhost.store.append(Received(self.number, packet_id), ticket)
+
+    def let_go(self, packet_id: i64, ticket: Ticket) -> None:
+        """PUBREL: the identifier may be used again. The ticket is what the PUBCOMP waits for."""
+        if packet_id in self.received:
+            del self.received[packet_id]
+            if self.persistent:
+                self.vhost.store.append(Released(self.number, packet_id), ticket)
 
     def _number(self, packet_id: i64) -> i64:
         """The sequence number that has this packet identifier now."""
@@ -288,7 +372,11 @@ class Latecomer(Receiver):
         session.vhost.internal.count_copies(1, 0)
         granted: i64 = min(message.assurance, binding.assurance)
         if granted > AT_MOST_ONCE:
-            session.inbox.put(message.copy(granted, True))
+            copy = message.copy(granted, True)
+            inbox = session.inbox
+            if session.persistent:
+                copy.position = inbox.store.append(Kept(inbox.vhost, copy, [inbox.number], [inbox.coming()]), None)
+            inbox.put(copy)
             return True
         outlet = session.outlet
         if outlet is None:

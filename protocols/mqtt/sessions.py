@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import islice
 from typing import Final
 
@@ -14,7 +15,9 @@ from broker.outlet import Outlet
 from broker.restore import Definition, Keeper
 from broker.route import Listener
 from broker.store.contract import Defined, Ticket, Undefined
+from broker.store.durable import DurableStore
 from broker.vhost import VirtualHost
+from protocols.mqtt.restoring import restore_inbox
 from protocols.mqtt.session import Session
 from protocols.tally import Tally
 
@@ -113,7 +116,7 @@ class Sessions(Keeper):
             self._away.pop(session, None)
             session.end()
             if session.persistent:
-                session.vhost.store.append(Undefined(session.vhost.name, "session", session.name), ticket)
+                session.vhost.store.append(Undefined(session.vhost.name, "session", session.name, session.number), ticket)
 
     def _watch(self) -> None:
         """See to it that `expire` is called when the first of those who are away is due, or before."""
@@ -151,6 +154,15 @@ class Sessions(Keeper):
     def restore_subscription(self, listener: Listener, binding: Binding) -> None:
         assert isinstance(listener, Session)
         listener.subscriptions[binding.key] = binding
+
+    def restore_inbox(self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
+        assert isinstance(listener, Session)
+        restore_inbox(listener, store, positions, stepped)
+
+    def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
+        assert isinstance(listener, Session)
+        for packet_id in identifiers:
+            listener.received[packet_id] = None
 
     def restored(self) -> None:
         """Those whose clients were here when the broker stopped are away from now on."""

@@ -23,7 +23,7 @@ class CatalogBatch(Batch):
     """Definitions of a batch."""
 
     def __init__(self, tickets: list[Ticket], catalog: Catalog, changes: list[tuple[int, Entry]], position: int) -> None:
-        super().__init__(tickets)
+        super().__init__(tickets, position)
         self._catalog = catalog
         self._changes = changes
         self._position = position

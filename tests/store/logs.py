@@ -24,7 +24,7 @@ Digest = tuple[tuple[tuple[int, bytes, tuple[int, ...]], ...], frozenset[tuple[i
 def digest(state: State) -> Digest:
     """All of a state, to compare."""
     return (tuple((position, live.message.content, tuple(sorted(live.queues))) for position, live in sorted(state.messages.items())),
-            frozenset(state.stepped), frozenset(state.received),
+            frozenset(state.stepped), frozenset((session, held) for session, identifiers in state.received.items() for held in identifiers),
             tuple(sorted((key, message.content) for (_, key), message in state.retained.items())))
 
 

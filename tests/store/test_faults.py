@@ -83,7 +83,7 @@ def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(oper
 
 def test_a_write_that_fails_and_cannot_be_cut_back_poisons_the_log() -> None:
     disk = SimulatedDisk()
-    log = filled(disk)
+    log = filled(disk, segment_octets=10_000)
     good = digest(log.state)
     log.add(Kept("/", message(b"new"), [3]))
     records = log.recorder.take()

@@ -20,6 +20,7 @@ from broker.store.records import (
     END,
     FIRST,
     HEADER,
+    HOLDER,
     KEPT,
     LIKENESS,
     MANY,
@@ -245,7 +246,7 @@ def test_a_newer_record_and_an_unknown_encoding_are_refused_by_name() -> None:
     with pytest.raises(TooNew, match="a record has kind 77, which this version does not know"):
         reader.advance()
     octets = bytearray(encode(Kept("/", Message(Address("", "q"), b"x", framed(1), 1), [1])))
-    octets[HEADER + 13] = 9
+    octets[HEADER + 4 + HOLDER + 1] = 9
     with pytest.raises(TooNew, match=r"encoding \(tag 9\)"):
         Decoder(CODECS).entry(KEPT, 1, bytes(octets), HEADER, len(octets))
     broken = bytes(octets).replace(b"\x01\x09", b"\x01\x01").replace(b"q1x", b"qyx")

@@ -621,7 +621,7 @@ async def test_without_amqtt_the_error_names_the_extra(accounts: Accounts, monke
     monkeypatch.setitem(sys.modules, "amqtt.contexts", None)
     settings = Settings(amqtt=type(Settings().amqtt)(plugins={ANONYMOUS: {}}))
     with pytest.raises(SettingsError, match=r"^amqtt\.plugins: amqtt cannot be imported \(.*\); pip install 'trellis-broker\[amqtt\]'$"):
-        Node(settings, accounts, None)
+        Node(settings, accounts, None, print)
 
 
 async def test_plugins_are_started_and_closed_on_their_own_loop(build: Build) -> None:

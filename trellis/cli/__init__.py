@@ -4,7 +4,8 @@
     serve.py     serve
     config.py    config, check-config, hash-password
     client.py    health, list: they ask a running broker     table.py   rows for people
-    bench.py     bench load                          version.py   version
+    store.py     store                               version.py   version
+    bench.py     bench load
 
 A module with commands has `add(commands)`, which adds their parsers; a command is a function from its arguments to an
 exit code. Exit codes: 0 done, 1 it did not work, 2 wrong arguments or configuration.
@@ -14,7 +15,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, matching, serve, version
+from trellis.cli import bench, client, config, matching, serve, store, version
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 
@@ -30,7 +31,7 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="version", version=version.line())
     commands = root.add_subparsers(title="commands", metavar="COMMAND [ARGUMENT]...", dest="command")
-    for module in (serve, config, client, matching, bench, version):
+    for module in (serve, config, client, store, matching, bench, version):
         module.add(commands)
     return root
 

@@ -134,6 +134,13 @@ class Data(Section, frozen=True, kw_only=True):
         return (state if state.is_absolute() else Path.home() / ".local" / "state") / "trellis"
 
 
+class Store(Section, frozen=True, kw_only=True):
+    """How durable messages are kept."""
+
+    window: Annotated[int, option("messages of a durable queue that are in memory; of others it knows the place on the disk", ge=1)] = 4096
+    segment: Annotated[int, option("size of a file of the log", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes")] = 64 * MIB
+
+
 class Auth(Section, frozen=True, kw_only=True):
     """Logins."""
 
@@ -212,6 +219,7 @@ class Settings(Section, frozen=True, kw_only=True):
     metrics: Metrics = Metrics()
     http: Http = Http()
     data: Data = Data()
+    store: Store = Store()
     auth: Auth = Auth()
     limits: Limits = Limits()
     matcher: Matcher = Matcher()

@@ -238,10 +238,10 @@ def test_a_message_that_expires_does_not_wait_for_who_is_away(expiration: str) -
     amqp.publish("amq.topic", "a", b"short", delivery_mode=2, expiration=expiration)
     amqp.publish("amq.topic", "a", b"long", delivery_mode=2, expiration="5000")
     world.sleep(50)
-    assert Client(world, connect("reader", clean=False)).greeting == RESUMED + mqtt_publish("a", b"long", 1, 1)
+    assert Client(world, connect("reader", clean=False)).greeting == RESUMED + mqtt_publish("a", b"long", 1, 2)
     world.sleep(10_000)
     assert world.copies() == {"expired": 1}
-    assert Client(world, connect("reader", clean=False)).greeting == RESUMED + mqtt_publish("a", b"long", 1, 1, DUP)
+    assert Client(world, connect("reader", clean=False)).greeting == RESUMED + mqtt_publish("a", b"long", 1, 2, DUP)
 
 
 def test_persistent_messages_wait_for_who_is_away_and_others_do_not() -> None:

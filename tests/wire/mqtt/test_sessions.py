@@ -276,7 +276,7 @@ def test_what_is_in_flight_does_not_count_as_waiting_and_is_not_dropped() -> Non
     publish(world, b"5", qos=2)
     client = Client(world, connect("c", clean=False))
     assert client.greeting == RESUMED + b"\x62\x02\x00\x01" + mqtt_publish("a", b"2", 2, 2, DUP)
-    assert client.send(b"\x70\x02\x00\x01") == mqtt_publish("a", b"5", 2, 3)
+    assert client.send(b"\x70\x02\x00\x01") == mqtt_publish("a", b"5", 2, 5)
     assert world.copies() == {"over_limit": 2, "acknowledged": 1}
 
 

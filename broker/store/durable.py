@@ -1,0 +1,165 @@
+"""The store that remembers: the log for what changes at message rate, the catalog for definitions.
+
+    append --> Recorder, changes --> take --> DurableBatch.write: log, its sync, catalog --> written
+    fetch <-- what is not written yet, else the log
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mypy_extensions import i64
+
+from broker.message import Message
+from broker.store.catalog import Catalog
+from broker.store.contract import HOLDERS, Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined
+from broker.store.disk import StoreError
+from broker.store.records import Codecs, Decoder, Recorder, Records
+from broker.store.segments import LogReader, SegmentLog
+
+
+class DurableBatch(Batch):
+    """Records for the log, then changes for the catalog. `write` may be called again after it raised WriteFailed or
+    CatalogUnwritten; after any other StoreError nothing is written any more."""
+
+    def __init__(self, tickets: list[Ticket], last: i64, records: Records, changes: list[tuple[int, Entry]], log: SegmentLog,
+                 catalog: Catalog) -> None:
+        super().__init__(tickets, last)
+        self.records = records
+        self.changes = changes
+        #: Messages that were paged before they were durable.
+        self.paged: dict[int, Message] = {}
+        self._log = log
+        self._catalog = catalog
+        self._logged = False
+
+    @property
+    def octets(self) -> int:
+        """What it holds in memory, about."""
+        return int(self.records.octets)
+
+    def write(self) -> None:
+        if not self._logged:
+            self._log.append(self.records)
+            self._log.sync()
+            self._logged = True
+        if self.changes:
+            self._catalog.write(self.changes, int(self._log.last))
+
+
+class DurableStore(Store):
+    """A log that is open, and a catalog. `report` is told what cannot be read."""
+
+    def __init__(self, log: SegmentLog, catalog: Catalog, codecs: Codecs, position: i64, exist: set[int],
+                 report: Callable[[str], None]) -> None:
+        super().__init__()
+        self.position = self.durable = position
+        self.log = log
+        self.catalog = catalog
+        #: Numbers of what may hold messages. One whose end is not durable is among them: after a crash
+        #: it would be there.
+        self.exist = exist
+        self._report = report
+        self._recorder = Recorder(codecs, log.seed)
+        self._decoder = Decoder(codecs)
+        self._changes: list[tuple[int, Entry]] = []
+        self._paged: dict[int, Message] = {}
+        self._flying: DurableBatch | None = None
+
+    def tell_time(self, now: i64, wall: float) -> None:
+        """Clocks of the agenda: times of messages are stored as times of the wall clock."""
+        self._recorder.clock = self._decoder.clock = i64(wall * 1000) - now
+
+    @property
+    def octets(self) -> int:
+        """Octets that wait to be written."""
+        return self._recorder.octets + (0 if self._flying is None else self._flying.octets)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something was appended that no batch has."""
+        return self._asked
+
+    def apply(self, position: i64, entry: Entry) -> None:
+        if isinstance(entry, Defined):
+            self._changes.append((position, entry))
+            if entry.kind in HOLDERS:
+                number = entry.definition.get("number")
+                self.exist.add(number if isinstance(number, int) else position)
+        elif isinstance(entry, Undefined):
+            self._changes.append((position, entry))
+        else:
+            self._recorder.add(position, entry)
+
+    def batch(self, tickets: list[Ticket]) -> Batch:
+        assert self._flying is None, "one batch at a time"
+        changes, self._changes = self._changes, []
+        batch = self._flying = DurableBatch(tickets, self.position, self._recorder.take(), changes, self.log, self.catalog)
+        batch.paged, self._paged = self._paged, {}
+        return batch
+
+    def tickets_of(self, position: i64) -> list[Ticket]:
+        flying = self._flying
+        return self._tickets if flying is None or position > flying.last else flying.tickets
+
+    def written(self, batch: Batch) -> None:
+        flying, self._flying = self._flying, None
+        assert flying is batch and flying is not None
+        for _, entry in flying.changes:
+            if isinstance(entry, Undefined):
+                self.exist.discard(entry.number)
+        super().written(batch)
+
+    def close(self) -> None:
+        """Nothing may be waiting. Raises StoreError."""
+        self.catalog.close()
+        self.log.close()
+
+    # -- long queues
+
+    def page(self, message: Message) -> None:
+        if message.position > self.durable:
+            self._paged[message.position] = message
+
+    def fetch(self, positions: list[int]) -> list[Message | None]:
+        reader = self.log.reader()
+        return [self._fetch(reader, position) for position in positions]
+
+    def _fetch(self, reader: LogReader, position: i64) -> Message | None:
+        if position > self.durable:
+            message = self._paged.get(position)
+            if message is None and self._flying is not None:
+                message = self._flying.paged.get(position)
+            if message is not None:
+                return message
+        kept = self.kept(reader, position)
+        return None if kept is None else kept.message
+
+    def kept(self, reader: LogReader, position: i64) -> Kept | None:
+        """The message at a position, and who held it; None, and a report, when it cannot be read."""
+        try:
+            if reader.read(position):
+                entry = self._decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
+                if isinstance(entry, Kept):
+                    return entry
+            reason = f"there is no message at position {position} in the log"
+        except StoreError as error:
+            reason = str(error)
+        self._report(f"a message is lost: {reason}")
+        return None
+
+    def retained(self, reader: LogReader, position: i64) -> Message | None:
+        """The retained message at a position; None, and a report, when it cannot be read."""
+        try:
+            if reader.read(position):
+                entry = self._decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
+                if isinstance(entry, RetainedSet):
+                    return entry.message
+            reason = f"there is no retained message at position {position} in the log"
+        except StoreError as error:
+            reason = str(error)
+        self._report(f"a retained message is lost: {reason}")
+        return None
+
+    def abandon(self, queue: i64, position: i64) -> None:
+        self.log.settle(position)

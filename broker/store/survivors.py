@@ -1,0 +1,165 @@
+"""What is still live of the records that were read so far: what a recovery keeps, and what a checkpoint copies.
+
+It knows positions, not messages: 16 octets a message, and more for one of several queues.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from typing import Final
+
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from mypy_extensions import i64
+
+from broker.store.disk import Damaged
+from broker.store.records import HOLDER, KEPT, MANY, RECEIVED, RELEASED, RETAINED, SETTLED, STEPPED, parts
+from broker.store.recovery import Replay
+
+_U16: Final[i64] = 0xFFFF
+_U32: Final[i64] = 0xFFFFFFFF
+
+
+class Copies:
+    """Which messages are live, and for whom.
+
+        positions   rising
+        queues      the only queue that still holds it; 0: none does; below 0: see `shared`
+    """
+
+    def __init__(self) -> None:
+        self._positions: array[int] = array("q")
+        self._queues: array[int] = array("q")
+        self._shared: dict[int, list[int]] = {}
+        self._next: i64 = 0
+
+    def keep(self, position: i64, queues: list[int]) -> None:
+        self._positions.append(position)
+        if len(queues) == 1:
+            self._queues.append(queues[0])
+        elif queues:
+            self._queues.append(-1)
+            self._shared[position] = queues
+        else:
+            self._queues.append(0)
+
+    def settle(self, queue: i64, position: i64) -> None:
+        at: i64 = bisect_left(self._positions, position)
+        if at == len(self._positions) or self._positions[at] != position:
+            return
+        holder: i64 = self._queues[at]
+        if holder == queue:
+            self._queues[at] = 0
+        elif holder < 0:
+            queues = self._shared[position]
+            if queue in queues:
+                queues.remove(queue)
+                if not queues:
+                    self._queues[at] = 0
+                    del self._shared[position]
+
+    def held(self, queue: i64, position: i64) -> bool:
+        """Whether the queue still holds the message."""
+        at: i64 = bisect_left(self._positions, position)
+        if at == len(self._positions) or self._positions[at] != position:
+            return False
+        holder: i64 = self._queues[at]
+        return holder == queue if holder >= 0 else queue in self._shared[position]
+
+    def next(self) -> list[int]:
+        """Who still holds the message, asked for one after the other."""
+        at: i64 = self._next
+        self._next = at + 1
+        holder: i64 = self._queues[at]
+        if holder > 0:
+            return [holder]
+        return self._shared[int(self._positions[at])] if holder < 0 else []
+
+    def by_queue(self) -> dict[int, array[int]]:
+        """Number of a queue -> positions of what it holds, rising."""
+        found: dict[int, array[int]] = {}
+        last: i64 = 0
+        same: array[int] = array("q")
+        for at, position in enumerate(self._positions):
+            holder: i64 = self._queues[at]
+            if holder > 0:
+                if holder != last:
+                    same = found.setdefault(holder, array("q"))
+                    last = holder
+                same.append(position)
+            elif holder < 0:
+                for queue in self._shared[position]:
+                    found.setdefault(queue, array("q")).append(position)
+        return found
+
+
+class Survivors(Replay):
+    """Reads records. `exist` holds the numbers of all queues and sessions that there are: others hold nothing."""
+
+    def __init__(self, exist: set[int]) -> None:
+        self.exist = exist
+        self.copies = Copies()
+        #: (queue, position) of messages whose reader has them.
+        self.stepped: set[tuple[int, int]] = set()
+        #: Session -> packet identifiers held, and where the last entry about each stands.
+        self.received: dict[int, dict[int, int]] = {}
+        #: Where the last retained message of a (virtual host, key) stands.
+        self.retained: dict[tuple[str, str], int] = {}
+
+    def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
+        """What the record means for what is live. Raises Damaged. Hot path."""
+        if kind == MANY:
+            for part in parts(octets, position, start, end):
+                self.record(part.kind, part.position, octets, part.start, part.end)
+        elif kind == KEPT:
+            left: i64 = i64(read_i32_be(octets, start)) & _U32
+            start += 4
+            if start + left * HOLDER > end:
+                raise Damaged("a message is cut off")
+            queues: list[int] = []
+            while left > 0:
+                queue: i64 = read_i64_be(octets, start)
+                start += HOLDER
+                left -= 1
+                if queue in self.exist:
+                    queues.append(queue)
+            self.copies.keep(position, queues)
+        elif kind == SETTLED:
+            self.copies.settle(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            if self.stepped:
+                self.stepped.discard((read_i64_be(octets, start), read_i64_be(octets, start + 8)))
+        elif kind == STEPPED:
+            self.stepped.add((read_i64_be(octets, start), read_i64_be(octets, start + 8)))
+        elif kind == RECEIVED:
+            session: i64 = read_i64_be(octets, start)
+            if session in self.exist:
+                self.received.setdefault(session, {})[_u16(octets, start + 8)] = position
+        elif kind == RELEASED:
+            self.received.get(read_i64_be(octets, start), {}).pop(_u16(octets, start + 8), None)
+        elif kind == RETAINED:
+            names: i64 = start + 4 + _u16(octets, start) + _u16(octets, start + 2)
+            if names < end:
+                self.retained[retained_key(octets, start)] = position
+            else:
+                self.retained.pop(retained_key(octets, start), None)
+
+    def holds(self, octets: bytes, start: i64, position: i64) -> bool:
+        """Whether the Received there is the last word about its identifier."""
+        return self.received.get(read_i64_be(octets, start), {}).get(_u16(octets, start + 8)) == position
+
+    def stepped_by_queue(self) -> dict[int, set[int]]:
+        """Number of an inbox -> positions of the messages that its client said it has."""
+        found: dict[int, set[int]] = {}
+        for queue, position in self.stepped:
+            found.setdefault(queue, set()).add(position)
+        return found
+
+
+def retained_key(octets: bytes, start: i64) -> tuple[str, str]:
+    """Virtual host and key of a RetainedSet."""
+    vhost: i64 = start + 4 + _u16(octets, start)
+    return octets[start + 4:vhost].decode(), octets[vhost:vhost + _u16(octets, start + 2)].decode("utf-8", "surrogateescape")
+
+
+def _u16(octets: bytes, at: i64) -> i64:
+    return i64(read_i16_be(octets, at)) & _U16

@@ -1,0 +1,54 @@
+"""tx: what a channel has published and settled since the last commit.
+
+Publications are checked at once and routed at the commit; settled deliveries stay the channel's until then, so that a
+rollback need only forget. A commit is one record of the store: after a crash it was whole, or was not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.message import Message
+from broker.route import Route
+from protocols.amqp.errors import AmqpError
+
+#: How a delivery is settled.
+ACKED: Final = 0
+GIVEN_UP: Final = 1
+PUT_BACK: Final = 2
+#: Octets of the contents of one transaction.
+OCTETS_MAX: Final = 256 << 20
+
+
+class Publication:
+    """A message on its way to where the commit finds it wanted."""
+
+    def __init__(self, route: Route, message: Message, flags: i64) -> None:
+        self.route = route
+        self.message = message
+        self.flags: i64 = flags
+
+
+class Transaction:
+    """Of one channel in tx mode, begun anew by every commit and rollback."""
+
+    def __init__(self) -> None:
+        self.publications: list[Publication] = []
+        #: Delivery tag -> how it is settled.
+        self.settlements: dict[int, int] = {}
+        self._octets = 0
+
+    def publish(self, route: Route, message: Message, flags: i64) -> None:
+        """Raises AmqpError when it grows too large."""
+        self._octets += len(message.content)
+        if self._octets > OCTETS_MAX:
+            raise AmqpError(506, f"transaction of more than {OCTETS_MAX} octets")
+        self.publications.append(Publication(route, message, flags))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.publications = []
+        self.settlements = {}
+        self._octets = 0

@@ -1,0 +1,206 @@
+"""The store at work: one thread that writes, one batch at a time, and checkpoints beside it.
+
+    append --> sync --> take --> [writer thread: write] --> written --> confirms
+                 ^                                             |
+                 +------- appended meanwhile: at once ---------+
+
+A write that fails because the disk is full is tried again; nobody hears a confirm until it succeeds. After any other
+failure nobody knows what is on the disk: `failed` is told, and the broker must stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from broker.store.catalog import CatalogUnwritten
+from broker.store.checkpoint import Checkpointing, worth
+from broker.store.contract import Batch, Store
+from broker.store.disk import StoreError, WriteFailed
+from broker.store.durable import DurableStore
+from trellis import logs
+
+#: Seconds until a write that found no room is tried again.
+PATIENCE: Final = 1.0
+#: Octets that may wait for the disk; beyond that publishers wait.
+PENDING: Final = 64 << 20
+#: Seconds between two steps of a checkpoint: the loop's.
+BREATH: Final = 0.0005
+
+
+def _nobody() -> None:
+    """Wakes nobody."""
+
+
+class Storing:
+    """What the turn asks to sync. This one keeps a store that need not wait."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        #: Called before those who waited are told.
+        self.wake: Callable[[], None] = _nobody
+
+    def sync(self) -> None:
+        """Something was appended."""
+        self.store.sync()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether so much waits for the disk that publishers should wait."""
+        return False
+
+    def tell_time(self, now: int, wall: float) -> None:
+        """The clocks of the broker, now and then."""
+
+    async def close(self) -> None:
+        """Write what is left, and let go of the files."""
+
+
+class DurableStoring(Storing):
+    """Writes batches in a thread."""
+
+    def __init__(self, store: DurableStore, loop: asyncio.AbstractEventLoop, failed: Callable[[str], None]) -> None:
+        """`failed` is told why nothing can be written any more."""
+        super().__init__(store)
+        #: Batches written; writes that found no room; checkpoints made; why there is none to be had.
+        self.batches = 0
+        self.refused = 0
+        self.checkpoints = 0
+        self.blocked = ""
+        self.durable = store
+        self._loop = loop
+        self._failed = failed
+        self._busy = False
+        self._rest = asyncio.Event()
+        self._broken = ""
+        self._work: SimpleQueue[Batch | Checkpointing | None] = SimpleQueue()
+        self._spare: SimpleQueue[Checkpointing | None] = SimpleQueue()
+        self._checkpointing: Checkpointing | None = None
+        self._sealed = 0
+        self._threads = [threading.Thread(target=self._write, name="store", daemon=True),
+                         threading.Thread(target=self._compact, name="checkpoint", daemon=True)]
+        for thread in self._threads:
+            thread.start()
+
+    # -- the loop's side
+
+    def sync(self) -> None:
+        if not self._busy and not self._broken:
+            self._busy = True
+            self._work.put(self.durable.take())
+
+    @property
+    def crowded(self) -> bool:
+        return self.durable.octets > PENDING
+
+    def tell_time(self, now: int, wall: float) -> None:
+        self.durable.tell_time(now, wall)
+
+    def _written(self, batch: Batch, error: Exception | None) -> None:
+        if error is not None:
+            self._refuse(batch, error)
+            return
+        if self.blocked:
+            self.blocked = ""
+            logs.info("store_unblocked", note="the disk has room again")
+        self.batches += 1
+        self._busy = False
+        self.wake()
+        self.durable.written(batch)
+        if self.durable.waiting:
+            self.sync()
+        else:
+            self._rest.set()
+        self._look()
+
+    def _refuse(self, batch: Batch, error: Exception) -> None:
+        full = isinstance(error, CatalogUnwritten) or isinstance(error, WriteFailed) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full:
+            self.refused += 1
+            if not self.blocked:
+                self.blocked = str(error)
+                logs.error("store_blocked", reason=str(error), note="nothing is confirmed until there is room; tried again every second")
+                self._rest.set()
+            self._loop.call_later(PATIENCE, self._work.put, batch)
+            return
+        self._broken = str(error) or repr(error)
+        logs.error("store_failed", reason=self._broken)
+        self._rest.set()
+        self._failed(self._broken)
+
+    def _look(self) -> None:
+        """Is a checkpoint worth it? Asked when a segment is full."""
+        log = self.durable.log
+        sealed = len(log.files)
+        if sealed == self._sealed or self._checkpointing is not None:
+            return
+        self._sealed = sealed
+        files = worth(log)
+        if files:
+            self._checkpointing = Checkpointing(log, files, set(self.durable.exist))
+            self._spare.put(self._checkpointing)
+
+    def _compacted(self, error: Exception | None) -> None:
+        self._checkpointing = None
+        self._sealed = 0
+        if error is None:
+            self.checkpoints += 1
+        else:
+            logs.error("checkpoint_failed", reason=str(error), note="the log grows until one succeeds")
+
+    # -- the threads' side
+
+    def _write(self) -> None:
+        while True:
+            batch = self._work.get()
+            if not isinstance(batch, Batch):
+                return
+            error: Exception | None = None
+            try:
+                batch.write()
+            except Exception as failure:  # noqa: BLE001  whatever it is, the loop must hear of it
+                error = failure
+            self._call(self._written, batch, error)
+
+    def _compact(self) -> None:
+        while True:
+            checkpointing = self._spare.get()
+            if checkpointing is None:
+                return
+            error: Exception | None = None
+            try:
+                while checkpointing.step():
+                    time.sleep(BREATH)
+            except Exception as failure:  # noqa: BLE001  whatever it is, the loop must hear of it
+                error = failure
+            self._call(self._compacted, error)
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            pass  # The loop is closed: nobody waits any more.
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Write what is left, and let go of the files. What cannot be written was confirmed to nobody."""
+        if self.durable.waiting:
+            self.sync()
+        if self._busy and not self._broken and not self.blocked:
+            self._rest.clear()
+            await self._rest.wait()
+        self._work.put(None)
+        self._spare.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
+        if not self._broken:
+            try:
+                self.durable.close()
+            except StoreError as error:
+                logs.error("store_failed", reason=str(error))
