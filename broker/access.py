@@ -25,6 +25,8 @@ class Identity:
 
     def __init__(self, name: str, configure: str = ".*", write: str = ".*", read: str = ".*") -> None:
         self.name = name
+        #: May define what belongs to no one user: vhosts, users, policies.
+        self.administrator = False
         self._configure = re.compile(configure, re.DOTALL)
         self._write = re.compile(write, re.DOTALL)
         self._read = re.compile(read, re.DOTALL)

@@ -9,6 +9,7 @@ from broker.agenda import Agenda
 from broker.alarms import Alarms
 from broker.bounds import Bounds
 from broker.store.contract import Defined, Store, Ticket
+from broker.users import Users
 from broker.vhost import VirtualHost
 
 
@@ -27,6 +28,7 @@ class Broker:
         self.authenticator = authenticator
         self.new_id = new_id
         self.alarms = Alarms()
+        self.users = Users(store)
         self.vhosts: dict[str, VirtualHost] = {}
         self.add_vhost("/")
 

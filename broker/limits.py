@@ -62,6 +62,21 @@ class LimitedQueue(Queue):
     def latest(self) -> i64:
         return self.agenda.now + self.terms.ttl if self.terms.ttl >= 0 else -1
 
+    def follow(self, terms: Terms) -> None:
+        """From now on these hold. What waits is measured again, as far as it is in memory."""
+        self.terms = terms
+        self.octets = 0
+        if terms.max_octets != ENDLESS:
+            for message in self.in_memory():
+                self._came(message)
+        self.use()
+        if not terms.reject_publish:
+            self._trim()
+
+    def in_memory(self) -> list[Message]:
+        """What waits, but for what is read when its turn comes."""
+        return [returned.message for returned in self._returned] + self._waiting.items()
+
     def accepts(self, message: Message) -> bool:
         """False when a publication must be refused; then it counts as over the limit."""
         terms = self.terms
@@ -159,7 +174,7 @@ class LimitedQueue(Queue):
     def _pop(self) -> Returned:
         returned = self._leave()
         if self.terms.max_octets != ENDLESS:
-            self.octets -= returned.message.encoding.size(returned.message.content)
+            self.octets = max(0, self.octets - returned.message.encoding.size(returned.message.content))
         return returned
 
     def _leave(self) -> Returned:

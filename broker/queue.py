@@ -150,6 +150,8 @@ class Queue(Destination):
         self.consumers: list[Consumer] = []
         self.others: list[Consumer] = []
         self.terms = NO_TERMS
+        #: The queue that this one became, when a policy asked for one that can do more.
+        self.heir: Queue | None = None
         self._fates = [0] * len(COPY_FATES)
         self._waiting: Fifo[Message] = Fifo()
         self._returned: list[Returned] = []
@@ -213,7 +215,10 @@ class Queue(Destination):
     def requeue(self, delivery: Delivery) -> None:
         """Take back what a consumer did not settle, to its old place."""
         if self.dead:
-            self.forget(delivery.message)
+            if self.heir is not None:
+                self.heir.requeue(delivery)
+            else:
+                self.forget(delivery.message)
             return
         self.unacked -= 1
         insort(self._returned, Returned(delivery.message, delivery.order, delivery.attempts + 1), key=_newest_first)
@@ -365,7 +370,10 @@ class Queue(Destination):
     def settle(self, message: Message) -> None:
         """A consumer is done with the message. Hot path."""
         if self.dead:
-            self.forget(message)
+            if self.heir is not None:
+                self.heir.settle(message)
+            else:
+                self.forget(message)
             return
         self.unacked -= 1
         self.acknowledged += 1
@@ -395,7 +403,10 @@ class Queue(Destination):
     def reject(self, message: Message) -> None:
         """A consumer refused the message for good."""
         if self.dead:
-            self.forget(message)
+            if self.heir is not None:
+                self.heir.reject(message)
+            else:
+                self.forget(message)
             return
         self.unacked -= 1
         self.discard(message, REJECTED)
@@ -484,6 +495,25 @@ class Queue(Destination):
 
     def drop_head(self, fate: i64) -> None:
         self.discard(self._pop().message, fate)
+
+    def inherit(self, old: Queue) -> None:
+        """Take the place of a queue of this name, with all that it holds and all who consume it."""
+        self.number, self.declared_durable, self.exclusive_to = old.number, old.declared_durable, old.exclusive_to
+        self.auto_delete, self.depth, self.unacked = old.auto_delete, old.depth, old.unacked
+        self.acknowledged, self.auto_acknowledged = old.acknowledged, old.auto_acknowledged
+        self.consumers, self.others = old.consumers, old.others
+        self._fates, self._waiting, self._returned = old._fates, old._waiting, old._returned
+        self._tail, self._paged, self._order = old._tail, old._paged, old._order
+        self._set_bound()
+        for consumer in self.consumers + self.others:
+            consumer.queue = self
+        old.dead = True
+        old.heir = self
+        old.consumers, old.others, old.depth, old._paged = [], [], 0, 0
+        old._waiting, old._returned, old._tail = Fifo(), [], None
+        if self.depth > 0:
+            self._watch(self._head().expires)
+            self.stir()
 
     def purge(self) -> int:
         """Discard what waits; returns how many. They are gone at once, their memory goes in slices."""

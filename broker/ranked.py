@@ -77,6 +77,9 @@ class RankedQueue(LimitedQueue):
     def _head(self) -> Message:
         return self._heap[0][2].message
 
+    def in_memory(self) -> list[Message]:
+        return [entry[2].message for entry in self._heap]
+
     def purge(self) -> int:
         heap, self._heap = self._heap, []
         purged = super().purge()

@@ -20,6 +20,7 @@ from broker.destination import Destination
 from broker.errors import BrokerError, PreconditionFailed
 from broker.exchange import Exchange
 from broker.exchange.base import Options
+from broker.policies import policy_of
 from broker.route import Listener
 from broker.store.contract import Defined
 from broker.store.durable import DurableStore
@@ -84,7 +85,7 @@ def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: 
     """Build what the definitions say, in a broker that nobody has used yet; `definitions` come in the order of their
     numbers, which are positions, and the store has gone past them. The keeper may append to the store."""
     restoring = Restoring(broker, keeper)
-    for number, entry in definitions:
+    for number, entry in sorted(definitions, key=_later):
         restoring.add(number, entry)
     keeper.restored()
     return restoring.report
@@ -93,7 +94,7 @@ def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: 
 def reopen(broker: Broker, opened: Opened, keeper: Keeper) -> Report:
     """Restore all that was in a data directory: what the definitions say, and who held which message."""
     restoring = Restoring(broker, keeper)
-    for number, entry in opened.definitions:
+    for number, entry in sorted(opened.definitions, key=_later):
         restoring.add(number, entry)
     restoring.fill(opened)
     keeper.restored()
@@ -169,12 +170,19 @@ class Restoring:
             options = Options(True, _flag(definition, "auto_delete"), _flag(definition, "internal"), _table(definition, "arguments"))
             self._ends[vhost.name, number] = vhost.add_exchange(name, _text(definition, "type"), options, number)
         elif kind == "queue":
-            terms = Terms(name, vhost.name, _table(definition, "arguments"))
+            arguments = _table(definition, "arguments")
+            terms = Terms(name, vhost.name, arguments, vhost.policies.terms(name, arguments))
             self._ends[vhost.name, number] = vhost.add_queue(name, True, _flag(definition, "auto_delete"), terms, number)
         elif kind == "session":
             self._ends[vhost.name, number] = self._keeper.restore(vhost, name, number, definition)
         elif kind in ("binding", "subscription"):
             self._bind(vhost, definition)
+        elif kind == "policy":
+            vhost.add_policy(policy_of(vhost.name, name, definition))
+        elif kind == "user":
+            self._broker.users.add(name, definition)
+        elif kind == "permission":
+            self._broker.users.add_permission(vhost.name, name, definition)
         elif kind != "vhost":
             raise PreconditionFailed(f"nobody knows what a {kind} is")
 
@@ -197,6 +205,11 @@ class Restoring:
         if end is None:
             raise PreconditionFailed(f"its {field}, number {number}, is not there")
         return end
+
+
+def _later(numbered: tuple[int, Defined]) -> bool:
+    """Whether there is something that must be known before: a queue is made by the policies of its virtual host."""
+    return numbered[1].kind not in ("vhost", "policy")
 
 
 def _position(retained: tuple[tuple[str, str], int]) -> int:

@@ -23,6 +23,7 @@ from broker.letters import DeadLetter, Publisher, Release, Will
 from broker.limits import LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties
 from broker.planner import NAME_OCTETS, Planner
+from broker.policies import Policies, Policy
 from broker.queue import COPY_FATES, Queue
 from broker.ranked import RankedQueue
 from broker.retained import Retained
@@ -55,6 +56,7 @@ class VirtualHost(Publisher):
         self.queues: dict[str, Queue] = {}
         #: Where replies go directly to those who asked: consumers without a queue of their own.
         self.replies: dict[str, Queue] = {}
+        self.policies = Policies()
         #: What waits in exchanges that delay, by their names.
         self.delays: dict[str, RankedQueue] = {}
         #: Queues that belong to sessions, by the names under which operators see them.
@@ -148,6 +150,8 @@ class VirtualHost(Publisher):
         """An exchange that is declared now, or was before. Raises PreconditionFailed."""
         exchange = self.exchanges[name] = self._new_exchange(name, kind, options)
         self.number(exchange, number)
+        if exchange.alternate is None:
+            exchange.alternate = self.policies.alternate(name)
         return exchange
 
     def number(self, exchange: Exchange, number: i64) -> None:
@@ -200,7 +204,8 @@ class VirtualHost(Publisher):
         """Find or make a queue. Raises PreconditionFailed when it differs, ResourceLocked when it is another's."""
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
-        terms = Terms(name, self.name, arguments or {})
+        given = arguments or {}
+        terms = Terms(name, self.name, given, self.policies.terms(name, given))
         if known is not None:
             self._check_queue(known, durable, exclusive, auto_delete, terms)
             known.use()
@@ -305,6 +310,43 @@ class VirtualHost(Publisher):
         self._relayed += int(listener.relayed)
         listener.dead = True
         self._forget(listener)
+
+    # -- policies
+
+    def set_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
+        """Add a policy, or put it in the place of the one of its name; what it is about follows it, some objects a turn."""
+        known = self.policies.by_name.get(policy.name)
+        if known is not None and known.row == policy.row:
+            return
+        self.store.append(Defined(self.name, "policy", policy.name, policy.row), ticket)
+        self.add_policy(policy)
+
+    def clear_policy(self, name: str, ticket: Ticket | None = None) -> None:
+        """Remove a policy; one that is not there is removed already."""
+        if self.policies.by_name.pop(name, None) is not None:
+            self.store.append(Undefined(self.name, "policy", name), ticket)
+            Following(self).run()
+
+    def add_policy(self, policy: Policy) -> None:
+        """A policy that is made now, or was before."""
+        self.policies.by_name[policy.name] = policy
+        Following(self).run()
+
+    def follow_policies(self, queue: Queue) -> None:
+        """What holds for the queue now. A plain one that must do more becomes another one in its place."""
+        arguments = queue.terms.arguments
+        terms = Terms(queue.name, self.name, arguments, self.policies.terms(queue.name, arguments))
+        if isinstance(queue, LimitedQueue):
+            queue.follow(terms)
+        elif terms.idle:
+            queue.terms = terms
+        else:
+            heir = LimitedQueue(self.name, queue.name, self.agenda, self.store, queue.durable, terms, self)
+            heir.inherit(queue)
+            self.queues[queue.name] = heir
+            for exchange in self.exchanges.values():
+                exchange.redirect(queue, heir)
+            heir.follow(terms)
 
     # -- bindings
 
@@ -454,6 +496,31 @@ class VirtualHost(Publisher):
     def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
         self.agenda.add(DeadLetter(self, queue, message, reason))
+
+
+class Following(Task):
+    """Queues and exchanges follow the policies of now, some a turn."""
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self._vhost = vhost
+        self._queues = list(vhost.queues.values())
+        self._exchanges = list(vhost.exchanges.values())
+
+    def run(self) -> None:
+        vhost = self._vhost
+        for exchange in self._exchanges:
+            if exchange.options.alternate is None:
+                exchange.alternate = vhost.policies.alternate(exchange.name)
+        self._exchanges = []
+        left = SLICE
+        while self._queues and left:
+            left -= 1
+            queue = self._queues.pop()
+            if vhost.queues.get(queue.name) is queue:
+                vhost.follow_policies(queue)
+        vhost.changed()
+        if self._queues:
+            vhost.agenda.later(self)
 
 
 class Unbinding(Task):

@@ -56,10 +56,10 @@ class World:
     at the end of every turn, unless `slow_disk` is set."""
 
     def __init__(self, bounds: Bounds | None = None, amqp: AmqpOptions | None = None, mqtt: MqttOptions | None = None,
-                 store: MemoryStore | None = None) -> None:
+                 store: Any = None) -> None:
         serial = itertools.count(1)
         self.guests = Guests()
-        self.store = store or MemoryStore()
+        self.store: MemoryStore = store or MemoryStore()
         self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", bounds)
         self.broker.agenda.advance(1_000, 1_700_000_000.0)
         self.vhost: VirtualHost = self.broker.vhosts["/"]

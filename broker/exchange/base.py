@@ -78,6 +78,14 @@ class Exchange(Destination):
                 break
         return found
 
+    def redirect(self, old: Destination, new: Destination) -> None:
+        """What led to one destination leads to the other from now on."""
+        mine = self.bindings.pop(old, None)
+        if mine is not None:
+            self.bindings[new] = mine
+            for binding in mine.values():
+                binding.destination = new
+
     def __iter__(self) -> Iterator[Binding]:
         return iter([binding for mine in self.bindings.values() for binding in mine.values()])
 

@@ -228,8 +228,9 @@ class Lifecycle(Client):
         self.ending.clear()
         vhost, gate = self.vhost, self.gate
         if vhost is not None and gate is not None:
-            for queue in list(self.exclusive):
-                if vhost.queues.get(queue.name) is queue:
+            for name in [queue.name for queue in self.exclusive]:
+                queue = vhost.queues.get(name)  # A policy may have put another in its place.
+                if queue is not None and queue.exclusive_to is self:
                     vhost.delete_queue(queue)
             self.exclusive.clear()
             vhost.gates.leave(gate)

@@ -21,7 +21,7 @@ from broker.exchange import TopicExchange
 from broker.store.contract import Defined
 from broker.vhost import SLICE
 from protocols.amqp.tables import write_table
-from tests.clients import Amqp, World, marshal, mqtt_publish, publication
+from tests.clients import World, marshal, mqtt_publish, publication
 from tests.store.homes import Home, bindings, listing, numbers, options
 from tests.wire.amqp.speech import header, long, method, names, read, short, split
 from tests.wire.mqtt.octets import ACCEPTED, DISCONNECT, RESUMED, Client, connect, publications, suback, subscribe, unsubscribe
@@ -31,7 +31,7 @@ Step = Callable[[World], object]
 
 def amqp(*methods: Any) -> Step:
     """Say it over a connection of its own, on channel 1; a refusal is an answer too."""
-    return lambda world: Amqp(world, 131_072, "guest", {}).send(*methods)
+    return lambda world: world.amqp().send(*methods)
 
 
 def exchange(name: str, kind: str = "topic", **more: Any) -> Any:
@@ -272,7 +272,7 @@ def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_sta
 def test_what_was_not_durable_is_forgotten(tmp_path: Path) -> None:
     world = Home(tmp_path)
     world.slow_disk = True
-    client = Amqp(world, 131_072, "guest", {})
+    client = world.amqp()
     assert client.send(queue("q")) == []
     world.crash()
     world = Home(tmp_path)

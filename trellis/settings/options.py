@@ -97,8 +97,9 @@ class Option(Struct, frozen=True):
             read = msgspec.convert(value, Annotated[self.type, self.meta], strict=not text)
         except msgspec.ValidationError:
             raise ValueError(self._problem(self.expected, value)) from None
-        if isinstance(read, str):
-            self._check(read)
+        for one in [read] if isinstance(read, str) else read if isinstance(read, tuple) else ():
+            if isinstance(one, str):
+                self._check(one)
         if self.choices and (not read or any(word not in self.choices for word in ([read] if isinstance(read, str) else read))):
             raise ValueError(self._problem(self.expected, value))
         return read
