@@ -16,6 +16,7 @@ from broker.queue import (
     OVERDELIVERED,
     PURGED,
     REJECTED,
+    SLICE,
     UNREPRESENTABLE,
     Consumer,
     Delivery,
@@ -106,6 +107,8 @@ class LimitedQueue(Queue):
         if self.depth > before:
             self._came(message)
             self._trim()
+            if 0 < message.expires <= self.agenda.now:
+                self.expire(SLICE)  # It lives no longer than this moment: who comes next does not find it.
 
     def enqueue(self, message: Message) -> None:
         """Hand over at once, or keep."""

@@ -131,15 +131,16 @@ class Channel(Owner):
         if persistent(content, 0):
             message.assurance = AT_LEAST_ONCE
             self.connection.persists = True
-        carried = property_flags(content, 0)
-        if carried & (EXPIRATION | USER_ID):
-            self._read_properties(message, carried)
-        if carried & HEADERS and names_keys(content, 0):
-            route = self._route_copies(route, message)
-        if carried & REPLY_TO and asks_directly(content, 0):
-            self._ask_directly(message)
         if route.plan.stale:
             self.gate.renew(route)
+        carried = property_flags(content, 0)
+        if route.plan.refusal is None:  # Who may not publish there is told that first.
+            if carried & (EXPIRATION | USER_ID):
+                self._read_properties(message, carried)
+            if carried & HEADERS and names_keys(content, 0):
+                route = self._route_copies(route, message)
+            if carried & REPLY_TO and asks_directly(content, 0):
+                self._ask_directly(message)
         if self.transaction is not None and route.plan.refusal is None:
             self.transaction.publish(route, message, flags)
             return self._cost(route)
