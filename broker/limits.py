@@ -106,9 +106,8 @@ class LimitedQueue(Queue):
         self.enqueue(message)
         if self.depth > before:
             self._came(message)
-            self._trim()
-            if 0 < message.expires <= self.agenda.now:
-                self.expire(SLICE)  # It lives no longer than this moment: who comes next does not find it.
+            if self._trim() or 0 < message.expires <= self.agenda.now:
+                self.expire(SLICE)  # Who comes next does not find at the head what lives no longer.
 
     def enqueue(self, message: Message) -> None:
         """Hand over at once, or keep."""
@@ -135,11 +134,13 @@ class LimitedQueue(Queue):
         if self.terms.max_octets != ENDLESS:
             self.octets += message.encoding.size(message.content)
 
-    def _trim(self) -> None:
-        """What is above the limits goes, from the head."""
+    def _trim(self) -> bool:
+        """What is above the limits goes, from the head; whether there was any."""
         terms = self.terms
+        before: i64 = self.depth
         while self.depth > 0 and (self.depth > terms.max_length or self.octets > terms.max_octets):
             self.drop_head(OVER_LIMIT)
+        return self.depth < before
 
     def restore(self, positions: array[int], order: i64) -> None:
         super().restore(positions, order)
