@@ -9,6 +9,8 @@ class Bounds:
     def __init__(self) -> None:
         #: Octets of a message's body.
         self.message = 16 << 20
+        #: Octets of all bodies of one transaction.
+        self.transaction = 256 << 20
         #: Routes that a gate keeps, and plans that all of them share.
         self.routes = 65_536
         #: Gates that are kept though nobody uses them.

@@ -16,7 +16,7 @@ from broker.bounds import Bounds
 from broker.core import Broker
 from broker.queue import COPY_FATES, Queue
 from broker.route import FATES
-from broker.store.contract import Batch
+from broker.store.contract import Batch, Store
 from broker.store.memory import MemoryStore
 from broker.vhost import VirtualHost
 from protocols.amqp.front import AmqpFront
@@ -56,10 +56,10 @@ class World:
     at the end of every turn, unless `slow_disk` is set."""
 
     def __init__(self, bounds: Bounds | None = None, amqp: AmqpOptions | None = None, mqtt: MqttOptions | None = None,
-                 store: Any = None) -> None:
+                 store: Store | None = None) -> None:
         serial = itertools.count(1)
         self.guests = Guests()
-        self.store: MemoryStore = store or MemoryStore()
+        self.store: Any = store or MemoryStore()
         self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", bounds)
         self.broker.agenda.advance(1_000, 1_700_000_000.0)
         self.vhost: VirtualHost = self.broker.vhosts["/"]

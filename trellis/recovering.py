@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -28,11 +29,12 @@ MB: Final = 1_000_000
 class Progress:
     """Says how far the reading of the log is: a line every second, none where it is done before."""
 
-    def __init__(self) -> None:
-        self._began = self._said = time.monotonic()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = self._said = clock()
 
     def __call__(self, recovery: Recovery) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if now - self._said < EVERY:
             return
         self._said = now
@@ -40,10 +42,6 @@ class Progress:
         left = (int(recovery.octets_total) - int(recovery.octets)) / rate if rate else 0.0
         logs.info("recovery", messages=int(recovery.messages), done=f"{100 * int(recovery.octets) // max(int(recovery.octets_total), 1)}%",
                   rate=f"{rate / MB:.0f}MB/s", left=f"{left:.0f}s")
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
 
 
 def codecs() -> Codecs:

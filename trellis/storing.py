@@ -2,7 +2,7 @@
 
     append --> sync --> take --> [writer thread: write] --> written --> confirms
                  ^                                             |
-                 +------- appended meanwhile: at once ---------+
+                 +------- appended meanwhile: at once ---------+      (what nobody waits for: a little later)
 
 A write that fails because the disk is full is tried again; nobody hears a confirm until it succeeds. After any other
 failure nobody knows what is on the disk: `failed` is told, and the broker must stop.
@@ -29,6 +29,9 @@ from trellis import logs
 PATIENCE: Final = 1.0
 #: Octets that may wait for the disk; beyond that publishers wait.
 PENDING: Final = 64 << 20
+#: Seconds, and octets, that changes may wait for which nobody waits, such as settlements.
+LAZINESS: Final = 0.01
+LAZY: Final = 1 << 20
 #: Seconds between two steps of a checkpoint: the loop's.
 BREATH: Final = 0.0005
 
@@ -77,10 +80,12 @@ class DurableStoring(Storing):
         self._failed = failed
         self._busy = False
         self._rest = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._broken = ""
         self._work: SimpleQueue[Batch | Checkpointing | None] = SimpleQueue()
         self._spare: SimpleQueue[Checkpointing | None] = SimpleQueue()
         self._checkpointing: Checkpointing | None = None
+        self._closing = False
         self._sealed = 0
         self._threads = [threading.Thread(target=self._write, name="store", daemon=True),
                          threading.Thread(target=self._compact, name="checkpoint", daemon=True)]
@@ -90,7 +95,19 @@ class DurableStoring(Storing):
     # -- the loop's side
 
     def sync(self) -> None:
-        if not self._busy and not self._broken:
+        if self._busy or self._broken:
+            return
+        if self.durable.urgent or self.durable.octets > LAZY:
+            self._take()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(LAZINESS, self._take)
+
+    def _take(self) -> None:
+        """Hand what was appended to the writer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._busy and not self._broken and self.durable.waiting:
             self._busy = True
             self._work.put(self.durable.take())
 
@@ -174,8 +191,9 @@ class DurableStoring(Storing):
                 return
             error: Exception | None = None
             try:
-                while checkpointing.step():
+                while not self._closing and checkpointing.step():
                     time.sleep(BREATH)
+                checkpointing.abandon()  # What is done is left as it is.
             except Exception as failure:  # noqa: BLE001  whatever it is, the loop must hear of it
                 error = failure
             self._call(self._compacted, error)
@@ -190,11 +208,11 @@ class DurableStoring(Storing):
 
     async def close(self) -> None:
         """Write what is left, and let go of the files. What cannot be written was confirmed to nobody."""
-        if self.durable.waiting:
-            self.sync()
+        self._take()
         if self._busy and not self._broken and not self.blocked:
             self._rest.clear()
             await self._rest.wait()
+        self._closing = True
         self._work.put(None)
         self._spare.put(None)
         for thread in self._threads:

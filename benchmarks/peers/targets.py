@@ -25,7 +25,7 @@ GOALS: Final = (
     Goal("mqtt-qos0", "mosquitto", 30), Goal("mqtt-qos1", "mosquitto", 15), Goal("mqtt-fan10", "mosquitto", 60),
     Goal("mqtt-50pub", "mosquitto", 1.5),
     Goal("amqp-auto", "rabbitmq", 50), Goal("amqp-ack", "rabbitmq", 50), Goal("amqp-fan10", "rabbitmq", 50),
-    Goal("amqp-50pub", "rabbitmq", 6), Goal("amqp-pingpong", "rabbitmq", 3),
+    Goal("amqp-durable", "rabbitmq", 10), Goal("amqp-50pub", "rabbitmq", 6), Goal("amqp-pingpong", "rabbitmq", 3),
     Goal("mqtt-qos0", "relay", most=5), Goal("amqp-auto", "relay", most=10),
     Goal("mqtt-fan1000", "writer", most=1.25), Goal("mqtt-fan10000", "writer", most=1.25),
     Goal("mqtt-qos0-half", "mosquitto", 1, figure="p99"), Goal("mqtt-qos1-half", "mosquitto", 1, figure="p99"),

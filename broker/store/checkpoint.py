@@ -183,7 +183,9 @@ class Checkpointing:
             ranges = file.ranges()
             if self._range_at < len(ranges):
                 start, end = ranges[self._range_at]
-                return Scan(file.file(), start, end, file.seed, 0, STEP_OCTETS)
+                scan = Scan(file.file(), start, end, file.seed, 0, STEP_OCTETS)
+                scan.reader.trusting = self.stage == COPY  # It was marked: only what is copied is looked at again.
+                return scan
             file.let_go()
             self._file_at += 1
             self._range_at = 0
@@ -208,39 +210,42 @@ class Checkpointing:
         if reader.kind == MANY:
             # Its entries took effect together; from here on each stands for itself.
             for part in parts(reader.octets, reader.position, reader.start, reader.end):
-                self._copy(part, reader, False)
+                self._copy(part, file, reader, False)
         elif reader.kind != CLOSED:
-            self._copy(Part(reader.kind, reader.position, reader.start, reader.end), reader, file.seed == self._made.seed)
+            self._copy(Part(reader.kind, reader.position, reader.start, reader.end), file, reader, file.seed == self._made.seed)
 
-    def _copy(self, part: Part, reader: Reader, verbatim: bool) -> None:
+    def _copy(self, part: Part, file: LogFile, reader: Reader, verbatim: bool) -> None:
         """Write the entry if it is live. Hot path."""
-        octets = reader.octets
+        octets, live = reader.octets, self._live
         kind, position, start = part.kind, part.position, part.start
+        head = b""
         if kind == KEPT:
-            queues = self._live.copies.next()
+            queues = live.copies.next()
             if not queues:
                 return
             count: i64 = i64(read_i32_be(octets, start)) & _U32
             self._made.copies += len(queues)
             if count != len(queues):
                 holders: i64 = start + 4 + count * HOLDER
-                self._write(kind, position, _remaining(octets, start + 4, holders, queues), octets, holders, part.end)
-                return
+                head = _remaining(octets, start + 4, holders, queues)
+                start, verbatim = holders, False
         elif kind == STEPPED:
-            if not self._live.copies.held(read_i64_be(octets, start), read_i64_be(octets, start + 8)):
+            if not live.copies.held(read_i64_be(octets, start), read_i64_be(octets, start + 8)):
                 return
         elif kind == RECEIVED:
-            if not self._live.holds(octets, start, position):
+            if not live.holds(octets, start, position):
                 return
         elif kind == RETAINED:
-            if self._live.retained.get(retained_key(octets, start)) != position:
+            if live.retained.get(retained_key(octets, start)) != position:
                 return
         else:
             return
+        if not reader.right(reader.began, reader.end):
+            raise self._damaged(file, f"at {reader.base + reader.began} a record's checksum is wrong now")
         if verbatim:
             self._put(kind, position, octets, reader.began, reader.end)
         else:
-            self._write(kind, position, b"", octets, start, part.end)
+            self._write(kind, position, head, octets, start, part.end)
 
     def _write(self, kind: i64, position: i64, head: bytes, octets: bytes, start: i64, end: i64) -> None:
         """A record whose payload is `head` and these octets."""

@@ -41,10 +41,12 @@ class Ticket:
         self.outstanding: i64 = 0
 
 
+@mypyc_attr(acyclic=True)
 class Entry:
     """A change of durable state, decided: it holds no clock, no chance and no question."""
 
 
+@mypyc_attr(acyclic=True)
 class Kept(Entry):
     """A persistent message, once, with the numbers of the queues that hold it.
 
@@ -59,6 +61,7 @@ class Kept(Entry):
         self.serials = serials
 
 
+@mypyc_attr(acyclic=True)
 class Settled(Entry):
     """A queue needs the message at a position no more."""
 
@@ -67,6 +70,7 @@ class Settled(Entry):
         self.position: i64 = position
 
 
+@mypyc_attr(acyclic=True)
 class Stepped(Entry):
     """The reader of a queue has the message at a position (its PUBREC came), and only its PUBCOMP is awaited."""
 
@@ -75,6 +79,7 @@ class Stepped(Entry):
         self.position: i64 = position
 
 
+@mypyc_attr(acyclic=True)
 class Received(Entry):
     """A session's client used a packet identifier for a QoS 2 message: it is held until its PUBREL."""
 
@@ -83,6 +88,7 @@ class Received(Entry):
         self.packet_id: i64 = packet_id
 
 
+@mypyc_attr(acyclic=True)
 class Released(Entry):
     """... and is let go."""
 
@@ -163,10 +169,12 @@ class Store:
         self.durable: i64 = 0
         #: Messages that a durable queue keeps in memory; of the others it knows the positions.
         self.window: i64 = WINDOW
-        #: Called once when the first entry of a batch comes: somebody should `take` it.
+        #: Called when the first entry of a batch comes, and again with the first ticket: somebody should `take` it.
         self.wanted: Callable[[], None] = _nobody
+        #: Whether something was appended that no batch has, and whether somebody waits for that.
+        self.waiting = False
+        self.urgent = False
         self._tickets: list[Ticket] = []
-        self._asked = False
         self._gathered: list[Entry] = []
         self._gathering: i64 = 0
 
@@ -182,8 +190,9 @@ class Store:
         if ticket is not None:
             ticket.outstanding += 1
             self._tickets.append(ticket)
-        if not self._asked:
-            self._asked = True
+        if not self.urgent and (ticket is not None or not self.waiting):
+            self.urgent = ticket is not None
+            self.waiting = True
             self.wanted()
         return position
 
@@ -191,11 +200,14 @@ class Store:
         """Let the ticket wait for what is at a position, if it is not durable yet."""
         if position > self.durable:
             ticket.outstanding += 1
-            self.tickets_of(position).append(ticket)
+            self._await(position, ticket)
 
-    def tickets_of(self, position: i64) -> list[Ticket]:
-        """Those who wait for the batch in which the position is."""
-        return self._tickets
+    def _await(self, position: i64, ticket: Ticket) -> None:
+        """Let the ticket wait for the batch in which the position is."""
+        self._tickets.append(ticket)
+        if not self.urgent:
+            self.urgent = True
+            self.wanted()
 
     def begin(self) -> None:
         """What is appended from now on belongs together. May be said again inside."""
@@ -215,7 +227,7 @@ class Store:
     def take(self) -> Batch:
         """What was appended since the last call."""
         assert self._gathering == 0, "a batch was taken in the middle of what belongs together"
-        self._asked = False
+        self.waiting = self.urgent = False
         tickets, self._tickets = self._tickets, []
         return self.batch(tickets)
 

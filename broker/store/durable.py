@@ -75,11 +75,6 @@ class DurableStore(Store):
         """Octets that wait to be written."""
         return self._recorder.octets + (0 if self._flying is None else self._flying.octets)
 
-    @property
-    def waiting(self) -> bool:
-        """Whether something was appended that no batch has."""
-        return self._asked
-
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Defined):
             self._changes.append((position, entry))
@@ -98,9 +93,12 @@ class DurableStore(Store):
         batch.paged, self._paged = self._paged, {}
         return batch
 
-    def tickets_of(self, position: i64) -> list[Ticket]:
+    def _await(self, position: i64, ticket: Ticket) -> None:
         flying = self._flying
-        return self._tickets if flying is None or position > flying.last else flying.tickets
+        if flying is None or position > flying.last:
+            super()._await(position, ticket)
+        else:
+            flying.tickets.append(ticket)
 
     def written(self, batch: Batch) -> None:
         flying, self._flying = self._flying, None

@@ -141,8 +141,10 @@ class SegmentLog:
         file.kept_octets += records.kept_octets
         file.passing += records.passing
         file.last = self.last = records.last
+        found: LogFile | None = None
         for position in records.settled:
-            found = holding(self.files, position)
+            if found is None or not found.first <= position <= found.last:
+                found = holding(self.files, position)
             if found is not None:
                 found.fresh += 1
 

@@ -32,6 +32,8 @@ class Copies:
         self._queues: array[int] = array("q")
         self._shared: dict[int, list[int]] = {}
         self._next: i64 = 0
+        #: Behind the message that was looked for last: mostly the next one is looked for then.
+        self._hint: i64 = 0
 
     def keep(self, position: i64, queues: list[int]) -> None:
         self._positions.append(position)
@@ -43,9 +45,20 @@ class Copies:
         else:
             self._queues.append(0)
 
+    def _find(self, position: i64) -> i64:
+        """Where the message stands; -1: nowhere. Hot path."""
+        positions = self._positions
+        at: i64 = self._hint
+        if at >= len(positions) or positions[at] != position:
+            at = bisect_left(positions, position)
+            if at == len(positions) or positions[at] != position:
+                return -1
+        self._hint = at + 1
+        return at
+
     def settle(self, queue: i64, position: i64) -> None:
-        at: i64 = bisect_left(self._positions, position)
-        if at == len(self._positions) or self._positions[at] != position:
+        at = self._find(position)
+        if at < 0:
             return
         holder: i64 = self._queues[at]
         if holder == queue:
@@ -60,8 +73,8 @@ class Copies:
 
     def held(self, queue: i64, position: i64) -> bool:
         """Whether the queue still holds the message."""
-        at: i64 = bisect_left(self._positions, position)
-        if at == len(self._positions) or self._positions[at] != position:
+        at = self._find(position)
+        if at < 0:
             return False
         holder: i64 = self._queues[at]
         return holder == queue if holder >= 0 else queue in self._shared[position]

@@ -418,7 +418,7 @@ class Channel(Owner):
         if self.confirms is not None:
             raise AmqpError(406, "cannot switch from confirm to tx mode")
         if self.transaction is None:
-            self.transaction = Transaction()
+            self.transaction = Transaction(self.vhost.bounds.transaction)
             self.connection.take_care()
 
     def commit(self) -> None:

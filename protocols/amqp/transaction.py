@@ -18,8 +18,6 @@ from protocols.amqp.errors import AmqpError
 ACKED: Final = 0
 GIVEN_UP: Final = 1
 PUT_BACK: Final = 2
-#: Octets of the contents of one transaction.
-OCTETS_MAX: Final = 256 << 20
 
 
 class Publication:
@@ -34,17 +32,19 @@ class Publication:
 class Transaction:
     """Of one channel in tx mode, begun anew by every commit and rollback."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """`most` is how many octets its contents may have together."""
         self.publications: list[Publication] = []
         #: Delivery tag -> how it is settled.
         self.settlements: dict[int, int] = {}
+        self._most = most
         self._octets = 0
 
     def publish(self, route: Route, message: Message, flags: i64) -> None:
         """Raises AmqpError when it grows too large."""
         self._octets += len(message.content)
-        if self._octets > OCTETS_MAX:
-            raise AmqpError(506, f"transaction of more than {OCTETS_MAX} octets")
+        if self._octets > self._most:
+            raise AmqpError(506, f"transaction of more than {self._most} octets")
         self.publications.append(Publication(route, message, flags))
 
     def clear(self) -> None:

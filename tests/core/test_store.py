@@ -69,15 +69,23 @@ def test_a_waiter_with_many_tickets_in_one_batch_hears_once_when_all_are_settled
     assert waiter.seen == [[0, 0, 0]]
 
 
-def test_somebody_is_asked_to_take_the_batch_once() -> None:
-    store, asked = MemoryStore(), list[int]()
-    store.wanted = lambda: asked.append(1)
+def test_somebody_is_asked_to_take_the_batch_once_and_again_when_it_becomes_urgent() -> None:
+    class Nobody(Waiter):
+        def settled(self) -> None:
+            pass
+
+    store, asked = MemoryStore(), list[bool]()
+    store.wanted = lambda: asked.append(store.urgent)
     for _ in range(3):
         store.append(Undefined("/", "queue", "q"), None)
-    assert len(asked) == 1
+    assert asked == [False]
     store.sync()
-    store.append(Undefined("/", "queue", "q"), None)
-    assert len(asked) == 2
+    for ticket in (None, Ticket(Nobody()), Ticket(Nobody()), None):
+        store.append(Undefined("/", "queue", "q"), ticket)
+    assert asked == [False, False, True]
+    store.sync()
+    store.append(Undefined("/", "queue", "q"), Ticket(Nobody()))
+    assert asked == [False, False, True, True]
 
 
 def test_definitions_are_kept_by_vhost_kind_and_name() -> None:

@@ -4,52 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mypy_extensions import i64
-
 from broker.bounds import Bounds
 from broker.exchange import Exchange, TopicExchange
 from broker.queue import Queue
-from broker.restore import Report, restore
+from broker.restore import Report, reopen
 from broker.route import Listener
 from broker.store.catalog import Catalog
-from broker.store.contract import Batch, Defined, Entry, Ticket, Undefined
-from broker.store.memory import MemoryStore
+from broker.store.disk import RealDisk
+from broker.store.inspect import dump
+from broker.store.opening import LOG, open_store
 from protocols.mqtt.session import Session
 from protocols.mqtt.sessions import MqttOptions
 from tests.clients import World
-
-
-class CatalogBatch(Batch):
-    """Definitions of a batch."""
-
-    def __init__(self, tickets: list[Ticket], catalog: Catalog, changes: list[tuple[int, Entry]], position: int) -> None:
-        super().__init__(tickets, position)
-        self._catalog = catalog
-        self._changes = changes
-        self._position = position
-
-    def write(self) -> None:
-        if self._changes:
-            self._catalog.write(self._changes, self._position)
-
-
-class CatalogStore(MemoryStore):
-    """Definitions go to the catalog; of messages nothing is kept."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        super().__init__()
-        self.catalog = catalog
-        self.position = catalog.last
-        self._changes: list[tuple[int, Entry]] = []
-
-    def apply(self, position: i64, entry: Entry) -> None:
-        super().apply(position, entry)
-        if isinstance(entry, (Defined, Undefined)):
-            self._changes.append((int(position), entry))
-
-    def batch(self, tickets: list[Ticket]) -> Batch:
-        changes, self._changes = self._changes, []
-        return CatalogBatch(tickets, self.catalog, changes, int(self.position))
+from trellis.recovering import codecs
 
 
 class Home(World):
@@ -58,14 +25,26 @@ class Home(World):
     def __init__(self, directory: Path, bounds: Bounds | None = None, mqtt: MqttOptions | None = None, now: int = 1_000,
                  wall: float = 1_700_000_000.0) -> None:
         directory.mkdir(exist_ok=True)
-        self.catalog = Catalog(str(directory / "catalog"))
-        super().__init__(bounds, mqtt=mqtt, store=CatalogStore(self.catalog))
+        #: What the store said that it cannot read.
+        self.complaints: list[str] = []
+        self.opened = open_store(RealDisk(), str(directory), codecs(), 7, self.complaints.append, lambda recovery: None)
+        super().__init__(bounds, mqtt=mqtt, store=self.opened.store)
         self.broker.agenda.advance(now, wall)
-        self.report: Report = restore(self.broker, self.catalog.load(), self.mqtt_front.sessions)
+        self.opened.store.tell_time(now, wall)
+        self.report: Report = reopen(self.broker, self.opened, self.mqtt_front.sessions)
+        self.directory = directory
+
+    @property
+    def catalog(self) -> Catalog:
+        return self.opened.store.catalog
 
     def crash(self) -> None:
         """What was not written is lost."""
         self.catalog.close()
+
+    def records(self) -> list[str]:
+        """What stands in the log, a line each: position, kind and what it says."""
+        return [line for line in dump(RealDisk(), str(self.directory / LOG)) if line[0].isdigit()]
 
 
 def options(seconds: int) -> MqttOptions:

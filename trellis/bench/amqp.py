@@ -105,9 +105,9 @@ def exchange_delete(name: str) -> bytes:
     return _method(1, (40, 20), b"\0\0" + short(name) + b"\0")
 
 
-def queue_declare(name: str, passive: bool = False, auto_delete: bool = False) -> bytes:
-    """Transient, for any connection."""
-    return _method(1, (50, 10), b"\0\0" + short(name) + bytes([passive | auto_delete << 3]) + _NO_TABLE)
+def queue_declare(name: str, passive: bool = False, auto_delete: bool = False, durable: bool = False) -> bytes:
+    """For any connection."""
+    return _method(1, (50, 10), b"\0\0" + short(name) + bytes([passive | durable << 1 | auto_delete << 3]) + _NO_TABLE)
 
 
 def queue_bind(queue: str, exchange: str, key: str) -> bytes:
@@ -130,9 +130,9 @@ def confirm_select() -> bytes:
     return _method(1, (85, 10), b"\0")
 
 
-def publish(exchange: str, key: str, body: bytes, frame_max: int) -> bytes:
-    """basic.publish, a header that says content type and delivery mode 1, and the body in as many frames as it takes."""
-    properties = b"\x90\x00" + short("application/octet-stream") + b"\x01"
+def publish(exchange: str, key: str, body: bytes, frame_max: int, persistent: bool = False) -> bytes:
+    """basic.publish, a header that says content type and delivery mode, and the body in as many frames as it takes."""
+    properties = b"\x90\x00" + short("application/octet-stream") + bytes([2 if persistent else 1])
     header = frame(HEADER_FRAME, 1, b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + properties)
     part = frame_max - OVERHEAD
     bodies = b"".join(frame(BODY_FRAME, 1, body[at:at + part]) for at in range(0, len(body), part))

@@ -105,7 +105,7 @@ class Encoding:
         """What stands before, at and behind packet identifier, publisher and number."""
         body = _GAP * MARK + self._filler
         if protocol == "amqp":
-            encoded = amqp.publish(self._names.exchange, self._names.key(topic), body, self._frame_max)
+            encoded = amqp.publish(self._names.exchange, self._names.key(topic), body, self._frame_max, self._workload.persistent)
             return encoded.partition(_GAP * MARK)
         encoded = mqtt.publish(self._names.topic(topic), body, qos, 0xFFFF)
         return encoded.partition(_GAP * (MARK + (2 if qos else 0)))

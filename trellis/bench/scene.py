@@ -139,7 +139,7 @@ class Scene:
             queue = names.queue if workload.sharing == COMPETING else f"{names.queue}-{index}"
             if queue not in self._queues:
                 self._queues.append(queue)
-                client.ask(amqp.queue_declare(queue, auto_delete=True), amqp.QUEUE_DECLARE_OK)
+                client.ask(amqp.queue_declare(queue, auto_delete=True, durable=workload.persistent), amqp.QUEUE_DECLARE_OK)
                 key = names.binding_key if workload.sharing != TOPICS else names.key(index)
                 client.bind([(queue, key)], names.exchange)
             if workload.prefetch:

@@ -37,6 +37,8 @@ class Workload:
     acks: bool = False
     prefetch: int = 0
     confirms: bool = False
+    #: AMQP: messages are persistent, and the queues durable.
+    persistent: bool = False
     #: AMQP: further bindings of the exchange, which match nothing that is published.
     bindings: int = 0
     #: Octets of a body.
@@ -87,6 +89,10 @@ _ALL: Final = (
     _amqp("compete5", "one queue, 5 consumers that acknowledge, prefetch 250", subscribers=5, sharing=COMPETING, acks=True, prefetch=250),
     _amqp("bindings10k", "topic exchange with 10,000 other bindings", bindings=10_000),
     _amqp("bindings100k", "topic exchange with 100,000 other bindings", bindings=100_000),
+    Workload(name="amqp-durable", text="AMQP persistent, 256 octets, a durable queue, confirms, acknowledgements, prefetch 1,000",
+             publish="amqp", consume="amqp", acks=True, prefetch=1000, confirms=True, persistent=True, size=256),
+    Workload(name="amqp-durable-one", text="AMQP the same, one message in flight", publish="amqp", consume="amqp", acks=True,
+             prefetch=1000, confirms=True, persistent=True, size=256, batch=1, window=1),
     Workload(name="cross-mqtt-amqp", text="MQTT QoS 0 publisher, AMQP consumer without acknowledgements", publish="mqtt", consume="amqp"),
     Workload(name="cross-amqp-mqtt", text="AMQP publisher, MQTT QoS 0 subscriber", publish="amqp", consume="mqtt"),
     # The last one: some brokers clear up for a while after so many connections.

@@ -12,7 +12,7 @@ from peers.peer import Peer, Running
 from peers.process import Child, Failed, first_words
 
 _FLAGS = (
-    "--config", os.devnull, "--data-dir", ":memory:", "--log-level", "warning",
+    "--config", os.devnull, "--log-level", "warning",
     "--amqp-port", "0", "--mqtt-port", "0", "--metrics-port", "0", "--http-port", "0",
 )
 
@@ -21,7 +21,7 @@ class Trellis(Peer):
     name = "trellis"
     title = "Trellis"
     protocols = frozenset({"amqp", "mqtt"})
-    settings = ("its defaults, in memory, on free ports; log of warnings only",)
+    settings = ("its defaults, on free ports; log of warnings only",)
 
     def missing(self) -> str:
         if self.tools.trellis is None:
@@ -37,7 +37,7 @@ class Trellis(Peer):
         return "" if self._facts()["compiled"] else "Trellis is NOT COMPILED here: its figures say nothing about the product"
 
     def launch(self, directory: Path, running: Running) -> None:
-        child = Child([self._program, "serve", *_FLAGS], directory, name="trellis")
+        child = Child([self._program, "serve", "--data-dir", str(directory / "data"), *_FLAGS], directory, name="trellis")
         running.children.append(child)
         running.login = "guest:guest@"
         ready: list[str] = []

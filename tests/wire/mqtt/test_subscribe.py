@@ -6,7 +6,7 @@ import pytest
 
 from broker.access import Identity
 from protocols.mqtt.sessions import MqttOptions
-from protocols.mqtt.subscribing import SLICE
+from protocols.mqtt.subscribing import LEVELS, SLICE
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     PINGREQ,
@@ -91,6 +91,25 @@ def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(cl
         assert client.read() == answer + PINGRESP
     assert not session.subscriptions
     assert len(list(world.vhost.exchange("amq.topic"))) == 0
+
+
+@pytest.mark.parametrize(("levels", "some"), [(100, LEVELS // 100), (LEVELS, 1), (LEVELS + 1, 1)])
+def test_the_more_levels_filters_have_the_fewer_are_looked_at_in_a_turn(levels: int, some: int) -> None:
+    options = MqttOptions()
+    options.max_levels = 2 * LEVELS
+    world = World(mqtt=options)
+    client, other = here(world, clean=False), here(world, "w")
+    names = [f"{number}" + "/a" * (levels - 1) for number in range(2 * some + 1)]
+    session = world.mqtt_front.sessions.find(world.vhost, "c")
+    assert session is not None
+    world.slow_disk = True
+    client.connection.receive_data(subscribe(1, *[(name, 0) for name in names]))
+    assert len(session.subscriptions) == some
+    assert other.send(PINGREQ) == PINGRESP
+    assert len(session.subscriptions) == 2 * some
+    world.slow_disk = False
+    assert client.read() == suback(1, *[0] * len(names))
+    assert len(session.subscriptions) == len(names)
 
 
 def test_who_leaves_while_its_filters_are_looked_at_gets_no_further() -> None:

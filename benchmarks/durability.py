@@ -1,0 +1,203 @@
+"""What does it cost to lose nothing? A real broker on a real disk: lone confirms, a long queue, a start after kill -9.
+
+    python benchmarks/durability.py
+        --trellis COMMAND      the broker [.run/bin/trellis]
+        --messages N           messages of 256 octets that wait when it is killed [1,000,000]
+        --output FILE          results as JSON [benchmarks/results/DATE-durability.json]
+        --into FILE            the document that gets the table, between its marks [docs/performance.md]
+
+A lone confirm is timed from the publication's first octet to the last one of basic.ack, with nothing else in flight, and one
+fdatasync of as many octets beside it, on the same disk, in turn. A start is timed from the process's own clock of processor time
+until it says that it is ready; what it holds is then counted, and read to the end. CPU of a message under load is measured by
+`trellis bench load amqp-durable`, and beside RabbitMQ by `python benchmarks/peers run --workloads amqp-durable`.
+
+Linux only. Takes about half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+sys.path.insert(1, str(ROOT))  # trellis.bench: how to speak to a broker
+
+from peers.brokers.trellis import Trellis  # noqa: E402  (found only now)
+from peers.machine import machine  # noqa: E402
+from peers.peer import Running, Tools  # noqa: E402
+from peers.report import between  # noqa: E402
+
+from trellis.bench import amqp  # noqa: E402
+from trellis.bench.client import AmqpClient  # noqa: E402
+from trellis.bench.processes import Processes  # noqa: E402
+from trellis.bench.target import parse  # noqa: E402
+
+BODY: Final = 256
+FRAME_MAX: Final = 131_072
+#: Lone confirms that are timed.
+LONE: Final = 1_000
+#: Publications that are sent before their confirms are read.
+RUN: Final = 2_000
+QUEUE: Final = "kept"
+
+
+def client_of(running: Running) -> AmqpClient:
+    """A client that has its publications confirmed."""
+    client = AmqpClient(parse("amqp", running.amqp_url), "client")
+    client.ask(amqp.confirm_select(), amqp.SELECT_OK)
+    client.ask(amqp.queue_declare(QUEUE, durable=True), amqp.QUEUE_DECLARE_OK)
+    return client
+
+
+def publication(number: int) -> bytes:
+    return amqp.publish("", QUEUE, number.to_bytes(8, "big") * (BODY // 8), FRAME_MAX, True)
+
+
+def lone_confirms(running: Running, directory: Path) -> dict[str, list[float]]:
+    """Seconds of each confirm, and of each fdatasync."""
+    client, packet = client_of(running), publication(0)
+    found: dict[str, list[float]] = {"confirm": [], "fdatasync": []}
+    descriptor = os.open(directory / "beside", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        for number in range(LONE):
+            began = time.perf_counter()
+            client.send(packet)
+            client.answer((60, 80))
+            found["confirm"].append(time.perf_counter() - began)
+            began = time.perf_counter()
+            os.pwrite(descriptor, packet, number * len(packet))
+            os.fdatasync(descriptor)
+            found["fdatasync"].append(time.perf_counter() - began)
+    finally:
+        os.close(descriptor)
+    client.ask(amqp.queue_delete(QUEUE), amqp.QUEUE_DELETE_OK)
+    client.leave()
+    return found
+
+
+def fill(running: Running, count: int) -> None:
+    """Publish so many, all of them confirmed."""
+    client = client_of(running)
+    for at in range(0, count, RUN):
+        last = min(at + RUN, count)
+        client.send(b"".join(publication(number) for number in range(at, last)))
+        confirmed = at
+        while confirmed < last:
+            arguments = client.answer((60, 80))
+            confirmed = int.from_bytes(arguments[:8], "big")
+    client.leave()
+
+
+def drain(running: Running, count: int) -> None:
+    """Read them all again; each must be there once, in order."""
+    client = AmqpClient(parse("amqp", running.amqp_url), "client")
+    waiting = client.depth(QUEUE)
+    if waiting != count:
+        sys.exit(f"durability: {waiting} of {count} messages are there again")
+    client.ask(amqp.consume(QUEUE, True), amqp.CONSUME_OK)
+    for number in range(count):
+        for kind in (1, 2):
+            head = client.read(7, "a frame")
+            payload = client.read(int.from_bytes(head[3:]) + 1, "a frame")
+            if head[0] != kind:
+                sys.exit(f"durability: a frame of type {head[0]} came: {payload[:40]!r}")
+        body = client.read(7 + BODY + 1, "a body")
+        if body[7:15] != number.to_bytes(8, "big"):
+            sys.exit(f"durability: message {int.from_bytes(body[7:15])} came where {number} was due")
+    client.leave()
+
+
+def measure(trellis: Path, count: int) -> dict[str, Any]:
+    """All figures: seconds and octets."""
+    peer = Trellis(Tools(trellis=trellis))
+    with tempfile.TemporaryDirectory(prefix="trellis-durability-") as name:
+        directory = Path(name)
+        running = peer.start(directory)
+        try:
+            lone = lone_confirms(running, directory)
+            before = Processes(running.roots).memory().now
+            fill(running, count)
+            grown = Processes(running.roots).memory().now - before
+        finally:
+            os.kill(running.roots[0], signal.SIGKILL)
+            running.stop()
+        log = sum(file.stat().st_size for file in (directory / "data" / "log").iterdir())
+        running = peer.start(directory)
+        try:
+            spent = Processes(running.roots).cpu()
+            started = sum(spent.threads.values()) / 1e9
+            memory = Processes(running.roots).memory().now
+            drain(running, count)
+        finally:
+            running.stop()
+        (directory / "empty").mkdir()
+        running = peer.start(directory / "empty")
+        try:
+            empty = sum(Processes(running.roots).cpu().threads.values()) / 1e9
+            nothing = Processes(running.roots).memory().now
+        finally:
+            running.stop()
+    return {
+        "messages": count, "confirm_us": [1e6 * quantile(lone["confirm"], q) for q in (0.5, 0.99)],
+        "fdatasync_us": [1e6 * quantile(lone["fdatasync"], q) for q in (0.5, 0.99)],
+        "difference_us": 1e6 * median(a - b for a, b in zip(lone["confirm"], lone["fdatasync"], strict=True)),
+        "queued_octets": grown / count, "log_octets": log, "start_cpu": started, "start_cpu_empty": empty,
+        "restored_octets": (memory - nothing) / count,
+    }
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(int(share * len(values)), len(values) - 1)]
+
+
+def table(results: dict[str, Any]) -> str:
+    """For the document."""
+    found, facts = results["figures"], "; ".join(f"{name} {value}" for name, value in results["machine"].items())
+    recovery = found["start_cpu"] - found["start_cpu_empty"]
+    rows = [
+        ("a lone confirm, p50 (p99)", f"{found['confirm_us'][0]:,.0f} µs ({found['confirm_us'][1]:,.0f})", ""),
+        ("one fdatasync beside it, p50 (p99)", f"{found['fdatasync_us'][0]:,.0f} µs ({found['fdatasync_us'][1]:,.0f})", ""),
+        ("the difference, median", f"{found['difference_us']:,.0f} µs", "1,000 µs"),
+        (f"start with {found['messages']:,} messages of {BODY} octets after kill -9, CPU more than with none",
+         f"{recovery:.2f} s", f"{3 * found['messages'] / 1e6:.2f} s"),
+        ("memory of a message beyond the window, while they came", f"{found['queued_octets']:.0f} octets", "50 octets"),
+        ("the same after the start", f"{found['restored_octets']:.0f} octets", "50 octets"),
+    ]
+    return "\n".join((
+        f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}.", f"Machine: {facts}.", "",
+        "| | measured | allowed |", "|---|---:|---:|", *(f"| {what} | {value} | {allowed} |" for what, value, allowed in rows), "",
+        f"The log took {found['log_octets'] / 1e6:,.0f} MB. Every message was there again once, in order."))
+
+
+def main() -> int:
+    today = datetime.date.today().isoformat()
+    parser = argparse.ArgumentParser(description="Measure what durability costs.")
+    parser.add_argument("--trellis", type=Path, default=ROOT / ".run" / "bin" / "trellis", help="the broker's command")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="messages that wait at the restart")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-durability.json", help="results")
+    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "performance.md", help="the document that gets the table")
+    options = parser.parse_args()
+    if not options.trellis.exists():
+        sys.exit(f"durability: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis")
+    results = {
+        "date": today, "command": "python benchmarks/durability.py", "version": Trellis(Tools(trellis=options.trellis)).version(),
+        "machine": machine(), "figures": measure(options.trellis.absolute(), options.messages),
+    }
+    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    words = table(results)
+    print(words)
+    options.into.write_text(between(options.into.read_text(), words, options.into.name, "durability"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
