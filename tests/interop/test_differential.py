@@ -77,7 +77,7 @@ def steps(seed: int) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     exchanges = [f"d{seed}-x{number}" for number in range(4)]
     queues = [f"d{seed}-q{number}" for number in range(5)]
     for exchange in exchanges:
-        arguments = {"alternate-exchange": draw.choice(exchanges)} if draw.random() < 0.3 else {}
+        arguments: dict[str, Any] = {"alternate-exchange": draw.choice(exchanges)} if draw.random() < 0.3 else {}
         found.append(("exchange_declare", (exchange, draw.choice(KINDS)), {"arguments": arguments, "internal": draw.random() < 0.1}))
     ranked = draw.random() < 0.4
     for queue in queues:

@@ -34,7 +34,8 @@ def test_messages_are_worked_off_retried_and_delayed(peer: Any, unique: str) -> 
         if len(found) == 4:
             done.set()
 
-    actor: Any = dramatiq.actor(work, broker=peer, queue_name=unique, actor_name=unique, max_retries=2, min_backoff=50, max_backoff=60)
+    declare: Any = dramatiq.actor
+    actor = declare(work, broker=peer, queue_name=unique, actor_name=unique, max_retries=2, min_backoff=50, max_backoff=60)
     worker = dramatiq.Worker(peer, worker_threads=1, worker_timeout=50)
     actor.send_with_options(args=("late",), delay=400)
     actor.send("first")
@@ -51,7 +52,8 @@ def test_what_fails_for_good_is_a_dead_letter(peer: Any, broker: BrokerProcess, 
     def work() -> None:
         raise ValueError("never")
 
-    actor: Any = dramatiq.actor(work, broker=peer, queue_name=unique, actor_name=unique, max_retries=0)
+    declare: Any = dramatiq.actor
+    actor = declare(work, broker=peer, queue_name=unique, actor_name=unique, max_retries=0)
     worker = dramatiq.Worker(peer, worker_threads=1, worker_timeout=50)
     actor.send()
     worker.start()

@@ -90,7 +90,7 @@ def test_a_plain_queue_with_all_that_it_holds_becomes_one_that_can_do_more() -> 
     other.send(B.Reject(1, requeue=False))
     world.settle()
     assert read(client, "graves") == [b"0", b"2"]
-    client.send(B.Ack(0, multiple=True), B.Cancel("t"))
+    client.send(B.Ack(2), B.Nack(3, requeue=True), B.Cancel("t"))
     client.publish("amq.topic", "a.c", b"6", delivery_mode=2)
     client.send(B.Nack(0, multiple=True, requeue=True))
     assert read(client, "q") == [b"3", b"4", b"5", b"6"]
