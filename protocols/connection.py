@@ -50,6 +50,8 @@ class Connection(Outlet):
         self.finished = False
         #: Why it ended, as the metrics name it.
         self.reason = ""
+        #: The peer asked for the end, and is to read our answer before it reads that nothing more comes.
+        self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
         self.opened = self.agenda.wall

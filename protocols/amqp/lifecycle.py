@@ -51,6 +51,7 @@ class Lifecycle(Client):
     def on_connection_method(self, name: str, method: Any) -> None:
         if name == "Connection.Close":
             self.send(0, spec.Connection.CloseOk())
+            self.answers_last = True
             self.end("client")
         elif name == "Connection.UpdateSecret" and self.state == "running":
             self._update_secret(method)

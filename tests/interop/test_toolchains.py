@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def build(command: list[str], directory: Path) -> None:
 
 def run(*command: str, directory: Path | None = None) -> None:
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=RUNNING, check=False)
-    assert done.stdout.split()[-1:] == ["ok"], done.stdout + done.stderr
+    assert re.search(r"(^|\x1b\[0?m)ok$", done.stdout, re.MULTILINE), done.stdout + done.stderr
 
 
 @pytest.mark.long
