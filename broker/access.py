@@ -25,9 +25,15 @@ class Identity:
 
     def __init__(self, name: str, configure: str = ".*", write: str = ".*", read: str = ".*") -> None:
         self.name = name
+        #: May define what belongs to no one user: vhosts, users, policies.
+        self.administrator = False
         self._configure = re.compile(configure, re.DOTALL)
         self._write = re.compile(write, re.DOTALL)
         self._read = re.compile(read, re.DOTALL)
+
+    def within(self, vhost: str) -> Identity | None:
+        """Who this is in a virtual host: the same object each time, for routes are kept by it. None: nobody who may enter."""
+        return self
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
         """Raises AccessRefused unless the operation (configure, write, read) on the exchange or queue is allowed."""

@@ -6,15 +6,16 @@ from typing import Final
 
 from broker.access import CORE, Identity
 from broker.agenda import Agenda, Task
-from broker.binding import NO_LOCAL, Arguments, Binding
+from broker.binding import NO_LOCAL, Binding
 from broker.bounds import Bounds
+from broker.deaths import Death, looped
 from broker.destination import Destination
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.exchange import Exchange, TopicExchange
 from broker.gate import Resolver
-from broker.message import ALWAYS, HEADERS
+from broker.message import ALWAYS, HEADERS, Properties
 from broker.queue import Queue
-from broker.route import Listener, Plan, Route, refused
+from broker.route import LOOPED, Listener, Plan, Route, refused
 
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
@@ -26,16 +27,31 @@ TOPICS: Final = "amq.topic"
 SLICE: Final = 1_000
 
 
+class Targets:
+    """Who gets a message, with which assurance; how many cannot be told; and whether that depends on more than the keys."""
+
+    def __init__(self, targets: list[tuple[Queue | Listener, int]], unheard: int, by_headers: bool, by_speaker: bool) -> None:
+        self.targets = targets
+        self.unheard = unheard
+        self.by_headers = by_headers
+        self.by_speaker = by_speaker
+
+
 class Planner(Resolver):
     """Walks the bindings of one virtual host. Plans are interned, so that routes to the same set share one."""
 
-    def __init__(self, vhost: str, agenda: Agenda, exchanges: dict[str, Exchange], queues: dict[str, Queue], bounds: Bounds) -> None:
+    def __init__(self, vhost: str, agenda: Agenda, exchanges: dict[str, Exchange], queues: dict[str, Queue], replies: dict[str, Queue],
+                 bounds: Bounds) -> None:
         self._vhost = vhost
         self._agenda = agenda
         self._exchanges = exchanges
+        #: What the default exchange leads to.
         self._queues = queues
+        self._replies = replies
         self._bounds = bounds
         self._plans: dict[tuple[object, ...], Plan] = {}
+        #: Whether every publication is to be looked at.
+        self.careful = False
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -50,33 +66,74 @@ class Planner(Resolver):
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
         """Everything that can be known about publications by this identity to this exchange and key."""
+        route = Route(exchange, key, _NO_PLAN)
         try:
-            source = self._exchange(exchange)
-            if identity is not CORE:
-                if source.options.internal:
-                    raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'")
-                identity.may("write", "exchange", exchange or "amq.default", self._vhost)
+            source = self._admit(identity, exchange, [route])
         except BrokerError as refusal:
             return self._refusal(refusal)
-        route = Route(exchange, key, _NO_PLAN)
-        if source.kind == TopicExchange.kind and not identity.may_publish(route.topic):
-            return self._refusal(AccessRefused(
-                f"write access to topic '{key}' in exchange '{exchange}' in vhost '{self._vhost}' refused for user '{identity.name}'"))
         return self.walk(source, route, {})
+
+    def blend(self, identity: Identity, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Plan:
+        """The plan of one message with several routing keys, of which the first is its own; it is not kept.
+
+        Queues to which a dead letter with these deaths would come back for ever are left out.
+        """
+        routes = [Route(exchange, key, _NO_PLAN) for key in keys]
+        try:
+            source = self._admit(identity, exchange, routes)
+        except BrokerError as refusal:
+            return refused(refusal)
+        found = self._targets(source, routes[0], keys, properties)
+        targets = found.targets
+        if deaths is not None:
+            left = [target for target in targets if not looped(deaths, target[0].name)]
+            if targets and not left:
+                plan = Plan([], 0, False)
+                plan.fate = LOOPED
+                return plan
+            targets = left
+        return Plan(targets, found.unheard, False)
+
+    def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
+        """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""
+        source = self._exchange(exchange)
+        if identity is not CORE:
+            if source.options.internal:
+                raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'")
+            identity.may("write", "exchange", exchange or "amq.default", self._vhost)
+        if source.kind == TopicExchange.kind:
+            for route in routes:
+                if not identity.may_publish(route.topic):
+                    raise AccessRefused(f"write access to topic '{route.key}' in exchange '{exchange}' in vhost '{self._vhost}' refused "
+                                        f"for user '{identity.name}'")
+        return source
 
     def _refusal(self, refusal: BrokerError) -> Plan:
         return self._intern((type(refusal), str(refusal)), refused(type(refusal)(str(refusal))))
 
-    def walk(self, exchange: Exchange, route: Route, headers: Arguments, speaker: Listener | None = None) -> Plan:
+    def walk(self, exchange: Exchange, route: Route, properties: Properties, speaker: Listener | None = None) -> Plan:
         """Walk the bindings; each destination once, with the highest assurance that leads there. The `speaker` is who
         publishes."""
+        found = self._targets(exchange, route, [route.key], properties, speaker)
+        described = exchange.name == TOPICS
+        identity = (found.by_headers, found.by_speaker, described, found.unheard, *found.targets)
+        known_plan = self._plans.get(identity)
+        if known_plan is None:
+            known_plan = self._intern(identity, Plan(found.targets, found.unheard, found.by_headers, found.by_speaker))
+            if described:
+                known_plan.attention |= HEADERS
+        return known_plan
+
+    def _targets(self, exchange: Exchange, route: Route, keys: list[str], properties: Properties,
+                 speaker: Listener | None = None) -> Targets:
+        """Who gets it and with which assurance."""
         seen: dict[str, Exchange] = {}
         targets: dict[Destination, tuple[Queue | Listener, int]] = {}
         heard: dict[object, bool] = {}
         unheard: set[Destination] = set()
         by_speaker = False
         sayable = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_OCTETS
-        for binding in self._collect(exchange, route.key, headers, seen):
+        for binding in self._collect(exchange, keys, properties, seen):
             target = binding.destination
             if isinstance(target, Listener):
                 if binding.arguments and NO_LOCAL in binding.arguments:
@@ -96,22 +153,16 @@ class Planner(Resolver):
             known = targets.get(target)
             if known is None or known[1] < binding.assurance:
                 targets[target] = (target, int(binding.assurance))
-        by_headers = any(source.by_headers for source in seen.values())
-        described = exchange.name == TOPICS
-        identity = (by_headers, by_speaker, described, len(unheard), *((target, assurance) for target, assurance in targets.values()))
-        known_plan = self._plans.get(identity)
-        if known_plan is None:
-            known_plan = self._intern(identity, Plan(list(targets.values()), len(unheard), by_headers, by_speaker))
-            if described:
-                known_plan.attention |= HEADERS
-        return known_plan
+        return Targets(list(targets.values()), len(unheard), any(source.by_headers for source in seen.values()), by_speaker)
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._plans) >= self._bounds.routes:
             self.retire()
+        if self.careful:
+            plan.attention = ALWAYS
         return self._plans.setdefault(identity, plan)
 
-    def _collect(self, exchange: Exchange, key: str, headers: Arguments, seen: dict[str, Exchange]) -> list[Binding]:
+    def _collect(self, exchange: Exchange, keys: list[str], properties: Properties, seen: dict[str, Exchange]) -> list[Binding]:
         """Bindings that lead out of the exchanges, through exchange bindings and alternates; each exchange once."""
         found: list[Binding] = []
         ahead = [exchange]
@@ -120,10 +171,13 @@ class Planner(Resolver):
             if source.name in seen:
                 continue
             seen[source.name] = source
-            matched = [binding for binding in source.match(key, headers) if not binding.destination.dead]
-            if source.name == "" and key in self._queues:
-                matched.append(Binding(key, self._queues[key]))
-            alternate = source.options.alternate
+            matched = [binding for key in keys for binding in source.match(key, properties) if not binding.destination.dead]
+            if source.name == "":
+                for key in keys:
+                    queue = self._queues.get(key) or self._replies.get(key)
+                    if queue is not None:
+                        matched.append(Binding(key, queue))
+            alternate = source.alternate
             if not matched and alternate is not None and alternate in self._exchanges:
                 ahead.append(self._exchanges[alternate])
             for binding in matched:

@@ -7,7 +7,7 @@
            to the same set)                          +-- relay       ... and to these listeners, when sent at most once
                                                      +-- kept        queues and inboxes, when sent at least once
                                                      +-- kept_relay  ... and to the listeners that asked for at most once
-                                                     +-- refusal, fate, durable, limited, lowered, by_headers: for the careful path
+                                                     +-- refusal, fate, durable, limited, lowered, delays, by_headers: for the careful path
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from broker.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     EXPIRATION,
+    HEADERS,
     LISTENERS,
     NOWHERE,
     PERSISTENCE,
+    REPLY_TO,
     USER_ID,
     Address,
     Message,
 )
 from broker.outlet import Outlet
 from broker.queue import DROPPED, OFFLINE, Queue
+from broker.ranked import RankedQueue
 
 #: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues count.
 ROUTED: Final[i64] = 0
@@ -127,7 +130,9 @@ class Plan:
     def __init__(self, targets: list[tuple[Queue | Listener, int]], unrepresentable: int, by_headers: bool,
                  by_speaker: bool = False) -> None:
         listeners = [(target, assurance) for target, assurance in targets if isinstance(target, Listener)]
-        self.queues = [target for target, _ in targets if isinstance(target, Queue)]
+        queues = [target for target, _ in targets if isinstance(target, Queue)]
+        self.delays = [queue for queue in queues if isinstance(queue, RankedQueue) and queue.delaying]
+        self.queues = [queue for queue in queues if queue not in self.delays] if self.delays else queues
         self.kept = self.queues + [listener.inbox for listener, assurance in listeners if assurance > AT_MOST_ONCE]
         self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
         self.relay = _relay([listener for listener, _ in listeners])
@@ -136,7 +141,7 @@ class Plan:
         self.numbers = [int(queue.number) for queue in self.durable]
         #: Whether some of them number what they get: the inboxes of sessions.
         self.numbered = any(queue.private for queue in self.durable)
-        self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.limits.reject_publish]
+        self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.terms.reject_publish]
         self.by_headers = by_headers
         self.by_speaker = by_speaker
         self.stale = False
@@ -145,7 +150,7 @@ class Plan:
         self.copies: i64 = len(targets) + unrepresentable
         self.unrepresentable: i64 = unrepresentable
         self.weight: i64 = 1 + len(targets)
-        self.attention: i64 = EXPIRATION | USER_ID
+        self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if by_headers or by_speaker or self.limited:
             self.attention |= ALWAYS
         for listener, _ in listeners:
@@ -160,6 +165,7 @@ class Plan:
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""
         self.queues, self.kept, self.lowered, self.limited, self.durable, self.numbers = [], [], [], [], [], []
+        self.delays = []
         self.relay = self.kept_relay = NOBODY
 
 

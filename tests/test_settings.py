@@ -433,6 +433,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         return st.lists(users, max_size=2, unique_by=lambda user: str(user["name"]))
     if option.key == "amqtt.plugins":
         return st.dictionaries(TEXT, st.dictionaries(TEXT, TOML, max_size=2), max_size=2)
+    if option.key == "rules":
+        return st.lists(st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]), max_size=2)
     if option.in_files_only:
         return st.just(list(NAMES))
     if option.choices:

@@ -122,7 +122,8 @@ class App:
                 lock.release()
 
     async def _serve(self, node: Node, bound: dict[str, Bound]) -> None:
-        tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn))]
+        tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn)),
+                 asyncio.create_task(node.watch.watch())]
         for task in tasks:
             task.add_done_callback(lambda _: self._stop.set())  # They never end: without them we do not go on.
         try:

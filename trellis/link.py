@@ -15,6 +15,9 @@ from trellis.turn import Turn
 
 #: Milliseconds that a finished connection's peer has to take our last words and hang up.
 LINGER_MS: Final = 2_000
+#: Seconds that a peer who asked for the end has to read our answer and hang up. (lapin takes an end that comes with
+#: the answer for an error.)
+ANSWER_S: Final = 0.1
 #: How many answers of the largest size a client may leave unread, beyond the mark at which queues stop: in octets.
 UNREAD: Final = 4
 
@@ -154,10 +157,11 @@ class Link:
             return
         self._unheard = None
         self._resume_reading(transport)
-        if transport.can_write_eof():
-            transport.write_eof()
+        connection = self._connection
+        if connection is not None and connection.answers_last:
+            asyncio.get_running_loop().call_later(ANSWER_S, _half_close, transport)
         else:
-            transport.close()
+            _half_close(transport)
 
     def resume(self) -> None:
         """Go on with input that was left over."""
@@ -210,6 +214,16 @@ class Link:
         if not self._behind and not connection.stalled and self._unheard is None:
             self._behind = True
             self._turn.behind(self)
+
+
+def _half_close(transport: asyncio.Transport) -> None:
+    """Say that nothing more comes."""
+    if transport.is_closing():
+        return
+    if transport.can_write_eof():
+        transport.write_eof()
+    else:
+        transport.close()
 
 
 def peer_of(name: object) -> Peer:

@@ -18,8 +18,10 @@ from protocols.amqp.handshake import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.sessions import MqttOptions
 from trellis.admission import Admission
+from trellis.alarms import Watch
 from trellis.authenticate import Accounts
 from trellis.collector import Collector
+from trellis.defining import take_in_file
 from trellis.http import HttpServer
 from trellis.process import raise_descriptor_limit
 from trellis.recovering import open_directory, restore
@@ -59,6 +61,10 @@ class Node:
         self.ready = False
         if opened is not None:
             restore(opened, self.broker, self.mqtt.sessions)
+        accounts.users = self.broker.users
+        if settings.definitions.file:
+            take_in_file(self.broker, settings.definitions.file)
+        self.watch = Watch(self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory)
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
@@ -73,6 +79,10 @@ def bounds_of(settings: Settings) -> Bounds:
     bounds.retained_octets = settings.mqtt.retained_bytes
     bounds.queues = settings.limits.queues or bounds.queues
     bounds.exchanges = settings.limits.exchanges or bounds.exchanges
+    bounds.user_connections = settings.limits.user_connections
+    bounds.vhost_connections = settings.limits.vhost_connections
+    bounds.user_channels = settings.limits.user_channels
+    bounds.channel_consumers = settings.limits.channel_consumers
     bounds.matcher = settings.matcher.default
     bounds.matchers = list(settings.matcher.allowed)
     return bounds

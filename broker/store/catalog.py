@@ -1,7 +1,8 @@
 """The catalog: definitions, which change at connect or operator rate, in SQLite.
 
     meta            version of this schema; the log position seen; the last position used; a sum of these two
-    vhosts, exchanges, queues, sessions         number, vhost, name, definition, a sum of all that
+    vhosts, exchanges, queues, sessions, policies, users, permissions
+                                                number, vhost, name, definition, a sum of all that
     bindings, subscriptions                     ... and the numbers of both ends
 
 A number is the position of the entry that defined a thing first. Names are used again, numbers are not; so a binding
@@ -30,7 +31,8 @@ _WAL_OCTETS: Final = 4 << 20
 _PATIENCE_MS: Final = 5_000
 
 #: Tables of things that stand for themselves, by the kind of their entries, and of things that lead from one to another.
-_THINGS: Final = {"vhost": "vhosts", "exchange": "exchanges", "queue": "queues", "session": "sessions"}
+_THINGS: Final = {"vhost": "vhosts", "exchange": "exchanges", "queue": "queues", "session": "sessions", "policy": "policies",
+                  "user": "users", "permission": "permissions"}
 _WAYS: Final = {"binding": "bindings", "subscription": "subscriptions"}
 _TABLES: Final = {**_THINGS, **_WAYS}
 
@@ -45,12 +47,13 @@ _WAY: Final = """CREATE TABLE {0} (
 _STEPS: Final[list[list[str]]] = [
     ["CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
      f"INSERT INTO meta VALUES ('version', 0), ('seen', 0), ('last', 0), ('sum', {zlib.crc32(b'0 0')})",
-     *[_THING.format(table) for table in _THINGS.values()],
+     *[_THING.format(table) for table in ("vhosts", "exchanges", "queues", "sessions")],
      *[_WAY.format(table) for table in _WAYS.values()],
      "CREATE INDEX bindings_by_source ON bindings (vhost, source)",
      "CREATE INDEX bindings_by_destination ON bindings (destination)",
      "CREATE INDEX subscriptions_by_session ON subscriptions (destination)",
      f"PRAGMA application_id = {MAGIC}"],
+    [_THING.format(table) for table in ("policies", "users", "permissions")],
 ]
 VERSION: Final = len(_STEPS)
 

@@ -16,6 +16,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.message import AT_LEAST_ONCE, Message
 
+#: Kinds of definitions that may hold messages: an exchange, while it delays them.
+HOLDERS: Final = ("queue", "session", "exchange")
 #: Messages that a durable queue keeps in memory, if nobody says otherwise.
 WINDOW: Final = 4_096
 
@@ -130,7 +132,7 @@ class Defined(Entry):
 
 
 class Undefined(Entry):
-    """... and is gone. `number` is that of a queue or session."""
+    """... and is gone. `number` is that of what may have held messages."""
 
     def __init__(self, vhost: str, kind: str, name: str, number: i64 = 0) -> None:
         self.vhost = vhost

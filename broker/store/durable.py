@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from broker.message import Message
 from broker.store.catalog import Catalog
-from broker.store.contract import Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined
+from broker.store.contract import HOLDERS, Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined
 from broker.store.disk import StoreError
 from broker.store.records import Codecs, Decoder, Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
@@ -56,7 +56,7 @@ class DurableStore(Store):
         self.position = self.durable = position
         self.log = log
         self.catalog = catalog
-        #: Numbers of the queues and sessions that hold messages. One whose end is not durable is among them: after a crash
+        #: Numbers of what may hold messages. One whose end is not durable is among them: after a crash
         #: it would be there.
         self.exist = exist
         self._report = report
@@ -78,7 +78,7 @@ class DurableStore(Store):
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Defined):
             self._changes.append((position, entry))
-            if entry.kind in ("queue", "session"):
+            if entry.kind in HOLDERS:
                 number = entry.definition.get("number")
                 self.exist.add(number if isinstance(number, int) else position)
         elif isinstance(entry, Undefined):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.store.catalog import Catalog
-from broker.store.contract import Defined
+from broker.store.contract import HOLDERS, Defined
 from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
 from broker.store.files import parse_name
@@ -38,7 +38,7 @@ def open_store(disk: Disk, directory: str, codecs: Codecs, salt: int, report: Ca
     catalog = Catalog(f"{directory}/{CATALOG}", _has_log(disk, f"{directory}/{LOG}"))
     try:
         definitions = list(catalog.load())
-        survivors = Survivors({number for number, entry in definitions if entry.kind in ("queue", "session")}, catalog.last)
+        survivors = Survivors({number for number, entry in definitions if entry.kind in HOLDERS}, catalog.last)
         log = SegmentLog(disk, f"{directory}/{LOG}", segment_octets, salt)
         recovery = log.open(survivors, progress)
     except StoreError:

@@ -66,6 +66,8 @@ class Client(Connection):
         except BrokerError:
             fate = route.plan.fate
         vhost.speaker = None
+        if vhost.alarmed:
+            self.block()
         return fate
 
     # -- time, and the end

@@ -199,7 +199,8 @@ class MqttConnection(Level5):
         assert connect is not None and login is not None
         self.stalled = False
         vhost = self.mqtt.broker.vhosts.get(login.vhost)
-        if verdict.identity is None or vhost is None:
+        identity = None if verdict.identity is None else verdict.identity.within(login.vhost)
+        if identity is None or vhost is None:
             self.mqtt.count_login("busy" if verdict.busy else "refused")
             if verdict.busy:
                 self._turn_away(UNAVAILABLE, SERVER_BUSY, "login_refused")
@@ -207,6 +208,9 @@ class MqttConnection(Level5):
                 self._turn_away(BAD_CREDENTIALS, BAD_USER_OR_PASSWORD, "login_refused")
             else:
                 self._turn_away(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
+            return
+        if self.mqtt.broker.full(identity.name, vhost):
+            self._turn_away(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
             return
         sessions = self.mqtt.sessions
         if sessions.full and sessions.find(vhost, connect.client_id) is None:
@@ -216,7 +220,7 @@ class MqttConnection(Level5):
         self.admitted = True
         self._vhost = vhost
         self.packet_max = self.mqtt.options.max_packet
-        self.gate = vhost.gates.enter(verdict.identity, NAMES[self.level])
+        self.gate = vhost.gates.enter(identity, NAMES[self.level])
         if connect.will is not None:
             self.will = Will(connect.will)
         self._connect = None

@@ -15,9 +15,10 @@ from mypy_extensions import i64
 from broker.binding import Binding
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.outlet import Outlet
-from broker.queue import ENDLESS, Consumer, Delivery, Queue
+from broker.queue import Consumer, Delivery, Queue
 from broker.route import Listener
 from broker.store.contract import Defined, Kept, Ticket, Undefined
+from broker.terms import ENDLESS
 from broker.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.dialects import ALONE_5

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.agenda import Agenda
-from broker.limits import LimitedQueue, Limits
+from broker.limits import Host, LimitedQueue
 from broker.message import PLAIN, Address, Message
 from broker.outlet import Outlet
 from broker.queue import Consumer, Delivery, Queue
 from broker.store.contract import Kept
 from broker.store.memory import MemoryStore
+from broker.terms import Terms
 
 NUMBER = 3
 
@@ -36,6 +37,17 @@ class Taker(Consumer):
         self.model.delivered(delivery)
 
 
+class Undertaker(Host):
+    """Takes dead letters."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+        self.model.buried.append((message.content, reason))
+        queue.forget(message)
+
+
 class Model(RuleBasedStateMachine):
     """`waiting`: (content, time at which it expires or 0, whether the store keeps it), oldest first."""
 
@@ -47,9 +59,9 @@ class Model(RuleBasedStateMachine):
         self.agenda.advance(1_000, 1_700_000_000.0)
         self.store.window = window
         self.queue: Queue = Queue("/", "q", self.agenda, self.store, True)
-        limits = Limits("q", "/", self.arguments)
-        if not limits.idle:
-            self.queue = LimitedQueue("/", "q", self.agenda, self.store, True, limits, self.bury)
+        terms = Terms("q", "/", self.arguments)
+        if not terms.idle:
+            self.queue = LimitedQueue("/", "q", self.agenda, self.store, True, terms, Undertaker(self))
         self.queue.number = NUMBER
         self.taker = Taker(self.queue, self)
         self.waiting: list[tuple[int, bytes, int, bool]] = []
@@ -57,10 +69,6 @@ class Model(RuleBasedStateMachine):
         self.buried: list[tuple[bytes, str]] = []
         self.expected: list[tuple[bytes, str]] = []
         self.serial = 0
-
-    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
-        self.buried.append((message.content, reason))
-        queue.forget(message)
 
     # -- the model
 

@@ -301,7 +301,7 @@ def test_a_record_is_never_larger_than_a_reader_takes() -> None:
 
 
 def test_a_dead_letter_is_written_by_the_codec_of_its_source() -> None:
-    letter = Message(Address("", "q"), b"body", Amended(framed(4), {"x-death": []}), 1)
+    letter = Message(Address("", "q"), b"body", Amended(framed(4), {"x-death": []}, {}), 1)
     [(_, entry)] = decode(encode(Kept("/", letter, [1])))
     assert isinstance(entry, Kept)
     assert entry.message.encoding is framed(4) and entry.message.content == b"amended body"

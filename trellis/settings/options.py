@@ -101,8 +101,9 @@ class Option(Struct, frozen=True):
             read = msgspec.convert(value, Annotated[self.type, self.meta], strict=not text)
         except msgspec.ValidationError:
             raise ValueError(self._problem(self._expected(choices), value, choices)) from None
-        if isinstance(read, str):
-            self._check(read, choices)
+        for one in [read] if isinstance(read, str) else read if isinstance(read, tuple) else ():
+            if isinstance(one, str):
+                self._check(one, choices)
         if choices and (not read or any(word not in choices for word in ([read] if isinstance(read, str) else read))):
             raise ValueError(self._problem(self._expected(choices), value, choices))
         return read

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from matching.registry import algorithms
-from trellis.settings.values import check_addresses, check_hash, check_name, check_regex, split_addresses
+from trellis.settings.values import check_addresses, check_hash, check_name, check_regex, check_rule, split_addresses
 
 Anonymous = Literal["loopback", "true", "false"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -171,8 +171,24 @@ class Limits(Section, frozen=True, kw_only=True):
     )
     handshake: Annotated[float, option("how long a client may take to log in", ge=0.01, le=3600, unit="s")] = 10.0
     routes: Annotated[int, option("entries of the route cache", ge=1)] = 65_536
+    user_connections: Annotated[int, option("connections of one user; 0 is no limit", ge=0)] = 0
+    vhost_connections: Annotated[int, option("connections to one virtual host; 0 is no limit", ge=0)] = 0
+    user_channels: Annotated[int, option("AMQP channels of one user; 0 is no limit", ge=0)] = 0
+    channel_consumers: Annotated[int, option("consumers of one AMQP channel; 0 is no limit", ge=0)] = 0
+    memory: Annotated[
+        float, option("part of the machine's memory, or the container's, above which publishers wait; 0 is no limit", ge=0, le=1)
+    ] = 0.6
+    disk_free: Annotated[
+        int, option("free disk space for the data directory below which publishers wait; 0 is no limit", ge=0, unit="bytes")
+    ] = 50 * MIB
     queues: Annotated[int, option("queues; 0 is no limit", ge=0)] = 100_000
     exchanges: Annotated[int, option("exchanges; 0 is no limit", ge=0)] = 100_000
+
+
+class Definitions(Section, frozen=True, kw_only=True):
+    """Exchanges, queues, bindings, users and policies from RabbitMQ."""
+
+    file: Annotated[str, option("JSON file that is taken in at every start; what is there already stays; empty is none")] = ""
 
 
 class Matcher(Section, frozen=True, kw_only=True):
@@ -214,6 +230,11 @@ class User(Section, frozen=True, kw_only=True):
     write: Annotated[str, option("where may be published", check=check_regex)] = ".*"
     read: Annotated[str, option("what may be read", check=check_regex)] = ".*"
     loopback_only: Annotated[bool, option("refuse this user from other machines")] = False
+    administrator: Annotated[bool, option("may import and export definitions, and cancel delayed messages")] = False
+    vhosts: Annotated[tuple[str, ...], option("virtual hosts that this user may enter")] = ("/",)
+    rules: Annotated[
+        tuple[str, ...], option("rules about topics, the first that matches decides; none at all allow all", check=check_rule)
+    ] = ()
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -231,6 +252,7 @@ class Settings(Section, frozen=True, kw_only=True):
     store: Store = Store()
     auth: Auth = Auth()
     limits: Limits = Limits()
+    definitions: Definitions = Definitions()
     matcher: Matcher = Matcher()
     shutdown: Shutdown = Shutdown()
     log: Log = Log()

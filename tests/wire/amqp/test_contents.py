@@ -8,7 +8,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.bounds import Bounds
-from tests.clients import Amqp, World, marshal, mqtt_publish, publication
+from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.amqp.speech import (
     BODY,
     HEADER,
@@ -24,6 +24,7 @@ from tests.wire.amqp.speech import (
     names,
     open_channel,
     publish,
+    read,
     short,
     split,
 )
@@ -312,3 +313,35 @@ def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:
             client.connection.receive_data(publication("", "q", b"x" * 500_000, channel=number, frame_max=100_008)[-100_008:])
         assert client.read() == []
     assert client.world.fates() == {"unroutable": 60}
+
+
+# -- a header is one frame
+
+def test_properties_that_fit_into_no_frame_of_the_reader_are_not_told_to_it_and_nothing_else_suffers() -> None:
+    world = World()
+    publisher, reader = world.amqp(), world.amqp(frame_max=4096)
+    publisher.queue("graves")
+    publisher.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
+    reader.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
+    most = 4_096 - 8 - 14 - 4 - 2 - 5  # A payload without fixed fields, the table's length, a name, a text's length.
+    for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 4_000), (b"d", most + 1), (b"e", most)):
+        publisher.publish("", "q", said, headers={"h": "x" * size})
+    octets = reader.read_octets()
+    assert all(len(one.octets) <= 4096 for one in split(octets))
+    found = deliveries(unmarshal(octets))
+    assert [one.body for one in found] == [b"a", b"c", b"e"]
+    reader.send(spec.Basic.Ack(0, multiple=True))
+    assert (world.queue("q").depth, world.queue("q").unacked) == (0, 0)
+    assert read(publisher, "graves") == [b"b", b"d"]
+    world.fates()
+
+
+def test_basic_get_passes_over_properties_that_do_not_fit() -> None:
+    world = World()
+    publisher, reader = world.amqp(), world.amqp(frame_max=4096)
+    publisher.queue("q")
+    for said, size in ((b"a", 9_000), (b"b", 10)):
+        publisher.publish("", "q", said, headers={"h": "x" * size})
+    assert [one.body for one in deliveries(reader.send(spec.Basic.Get(queue="q", no_ack=True)))] == [b"b"]
+    assert world.copies() == {"not_representable": 1, "auto_acknowledged": 1}
+    world.fates()
