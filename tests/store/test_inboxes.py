@@ -11,11 +11,11 @@ import pytest
 
 from broker.restore import reopen
 from broker.store.opening import Opened, open_store
-from broker.store.records import Codecs
 from protocols.mqtt.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.store.simulated import SimulatedDisk
 from tests.wire.mqtt.octets import RESUMED, Client, connect, here, packets, puback, pubcomp, publications, pubrec, subscribe
+from trellis.recovering import codecs
 
 
 class Home(World):
@@ -26,7 +26,7 @@ class Home(World):
         options = MqttOptions()
         options.receive_maximum = in_flight
         self.reported: list[str] = []
-        self.opened: Opened = open_store(disk, str(directory), Codecs(), 7, self.reported.append, lambda recovery: None, 3_000)
+        self.opened: Opened = open_store(disk, str(directory), codecs(), 7, self.reported.append, lambda recovery: None, 3_000)
         self.opened.store.window = window
         for inode in disk.names.values():
             for body in spoiled:
