@@ -369,7 +369,10 @@ class Queue(Destination):
         self.expire(ENDLESS)
         if self.depth == 0:
             return None
-        return self._pop().to(consumer)
+        delivery = self._pop().to(consumer)
+        if self.depth > 0:
+            self._watch(self._head().expires)  # It may have expired while it stood behind this one.
+        return delivery
 
     def _pop(self) -> Returned:
         """What is at the head, out of the queue."""

@@ -81,9 +81,12 @@ class Model(RuleBasedStateMachine):
         while self.waiting and 0 < self.waiting[0][2] <= self.agenda.now:
             self.drop("expired")
 
-    def shorten(self) -> None:
+    def shorten(self) -> bool:
+        """Whether there was too much."""
+        before = len(self.waiting)
         while len(self.waiting) > self.arguments.get("x-max-length", 1 << 30):
             self.drop("maxlen")
+        return len(self.waiting) < before
 
     def delivered(self, delivery: Delivery) -> None:
         # Deeper down a message that has expired waits for its turn.
@@ -107,8 +110,8 @@ class Model(RuleBasedStateMachine):
             self.waiting.append((self.serial, message.content, expires if expires < 1 << 29 else 0, kept))
             before = len(self.held)
             self.queue.put(message)
-            if len(self.held) == before:
-                self.shorten()
+            if len(self.held) == before and self.shorten() and self.arguments:
+                self.expire()
 
     @rule(count=st.sampled_from([1, 3, 400]))
     def consume(self, count: int) -> None:
