@@ -13,7 +13,7 @@ from tests.store.homes import bindings
 from tests.store.simulation.ledger import DEFINITIONS, Complain
 
 if TYPE_CHECKING:
-    from tests.store.simulation.clients import Operator
+    from tests.store.simulation.amqp import Operator
 
 #: Durable queues and exchanges that operators make and delete.
 QUEUES: dict[str, dict[str, Any]] = {"op-1": {}, "op-2": {"x-max-length": 3}}

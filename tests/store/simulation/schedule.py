@@ -14,21 +14,13 @@ from broker.queue import Queue
 from broker.store.opening import Opened
 from broker.store.recovery import CUT
 from tests.store.simulated import SimulatedDisk
-from tests.store.simulation.clients import (
-    Client,
-    Mover,
-    MqttPublisher,
-    Operator,
-    Publisher,
-    Subscriber,
-    TxPublisher,
-    Worker,
-    named,
-)
+from tests.store.simulation.amqp import Mover, Operator, Publisher, TxPublisher, Worker
+from tests.store.simulation.clients import Client, named
 from tests.store.simulation.definitions import Definitions
 from tests.store.simulation.journal import Journal, WatchedStore
 from tests.store.simulation.ledger import DAMAGE, FATES, LOST, OLD, Ledger
 from tests.store.simulation.life import Crash, Design, Faults, Life, checkpoint
+from tests.store.simulation.mqtt import MqttPublisher, Subscriber
 
 #: Durable queues with their arguments, and the families they make.
 QUEUES: dict[str, dict[str, Any]] = {
@@ -53,7 +45,7 @@ class Simulation:
         self.random = random = Random(seed)
         self.complaints: Counter[str] = Counter()
         self.story: list[str] = []
-        self.lives = self.checkpoints = 0
+        self.lives = 0
         self._loud = loud
         self._kind, self._hasty, self._steps = kind, hasty, steps
         self._design = design
@@ -71,9 +63,8 @@ class Simulation:
         self.ledger.family("drop", lossy=True)
         for name in ("full", "fan1", "fan2", "bridge"):
             self.ledger.family(name)
-        self.places = random.choice((["plain"], ["plain", "fan", "topic"], ["short", "brief", "full", "drop"],
+        self.places = places or random.choice((["plain"], ["plain", "fan", "topic"], ["short", "brief", "full", "drop"],
                                      ["plain", "short", "brief", "fan", "topic", "full", "drop"]))
-        self.places = places or self.places
         #: The power goes in the middle of batches, again and again.
         self._torn = torn or random.random() < 0.2
         self._workers: list[Client] = [Worker(self, f"w-{queue}", queue) for queue in QUEUES]
