@@ -184,7 +184,7 @@ def no_data_in_the_last_file(directory: Path) -> None:
     (no_data_in_the_last_file, "missing: log: the log ends at position "),
     (gone("catalog.sqlite"), "error: the catalog "), (empty("catalog.sqlite"), "error: the catalog "),
     (of_something_else, "is a database of something else: move it away"), (no_database, "is damaged (file is not a database): "),
-    (newer_catalog, "has schema version 99, and this broker knows up to 1: "),
+    (newer_catalog, "has schema version 99, and this broker knows up to "),
     (newer_log, "it has format 2, and this version knows 1; use the version that wrote it"),
 ])
 def test_what_is_gone_foreign_or_newer_is_named_at_every_start(
