@@ -80,12 +80,33 @@ class Verdict:
         self.busy = busy
 
 
+class Step:
+    """What an enhanced authentication says next: more `data` for the client, or the verdict, with last data for it."""
+
+    def __init__(self, verdict: Verdict | None, data: bytes) -> None:
+        self.verdict = verdict
+        self.data = data
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Conversation:
+    """An enhanced authentication of one client, from its first data to the verdict."""
+
+    def hear(self, data: bytes, answer: Callable[[Step], None]) -> None:
+        """What the client said; calls `answer` exactly once, now or in a later turn, on the broker's thread."""
+        raise NotImplementedError
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator:
     """The role. Implementations call `answer` exactly once, now or in a later turn, on the broker's thread."""
 
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
         raise NotImplementedError
+
+    def converse(self, method: str, credentials: Credentials) -> Conversation | None:
+        """Begin an enhanced authentication by this method, such as SCRAM-SHA-1; None where it is not known."""
+        return None
 
     def close(self) -> None:
         """The broker stops: nobody asks any more."""

@@ -15,8 +15,8 @@ from broker.gate import Gate
 from broker.limits import Host, LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties, amend
 from broker.queue import Queue
-from broker.route import Route
-from broker.store.contract import Store, Ticket
+from broker.route import Listener, Route
+from broker.store.contract import Settled, Store, Ticket
 
 #: A dead letter lives as long as its next queue lets it.
 _SPENT: Final[dict[str, object]] = {"expiration": None}
@@ -26,6 +26,7 @@ class Publisher(Host):
     """The role a virtual host plays for letters."""
 
     agenda: Agenda
+    speaker: Listener | None
     store: Store
 
     @property
@@ -65,7 +66,10 @@ class DeadLetter(Task):
         store.begin()
         try:
             self._publish()
-            self._queue.forget(self._message)
+            queue, position = self._queue, self._message.position
+            if queue.durable and position > 0:
+                # Also when the queue is deleted meanwhile: the deletion may be lost in a crash that keeps the letter.
+                store.append(Settled(queue.number, position), None)
         finally:
             store.commit()
 
@@ -110,7 +114,9 @@ class Release(Task):
         store.begin()
         try:
             self._publish()
-            self._waiting.forget(self._message)
+            waiting, position = self._waiting, self._message.position
+            if waiting.durable and position > 0:
+                store.append(Settled(waiting.number, position), None)
         finally:
             store.commit()
 
@@ -136,20 +142,26 @@ class Release(Task):
 class Will(Task):
     """The message that a client left for the case that it disappears."""
 
-    def __init__(self, publisher: Publisher, gate: Gate, message: Message) -> None:
+    def __init__(self, publisher: Publisher, gate: Gate, message: Message, lifetime: int, speaker: Listener | None) -> None:
         self._publisher = publisher
         self._gate = gate
         self._message = message
+        self._lifetime = lifetime
+        self._speaker = speaker
 
     def run(self) -> None:
         publisher, gate, will = self._publisher, self._gate, self._message
         route = publisher.route(gate, will.address.exchange, will.address.key)
         gate.received += 1
         message = Message(route, will.content, will.encoding, will.assurance)
+        if self._lifetime >= 0:
+            message.expires = publisher.agenda.now + self._lifetime
+        publisher.speaker = self._speaker
         try:
             if will.retained and route.plan.refusal is None:
                 publisher.retain(message, None)
             publisher.publish(gate, route, message, None)
         except BrokerError:
             pass  # Counted with its fate: the client may not publish there.
+        publisher.speaker = None
         publisher.leave(gate)

@@ -145,7 +145,7 @@ class LimitedQueue(Queue):
     def restore(self, positions: array[int], order: i64) -> None:
         super().restore(positions, order)
         if self.terms.max_octets != ENDLESS:  # Which is what there is to be read here, at most.
-            for message in stored(self.store, positions):
+            for message in stored(self.store, self.number, positions):
                 if message is not None:
                     self._came(message)
 

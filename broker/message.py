@@ -19,6 +19,8 @@ ALWAYS: Final[i64] = 1 << 16
 LISTENERS: Final[i64] = 1 << 17
 #: Nobody wants it: a publisher who insists must be told.
 NOWHERE: Final[i64] = 1 << 18
+#: From here on the bits belong to front ends: see `Dialect.apart`.
+FRONT_END: Final[i64] = 1 << 19
 
 #: Assurance with which a message travels: at most once, at least once, exactly once.
 AT_MOST_ONCE: Final[i64] = 0

@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.access import CORE, Identity
 from broker.agenda import Agenda, Task
-from broker.binding import Binding
+from broker.binding import NO_LOCAL, Binding
 from broker.bounds import Bounds
 from broker.deaths import Death, looped
 from broker.destination import Destination
@@ -20,6 +20,9 @@ from broker.route import LOOPED, Listener, Plan, Route, refused
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
 
+#: The exchange to which a publisher may say in headers what other front ends have bits for, such as that a message is to be
+#: retained.
+TOPICS: Final = "amq.topic"
 #: Plans that let go of their destinations in one turn.
 SLICE: Final = 1_000
 
@@ -70,7 +73,7 @@ class Planner(Resolver):
             source = self._admit(identity, exchange, routes)
         except BrokerError as refusal:
             return refused(refusal)
-        targets, unheard, _ = self._targets(source, routes[0], keys, properties)
+        targets, unheard, _, _ = self._targets(source, routes[0], keys, properties)
         if deaths is not None:
             left = [target for target in targets if not looped(deaths, target[0].name)]
             if targets and not left:
@@ -97,24 +100,31 @@ class Planner(Resolver):
     def _refusal(self, refusal: BrokerError) -> Plan:
         return self._intern((type(refusal), str(refusal)), refused(type(refusal)(str(refusal))))
 
-    def walk(self, exchange: Exchange, route: Route, properties: Properties) -> Plan:
-        """Walk the bindings; each destination once, with the highest assurance that leads there."""
-        targets, unheard, by_headers = self._targets(exchange, route, [route.key], properties)
-        identity = (by_headers, unheard, *targets)
+    def walk(self, exchange: Exchange, route: Route, properties: Properties, speaker: Listener | None = None) -> Plan:
+        """Walk the bindings; each destination once, with the highest assurance that leads there. The `speaker` is who
+        publishes."""
+        targets, unheard, by_headers, by_speaker = self._targets(exchange, route, [route.key], properties, speaker)
+        identity = (by_headers, by_speaker, unheard, *targets)
         known_plan = self._plans.get(identity)
-        return known_plan or self._intern(identity, Plan(targets, unheard, by_headers))
+        return known_plan or self._intern(identity, Plan(targets, unheard, by_headers, by_speaker))
 
-    def _targets(self, exchange: Exchange, route: Route, keys: list[str],
-                 properties: Properties) -> tuple[list[tuple[Queue | Listener, int]], int, bool]:
-        """Who gets it and with which assurance, how many cannot be told, and whether all that depends on more than the keys."""
+    def _targets(self, exchange: Exchange, route: Route, keys: list[str], properties: Properties,
+                 speaker: Listener | None = None) -> tuple[list[tuple[Queue | Listener, int]], int, bool, bool]:
+        """Who gets it and with which assurance; how many cannot be told; whether that depends on more than the keys, and on
+        who publishes."""
         seen: dict[str, Exchange] = {}
         targets: dict[Destination, tuple[Queue | Listener, int]] = {}
         heard: dict[object, bool] = {}
         unheard: set[Destination] = set()
+        by_speaker = False
         sayable = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_OCTETS
         for binding in self._collect(exchange, keys, properties, seen):
             target = binding.destination
             if isinstance(target, Listener):
+                if binding.arguments and NO_LOCAL in binding.arguments:
+                    by_speaker = True
+                    if target is speaker:
+                        continue
                 if target.dialect not in heard:
                     heard[target.dialect] = target.hears(route.topic)
                 hears = heard[target.dialect]
@@ -128,7 +138,7 @@ class Planner(Resolver):
             known = targets.get(target)
             if known is None or known[1] < binding.assurance:
                 targets[target] = (target, int(binding.assurance))
-        return list(targets.values()), len(unheard), any(source.by_headers for source in seen.values())
+        return list(targets.values()), len(unheard), any(source.by_headers for source in seen.values()), by_speaker
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._plans) >= self._bounds.routes:

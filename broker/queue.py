@@ -16,6 +16,7 @@ Every copy that is put has exactly one fate in the end: `copies == sum of fates 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from array import array
 from bisect import insort
 from typing import Final
@@ -66,6 +67,12 @@ class Delivery:
         self.order: i64 = order
         self.attempts: i64 = 0
 
+    def of(self, message: Message) -> Delivery:
+        """The same step of a copy of the message."""
+        delivery = Delivery(message, self.consumer, self.order)
+        delivery.attempts = self.attempts
+        return delivery
+
 
 @mypyc_attr(acyclic=True)
 class Returned:
@@ -102,7 +109,11 @@ class Pool:
 
 class Consumer:
     """Where a queue delivers to; the front ends subclass it. `credit` is how many more it takes unsettled,
-    alone; `pool`, where there is one, together with others. Those with a higher `priority` go first."""
+    alone; `pool`, where there is one, together with others. Those with a higher `priority` go first.
+
+    Compiled, a look at an element of a list of consumers is three comparisons while there are three classes of them at
+    most (the abstract base does not count), and a call beyond that: 45 instructions a delivery.
+    """
 
     def __init__(self, queue: Queue, outlet: Outlet, credit: i64, pool: Pool | None, priority: i64 = 0) -> None:
         self.queue = queue
@@ -111,10 +122,12 @@ class Consumer:
         self.pool = pool
         self.priority: i64 = priority
 
+    @abstractmethod
     def deliver(self, message: Message, order: i64) -> None:
         """Write the message out. Must not call the core, but to settle what needs no answer."""
         raise NotImplementedError
 
+    @abstractmethod
     def redeliver(self, delivery: Delivery) -> None:
         """Write out a message that was in some consumer's hands before."""
         raise NotImplementedError
@@ -198,7 +211,7 @@ class Queue(Destination):
         """A message came, and the queue is too long, or too long for the memory."""
         if self.durable and self.depth > self.store.window or self._paged > 0:
             if self._tail is None:
-                self._tail = Tail(self.store)
+                self._tail = Tail(self.store, self.number)
             self._tail.push(self._waiting.take_back())
             self._paged += 1
         if self.depth > self._max_length:
@@ -207,6 +220,11 @@ class Queue(Destination):
 
     def _set_bound(self) -> None:
         self._bound = -1 if self._paged > 0 else min(self._max_length, self.store.window if self.durable else ENDLESS)
+
+    def pass_by(self) -> i64:
+        """Use up the next place for what comes from elsewhere. Nothing may wait."""
+        self._order += 1
+        return self._order
 
     def coming(self) -> i64:
         """The `order` that the next message to come in will have."""
@@ -232,7 +250,7 @@ class Queue(Destination):
 
     def restore(self, positions: array[int], order: i64) -> None:
         """It held these messages when the broker stopped, the first of them as its `order`th."""
-        tail = self._tail = Tail(self.store)
+        tail = self._tail = Tail(self.store, self.number)
         tail.restore(positions, self.latest())
         self._order = order - 1
         self._paged = len(positions)

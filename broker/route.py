@@ -46,11 +46,20 @@ TOO_LARGE: Final[i64] = 4
 LOOPED: Final[i64] = 5
 FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped")
 
+
+class Dialect:
+    """Listeners of one dialect read the same octets. `apart` says, in bits of `Plan.attention`, which publishers' octets
+    they do not read as they are."""
+
+    def __init__(self, apart: i64) -> None:
+        self.apart: i64 = apart
+
+
 class Listener(Destination):
     """A destination with two doors: an inbox for what must arrive, and its connection, while there is
-    one, for what need not. Listeners of one `dialect` read the same octets."""
+    one, for what need not."""
 
-    def __init__(self, name: str, inbox: Queue, dialect: object) -> None:
+    def __init__(self, name: str, inbox: Queue, dialect: Dialect) -> None:
         super().__init__(name)
         self.inbox = inbox
         self.dialect = dialect
@@ -115,10 +124,11 @@ class Plan:
     stale plan asks for care always, and the careful path renews the route, so a hot loop need not know.
 
     `copies` is how many copies each publication makes, `unrepresentable` how many of them somebody
-    cannot be told under this name.
+    cannot be told under this name. `by_speaker` is whether some listener does not hear itself.
     """
 
-    def __init__(self, targets: list[tuple[Queue | Listener, int]], unrepresentable: int, by_headers: bool) -> None:
+    def __init__(self, targets: list[tuple[Queue | Listener, int]], unrepresentable: int, by_headers: bool,
+                 by_speaker: bool = False) -> None:
         listeners = [(target, assurance) for target, assurance in targets if isinstance(target, Listener)]
         queues = [target for target, _ in targets if isinstance(target, Queue)]
         self.delays = [queue for queue in queues if isinstance(queue, RankedQueue) and queue.delaying]
@@ -133,6 +143,7 @@ class Plan:
         self.numbered = any(queue.private for queue in self.durable)
         self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.terms.reject_publish]
         self.by_headers = by_headers
+        self.by_speaker = by_speaker
         self.stale = False
         self.refusal: BrokerError | None = None
         self.fate: i64 = ROUTED if targets else UNROUTABLE
@@ -140,8 +151,10 @@ class Plan:
         self.unrepresentable: i64 = unrepresentable
         self.weight: i64 = 1 + len(targets)
         self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
-        if by_headers or self.limited:
+        if by_headers or by_speaker or self.limited:
             self.attention |= ALWAYS
+        for listener, _ in listeners:
+            self.attention |= listener.dialect.apart
         if listeners:
             self.attention |= LISTENERS
         if self.durable:

@@ -62,6 +62,8 @@ class VirtualHost(Publisher):
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
+        #: Who publishes just now, where that may matter to somebody who does not want to hear itself.
+        self.speaker: Listener | None = None
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
         self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
         self.gates = Gates(self._planner, bounds)
@@ -94,6 +96,18 @@ class VirtualHost(Publisher):
         """A count of what is held here, and of how copies ended."""
         return Census(list(self.queues.values()), [*self.replies.values(), *self.delays.values()], list(self.listeners),
                       self._copy_fates, self._relayed, sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
+
+    # -- what others asked for, and is not durable yet
+
+    def await_durable(self, known: Destination, ticket: Ticket | None) -> None:
+        """Somebody is told that this is there: it must be, after a crash too."""
+        if ticket is not None:
+            self.store.wait(known.number, ticket)
+
+    def await_all(self, ticket: Ticket | None) -> None:
+        """Somebody is told that a change is made which another one made."""
+        if ticket is not None:
+            self.store.wait_for_all(ticket)
 
     # -- names
 
@@ -135,6 +149,7 @@ class VirtualHost(Publisher):
                 if options.arguments.get(argument) != current.arguments.get(argument):
                     raise inequivalent(argument, thing, self.name, Typed(options.arguments.get(argument)),
                                        Typed(current.arguments.get(argument)))
+            self.await_durable(known, ticket)
             return known
         if len(self.exchanges) >= self.bounds.exchanges:
             raise NotAllowed(f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges")
@@ -182,6 +197,7 @@ class VirtualHost(Publisher):
         """Delete an exchange; one that is not there is deleted already."""
         exchange = self.exchanges.get(name)
         if exchange is None:
+            self.await_all(ticket)
             return
         if if_unused and exchange.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
@@ -209,6 +225,7 @@ class VirtualHost(Publisher):
         if known is not None:
             self._check_queue(known, durable, exclusive, auto_delete, terms)
             known.use()
+            self.await_durable(known, ticket)
             return known
         if terms.quorum:
             check_quorum(name, self.name, durable, exclusive, auto_delete)
@@ -354,7 +371,9 @@ class VirtualHost(Publisher):
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
         known = self.add_binding(exchange, binding)
-        if (known is None or known.assurance != binding.assurance) and _lasting(exchange, binding):
+        if known is not None and known.assurance == binding.assurance and known.arguments == binding.arguments:
+            self.await_all(ticket if _lasting(exchange, binding) else None)
+        elif _lasting(exchange, binding):
             target = binding.destination
             self.store.append(Defined(self.name, _binding_kind(target), _binding_name(exchange, binding), {
                 "source": int(exchange.number), "destination": int(target.number), "key": binding.key,
@@ -374,6 +393,8 @@ class VirtualHost(Publisher):
             self._undefine_binding(exchange, known, ticket)
             self.changed()
             self._unbound(exchange)
+        else:
+            self.await_all(ticket)
 
     def _undefine_binding(self, exchange: Exchange, binding: Binding, ticket: Ticket | None) -> None:
         if _lasting(exchange, binding):
@@ -430,8 +451,8 @@ class VirtualHost(Publisher):
         if plan.refusal is not None:
             gate.count(plan, 1)
             raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
-        if plan.by_headers:
-            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties)
+        if plan.by_headers or plan.by_speaker:
+            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties, self.speaker)
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
@@ -470,17 +491,18 @@ class VirtualHost(Publisher):
         if numbers:
             serials: list[int] | None = None
             if plan.numbered:  # Inboxes refuse nothing.
-                serials = [int(queue.coming()) if queue.private else 0 for queue in plan.durable if queue not in refusing]
+                lowered = plan.lowered if message.assurance == EXACTLY_ONCE else []
+                serials = [_serial(queue, queue in lowered) for queue in plan.durable if queue not in refusing]
             message.position = self.store.append(Kept(self.name, message, numbers, serials), ticket)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Remember the message for those who subscribe later."""
         self.retained.keep(message, ticket)
 
-    def publish_will(self, gate: Gate, will: Message) -> None:
-        """Publish somebody's last message, at the end of this turn."""
+    def publish_will(self, gate: Gate, will: Message, lifetime: int = -1, speaker: Listener | None = None) -> None:
+        """Publish the speaker's last message, at the end of this turn. It expires after so many ms; never if that is below 0."""
         self.gates.join(gate)
-        self.agenda.add(Will(self, gate, will))
+        self.agenda.add(Will(self, gate, will, lifetime, speaker))
 
     def leave(self, gate: Gate) -> None:
         """Somebody uses the gate no more."""
@@ -534,6 +556,13 @@ class Unbinding(Task):
     def run(self) -> None:
         if self._vhost.unbind_slice(self._exchange, self._destination):
             self._vhost.agenda.later(self)
+
+
+def _serial(queue: Queue, lowered: bool) -> int:
+    """What the store notes of a message for this queue."""
+    if not queue.private:
+        return 0
+    return -int(queue.coming()) if lowered else int(queue.coming())
 
 
 def _lasting(exchange: Exchange, binding: Binding) -> bool:

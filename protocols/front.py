@@ -12,6 +12,8 @@ class Front:
 
     def __init__(self, name: str, broker: Broker) -> None:
         self.name = name
+        #: What its gates are called: one for each version of the protocol, where they differ.
+        self.ways_in: tuple[str, ...] = (name,)
         self.broker = broker
         self.tally = Tally()
         self.connections: dict[Connection, None] = {}

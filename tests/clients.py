@@ -59,6 +59,7 @@ class World:
                  store: Store | None = None) -> None:
         serial = itertools.count(1)
         self.guests = Guests()
+        #: A MemoryStore, where nobody gave another one.
         self.store: Any = store or MemoryStore()
         self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", bounds)
         self.broker.agenda.advance(1_000, 1_700_000_000.0)
@@ -199,6 +200,11 @@ class Mqtt:
 
 def marshal(channel: int, frame: Any) -> bytes:
     return pamqp.frame.marshal(frame, channel)
+
+
+def start_ok(user: str, password: str, mechanism: str = "PLAIN", **capabilities: bool) -> bytes:
+    properties: Any = {"product": "test", "capabilities": {"authentication_failure_close": True} | capabilities}
+    return marshal(0, spec.Connection.StartOk(properties, mechanism, f"\0{user}\0{password}"))
 
 
 def unmarshal(octets: bytes) -> list[Any]:

@@ -111,7 +111,7 @@ def test_help_ends_well_and_has_no_colour(capsys: pytest.CaptureFixture[str], mo
     code, out, err = run(capsys, "serve", "--help")
     assert (code, err) == (0, "")
     assert "\x1b" not in out
-    assert "\nMQTT 3.1.1:\n" in out
+    assert "\nMQTT 3.1, 3.1.1 and 5:\n" in out
     assert "  --amqp-port PORT " in out
     assert "[16 MiB]" in out
     assert "[14 days]" in out

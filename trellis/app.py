@@ -14,7 +14,7 @@ from typing import Final, cast
 import uvloop
 
 import trellis
-from broker.store.disk import Lock, StoreError
+from broker.store.disk import Disk, Lock, StoreError
 from protocols.front import Front
 from trellis import logs
 from trellis.http import HttpServer
@@ -33,10 +33,11 @@ POLL: Final = 0.02
 DONE, BROKEN, MISCONFIGURED = 0, 1, 2
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr."""
+def run(settings: Settings, disk: Disk | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr. The log is kept on the
+    `disk`, the operating system's if none is given."""
     logs.set_up(settings.log.level)
-    app = App(settings)
+    app = App(settings, disk)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
@@ -70,8 +71,9 @@ def data_directory(settings: Settings) -> Path | None:
 class App:
     """One broker process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, disk: Disk | None = None) -> None:
         self.settings = settings
+        self._disk = disk
         self._stop = asyncio.Event()
         self._hurry = False
         #: Listener name -> HOST:PORT, once they are open.
@@ -104,7 +106,7 @@ class App:
             try:
                 for name, listener in settings.listeners.items():
                     bound[name] = bind(name, listener)
-                node = self.node = Node(settings, accounts, directory, self.break_off)
+                node = self.node = Node(settings, accounts, directory, self.break_off, self._disk)
                 try:
                     await self._serve(node, bound)
                 finally:

@@ -191,7 +191,7 @@ def _queues(page: Page, node: Node, censuses: list[Census]) -> None:
 def _messages(page: Page, front: Front, vhosts: list[dict[str, Ingress]], relayed: int) -> None:
     """`relayed` are copies that went straight to connections."""
     name, tally = front.name, front.tally
-    mine = [ingress[name] for ingress in vhosts if name in ingress]
+    mine = [ingress[way] for ingress in vhosts for way in front.ways_in if way in ingress]
     received = sum(ingress.received for ingress in mine)
     routed = sum(ingress.fates[ROUTED] for ingress in mine)
     unroutable = sum(ingress.fates[UNROUTABLE] for ingress in mine)

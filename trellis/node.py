@@ -11,6 +11,7 @@ import trellis
 from broker.access import Authenticator
 from broker.bounds import Bounds
 from broker.core import Broker
+from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
 from protocols.amqp.front import AmqpFront
 from protocols.amqp.handshake import AmqpOptions
@@ -35,7 +36,8 @@ SHARE = 0.9
 class Node:
     """Built once, on the loop that runs it. `directory` is where data is kept, None for nowhere."""
 
-    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None, failed: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None, failed: Callable[[str], None],
+                 disk: Disk | None = None) -> None:
         """Reads what is in the directory. `failed` is told why nothing can be written there any more. Raises StoreError,
         SettingsError."""
         self.settings = settings
@@ -43,7 +45,7 @@ class Node:
         self.directory = directory
         self.max_descriptors = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
-        opened = None if directory is None else open_directory(directory, settings.store)
+        opened = None if directory is None else open_directory(disk or RealDisk(), directory, settings.store)
         self.broker = Broker(MemoryStore() if opened is None else opened.store, _authenticator(settings, accounts),
                              lambda: uuid.uuid4().hex, bounds_of(settings), settings.node.name)
         self.storing = Storing(self.broker.store) if opened is None else DurableStoring(opened.store, loop, failed)
@@ -105,6 +107,12 @@ def mqtt_options(settings: Settings) -> MqttOptions:
     options.session_expiry_s = settings.mqtt.session_expiry
     options.sessions = settings.mqtt.sessions
     options.session_backlog = settings.mqtt.session_backlog
+    options.topic_alias_maximum = settings.mqtt.topic_alias_maximum
+    options.keep_alive_max = settings.mqtt.keep_alive_max
+    options.response_prefix = settings.mqtt.response_prefix
+    options.no_subscribe = list(settings.mqtt.no_subscribe)
+    options.sys_interval_s = settings.mqtt.sys_interval
+    options.version = trellis.__version__
     return options
 
 

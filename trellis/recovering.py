@@ -11,11 +11,12 @@ from typing import Final
 
 from broker.core import Broker
 from broker.restore import Keeper, Report, reopen
-from broker.store.disk import RealDisk
+from broker.store.disk import Disk
 from broker.store.opening import Opened, open_store
 from broker.store.records import Codecs
 from broker.store.recovery import CUT, Recovery
-from protocols.amqp import stored
+from protocols.amqp import stored as amqp_stored
+from protocols.mqtt import stored as mqtt_stored
 from trellis import logs
 from trellis.settings.schema import Store
 
@@ -47,7 +48,8 @@ class Progress:
 def codecs() -> Codecs:
     """How the contents of all protocols are stored."""
     made = Codecs()
-    stored.register(made)
+    amqp_stored.register(made)
+    mqtt_stored.register(made)
     return made
 
 
@@ -56,13 +58,13 @@ def report(line: str) -> None:
     logs.error("store_damaged", reason=line)
 
 
-def open_directory(directory: Path, settings: Store) -> Opened:
+def open_directory(disk: Disk, directory: Path, settings: Store) -> Opened:
     """Read what is in the data directory, which is locked. Raises StoreError."""
     progress = Progress()
     collecting = gc.isenabled()
     gc.disable()  # Nothing that is read is garbage.
     try:
-        opened = open_store(RealDisk(), str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment)
+        opened = open_store(disk, str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment)
     finally:
         if collecting:
             gc.enable()

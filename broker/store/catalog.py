@@ -19,8 +19,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.store.contract import Defined, Entry, Undefined
-from broker.store.disk import StoreError
+from broker.store.disk import RealDisk, StoreError
 from broker.store.values import dump, load
+from broker.store.wal import Wal
 
 #: Says that a file is a catalog (the file's application id).
 MAGIC: Final = 0x54524C43
@@ -75,10 +76,11 @@ class CatalogFull(CatalogUnwritten):
 
 class Catalog:
     """One process uses it (the lock on the data directory), one thread at a time. Opened, and made or brought to
-    this version where that is needed. Raises CatalogError, as every method does."""
+    this version where that is needed; `known` says that there must be one. Raises CatalogError, as every method does."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, known: bool = False) -> None:
         self.path = path
+        self._known = known
         #: How far the log was written when the last batch came.
         self.seen = 0
         #: The last position that any entry here had, or that the log had then.
@@ -86,6 +88,13 @@ class Catalog:
         #: Why nothing is written any more.
         self.broken = ""
         self._vhosts: set[str] = set()
+        try:
+            # SQLite passes over damage there, and what was defined behind it would be gone without a word.
+            self.wal = Wal(RealDisk(), path + "-wal")
+        except OSError as error:
+            raise CatalogError(f"cannot read '{path}-wal': {error.strerror or error}") from error
+        if self.wal.damage:
+            raise self._damaged(f"'{path}-wal', {self.wal.damage}")
         try:
             # The thread that writes is another than the one that opens: one after the other, never both.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -107,6 +116,9 @@ class Catalog:
         if version > VERSION:
             raise CatalogError(f"the catalog {self.path} has schema version {version}, and this broker knows up to {VERSION}: "
                                "start the newer broker that wrote it, or give this one a backup of its own")
+        if version == 0 and self._known:
+            raise CatalogError(f"the catalog {self.path} is missing, or empty, and without it nobody knows whose messages are in the log: "
+                               "put it back, from a backup perhaps; or move the log away, and all messages with it")
         [found] = db.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise self._damaged(str(found))

@@ -13,6 +13,7 @@ from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, HEADERS, REPLY_TO, USER_ID, Message, amend
 from broker.outlet import LARGE
+from broker.planner import TOPICS
 from broker.queue import Delivery, Pool, Queue
 from broker.route import REFUSED, TOO_LARGE, UNROUTABLE, Route
 from broker.store.contract import Ticket
@@ -35,6 +36,7 @@ from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.frames import BODY, HEADER, encode, got, returned
 from protocols.amqp.transaction import ACKED, GIVEN_UP, PUT_BACK, Transaction
 from protocols.connection import BUDGET
+from protocols.crossing import MARK, wanted_qos, wants_retain
 from protocols.tally import Tally
 from protocols.window import Window
 
@@ -131,9 +133,13 @@ class Channel(Owner):
         if persistent(content, 0):
             message.assurance = AT_LEAST_ONCE
             self.connection.persists = True
+        carried = property_flags(content, 0)
+        if carried & HEADERS and MARK in content:
+            quality = wanted_qos(message.properties)
+            if quality >= 0:
+                message.assurance = quality
         if route.plan.stale:
             self.gate.renew(route)
-        carried = property_flags(content, 0)
         if route.plan.refusal is None:  # Who may not publish there is told that first.
             if carried & (EXPIRATION | USER_ID):
                 self._read_properties(message, carried)
@@ -166,6 +172,9 @@ class Channel(Owner):
         """Publish, and return to its publisher what nobody wants. Returns the fate. Raises BrokerError."""
         self.gate.received += 1
         fate = self.vhost.publish(self.gate, route, message, ticket)
+        if route.exchange == TOPICS and property_flags(message.content, 0) & HEADERS and MARK in message.content \
+                and wants_retain(message.properties):
+            self.vhost.retain(message, ticket)
         if fate == UNROUTABLE and flags & MANDATORY:
             self.tally.returned += 1
             self.connection.out.write(returned(self.number, route.octets))

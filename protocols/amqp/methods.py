@@ -34,7 +34,7 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
     name, vhost = method.exchange, channel.vhost
     _no_default(name)
     if method.passive:
-        vhost.exchange(name)
+        vhost.await_durable(vhost.exchange(name), channel.ticket)
     else:
         arguments = method.arguments or {}
         if name not in vhost.exchanges and name.startswith("amq."):
@@ -79,6 +79,8 @@ def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
     destination = vhost.exchanges.get(method.destination)
     if destination is not None:
         vhost.unbind(method.source, Binding(method.routing_key, destination, arguments=method.arguments), channel.ticket)
+    else:
+        vhost.await_all(channel.ticket)
     _reply(channel, method, spec.Exchange.UnbindOk())
 
 
@@ -95,6 +97,7 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
     if method.passive:
         queue = vhost.queue(method.queue or _last(channel), owner)
         queue.use()
+        vhost.await_durable(queue, channel.ticket)
     else:
         if method.queue.startswith("amq."):
             raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
@@ -124,6 +127,8 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     if name in channel.vhost.queues:
         queue = channel.vhost.queue(name, channel.connection)
         channel.vhost.unbind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
+    else:
+        channel.vhost.await_all(channel.ticket)
     _reply(channel, method, spec.Queue.UnbindOk())
 
 
@@ -150,6 +155,8 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
         queue = channel.vhost.queue(name, channel.connection)
         purged = channel.vhost.delete_queue(queue, method.if_unused, method.if_empty, channel.ticket)
         channel.connection.disown(queue)
+    else:
+        channel.vhost.await_all(channel.ticket)
     _reply(channel, method, spec.Queue.DeleteOk(purged))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.contract import Defined
+from broker.store.disk import RealDisk
 from broker.store.opening import LOG
 from broker.store.recovery import Recovery
 from tests.store.homes import Home
@@ -51,7 +52,7 @@ def test_every_finding_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     octets = bytearray(segment.read_bytes())
     octets[len(octets) // 2] ^= 1
     segment.write_bytes(octets + b"torn")
-    opened = open_directory(tmp_path, Store())
+    opened = open_directory(RealDisk(), tmp_path, Store())
     assert [line.split()[0] for line in lines(caplog)] == ["recovery_finding", "recovery_finding"]
     assert "quarantined: " in lines(caplog)[0] and "cut: " in lines(caplog)[1]
     opened.store.close()
@@ -67,7 +68,7 @@ def test_a_log_that_ends_before_the_catalog_saw_it_end_is_reported(tmp_path: Pat
     world.crash()
     for segment in (tmp_path / LOG).glob("*.log"):
         segment.unlink()
-    opened = open_directory(tmp_path, Store())
-    assert [line for line in lines(caplog) if "the log ends at position 0, and it was written up to 2 once" in line]
+    opened = open_directory(RealDisk(), tmp_path, Store())
+    assert [line for line in lines(caplog) if "the log ends at position 0, and was written up to 2" in line]
     assert opened.store.position >= 3
     opened.store.close()

@@ -84,13 +84,22 @@ class Amqp(Listener, frozen=True, kw_only=True):
 
 
 class Mqtt(Listener, frozen=True, kw_only=True):
-    """MQTT 3.1.1."""
+    """MQTT 3.1, 3.1.1 and 5."""
 
     port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 1883
     anonymous: Annotated[Anonymous, option("who may connect without a user name")] = "loopback"
     max_packet: Annotated[int, option("largest packet", ge=256, le=268_435_460, unit="bytes")] = 16 * MIB
     max_levels: Annotated[int, option("levels of a topic or filter", ge=1, le=65535)] = 200
-    receive_maximum: Annotated[int, option("QoS 1 and 2 messages in flight to one client", ge=1, le=65535)] = 1024
+    receive_maximum: Annotated[int, option("QoS 1 and 2 messages in flight to one client, and from one of MQTT 5", ge=1, le=65535)] = 1024
+    topic_alias_maximum: Annotated[int, option("topic aliases that a client may use; 0 offers none", ge=0, le=65535)] = 16
+    keep_alive_max: Annotated[
+        int, option("longest keep-alive; clients of MQTT 5 are told a shorter one; 0 is any", ge=0, le=65535, unit="s")
+    ] = 0
+    response_prefix: Annotated[
+        str, option("response information for clients that ask: this and their identifier; empty gives none")
+    ] = "responses/"
+    no_subscribe: Annotated[tuple[str, ...], option("topic filters that nobody may subscribe to")] = ()
+    sys_interval: Annotated[int, option("between two publications of $SYS/broker/...; 0 publishes none", ge=0, unit="s")] = 10
     session_expiry: Annotated[
         int, option("how long the session of an absent client is kept", ge=0, le=4_294_967_295, unit="s")
     ] = 1_209_600

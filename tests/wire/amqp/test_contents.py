@@ -260,7 +260,7 @@ def test_get_brings_contents_in_the_readers_frames() -> None:
         assert sum(len(one.payload) for one in bodies) == size and all(len(one.payload) <= 4_088 for one in bodies)
 
 
-def test_messages_from_mqtt_have_a_delivery_mode_and_nothing_else() -> None:
+def test_messages_from_mqtt_have_a_delivery_mode_and_what_that_cannot_say() -> None:
     world = World()
     target = world.amqp(4_096)
     target.queue("q", "amq.topic", "#")
@@ -272,7 +272,9 @@ def test_messages_from_mqtt_have_a_delivery_mode_and_nothing_else() -> None:
             writer.send(b"\x62\x02\0\1")
         deliver, head, *bodies = heard(target)
         assert deliver.payload.endswith(short("amq.topic") + short("a.b/c"))
-        assert head.payload[12:] == b"\x10\0" + bytes([mode]) and [len(one.payload) for one in bodies] == [4_088, 912]
+        exactly_once = b"\0\0\0\x14\x0ax-mqtt-qosl\0\0\0\0\0\0\0\x02" if qos == 2 else b""
+        assert head.payload[12:] == (b"\x30\0" + exactly_once if qos == 2 else b"\x10\0") + bytes([mode])
+        assert [len(one.payload) for one in bodies] == [4_088, 912]
 
 
 def unfinished(channel: int) -> bytes:
