@@ -114,7 +114,9 @@ class Release(Task):
         store.begin()
         try:
             self._publish()
-            self._waiting.forget(self._message)
+            waiting, position = self._waiting, self._message.position
+            if waiting.durable and position > 0:
+                store.append(Settled(waiting.number, position), None)
         finally:
             store.commit()
 

@@ -13,7 +13,7 @@ from broker.destination import Destination
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.exchange import Exchange, TopicExchange
 from broker.gate import Resolver
-from broker.message import ALWAYS, HEADERS, Properties
+from broker.message import ALWAYS, Properties
 from broker.queue import Queue
 from broker.route import LOOPED, Listener, Plan, Route, refused
 
@@ -83,8 +83,7 @@ class Planner(Resolver):
             source = self._admit(identity, exchange, routes)
         except BrokerError as refusal:
             return refused(refusal)
-        found = self._targets(source, routes[0], keys, properties)
-        targets = found.targets
+        targets, unheard, _, _ = self._targets(source, routes[0], keys, properties)
         if deaths is not None:
             left = [target for target in targets if not looped(deaths, target[0].name)]
             if targets and not left:
@@ -114,19 +113,15 @@ class Planner(Resolver):
     def walk(self, exchange: Exchange, route: Route, properties: Properties, speaker: Listener | None = None) -> Plan:
         """Walk the bindings; each destination once, with the highest assurance that leads there. The `speaker` is who
         publishes."""
-        found = self._targets(exchange, route, [route.key], properties, speaker)
-        described = exchange.name == TOPICS
-        identity = (found.by_headers, found.by_speaker, described, found.unheard, *found.targets)
+        targets, unheard, by_headers, by_speaker = self._targets(exchange, route, [route.key], properties, speaker)
+        identity = (by_headers, by_speaker, unheard, *targets)
         known_plan = self._plans.get(identity)
-        if known_plan is None:
-            known_plan = self._intern(identity, Plan(found.targets, found.unheard, found.by_headers, found.by_speaker))
-            if described:
-                known_plan.attention |= HEADERS
-        return known_plan
+        return known_plan or self._intern(identity, Plan(targets, unheard, by_headers, by_speaker))
 
     def _targets(self, exchange: Exchange, route: Route, keys: list[str], properties: Properties,
-                 speaker: Listener | None = None) -> Targets:
-        """Who gets it and with which assurance."""
+                 speaker: Listener | None = None) -> tuple[list[tuple[Queue | Listener, int]], int, bool, bool]:
+        """Who gets it and with which assurance; how many cannot be told; whether that depends on more than the keys, and on
+        who publishes."""
         seen: dict[str, Exchange] = {}
         targets: dict[Destination, tuple[Queue | Listener, int]] = {}
         heard: dict[object, bool] = {}
@@ -153,7 +148,7 @@ class Planner(Resolver):
             known = targets.get(target)
             if known is None or known[1] < binding.assurance:
                 targets[target] = (target, int(binding.assurance))
-        return Targets(list(targets.values()), len(unheard), any(source.by_headers for source in seen.values()), by_speaker)
+        return list(targets.values()), len(unheard), any(source.by_headers for source in seen.values()), by_speaker
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._plans) >= self._bounds.routes:

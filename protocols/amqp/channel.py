@@ -133,13 +133,13 @@ class Channel(Owner):
         if persistent(content, 0):
             message.assurance = AT_LEAST_ONCE
             self.connection.persists = True
-        if route.plan.stale:
-            self.gate.renew(route)
         carried = property_flags(content, 0)
         if carried & HEADERS and MARK in content:
             quality = wanted_qos(message.properties)
             if quality >= 0:
                 message.assurance = quality
+        if route.plan.stale:
+            self.gate.renew(route)
         if route.plan.refusal is None:  # Who may not publish there is told that first.
             if carried & (EXPIRATION | USER_ID):
                 self._read_properties(message, carried)

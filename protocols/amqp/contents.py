@@ -17,6 +17,7 @@ from broker.message import AT_LEAST_ONCE, HEADERS, PERSISTENCE, PLAIN, PRIORITY,
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.frames import BODY, FRAME_END, HEADER, OVERHEAD
 from protocols.amqp.properties import amended, read_properties, write_properties
+from protocols.crossing import MARK
 
 #: Octets of a header frame's payload before the properties.
 FIXED_HEADER: Final[i64] = 14
@@ -119,7 +120,7 @@ def needs_care(care: i64, data: bytes, start: i64) -> i64:
     """What is left of the reasons for care once the content whose header frame begins at `start` is looked at."""
     if care & PERSISTENCE and not persistent(data, start):
         care -= PERSISTENCE
-    if care & HEADERS and not names_keys(data, start):
+    if care & HEADERS and not names_keys(data, start) and data.find(MARK, start, _header_end(data, start)) < 0:
         care -= HEADERS
     if care & REPLY_TO and not asks_directly(data, start):
         care -= REPLY_TO
@@ -128,8 +129,12 @@ def needs_care(care: i64, data: bytes, start: i64) -> i64:
 
 def names_keys(data: bytes, start: i64) -> bool:
     """Whether the headers may name further routing keys."""
-    end: i64 = start + 7 + i64(read_i32_be(data, start + 3))
+    end = _header_end(data, start)
     return data.find(b"\x02CC", start, end) >= 0 or data.find(b"\x03BCC", start, end) >= 0
+
+
+def _header_end(data: bytes, start: i64) -> i64:
+    return start + 7 + i64(read_i32_be(data, start + 3))
 
 
 def asks_directly(data: bytes, start: i64) -> bool:

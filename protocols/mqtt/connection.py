@@ -175,7 +175,7 @@ class MqttConnection(Level5):
         if self.session is None:
             self._decide(step.verdict, step.data)
             return
-        identity = step.verdict.identity
+        identity = None if step.verdict.identity is None else step.verdict.identity.within(self._vhost.name)
         old = self.gate
         if identity is None or old is None:
             self.mqtt.count_login("refused")
