@@ -27,16 +27,6 @@ TOPICS: Final = "amq.topic"
 SLICE: Final = 1_000
 
 
-class Targets:
-    """Who gets a message, with which assurance; how many cannot be told; and whether that depends on more than the keys."""
-
-    def __init__(self, targets: list[tuple[Queue | Listener, int]], unheard: int, by_headers: bool, by_speaker: bool) -> None:
-        self.targets = targets
-        self.unheard = unheard
-        self.by_headers = by_headers
-        self.by_speaker = by_speaker
-
-
 class Planner(Resolver):
     """Walks the bindings of one virtual host. Plans are interned, so that routes to the same set share one."""
 
@@ -91,7 +81,7 @@ class Planner(Resolver):
                 plan.fate = LOOPED
                 return plan
             targets = left
-        return Plan(targets, found.unheard, False)
+        return Plan(targets, unheard, False)
 
     def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
         """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""

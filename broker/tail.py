@@ -105,7 +105,7 @@ class Tail:
 
 
 def stored(store: Store, queue: i64, positions: array[int]) -> Iterator[Message | None]:
-    """The messages of a queue at these positions, read in chunks; None for one that cannot be read."""
+    """The messages that the queue has at these positions, read in chunks; None for one that cannot be read."""
     for at in range(0, len(positions), CHUNK):
         yield from store.fetch(queue, list(positions[at:at + CHUNK]))
 

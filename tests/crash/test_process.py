@@ -155,7 +155,7 @@ def test_a_read_only_file_system_is_named(small_disk: Path) -> None:
 def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_lost(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
-    broker = BrokerProcess("--data-dir", str(small_disk / "data"), "--store-segment", "65536")
+    broker = BrokerProcess("--data-dir", str(small_disk / "data"), "--store-segment", "65536", "--limits-disk-free", "0")
     count, size = 600, 6_000  # More than the disk holds beside the ballast, less than it holds without.
 
     async def work() -> None:
@@ -180,7 +180,7 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
         assert f"cannot write '{small_disk}/data/log/" in log and "No space left on device" in log
     finally:
         broker.kill()
-    again = BrokerProcess("--data-dir", str(small_disk / "data"), "--store-segment", "65536")
+    again = BrokerProcess("--data-dir", str(small_disk / "data"), "--store-segment", "65536", "--limits-disk-free", "0")
     try:
         run(lambda: _all(again.amqp.port, count, size))
         again.stop()

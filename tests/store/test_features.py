@@ -11,9 +11,6 @@ import pytest
 from broker.restore import Report, reopen
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
-from broker.store.records import Codecs
-from protocols.amqp import stored
-from protocols.mqtt import stored as mqtt_stored
 from tests.clients import Amqp, World
 from tests.wire.amqp.speech import deliveries, names, properties, read
 from trellis.recovering import codecs
@@ -25,10 +22,7 @@ class Lasting(World):
     """A World whose messages and definitions are in a directory."""
 
     def __init__(self, directory: Path, now: int = 1_000, wall: float = 1_700_000_000.0) -> None:
-        codecs = Codecs()
-        stored.register(codecs)
-        mqtt_stored.register(codecs)
-        opened = open_store(RealDisk(), str(directory), codecs, 7, lambda line: pytest.fail(line), lambda recovery: None)
+        opened = open_store(RealDisk(), str(directory), codecs(), 7, lambda line: pytest.fail(line), lambda recovery: None)
         self.disk: Any = opened.store
         super().__init__(store=self.disk)
         self.broker.agenda.advance(now, wall)

@@ -37,14 +37,14 @@ class Taker(Consumer):
         self.model.delivered(delivery)
 
 
-class Grave(Host):
-    """Notes what is buried."""
+class Undertaker(Host):
+    """Takes dead letters."""
 
     def __init__(self, model: Model) -> None:
-        self._model = model
+        self.model = model
 
     def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
-        self._model.buried.append((message.content, reason))
+        self.model.buried.append((message.content, reason))
         queue.forget(message)
 
 
@@ -61,7 +61,7 @@ class Model(RuleBasedStateMachine):
         self.queue: Queue = Queue("/", "q", self.agenda, self.store, True)
         terms = Terms("q", "/", self.arguments)
         if not terms.idle:
-            self.queue = LimitedQueue("/", "q", self.agenda, self.store, True, terms, Grave(self))
+            self.queue = LimitedQueue("/", "q", self.agenda, self.store, True, terms, Undertaker(self))
         self.queue.number = NUMBER
         self.taker = Taker(self.queue, self)
         self.waiting: list[tuple[int, bytes, int, bool]] = []
@@ -110,11 +110,8 @@ class Model(RuleBasedStateMachine):
             self.waiting.append((self.serial, message.content, expires if expires < 1 << 29 else 0, kept))
             before = len(self.held)
             self.queue.put(message)
-            if len(self.held) == before:
-                length = len(self.waiting)
-                self.shorten()
-                if "x-max-length" in self.arguments and len(self.waiting) < length:
-                    self.expire()  # Who is at the head now is looked at.
+            if len(self.held) == before and self.shorten() and self.arguments:
+                self.expire()
 
     @rule(count=st.sampled_from([1, 3, 400]))
     def consume(self, count: int) -> None:

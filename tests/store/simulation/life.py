@@ -14,8 +14,6 @@ from broker.store.durable import DurableBatch
 from broker.store.files import LogFile
 from broker.store.opening import Opened, open_store
 from broker.store.state import Live, State
-from protocols.amqp import stored
-from protocols.mqtt import stored as mqtt_stored
 from tests.clients import World
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import Journal, WatchedStore, watched
@@ -84,10 +82,7 @@ class Life(World):
         self._wrote = False
         self._steps: Iterator[None] | None = None
         disk.refuse, disk.done = faults.ask, faults.done
-        codecs = Codecs()
-        stored.register(codecs)
-        mqtt_stored.register(codecs)
-        opened = open_store(disk, directory, codecs, 7, self.unreadable.append, lambda recovery: None, segment_octets)
+        opened = open_store(disk, directory, codecs(), 7, self.unreadable.append, lambda recovery: None, segment_octets)
         store = self.durable_store = watched(opened, journal, kind)
         store.window = window
         super().__init__(store=store)
