@@ -36,11 +36,11 @@ MATCHES = {"t/a/#": ("t/a", "t/a/b"), "t/+/b": ("t/a/b", "t/x/b"), "t/#": ("t/a"
 
 
 class Simulation:
-    """`run` lives through it; `complaints` says what was wrong, by kinds. `kind`, `design`, `hasty`,
-    `places` (where publishers publish) and `torn` are for wrong designs."""
+    """`run` lives through it; `complaints` says what was wrong, by kinds. `kind`, `design` and `hasty` are for wrong
+    designs."""
 
     def __init__(self, seed: int, kind: type[WatchedStore] = WatchedStore, design: Design = checkpoint, hasty: bool = False,
-                 places: list[str] | None = None, torn: bool = False, steps: int = 400, loud: bool = False) -> None:
+                 steps: int = 400, loud: bool = False) -> None:
         self.seed = seed
         self.random = random = Random(seed)
         self.complaints: Counter[str] = Counter()
@@ -63,10 +63,10 @@ class Simulation:
         self.ledger.family("drop", lossy=True)
         for name in ("full", "fan1", "fan2", "bridge"):
             self.ledger.family(name)
-        self.places = places or random.choice((["plain"], ["plain", "fan", "topic"], ["short", "brief", "full", "drop"],
+        self.places = random.choice((["plain"], ["plain", "fan", "topic"], ["short", "brief", "full", "drop"],
                                      ["plain", "short", "brief", "fan", "topic", "full", "drop"]))
         #: The power goes in the middle of batches, again and again.
-        self._torn = torn or random.random() < 0.2
+        self._torn = random.random() < 0.2
         self._workers: list[Client] = [Worker(self, f"w-{queue}", queue) for queue in QUEUES]
         self._operators = [Operator(self, "o1"), Operator(self, "o2")]
         others: list[Client] = [

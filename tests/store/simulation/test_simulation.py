@@ -42,17 +42,15 @@ def test_a_seed_is_one_history() -> None:
     assert one.story == two.story and one.lives > 2
 
 
-@pytest.mark.parametrize(("wrong", "first", "caught"), [
-    pytest.param(lambda seed: Simulation(seed, design=moved_forward), 0, {BACK, TWICE}, id="stragglers moved forward to new positions"),
-    pytest.param(lambda seed: Simulation(seed, design=in_place), 0, {LOST}, id="a checkpoint written over the last one"),
-    pytest.param(lambda seed: Simulation(seed, hasty=True), 0, {LOST}, id="confirms before the sync"),
-    pytest.param(lambda seed: Simulation(seed, WithoutSerials), 0, {AGAIN, STRAY}, id="packet identifiers begin anew"),
-    pytest.param(lambda seed: Simulation(seed, TwoRecords, places=["short", "brief"], torn=True), 410, {TWICE},
-                 id="a dead letter and its settlement are two records")])
-def test_a_wrong_design_is_caught(wrong: Callable[[int], Simulation], first: int, caught: set[str]) -> None:
-    """Within 200 seeds from `first` on: the power must go between two records, which is rare."""
+@pytest.mark.parametrize(("wrong", "caught"), [
+    pytest.param(lambda seed: Simulation(seed, design=moved_forward), {BACK, TWICE}, id="stragglers moved forward to new positions"),
+    pytest.param(lambda seed: Simulation(seed, design=in_place), {LOST}, id="a checkpoint written over the last one"),
+    pytest.param(lambda seed: Simulation(seed, hasty=True), {LOST}, id="confirms before the sync"),
+    pytest.param(lambda seed: Simulation(seed, WithoutSerials), {AGAIN, STRAY}, id="packet identifiers begin anew"),
+    pytest.param(lambda seed: Simulation(seed, TwoRecords), {TWICE}, id="a dead letter and its settlement are two records")])
+def test_a_wrong_design_is_caught(wrong: Callable[[int], Simulation], caught: set[str]) -> None:
     complaints: Counter[str] = Counter()
-    for seed in range(first, first + 200):
+    for seed in range(100):
         complaints += wrong(seed).run()
         if complaints.keys() & caught:
             return

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from mypy_extensions import i64
 
-from broker.store.contract import Entry, Kept, Many, Settled
+from broker.store.contract import Batch, Entry, Kept, Many, Settled
 from broker.store.disk import File
 from broker.store.files import LogFile
 from broker.store.segments import LogReader
@@ -59,16 +60,28 @@ class WithoutSerials(WatchedStore):
 
 
 class TwoRecords(WatchedStore):
-    """A dead letter is a record, and its settlement another one."""
+    """A dead letter is a record, and its settlement another one, which comes when the letter is on its way to the disk."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._later: list[Entry] = []
 
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Many) and _buries(entry):
-            for one in entry.entries:
+            *letters, settled = entry.entries
+            self._later.append(settled)
+            for one in letters:
                 super().apply(position, one)
                 position += 1
         else:
             super().apply(position, entry)
 
+    def take(self) -> Batch:
+        batch = super().take()
+        later, self._later = self._later, []
+        for settled in later:
+            self.append(settled, None)
+        return batch
 
 
 def _buries(entry: Many) -> bool:
