@@ -24,10 +24,11 @@ class Worker:
     def __init__(self, broker: BrokerProcess, directory: Path, kind: str, results: str) -> None:
         environment = {"CELERY_BROKER": broker.amqp_url, "CELERY_RESULTS": results, "CELERY_QUEUE": f"celery-{kind}-{results[:3]}",
                        "CELERY_KIND": kind, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self.name = f"{kind}-{results[:3]}@here"
         self._log = open(directory / f"{kind}-{results[:3]}.log", "wb+")  # noqa: SIM115  (closed by stop)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "celery", "-A", "tests.interop.celery_tasks", "worker", "--pool", "solo", "--loglevel", "INFO",
-             "--hostname", f"{kind}-{results[:3]}@here"],
+             "--hostname", self.name],
             env=os.environ | environment, stdout=self._log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2])
         os.environ.update(environment)
         sys.modules.pop("tests.interop.celery_tasks", None)
@@ -160,6 +161,6 @@ def test_broadcasts_and_remote_control_reach_the_worker(workers: Callable[..., W
     path = tmp_path / "all"
     worker.tasks.note.apply_async((str(path), "to all"), exchange=worker.tasks.app.conf.task_default_queue + "-all")
     until(lambda: lines(path) == ["to all"], worker)
-    [answer] = worker.tasks.app.control.ping(timeout=5.0, limit=1)
-    assert list(answer.values()) == [{"ok": "pong"}]
-    assert worker.tasks.app.control.inspect(timeout=5.0, limit=1).active_queues()
+    [answer] = worker.tasks.app.control.ping([worker.name], timeout=5.0, limit=1)
+    assert answer == {worker.name: {"ok": "pong"}}
+    assert worker.tasks.app.control.inspect([worker.name], timeout=5.0, limit=1).active_queues()
