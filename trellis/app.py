@@ -15,9 +15,10 @@ import uvloop
 
 import trellis
 from broker.store.disk import Lock, StoreError
-from protocols.front import Front
 from trellis import logs
+from trellis.entrance import Entrance
 from trellis.http import HttpServer
+from trellis.layered import LayeredLink
 from trellis.link import Link
 from trellis.listener import Bound, ListenError, bind
 from trellis.node import Node
@@ -25,8 +26,6 @@ from trellis.pages import open_pages, user_pages
 from trellis.settings import Settings, SettingsError
 from trellis.users import accounts_of
 
-#: Octets that may lie unsent in an AMQP client's transport before its queues are stopped.
-AMQP_HIGH_MARK: Final = 1 << 20
 #: Seconds between two looks whether the last client has gone.
 POLL: Final = 0.02
 #: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason that the operator can mend.
@@ -140,24 +139,15 @@ class App:
 
     def _listen(self, node: Node, bound: dict[str, Bound]) -> None:
         pages = {"metrics": open_pages, "http": user_pages}
-        fronts: dict[str, tuple[Front, int]] = {
-            "amqp": (node.amqp, AMQP_HIGH_MARK), "mqtt": (node.mqtt, self.settings.mqtt.qos0_high_mark)}
         for name, ports in bound.items():
             if name in pages:
                 server = node.pages[name] = HttpServer(pages[name](node), self.settings.limits.handshake)
                 ports.serve(server.protocol, node.admission)
             else:
-                front, high_mark = fronts[name]
-                ports.serve(self._link(node, front, high_mark), node.admission)
+                ports.serve(link_maker(node.entrances[name]), node.admission)
             self.addresses[name] = ports.address
         node.collector.settle()
         node.ready = True
-
-    def _link(self, node: Node, front: Front, high_mark: int) -> Callable[[], asyncio.Protocol]:
-        def make() -> asyncio.Protocol:
-            return cast(asyncio.Protocol, Link(front, node.turn, node.admission, high_mark))
-
-        return make
 
     def _announce(self, node: Node) -> None:
         kept = "memory" if node.directory is None else str(node.directory)
@@ -189,6 +179,16 @@ class App:
             link.abort()
         await asyncio.sleep(0)
         logs.info("stopped", aborted=left)
+
+
+def link_maker(entrance: Entrance) -> Callable[[], asyncio.Protocol]:
+    """Makes the links of an entrance; those of plain TCP know nothing of layers."""
+    kind = LayeredLink if entrance.layered else Link
+
+    def make() -> asyncio.Protocol:
+        return cast(asyncio.Protocol, kind(entrance))
+
+    return make
 
 
 class _Signals:

@@ -70,12 +70,17 @@ class Accounts(Authenticator):
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         name = credentials.user
         if name is None:
-            allowed = self._anonymous is not None and (credentials.local or self._anonymous_from_afar)
+            allowed = self._anonymous is not None and (credentials.local or self._anonymous_from_afar) and not credentials.foreign
             answer(Verdict(self._anonymous) if allowed else Verdict(None, "anonymous access is not allowed here"))
             return
         account = self._accounts.get(name)
         if account is not None and account.loopback_only and not credentials.local:
             answer(Verdict(None, f"user '{name}' may log in from loopback only"))
+            return
+        if credentials.proven:
+            if account is None:
+                logs.info("login_refused", user=name, address=credentials.address, note="the name in a certificate, and no user's")
+            answer(Verdict(None, f"user '{name}', whom a certificate names, is unknown") if account is None else Verdict(account.identity))
             return
         password_hash = self._decoy if account is None else account.password_hash
         mark = self._mark(name, credentials.password, password_hash)

@@ -10,7 +10,7 @@ from typing import Final
 
 import h11
 
-from trellis.link import peer_of
+from trellis.entrance import peer_of
 
 #: Octets of the longest request line and headers.
 REQUEST_MAX: Final = 16 << 10
