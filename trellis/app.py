@@ -23,6 +23,7 @@ from trellis.link import Link
 from trellis.listener import Bound, ListenError, bind
 from trellis.node import Node
 from trellis.pages import open_pages, user_pages
+from trellis.reload import Read, Reloading
 from trellis.settings import Settings, SettingsError
 from trellis.users import accounts_of
 
@@ -32,10 +33,12 @@ POLL: Final = 0.02
 DONE, BROKEN, MISCONFIGURED = 0, 1, 2
 
 
-def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr."""
+def run(settings: Settings, read: Read | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr. `read` gives the
+    settings again at SIGHUP."""
     logs.set_up(settings.log.level)
-    app = App(settings)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it can be heard.
+    app = App(settings, read)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
@@ -69,13 +72,15 @@ def data_directory(settings: Settings) -> Path | None:
 class App:
     """One broker process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, read: Read | None = None) -> None:
         self.settings = settings
+        self._read = read or (lambda: settings)
         self._stop = asyncio.Event()
         self._hurry = False
         #: Listener name -> HOST:PORT, once they are open.
         self.addresses: dict[str, str] = {}
         self.node: Node | None = None
+        self.reloading: Reloading | None = None
         #: Why the store can be written no more; empty: it can.
         self.broken = ""
         #: Set when clients may come.
@@ -122,8 +127,9 @@ class App:
         tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn))]
         for task in tasks:
             task.add_done_callback(lambda _: self._stop.set())  # They never end: without them we do not go on.
+        reloading = self.reloading = Reloading(node, self._read)
         try:
-            with _Signals(self.stop):
+            with _Signals(self.stop, reloading.ask):
                 self._listen(node, bound)
                 self._announce(node)
                 await self._stop.wait()
@@ -134,6 +140,7 @@ class App:
         finally:
             for task in tasks:
                 task.cancel()
+            await reloading.close()
             for server in node.pages.values():
                 await server.close()
 
@@ -192,21 +199,22 @@ def link_maker(entrance: Entrance) -> Callable[[], asyncio.Protocol]:
 
 
 class _Signals:
-    """SIGTERM and SIGINT mean stop, while this context lasts; in threads other than the main one nothing happens."""
+    """SIGTERM and SIGINT mean stop, SIGHUP means reload, while this context lasts; in threads other than the main one
+    nothing happens."""
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
+    def __init__(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
+        self._meanings = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> None:
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum, meaning in self._meanings.items():
             try:
-                self._loop.add_signal_handler(signum, self._stop)
+                self._loop.add_signal_handler(signum, meaning)
             except (NotImplementedError, RuntimeError, ValueError):
                 return
 
     def __exit__(self, *_: object) -> None:
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in self._meanings:
             try:
                 self._loop.remove_signal_handler(signum)
             except (NotImplementedError, RuntimeError, ValueError):

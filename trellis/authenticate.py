@@ -67,6 +67,12 @@ class Accounts(Authenticator):
         #: Passwords hashed so far.
         self.hashed = 0
 
+    def replace(self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool) -> None:
+        """From now on these may log in. Who is in already stays as it is."""
+        self._accounts = {account.identity.name: account for account in accounts}
+        self._anonymous = anonymous
+        self._anonymous_from_afar = anonymous_from_afar
+
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         name = credentials.user
         if name is None:

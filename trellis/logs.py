@@ -28,6 +28,11 @@ def set_up(level: str) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
+def set_level(level: str) -> None:
+    """Write from this level on."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def log(level: int, event: str, **fields: object) -> None:
     """One event. `level` is one of logging's."""
     if _log.isEnabledFor(level):

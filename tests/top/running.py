@@ -48,7 +48,9 @@ class Running:
     """An App that serves in the loop of the test."""
 
     def __init__(self, chosen: Settings) -> None:
-        self.app = App(chosen)
+        #: What the settings are when they are read again.
+        self.chosen = chosen
+        self.app = App(chosen, lambda: self.chosen)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -65,6 +67,14 @@ class Running:
             self.app.stop()
         async with asyncio.timeout(PATIENCE):
             await self._serving
+
+    async def reload(self, chosen: Settings) -> None:
+        """What SIGHUP does, with these settings."""
+        self.chosen = chosen
+        reloading = self.app.reloading
+        assert reloading is not None
+        reloading.ask()
+        await reloading.close()
 
     @property
     def node(self) -> Node:
