@@ -29,7 +29,7 @@ INVALID: Final = 1007
 POLICY: Final = 1008
 TOO_LARGE: Final = 1009
 #: Those that may be sent: of the protocol, and of libraries and applications.
-_OWN_CODES: Final = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014)
+_CODES: Final = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014)
 
 #: Compiled, a step of the long way takes half a nanosecond; interpreted, a step costs as much as a whole frame does in
 #: one piece.
@@ -50,18 +50,18 @@ def close(code: int) -> bytes:
     return head(int(CLOSE), 2) + code.to_bytes(2, "big") if code else head(int(CLOSE), 0)
 
 
-def read_close(payload: bytes) -> tuple[int, bool]:
-    """The code to answer a close frame with, and whether the frame was in order (section 7.4)."""
+def read_close(payload: bytes) -> int:
+    """The code to answer a close frame with: its own, unless it breaks a rule (section 7.4)."""
     if not payload:
-        return 0, True
-    code = int.from_bytes(payload[:2], "big")
-    if len(payload) == 1 or code not in _OWN_CODES and not 3000 <= code < 5000:
-        return PROTOCOL_ERROR, False
+        return 0
+    if len(payload) == 1:
+        return PROTOCOL_ERROR
     try:
         payload[2:].decode()
     except UnicodeDecodeError:
-        return INVALID, False
-    return code, True
+        return INVALID
+    code = int.from_bytes(payload[:2], "big")
+    return code if code in _CODES or 3000 <= code < 5000 else PROTOCOL_ERROR
 
 
 def unmask(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:

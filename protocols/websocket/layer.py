@@ -173,8 +173,7 @@ class WebSocketLayer(Layer):
             self._words = head(int(PONG), len(payload)) + payload
             self.speaks = True
         elif opcode == CLOSE:
-            code, _ = read_close(payload)
-            self._close(code)
+            self._close(read_close(payload))
             self.over = "websocket_closed"
 
     def _fail(self, code: int) -> None:
