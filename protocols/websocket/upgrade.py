@@ -71,6 +71,7 @@ def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | No
         http.receive_data(data)
         request = http.next_event()
     except h11.RemoteProtocolError as error:
+        error.__traceback__ = None  # Which h11 makes a circle of, with all of us in it.
         status = 431 if error.error_status_hint == 431 else 400
         raise Refused("too_large" if status == 431 else "request", status, f"no request that can be read: {error}") from None
     if not isinstance(request, h11.Request):
