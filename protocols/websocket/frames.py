@@ -31,8 +31,7 @@ TOO_LARGE: Final = 1009
 #: Those that may be sent: of the protocol, and of libraries and applications.
 _CODES: Final = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014)
 
-#: Compiled, a step of the long way takes half a nanosecond; interpreted, a step costs as much as a whole frame does in
-#: one piece.
+#: Interpreted, eight octets the long way cost as much as a whole small frame does in one piece.
 _INTERPRETED: Final = __file__.endswith(".py")
 
 
@@ -67,7 +66,7 @@ def read_close(payload: bytes) -> int:
 def unmask(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:
     """Write the octets from start to end without their mask; the first is masked with octet `phase` of the key.
 
-    Hot path: 0.2 ns an octet (benchmarks/websocket.py), a fifteenth of `unmasked`.
+    Hot path: with all else that WebSocket adds, 0.05 us for a message of 100 octets (benchmarks/transports.py).
     """
     if _INTERPRETED:
         out.write(unmasked(data[start:end], key, phase))

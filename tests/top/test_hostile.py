@@ -210,8 +210,8 @@ def laps(client: Socket | socket.socket, seconds: float) -> list[float]:
 @pytest.mark.alone
 @pytest.mark.parametrize("door", ["mqtt", "mqtts", "ws"])
 def test_a_thousand_connections_a_second_are_hardly_noticed(authority: Authority, door: str) -> None:
-    """Tail latency of a client while a thousand others a second come, ask, and leave in the middle. The flood takes a
-    processor of its own, and there may be only two: the bound is one of orders, the figures are in docs/security.md."""
+    """Tail latency of a client while a thousand others a second come, ask, and leave in the middle. The flood and the client
+    take a processor of their own, and there may be only two: the bound is one of orders."""
     flags = ["--tls-certificate", str(authority.sign("localhost"))]
     for listener in ("mqtts", "ws"):
         flags += [f"--{listener}-enabled", "true", f"--{listener}-port", "0"]

@@ -6,6 +6,7 @@ import sys
 
 from argon2 import PasswordHasher
 
+from trellis.certificates import contexts
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.settings.rendering import default_file, effective
 
@@ -35,6 +36,7 @@ def config(arguments: argparse.Namespace) -> int:
 
 def check_config(arguments: argparse.Namespace) -> int:
     settings, sources = load_settings(arguments)
+    contexts(settings)
     listeners = " ".join(f"{name}={listener.port}" for name, listener in settings.listeners.items())
     places = ", ".join(dict.fromkeys(sources.values())) or "nothing given, all defaults"
     print(f"ok: {listeners} ({places})")
