@@ -23,7 +23,7 @@ test: .venv/installed node ## Run the test suite on the source, uncompiled
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
 test-long: .venv/installed node browser ## Run the slow tests
-	@.venv/bin/python -m pytest -m long $(ARGS)
+	@.venv/bin/python -m pytest -m long -o faulthandler_timeout=900 $(ARGS)
 
 test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
 test-compiled: dist/built node ## Run the wire-level tests on the compiled wheel

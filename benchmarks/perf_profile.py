@@ -1,6 +1,6 @@
 """Where do the broker's microseconds go? A real broker under a workload of the load tool, sampled by perf.
 
-    python benchmarks/perf_profile.py [WORKLOAD...]   [mqtt-qos0 mqtt-qos1 mqtt-50pub amqp-auto amqp-ack amqp-fan10 amqp-64k]
+    python benchmarks/perf_profile.py [WORKLOAD...]   [mqtt-qos0 mqtt-qos1 mqtt-50pub mqtt-fan10000 amqp-auto amqp-ack ...]
         --trellis COMMAND                        the broker [.run/bin/trellis]
         --into FILE                              the document that gets the tables, between its marks [docs/performance.md]
 
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,11 +31,19 @@ from peers.peer import Running, Tools  # noqa: E402
 from peers.report import between  # noqa: E402
 from peers.table import figure, rows  # noqa: E402
 
-WORKLOADS: Final = ("mqtt-qos0", "mqtt-qos1", "mqtt-50pub", "amqp-auto", "amqp-ack", "amqp-fan10", "amqp-64k")
-#: Seconds of load, and of sampling within them.
-LOADED: Final = 6
+from trellis.bench.workloads import WORKLOADS  # noqa: E402
+
+PROFILED: Final = (
+    "mqtt-qos0", "mqtt-qos1", "mqtt-50pub", "mqtt-pingpong", "mqtt-fan10000", "amqp-auto", "amqp-ack", "amqp-fan10", "amqp-50pub",
+    "amqp-pingpong", "amqp-64k",
+)
+#: Seconds of load, and of sampling within them; sampling begins so long after the last client came.
+LOADED: Final = 8
 BEFORE: Final = 2
 SAMPLED: Final = 3
+#: Subscriptions that are made in a second at least, after their connections; and how long these may take.
+SUBSCRIBED: Final = 4_000
+PATIENCE: Final = 60
 #: Functions of our own that are named for each workload.
 NAMED: Final = 6
 
@@ -88,8 +97,11 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
         [trellis, "bench", "load", workload, "--amqp", running.amqp_url, "--mqtt", f"mqtt://127.0.0.1:{running.mqtt}", "--pid", pid,
          "--seconds", str(LOADED), "--rounds", "1", "--json", figures], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        record = ["perf", "record", "--quiet", "--output", str(data), "--pid", pid, "--delay", str(BEFORE * 1000)]
-        subprocess.run([*record, "--", "sleep", str(SAMPLED + BEFORE)], check=True, capture_output=True)
+        _wait_for_clients(workload, running.roots[0], load)
+        record = ["perf", "record", "--quiet", "--output", str(data), "--pid", pid]
+        subprocess.run([*record, "--", "sleep", str(SAMPLED)], check=True, capture_output=True)
+        if load.poll() is not None:
+            sys.exit(f"profile: {workload} was over before {SAMPLED} s of it were sampled; make LOADED longer")
     finally:
         if load.wait():
             sys.exit(f"profile: trellis bench load {workload} failed")
@@ -98,6 +110,17 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
     said = subprocess.run(report, check=True, capture_output=True, text=True).stdout
     cpu = json.loads(figures.read_text())["workloads"][0]["median"]["broker_us"]
     return read(workload, cpu, said)
+
+
+def _wait_for_clients(workload: str, pid: int, load: subprocess.Popen[bytes]) -> None:
+    """Return when all clients of the workload are connected, have subscribed, and publish: what comes before is not its cost."""
+    clients = WORKLOADS[workload].publishers + WORKLOADS[workload].subscribers
+    until = time.monotonic() + PATIENCE
+    while len(list(Path(f"/proc/{pid}/fd").iterdir())) < clients:
+        if load.poll() is not None or time.monotonic() > until:
+            sys.exit(f"profile: {clients:,} clients of {workload} did not connect in {PATIENCE} s")
+        time.sleep(0.1)
+    time.sleep(BEFORE + clients / SUBSCRIBED)
 
 
 def read(workload: str, cpu: float, report: str) -> Profile:
@@ -131,16 +154,19 @@ def table(profiles: Sequence[Profile], command: str, version: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Sample where the broker's CPU goes.")
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=" ".join(WORKLOADS))
+    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=" ".join(PROFILED))
     parser.add_argument("--trellis", type=Path, default=ROOT / ".run" / "bin" / "trellis", help="the broker's command")
     parser.add_argument("--into", type=Path, default=ROOT / "docs" / "performance.md", help="the document that gets the tables")
     options = parser.parse_args()
+    for workload in options.workloads:
+        if workload not in WORKLOADS:
+            parser.error(f"there is no workload {workload}; `trellis bench load --list` shows them")
     if not options.trellis.exists():
         sys.exit(f"profile: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis")
     if shutil.which("perf") is None:
         sys.exit("profile: perf is missing (on Debian and Ubuntu: apt install linux-perf or linux-tools-generic)")
     profiles = []
-    for workload in options.workloads or WORKLOADS:
+    for workload in options.workloads or PROFILED:
         found = measure(workload, options.trellis)
         shares = ", ".join(f"{name} {share:.0f} %" for name, share in found.places.most_common())
         print(f"{workload:12} {found.cpu:8.3f} us: {shares}", flush=True)

@@ -25,9 +25,15 @@ class Identity:
 
     def __init__(self, name: str, configure: str = ".*", write: str = ".*", read: str = ".*") -> None:
         self.name = name
+        #: May define what belongs to no one user: vhosts, users, policies.
+        self.administrator = False
         self._configure = re.compile(configure, re.DOTALL)
         self._write = re.compile(write, re.DOTALL)
         self._read = re.compile(read, re.DOTALL)
+
+    def within(self, vhost: str) -> Identity | None:
+        """Who this is in a virtual host: the same object each time, for routes are kept by it. None: nobody who may enter."""
+        return self
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
         """Raises AccessRefused unless the operation (configure, write, read) on the exchange or queue is allowed."""
@@ -78,12 +84,33 @@ class Verdict:
         self.busy = busy
 
 
+class Step:
+    """What an enhanced authentication says next: more `data` for the client, or the verdict, with last data for it."""
+
+    def __init__(self, verdict: Verdict | None, data: bytes) -> None:
+        self.verdict = verdict
+        self.data = data
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Conversation:
+    """An enhanced authentication of one client, from its first data to the verdict."""
+
+    def hear(self, data: bytes, answer: Callable[[Step], None]) -> None:
+        """What the client said; calls `answer` exactly once, now or in a later turn, on the broker's thread."""
+        raise NotImplementedError
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator:
     """The role. Implementations call `answer` exactly once, now or in a later turn, on the broker's thread."""
 
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
         raise NotImplementedError
+
+    def converse(self, method: str, credentials: Credentials) -> Conversation | None:
+        """Begin an enhanced authentication by this method, such as SCRAM-SHA-1; None where it is not known."""
+        return None
 
     def close(self) -> None:
         """The broker stops: nobody asks any more."""

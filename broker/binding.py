@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -12,6 +13,8 @@ from matching.grammar import DEFAULT, Grammar
 Arguments = Mapping[str, object]
 
 _NONE: Arguments = {}
+#: An argument of a listener's binding: what the listener itself publishes does not follow it.
+NO_LOCAL: Final = "no-local"
 
 
 class Binding:

@@ -13,7 +13,8 @@ class Census:
     """Totals never fall from one census to the next, though objects come and go between the steps: one that is
     deleted later is counted by itself here and by its parent next time."""
 
-    def __init__(self, queues: list[Queue], listeners: list[Listener], past: list[int], relayed: int, unrepresentable: int) -> None:
+    def __init__(self, queues: list[Queue], hidden: list[Queue], listeners: list[Listener], past: list[int], relayed: int,
+                 unrepresentable: int) -> None:
         #: How many copies ended how, in the order of COPY_FATES.
         self.fates = list(past)
         self.fates[UNREPRESENTABLE] += unrepresentable
@@ -27,15 +28,22 @@ class Census:
         self.unacked: i64 = 0
         self.inbox_ready: i64 = 0
         self.inbox_unacked: i64 = 0
+        self._hidden = hidden
         self._queues = queues
         self._listeners = listeners
 
     def step(self, most: int) -> bool:
         """Count so many objects; whether there are more."""
+        while most > 0 and self._hidden:
+            most -= 1
+            queue = self._hidden.pop()
+            self.ready += queue.depth
+            self.unacked += queue.unacked
+            sum_into(self.fates, queue.fates())
         while most > 0 and self._queues:
             most -= 1
             queue = self._queues.pop()
-            self.consumers += len(queue.consumers)
+            self.consumers += queue.consumer_count
             self.ready += queue.depth
             self.unacked += queue.unacked
             sum_into(self.fates, queue.fates())
@@ -46,7 +54,7 @@ class Census:
             self.inbox_unacked += listener.inbox.unacked
             self.relayed += int(listener.relayed)
             sum_into(self.fates, listener.fates())
-        return bool(self._queues or self._listeners)
+        return bool(self._hidden or self._queues or self._listeners)
 
     def whole(self) -> Census:
         """All at once."""

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from broker.access import Authenticator
 from broker.agenda import Agenda
+from broker.alarms import Alarms
 from broker.bounds import Bounds
-from broker.store.contract import Store
+from broker.store.contract import Defined, Store, Ticket
+from broker.users import Users
 from broker.vhost import VirtualHost
 
 
@@ -25,4 +27,32 @@ class Broker:
         self.store = store
         self.authenticator = authenticator
         self.new_id = new_id
-        self.vhosts = {"/": VirtualHost("/", self.agenda, store, self.bounds)}
+        self.alarms = Alarms()
+        self.users = Users(store)
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.add_vhost("/")
+
+    def add_vhost(self, name: str) -> VirtualHost:
+        """A virtual host that is made now, or was before."""
+        vhost = self.vhosts[name] = VirtualHost(name, self.agenda, self.store, self.bounds)
+        vhost.alarm(bool(self.alarms.on))
+        self.alarms.changed.append(vhost.alarm)
+        return vhost
+
+    def create_vhost(self, name: str, ticket: Ticket | None = None) -> VirtualHost:
+        """The virtual host of that name: made, and kept, if it is not there."""
+        known = self.vhosts.get(name)
+        if known is not None:
+            return known
+        self.store.append(Defined(name, "vhost", name, {}), ticket)
+        return self.add_vhost(name)
+
+    def full(self, user: str, vhost: VirtualHost) -> str:
+        """Why this user may have no further connection to the virtual host; empty when there is room."""
+        most = self.bounds.vhost_connections
+        if 0 < most <= vhost.gates.users:
+            return f"access to vhost '{vhost.name}' refused for user '{user}': connection limit ({most}) is reached"
+        most = self.bounds.user_connections
+        if 0 < most <= sum(one.gates.by_name.get(user, 0) for one in self.vhosts.values()):
+            return f"connection refused for user '{user}': user connection limit ({most}) is reached"
+        return ""

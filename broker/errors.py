@@ -29,6 +29,8 @@ class NotAllowed(BrokerError):
 
 def inequivalent(argument: str, thing: str, vhost: str, received: object, current: object) -> PreconditionFailed:
     """A redeclaration that differs in one point; with RabbitMQ's wording, which clients parse."""
+    if isinstance(received, Typed) and isinstance(current, Typed) and received.value is not None and current.value is not None:
+        received, current = received.value, current.value
     return PreconditionFailed(
         f"inequivalent arg '{argument}' for {thing} in vhost '{vhost}': received {_value(received)} but current is {_value(current)}")
 
@@ -43,6 +45,7 @@ class Typed:
     """An argument's value as RabbitMQ names it: ``the value '7' of type 'signedint'``, or ``none``."""
 
     def __init__(self, value: object) -> None:
+        self.value = value
         if value is None:
             self.text = "none"
         else:

@@ -47,3 +47,7 @@ class Fifo(Generic[T]):
         item = self._items.pop()
         assert item is not None
         return item
+
+    def items(self) -> list[T]:
+        """All that is in it, the first one first."""
+        return [item for item in self._items[self._head:] if item is not None]

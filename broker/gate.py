@@ -142,6 +142,9 @@ class Gates:
         self._bounds = bounds
         self._gates: dict[tuple[Identity, str], Gate] = {}
         self._past: dict[str, Ingress] = {}
+        #: Connections here, and by the names of their users.
+        self.users = 0
+        self.by_name: dict[str, int] = {}
         #: How many there are when those that nobody uses end.
         self._most = bounds.gates
 
@@ -150,12 +153,24 @@ class Gates:
         gate = self._gates.get((identity, front))
         if gate is None:
             gate = self._gates[identity, front] = Gate(self._resolver, identity, front, self._bounds.routes)
-        gate.users += 1
+        self.join(gate)
         return gate
+
+    def join(self, gate: Gate) -> None:
+        """Somebody more uses the gate."""
+        gate.users += 1
+        self.users += 1
+        name = gate.identity.name
+        self.by_name[name] = self.by_name.get(name, 0) + 1
 
     def leave(self, gate: Gate) -> None:
         """Somebody uses the gate no more. Some are kept for those who come back."""
         gate.users -= 1
+        self.users -= 1
+        name = gate.identity.name
+        self.by_name[name] -= 1
+        if not self.by_name[name]:
+            del self.by_name[name]
         if len(self._gates) <= self._most:
             return
         for key, idle in [(key, gate) for key, gate in self._gates.items() if not gate.users]:

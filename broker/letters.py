@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Final
 
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
+from broker.carbon import CC, open_keys
+from broker.deaths import Death, deaths_of, record, told
 from broker.errors import BrokerError
+from broker.exchange.delayed import DELAY_MAX, HEADER, delay_of
 from broker.gate import Gate
-from broker.limits import LimitedQueue
-from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Address, Amended, Message
-from broker.route import LOOPED, Route
-from broker.store.contract import Store, Ticket
+from broker.limits import Host, LimitedQueue
+from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties, amend
+from broker.queue import Queue
+from broker.route import Listener, Route
+from broker.store.contract import Settled, Store, Ticket
 
-#: Deaths that are counted; a publisher may have written any number there.
-COUNT_MAX: Final = 1 << 32
+#: A dead letter lives as long as its next queue lets it.
+_SPENT: Final[dict[str, object]] = {"expiration": None}
 
 
-class Publisher:
+class Publisher(Host):
     """The role a virtual host plays for letters."""
 
     agenda: Agenda
+    speaker: Listener | None
     store: Store
 
     @property
@@ -30,6 +34,9 @@ class Publisher:
         raise NotImplementedError
 
     def route(self, gate: Gate, exchange: str, key: str) -> Route:
+        raise NotImplementedError
+
+    def route_by(self, gate: Gate, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Route:
         raise NotImplementedError
 
     def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
@@ -59,32 +66,75 @@ class DeadLetter(Task):
         store.begin()
         try:
             self._publish()
-            self._queue.forget(self._message)
+            queue, position = self._queue, self._message.position
+            if queue.durable and position > 0:
+                # Also when the queue is deleted meanwhile: the deletion may be lost in a crash that keeps the letter.
+                store.append(Settled(queue.number, position), None)
         finally:
             store.commit()
 
     def _publish(self) -> None:
-        publisher, message, limits = self._publisher, self._message, self._queue.limits
+        publisher, message, terms = self._publisher, self._message, self._queue.terms
         gate = publisher.internal
         properties = message.properties
-        headers = properties.get("headers")
-        deaths = _deaths(headers.get("x-death") if isinstance(headers, dict) else None)
-        gate.received += 1
-        if self._reason != "rejected" and _looped(deaths, self._queue.name):
-            gate.count_fate(LOOPED)
-            return
-        _record(deaths, self._queue.name, self._reason, message.address, int(publisher.agenda.wall), properties.get("expiration"))
+        found = properties.get("headers")
+        headers: Properties = found if isinstance(found, dict) else {}
+        deaths = deaths_of(headers)
+        exchange = message.address.exchange
+        keys = [message.address.key, *open_keys(headers)]
+        record(deaths, self._queue.name, self._reason, exchange, keys, int(publisher.agenda.wall),
+               properties.get("expiration"))
+        changes = told(headers, deaths, self._queue.name, self._reason, exchange)
+        if terms.dead_letter_key is not None:
+            keys = [terms.dead_letter_key]
+            changes[CC] = None
         assurance = message.assurance
         if assurance == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
             assurance = AT_LEAST_ONCE  # No queue so far had to ask.
-        key = limits.dead_letter_key
-        route = publisher.route(gate, limits.dead_letter_exchange or "", message.address.key if key is None else key)
-        source = message.encoding
-        if isinstance(source, Amended):
-            source = source.source
-        letter = Message(route, message.content, Amended(source, {"x-death": deaths}), assurance)
+        route = publisher.route_by(gate, terms.dead_letter_exchange or "", keys, {**properties, "headers": {**headers, **changes}},
+                                   None if self._reason == "rejected" else deaths)
+        letter = Message(route, message.content, amend(message.encoding, changes, _SPENT), assurance)
+        gate.received += 1
         try:
             publisher.publish(gate, route, letter, None)
+        except BrokerError:
+            return  # Counted with its fate: the exchange is gone.
+
+
+class Release(Task):
+    """A message whose delay is over, on its way to where its exchange leads. After a crash it is here or there."""
+
+    def __init__(self, publisher: Publisher, waiting: Queue, message: Message) -> None:
+        self._publisher = publisher
+        self._waiting = waiting
+        self._message = message
+
+    def run(self) -> None:
+        store = self._publisher.store
+        store.begin()
+        try:
+            self._publish()
+            waiting, position = self._waiting, self._message.position
+            if waiting.durable and position > 0:
+                store.append(Settled(waiting.number, position), None)
+        finally:
+            store.commit()
+
+    def _publish(self) -> None:
+        publisher, message = self._publisher, self._message
+        gate, properties = publisher.internal, message.properties
+        found = properties.get("headers")
+        headers: Properties = found if isinstance(found, dict) else {}
+        over: Properties = {HEADER: -delay_of(properties)}
+        route = publisher.route_by(gate, message.address.exchange, [message.address.key, *open_keys(headers)],
+                                   {**properties, "headers": {**headers, **over}})
+        released = Message(route, message.content, amend(message.encoding, over, {}), message.assurance)
+        expiration = properties.get("expiration")
+        if isinstance(expiration, str) and expiration.isdigit():
+            released.expires = publisher.agenda.now + min(int(expiration), DELAY_MAX)
+        gate.received += 1
+        try:
+            publisher.publish(gate, route, released, None)
         except BrokerError:
             return  # Counted with its fate: the exchange is gone.
 
@@ -92,50 +142,26 @@ class DeadLetter(Task):
 class Will(Task):
     """The message that a client left for the case that it disappears."""
 
-    def __init__(self, publisher: Publisher, gate: Gate, message: Message) -> None:
+    def __init__(self, publisher: Publisher, gate: Gate, message: Message, lifetime: int, speaker: Listener | None) -> None:
         self._publisher = publisher
         self._gate = gate
         self._message = message
+        self._lifetime = lifetime
+        self._speaker = speaker
 
     def run(self) -> None:
         publisher, gate, will = self._publisher, self._gate, self._message
         route = publisher.route(gate, will.address.exchange, will.address.key)
         gate.received += 1
         message = Message(route, will.content, will.encoding, will.assurance)
+        if self._lifetime >= 0:
+            message.expires = publisher.agenda.now + self._lifetime
+        publisher.speaker = self._speaker
         try:
             if will.retained and route.plan.refusal is None:
                 publisher.retain(message, None)
             publisher.publish(gate, route, message, None)
         except BrokerError:
             pass  # Counted with its fate: the client may not publish there.
+        publisher.speaker = None
         publisher.leave(gate)
-
-
-def _deaths(value: object) -> list[dict[str, object]]:
-    return [dict(death) for death in value if isinstance(death, dict)] if isinstance(value, list) else []
-
-
-def _looped(deaths: list[dict[str, object]], queue: str) -> bool:
-    """Whether the message died here before, and nobody rejected it since: then it would go round for ever."""
-    for death in deaths:
-        if death.get("reason") == "rejected":
-            return False
-        if death.get("queue") == queue:
-            return True
-    return False
-
-
-def _record(deaths: list[dict[str, object]], queue: str, reason: str, address: Address, time: int, expiration: object) -> None:
-    """Count another death in this queue for this reason, most recent first."""
-    for death in deaths:
-        if death.get("queue") == queue and death.get("reason") == reason:
-            count = death.get("count")
-            death["count"] = count + 1 if isinstance(count, int) and 0 < count < COUNT_MAX else 1
-            deaths.remove(death)
-            deaths.insert(0, death)
-            return
-    death = {"count": 1, "reason": reason, "queue": queue, "time": datetime.fromtimestamp(time, UTC),
-             "exchange": address.exchange, "routing-keys": [address.key]}
-    if expiration is not None:
-        death["original-expiration"] = expiration
-    deaths.insert(0, death)

@@ -10,6 +10,7 @@ from mypy_extensions import i64, mypyc_attr
 #: where a front end's own word of property flags has them; those above are properties of a route.
 USER_ID: Final[i64] = 1 << 4
 EXPIRATION: Final[i64] = 1 << 8
+REPLY_TO: Final[i64] = 1 << 9
 PRIORITY: Final[i64] = 1 << 11
 PERSISTENCE: Final[i64] = 1 << 12
 HEADERS: Final[i64] = 1 << 13
@@ -18,6 +19,8 @@ ALWAYS: Final[i64] = 1 << 16
 LISTENERS: Final[i64] = 1 << 17
 #: Nobody wants it: a publisher who insists must be told.
 NOWHERE: Final[i64] = 1 << 18
+#: From here on the bits belong to front ends: see `Dialect.apart`.
+FRONT_END: Final[i64] = 1 << 19
 
 #: Assurance with which a message travels: at most once, at least once, exactly once.
 AT_MOST_ONCE: Final[i64] = 0
@@ -42,6 +45,15 @@ class Encoding:
         """
         raise NotImplementedError
 
+    def size(self, content: bytes) -> i64:
+        """Octets of the payload."""
+        return len(self.body(content))
+
+    def priority(self, content: bytes) -> i64:
+        """The priority that the publisher gave it, 0 to 255. Never raises."""
+        priority = self.properties(content).get("priority")
+        return priority if isinstance(priority, int) else 0
+
 
 class Plain(Encoding):
     """The content is the body itself; properties, where there are any, stand beside it."""
@@ -57,11 +69,13 @@ class Plain(Encoding):
 
 
 class Amended(Encoding):
-    """A content as it came, in its own encoding, but with these headers and without expiration: a dead letter."""
+    """A content as it came, in its own encoding, but with these headers and these properties: a dead letter, a copy
+    that names no blind recipients. What is None is not there any more."""
 
-    def __init__(self, source: Encoding, headers: Properties) -> None:
+    def __init__(self, source: Encoding, headers: Properties, changed: Properties) -> None:
         self.source = source
         self.headers = headers
+        self.changed = changed
 
     def body(self, content: bytes) -> bytes:
         return self.source.body(content)
@@ -69,9 +83,25 @@ class Amended(Encoding):
     def properties(self, content: bytes) -> Properties:
         properties = dict(self.source.properties(content))
         headers = properties.get("headers")
-        properties["headers"] = {**headers, **self.headers} if isinstance(headers, dict) else self.headers
-        properties.pop("expiration", None)
-        return properties
+        properties["headers"] = _changed(headers if isinstance(headers, dict) else {}, self.headers)
+        return _changed(properties, self.changed)
+
+    def size(self, content: bytes) -> i64:
+        return self.source.size(content)
+
+    def priority(self, content: bytes) -> i64:
+        return self.source.priority(content)
+
+
+def amend(encoding: Encoding, headers: Properties, changed: Properties) -> Amended:
+    """The encoding with these changes, on top of those it has."""
+    if isinstance(encoding, Amended):
+        return Amended(encoding.source, {**encoding.headers, **headers}, {**encoding.changed, **changed})
+    return Amended(encoding, headers, changed)
+
+
+def _changed(properties: Properties, changes: Properties) -> Properties:
+    return {name: value for name, value in {**properties, **changes}.items() if value is not None}
 
 
 #: A body without properties.

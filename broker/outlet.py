@@ -95,3 +95,7 @@ class Outlet:
     def unchoke(self) -> None:
         """Stir every queue that delivers here."""
         raise NotImplementedError
+
+    def unblock(self) -> None:
+        """The alarm for which this connection waits is over."""
+        raise NotImplementedError

@@ -6,19 +6,23 @@ from typing import Final
 
 from broker.access import CORE, Identity
 from broker.agenda import Agenda, Task
-from broker.binding import Arguments, Binding
+from broker.binding import NO_LOCAL, Binding
 from broker.bounds import Bounds
+from broker.deaths import Death, looped
 from broker.destination import Destination
 from broker.errors import AccessRefused, BrokerError, NotFound
 from broker.exchange import Exchange, TopicExchange
 from broker.gate import Resolver
-from broker.message import ALWAYS
+from broker.message import ALWAYS, Properties
 from broker.queue import Queue
-from broker.route import Listener, Plan, Route, refused
+from broker.route import LOOPED, Listener, Plan, Route, refused
 
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
 
+#: The exchange to which a publisher may say in headers what other front ends have bits for, such as that a message is to be
+#: retained.
+TOPICS: Final = "amq.topic"
 #: Plans that let go of their destinations in one turn.
 SLICE: Final = 1_000
 
@@ -26,13 +30,18 @@ SLICE: Final = 1_000
 class Planner(Resolver):
     """Walks the bindings of one virtual host. Plans are interned, so that routes to the same set share one."""
 
-    def __init__(self, vhost: str, agenda: Agenda, exchanges: dict[str, Exchange], queues: dict[str, Queue], bounds: Bounds) -> None:
+    def __init__(self, vhost: str, agenda: Agenda, exchanges: dict[str, Exchange], queues: dict[str, Queue], replies: dict[str, Queue],
+                 bounds: Bounds) -> None:
         self._vhost = vhost
         self._agenda = agenda
         self._exchanges = exchanges
+        #: What the default exchange leads to.
         self._queues = queues
+        self._replies = replies
         self._bounds = bounds
         self._plans: dict[tuple[object, ...], Plan] = {}
+        #: Whether every publication is to be looked at.
+        self.careful = False
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -47,33 +56,75 @@ class Planner(Resolver):
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
         """Everything that can be known about publications by this identity to this exchange and key."""
+        route = Route(exchange, key, _NO_PLAN)
         try:
-            source = self._exchange(exchange)
-            if identity is not CORE:
-                if source.options.internal:
-                    raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'")
-                identity.may("write", "exchange", exchange or "amq.default", self._vhost)
+            source = self._admit(identity, exchange, [route])
         except BrokerError as refusal:
             return self._refusal(refusal)
-        route = Route(exchange, key, _NO_PLAN)
-        if source.kind == TopicExchange.kind and not identity.may_publish(route.topic):
-            return self._refusal(AccessRefused(
-                f"write access to topic '{key}' in exchange '{exchange}' in vhost '{self._vhost}' refused for user '{identity.name}'"))
         return self.walk(source, route, {})
+
+    def blend(self, identity: Identity, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Plan:
+        """The plan of one message with several routing keys, of which the first is its own; it is not kept.
+
+        Queues to which a dead letter with these deaths would come back for ever are left out.
+        """
+        routes = [Route(exchange, key, _NO_PLAN) for key in keys]
+        try:
+            source = self._admit(identity, exchange, routes)
+        except BrokerError as refusal:
+            return refused(refusal)
+        targets, unheard, _, _ = self._targets(source, routes[0], keys, properties)
+        if deaths is not None:
+            left = [target for target in targets if not looped(deaths, target[0].name)]
+            if targets and not left:
+                plan = Plan([], 0, False)
+                plan.fate = LOOPED
+                return plan
+            targets = left
+        return Plan(targets, unheard, False)
+
+    def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
+        """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""
+        source = self._exchange(exchange)
+        if identity is not CORE:
+            if source.options.internal:
+                raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'")
+            identity.may("write", "exchange", exchange or "amq.default", self._vhost)
+        if source.kind == TopicExchange.kind:
+            for route in routes:
+                if not identity.may_publish(route.topic):
+                    raise AccessRefused(f"write access to topic '{route.key}' in exchange '{exchange}' in vhost '{self._vhost}' refused "
+                                        f"for user '{identity.name}'")
+        return source
 
     def _refusal(self, refusal: BrokerError) -> Plan:
         return self._intern((type(refusal), str(refusal)), refused(type(refusal)(str(refusal))))
 
-    def walk(self, exchange: Exchange, route: Route, headers: Arguments) -> Plan:
-        """Walk the bindings; each destination once, with the highest assurance that leads there."""
+    def walk(self, exchange: Exchange, route: Route, properties: Properties, speaker: Listener | None = None) -> Plan:
+        """Walk the bindings; each destination once, with the highest assurance that leads there. The `speaker` is who
+        publishes."""
+        targets, unheard, by_headers, by_speaker = self._targets(exchange, route, [route.key], properties, speaker)
+        identity = (by_headers, by_speaker, unheard, *targets)
+        known_plan = self._plans.get(identity)
+        return known_plan or self._intern(identity, Plan(targets, unheard, by_headers, by_speaker))
+
+    def _targets(self, exchange: Exchange, route: Route, keys: list[str], properties: Properties,
+                 speaker: Listener | None = None) -> tuple[list[tuple[Queue | Listener, int]], int, bool, bool]:
+        """Who gets it and with which assurance; how many cannot be told; whether that depends on more than the keys, and on
+        who publishes."""
         seen: dict[str, Exchange] = {}
         targets: dict[Destination, tuple[Queue | Listener, int]] = {}
         heard: dict[object, bool] = {}
         unheard: set[Destination] = set()
+        by_speaker = False
         sayable = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_OCTETS
-        for binding in self._collect(exchange, route.key, headers, seen):
+        for binding in self._collect(exchange, keys, properties, seen):
             target = binding.destination
             if isinstance(target, Listener):
+                if binding.arguments and NO_LOCAL in binding.arguments:
+                    by_speaker = True
+                    if target is speaker:
+                        continue
                 if target.dialect not in heard:
                     heard[target.dialect] = target.hears(route.topic)
                 hears = heard[target.dialect]
@@ -87,17 +138,16 @@ class Planner(Resolver):
             known = targets.get(target)
             if known is None or known[1] < binding.assurance:
                 targets[target] = (target, int(binding.assurance))
-        by_headers = any(source.by_headers for source in seen.values())
-        identity = (by_headers, len(unheard), *((target, assurance) for target, assurance in targets.values()))
-        known_plan = self._plans.get(identity)
-        return known_plan or self._intern(identity, Plan(list(targets.values()), len(unheard), by_headers))
+        return list(targets.values()), len(unheard), any(source.by_headers for source in seen.values()), by_speaker
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._plans) >= self._bounds.routes:
             self.retire()
+        if self.careful:
+            plan.attention = ALWAYS
         return self._plans.setdefault(identity, plan)
 
-    def _collect(self, exchange: Exchange, key: str, headers: Arguments, seen: dict[str, Exchange]) -> list[Binding]:
+    def _collect(self, exchange: Exchange, keys: list[str], properties: Properties, seen: dict[str, Exchange]) -> list[Binding]:
         """Bindings that lead out of the exchanges, through exchange bindings and alternates; each exchange once."""
         found: list[Binding] = []
         ahead = [exchange]
@@ -106,10 +156,13 @@ class Planner(Resolver):
             if source.name in seen:
                 continue
             seen[source.name] = source
-            matched = [binding for binding in source.match(key, headers) if not binding.destination.dead]
-            if source.name == "" and key in self._queues:
-                matched.append(Binding(key, self._queues[key]))
-            alternate = source.options.alternate
+            matched = [binding for key in keys for binding in source.match(key, properties) if not binding.destination.dead]
+            if source.name == "":
+                for key in keys:
+                    queue = self._queues.get(key) or self._replies.get(key)
+                    if queue is not None:
+                        matched.append(Binding(key, queue))
+            alternate = source.alternate
             if not matched and alternate is not None and alternate in self._exchanges:
                 ahead.append(self._exchanges[alternate])
             for binding in matched:

@@ -20,11 +20,12 @@ from broker.destination import Destination
 from broker.errors import BrokerError, PreconditionFailed
 from broker.exchange import Exchange
 from broker.exchange.base import Options
-from broker.limits import Limits
+from broker.policies import policy_of
 from broker.route import Listener
 from broker.store.contract import Defined
 from broker.store.durable import DurableStore
 from broker.store.opening import Opened
+from broker.terms import Terms
 from broker.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT
 
@@ -84,7 +85,7 @@ def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: 
     """Build what the definitions say, in a broker that nobody has used yet; `definitions` come in the order of their
     numbers, which are positions, and the store has gone past them. The keeper may append to the store."""
     restoring = Restoring(broker, keeper)
-    for number, entry in definitions:
+    for number, entry in sorted(definitions, key=_later):
         restoring.add(number, entry)
     keeper.restored()
     return restoring.report
@@ -93,7 +94,7 @@ def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: 
 def reopen(broker: Broker, opened: Opened, keeper: Keeper) -> Report:
     """Restore all that was in a data directory: what the definitions say, and who held which message."""
     restoring = Restoring(broker, keeper)
-    for number, entry in opened.definitions:
+    for number, entry in sorted(opened.definitions, key=_later):
         restoring.add(number, entry)
     restoring.fill(opened)
     keeper.restored()
@@ -107,8 +108,14 @@ class Restoring:
         self.report = Report()
         self._broker = broker
         self._keeper = keeper
-        self._ends: dict[tuple[str, int], Destination] = {
-            (vhost.name, int(exchange.number)): exchange for vhost in broker.vhosts.values() for exchange in vhost.exchanges.values()}
+        self._ends: dict[tuple[str, int], Destination] = {}
+        for vhost in broker.vhosts.values():
+            self._know(vhost)
+
+    def _know(self, vhost: VirtualHost) -> None:
+        """What is there from the beginning."""
+        for exchange in vhost.exchanges.values():
+            self._ends[vhost.name, int(exchange.number)] = exchange
 
     def add(self, number: int, entry: Defined) -> None:
         report = self.report
@@ -126,7 +133,7 @@ class Restoring:
         held = survivors.copies.by_queue()
         for vhost in self._broker.vhosts.values():
             found = 0
-            for queue in vhost.queues.values():
+            for queue in [*vhost.queues.values(), *vhost.delays.values()]:
                 positions = held.pop(queue.number, None)
                 if positions is not None:
                     found += len(positions)
@@ -150,22 +157,32 @@ class Restoring:
                 report.retained += 1
 
     def _restore(self, number: int, entry: Defined) -> None:
+        kind, name, definition = entry.kind, entry.name, entry.definition
         vhost = self._broker.vhosts.get(entry.vhost)
         if vhost is None:
-            raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
-        kind, name, definition = entry.kind, entry.name, entry.definition
+            if kind != "vhost":
+                raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
+            vhost = self._broker.add_vhost(entry.vhost)
+            self._know(vhost)
         if kind == "exchange":
             if name in vhost.exchanges:
                 raise PreconditionFailed(f"there is an exchange '{name}' in vhost '{vhost.name}' already")
             options = Options(True, _flag(definition, "auto_delete"), _flag(definition, "internal"), _table(definition, "arguments"))
             self._ends[vhost.name, number] = vhost.add_exchange(name, _text(definition, "type"), options, number)
         elif kind == "queue":
-            limits = Limits(name, vhost.name, _table(definition, "arguments"))
-            self._ends[vhost.name, number] = vhost.add_queue(name, True, _flag(definition, "auto_delete"), limits, number)
+            arguments = _table(definition, "arguments")
+            terms = Terms(name, vhost.name, arguments, vhost.policies.terms(name, arguments))
+            self._ends[vhost.name, number] = vhost.add_queue(name, True, _flag(definition, "auto_delete"), terms, number)
         elif kind == "session":
             self._ends[vhost.name, number] = self._keeper.restore(vhost, name, number, definition)
         elif kind in ("binding", "subscription"):
             self._bind(vhost, definition)
+        elif kind == "policy":
+            vhost.add_policy(policy_of(vhost.name, name, definition))
+        elif kind == "user":
+            self._broker.users.add(name, definition)
+        elif kind == "permission":
+            self._broker.users.add_permission(vhost.name, name, definition)
         elif kind != "vhost":
             raise PreconditionFailed(f"nobody knows what a {kind} is")
 
@@ -188,6 +205,11 @@ class Restoring:
         if end is None:
             raise PreconditionFailed(f"its {field}, number {number}, is not there")
         return end
+
+
+def _later(numbered: tuple[int, Defined]) -> bool:
+    """Whether there is something that must be known before: a queue is made by the policies of its virtual host."""
+    return numbered[1].kind not in ("vhost", "policy")
 
 
 def _position(retained: tuple[tuple[str, str], int]) -> int:

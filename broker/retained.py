@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from mypy_extensions import i64
 
@@ -12,8 +13,10 @@ from broker.store.contract import RetainedSet, Store, Ticket
 from matching.grammar import DEFAULT, Grammar, swap
 from matching.topics import TopicIndex
 
-#: Retained messages that one subscription is sent in one turn.
+#: Retained messages that one subscription is sent in one turn, or that are looked at because they may have expired.
 SLICE: int = 500
+#: Milliseconds between two looks at those that expire.
+LOOK: Final = 10_000
 
 
 class Held:
@@ -54,6 +57,9 @@ class Retained:
         self._serial = 0
         self._topics: dict[Grammar, TopicIndex[Held]] = {}
         self._held: dict[str, Held] = {}
+        #: Topics whose messages expire, and whether somebody looks after them.
+        self._mortal: dict[str, Held] = {}
+        self._watched = False
 
     def __len__(self) -> int:
         return len(self._held)
@@ -73,6 +79,8 @@ class Retained:
             if known is not None:
                 self._remove(key, known)
                 self._store.append(RetainedSet(self._vhost, key, None), ticket)
+            elif ticket is not None:
+                self._store.wait_for_all(ticket)  # Another one forgot it, perhaps just now.
             return True
         size = len(body) + len(message.address.topic)
         octets = self.octets + size - (0 if known is None else known.size)
@@ -90,14 +98,43 @@ class Retained:
         for grammar, index in self._topics.items():
             index.put(_topic(key, grammar), held)
         self._store.append(RetainedSet(self._vhost, key, held.message), ticket)
+        if message.expires > 0:
+            self._mortal[key] = held
+            self._watch()
+        elif self._mortal:
+            self._mortal.pop(key, None)
         return True
+
+    def _watch(self) -> None:
+        if self._mortal and not self._watched:
+            self._watched = True
+            self._agenda.at(self._agenda.now + LOOK, Fading(self, self._agenda))
+
+    def mortal(self) -> list[str]:
+        """Topics whose messages expire one day."""
+        return list(self._mortal)
+
+    def expire(self, key: str) -> None:
+        """Forget the topic's message if its time is over."""
+        held = self._mortal.get(key)
+        if held is not None and held.message.expires <= self._agenda.now:
+            self._remove(key, held)
+            self._store.append(RetainedSet(self._vhost, key, None), None)
+
+    def watch_again(self) -> None:
+        """All of them have been looked at."""
+        self._watched = False
+        self._watch()
 
     def restore(self, message: Message) -> None:
         """It was the last message of its topic when the broker stopped. The bounds of today hold for new ones."""
         size = len(message.body) + len(message.address.topic)
         self._serial += 1
-        self._held[message.address.key] = Held(message, self._serial, size)
+        held = self._held[message.address.key] = Held(message, self._serial, size)
         self.octets += size
+        if message.expires > 0:
+            self._mortal[message.address.key] = held
+            self._watch()
 
     def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver) -> None:
         """Give the receiver what the pattern matches, in slices: the first one now."""
@@ -115,6 +152,8 @@ class Retained:
     def _remove(self, key: str, held: Held) -> None:
         self.octets -= held.size
         del self._held[key]
+        if self._mortal:
+            self._mortal.pop(key, None)
         for grammar, index in self._topics.items():
             index.remove(_topic(key, grammar))
 
@@ -132,7 +171,10 @@ class Sending(Task):
         left: i64 = SLICE
         if self._receiver.crowded(self):
             return
+        now: i64 = self._agenda.now
         for held in self._found:
+            if 0 < held.message.expires <= now:
+                continue
             if held.serial <= self._serial and not self._receiver.receive_retained(held.message):
                 return
             left -= 1
@@ -141,6 +183,26 @@ class Sending(Task):
                 return
             if self._receiver.crowded(self):
                 return
+
+
+class Fading(Task):
+    """Looks for retained messages that have expired, some a turn."""
+
+    def __init__(self, retained: Retained, agenda: Agenda) -> None:
+        self._retained = retained
+        self._agenda = agenda
+        self._topics: list[str] | None = None
+
+    def run(self) -> None:
+        topics = self._topics
+        if topics is None:
+            topics = self._topics = self._retained.mortal()
+        for _ in range(min(SLICE, len(topics))):
+            self._retained.expire(topics.pop())
+        if topics:
+            self._agenda.later(self)
+        else:
+            self._retained.watch_again()
 
 
 def _topic(key: str, grammar: Grammar) -> str:

@@ -7,7 +7,7 @@
            to the same set)                          +-- relay       ... and to these listeners, when sent at most once
                                                      +-- kept        queues and inboxes, when sent at least once
                                                      +-- kept_relay  ... and to the listeners that asked for at most once
-                                                     +-- refusal, fate, durable, limited, lowered, by_headers: for the careful path
+                                                     +-- refusal, fate, durable, limited, lowered, delays, by_headers: for the careful path
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from broker.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     EXPIRATION,
+    HEADERS,
     LISTENERS,
     NOWHERE,
     PERSISTENCE,
+    REPLY_TO,
     USER_ID,
     Address,
     Message,
 )
 from broker.outlet import Outlet
 from broker.queue import DROPPED, OFFLINE, Queue
+from broker.ranked import RankedQueue
 
 #: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues count.
 ROUTED: Final[i64] = 0
@@ -43,11 +46,20 @@ TOO_LARGE: Final[i64] = 4
 LOOPED: Final[i64] = 5
 FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped")
 
+
+class Dialect:
+    """Listeners of one dialect read the same octets. `apart` says, in bits of `Plan.attention`, which publishers' octets
+    they do not read as they are."""
+
+    def __init__(self, apart: i64) -> None:
+        self.apart: i64 = apart
+
+
 class Listener(Destination):
     """A destination with two doors: an inbox for what must arrive, and its connection, while there is
-    one, for what need not. Listeners of one `dialect` read the same octets."""
+    one, for what need not."""
 
-    def __init__(self, name: str, inbox: Queue, dialect: object) -> None:
+    def __init__(self, name: str, inbox: Queue, dialect: Dialect) -> None:
         super().__init__(name)
         self.inbox = inbox
         self.dialect = dialect
@@ -112,12 +124,15 @@ class Plan:
     stale plan asks for care always, and the careful path renews the route, so a hot loop need not know.
 
     `copies` is how many copies each publication makes, `unrepresentable` how many of them somebody
-    cannot be told under this name.
+    cannot be told under this name. `by_speaker` is whether some listener does not hear itself.
     """
 
-    def __init__(self, targets: list[tuple[Queue | Listener, int]], unrepresentable: int, by_headers: bool) -> None:
+    def __init__(self, targets: list[tuple[Queue | Listener, int]], unrepresentable: int, by_headers: bool,
+                 by_speaker: bool = False) -> None:
         listeners = [(target, assurance) for target, assurance in targets if isinstance(target, Listener)]
-        self.queues = [target for target, _ in targets if isinstance(target, Queue)]
+        queues = [target for target, _ in targets if isinstance(target, Queue)]
+        self.delays = [queue for queue in queues if isinstance(queue, RankedQueue) and queue.delaying]
+        self.queues = [queue for queue in queues if queue not in self.delays] if self.delays else queues
         self.kept = self.queues + [listener.inbox for listener, assurance in listeners if assurance > AT_MOST_ONCE]
         self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
         self.relay = _relay([listener for listener, _ in listeners])
@@ -126,17 +141,20 @@ class Plan:
         self.numbers = [int(queue.number) for queue in self.durable]
         #: Whether some of them number what they get: the inboxes of sessions.
         self.numbered = any(queue.private for queue in self.durable)
-        self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.limits.reject_publish]
+        self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.terms.reject_publish]
         self.by_headers = by_headers
+        self.by_speaker = by_speaker
         self.stale = False
         self.refusal: BrokerError | None = None
         self.fate: i64 = ROUTED if targets else UNROUTABLE
         self.copies: i64 = len(targets) + unrepresentable
         self.unrepresentable: i64 = unrepresentable
         self.weight: i64 = 1 + len(targets)
-        self.attention: i64 = EXPIRATION | USER_ID
-        if by_headers or self.limited:
+        self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
+        if by_headers or by_speaker or self.limited:
             self.attention |= ALWAYS
+        for listener, _ in listeners:
+            self.attention |= listener.dialect.apart
         if listeners:
             self.attention |= LISTENERS
         if self.durable:
@@ -147,6 +165,7 @@ class Plan:
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""
         self.queues, self.kept, self.lowered, self.limited, self.durable, self.numbers = [], [], [], [], [], []
+        self.delays = []
         self.relay = self.kept_relay = NOBODY
 
 

@@ -8,6 +8,7 @@ A message takes 17 octets here, wherever its content is. One that the store does
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from typing import Final
 
 from mypy_extensions import i64
@@ -46,8 +47,9 @@ class Chunk:
 class Tail:
     """First in, first out, by chunks."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, queue: i64) -> None:
         self._store = store
+        self._queue: i64 = queue
         self._chunks: Fifo[Chunk] = Fifo()
         self._last = Chunk()
 
@@ -85,7 +87,7 @@ class Tail:
         """The messages of the next chunk; None for one that cannot be read. The store has reported that."""
         chunk = self._chunks.pop()
         wanted = [position for position in chunk.positions if position > 0]
-        found = self._store.fetch(wanted)
+        found = self._store.fetch(self._queue, wanted)
         messages: list[Message | None] = []
         fetched: i64 = 0
         held: i64 = 0
@@ -100,6 +102,12 @@ class Tail:
                 message = _as_it_was(message, chunk.expires[at], chunk.kinds[at])
             messages.append(message)
         return messages
+
+
+def stored(store: Store, queue: i64, positions: array[int]) -> Iterator[Message | None]:
+    """The messages that the queue has at these positions, read in chunks; None for one that cannot be read."""
+    for at in range(0, len(positions), CHUNK):
+        yield from store.fetch(queue, list(positions[at:at + CHUNK]))
 
 
 def _as_it_was(message: Message, expires: i64, kind: i64) -> Message:

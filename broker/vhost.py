@@ -11,23 +11,33 @@ from broker.agenda import Agenda, Task
 from broker.binding import Binding
 from broker.bounds import Bounds
 from broker.census import Census
+from broker.deaths import Death
 from broker.destination import Destination
 from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked, Typed, inequivalent
-from broker.exchange import TYPES, Exchange, TopicExchange
+from broker.exchange import TYPES, DelayedExchange, Exchange, TopicExchange
 from broker.exchange.base import Options
+from broker.exchange.delayed import delay_of
 from broker.exchange.topic import topic_exchange
 from broker.gate import Gate, Gates, sum_into
-from broker.letters import DeadLetter, Publisher, Will
-from broker.limits import LimitedQueue, Limits
-from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
+from broker.letters import DeadLetter, Publisher, Release, Will
+from broker.limits import LimitedQueue
+from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties
 from broker.planner import NAME_OCTETS, Planner
+from broker.policies import Policies, Policy
 from broker.queue import COPY_FATES, Queue
+from broker.ranked import RankedQueue
 from broker.retained import Retained
 from broker.route import REFUSED, Listener, Plan, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
+from broker.terms import NO_TERMS, Terms, check_quorum
 
 #: Bindings of a deleted destination that are removed in one turn.
 SLICE: Final = 500
+#: Arguments of an exchange that count when it is declared again.
+COMPARED: Final = ("alternate-exchange", "x-matcher", "x-delayed-type", "hash-header", "hash-property")
+
+#: Replies that wait for one who asks and does not read.
+REPLIES: Final = 100_000
 
 #: Their numbers are -1, -2, ... in this order, on disks too: add at the end only.
 _PREDECLARED: Final = (("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
@@ -44,12 +54,21 @@ class VirtualHost(Publisher):
         self.bounds = bounds
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
+        #: Where replies go directly to those who asked: consumers without a queue of their own.
+        self.replies: dict[str, Queue] = {}
+        self.policies = Policies()
+        #: What waits in exchanges that delay, by their names.
+        self.delays: dict[str, RankedQueue] = {}
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
+        #: Who publishes just now, where that may matter to somebody who does not want to hear itself.
+        self.speaker: Listener | None = None
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
-        self._planner = Planner(name, agenda, self.exchanges, self.queues, bounds)
+        self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
         self.gates = Gates(self._planner, bounds)
+        #: Whether an alarm is on: who publishes must wait.
+        self.alarmed = False
         #: Why messages became dead letters, and how many.
         self.dead_letters: dict[str, int] = {}
         self.queues_declared = 0
@@ -75,8 +94,20 @@ class VirtualHost(Publisher):
 
     def census(self) -> Census:
         """A count of what is held here, and of how copies ended."""
-        return Census(list(self.queues.values()), list(self.listeners), self._copy_fates, self._relayed,
-                      sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
+        return Census(list(self.queues.values()), [*self.replies.values(), *self.delays.values()], list(self.listeners),
+                      self._copy_fates, self._relayed, sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
+
+    # -- what others asked for, and is not durable yet
+
+    def await_durable(self, known: Destination, ticket: Ticket | None) -> None:
+        """Somebody is told that this is there: it must be, after a crash too."""
+        if ticket is not None:
+            self.store.wait(known.number, ticket)
+
+    def await_all(self, ticket: Ticket | None) -> None:
+        """Somebody is told that a change is made which another one made."""
+        if ticket is not None:
+            self.store.wait_for_all(ticket)
 
     # -- names
 
@@ -114,50 +145,72 @@ class VirtualHost(Publisher):
                                          ("internal", options.internal, current.internal)):
                 if received != is_:
                     raise inequivalent(field, thing, self.name, received, is_)
-            for argument in ("alternate-exchange", "x-matcher"):
+            for argument in COMPARED:
                 if options.arguments.get(argument) != current.arguments.get(argument):
                     raise inequivalent(argument, thing, self.name, Typed(options.arguments.get(argument)),
                                        Typed(current.arguments.get(argument)))
+            self.await_durable(known, ticket)
             return known
         if len(self.exchanges) >= self.bounds.exchanges:
             raise NotAllowed(f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges")
         exchange = self.add_exchange(name, kind, options, 0)
         if options.durable:
-            exchange.number = self.store.append(Defined(self.name, "exchange", name, {
+            self.number(exchange, self.store.append(Defined(self.name, "exchange", name, {
                 "type": kind, "auto_delete": options.auto_delete, "internal": options.internal,
-                "arguments": dict(options.arguments)}), ticket)
+                "arguments": dict(options.arguments)}), ticket))
         self.changed()
         return exchange
 
     def add_exchange(self, name: str, kind: str, options: Options, number: i64) -> Exchange:
         """An exchange that is declared now, or was before. Raises PreconditionFailed."""
         exchange = self.exchanges[name] = self._new_exchange(name, kind, options)
-        exchange.number = number
+        self.number(exchange, number)
+        if exchange.alternate is None:
+            exchange.alternate = self.policies.alternate(name)
         return exchange
+
+    def number(self, exchange: Exchange, number: i64) -> None:
+        """The exchange has this number, and so has what it keeps."""
+        exchange.number = number
+        if isinstance(exchange, DelayedExchange):
+            exchange.waiting.number = number
+            self.delays[exchange.name] = exchange.waiting
 
     def _new_exchange(self, name: str, kind: str, options: Options) -> Exchange:
         if "alternate-exchange" in options.arguments and options.alternate is None:
             raise PreconditionFailed(f"invalid arg 'alternate-exchange' for exchange '{name}' in vhost '{self.name}': not a text")
         if kind == TopicExchange.kind:
             return topic_exchange(name, options, self.bounds.matcher, self.bounds.matchers)
+        if kind == DelayedExchange.kind:
+            inner = options.arguments.get("x-delayed-type")
+            if not isinstance(inner, str) or inner not in TYPES:
+                raise PreconditionFailed(f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{self.name}': {inner!r} is none of "
+                                         + ", ".join(sorted(TYPES)))
+            waiting = RankedQueue(self.name, name, self.agenda, self.store, options.durable, NO_TERMS, self)
+            return DelayedExchange(name, options, self._new_exchange(name, inner, options), waiting)
         made = TYPES.get(kind)
         if made is None:
-            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {', '.join(sorted(TYPES))}")
+            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {', '.join(sorted([*TYPES, DelayedExchange.kind]))}")
         return made(name, options)
 
     def delete_exchange(self, name: str, if_unused: bool = False, ticket: Ticket | None = None) -> None:
         """Delete an exchange; one that is not there is deleted already."""
         exchange = self.exchanges.get(name)
         if exchange is None:
+            self.await_all(ticket)
             return
         if if_unused and exchange.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
         del self.exchanges[name]
         exchange.dead = True
+        if isinstance(exchange, DelayedExchange):
+            del self.delays[name]
+            exchange.waiting.die()
+            sum_into(self._copy_fates, exchange.waiting.fates())
         if exchange.options.durable:
             for binding in exchange:
                 self._undefine_binding(exchange, binding, ticket)
-            self.store.append(Undefined(self.name, "exchange", name), ticket)
+            self.store.append(Undefined(self.name, "exchange", name, exchange.number), ticket)
         self._forget(exchange)
 
     # -- queues
@@ -167,35 +220,44 @@ class VirtualHost(Publisher):
         """Find or make a queue. Raises PreconditionFailed when it differs, ResourceLocked when it is another's."""
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
-        limits = Limits(name, self.name, arguments or {})
+        given = arguments or {}
+        terms = Terms(name, self.name, given, self.policies.terms(name, given))
         if known is not None:
-            self._check_queue(known, durable, exclusive, auto_delete, limits)
+            self._check_queue(known, durable, exclusive, auto_delete, terms)
+            known.use()
+            self.await_durable(known, ticket)
             return known
+        if terms.quorum:
+            check_quorum(name, self.name, durable, exclusive, auto_delete)
         if len(self.queues) >= self.bounds.queues:
             raise NotAllowed(f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues")
-        queue = self.add_queue(name, durable and not exclusive, auto_delete, limits, 0)
+        queue = self.add_queue(name, durable and not exclusive, auto_delete, terms, 0)
         queue.declared_durable = durable
         queue.exclusive_to = owner if exclusive else None
         self.queues_created += 1
         if queue.durable:
             queue.number = self.store.append(
-                Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": limits.given}), ticket)
+                Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": dict(terms.arguments)}), ticket)
         self.changed()
         return queue
 
-    def add_queue(self, name: str, durable: bool, auto_delete: bool, limits: Limits, number: i64) -> Queue:
+    def add_queue(self, name: str, durable: bool, auto_delete: bool, terms: Terms, number: i64) -> Queue:
         """A queue that is declared now, or was before."""
         queue: Queue
-        if limits.idle:
-            queue = Queue(self.name, name, self.agenda, self.store, durable)
+        if terms.ranked:
+            queue = RankedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
+        elif not terms.idle:
+            queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         else:
-            queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, limits, self._bury)
+            queue = Queue(self.name, name, self.agenda, self.store, durable)
+            queue.terms = terms
+        queue.use()
         queue.auto_delete = auto_delete
         queue.number = number
         self.queues[name] = queue
         return queue
 
-    def _check_queue(self, known: Queue, durable: bool, exclusive: bool, auto_delete: bool, limits: Limits) -> None:
+    def _check_queue(self, known: Queue, durable: bool, exclusive: bool, auto_delete: bool, terms: Terms) -> None:
         thing = f"queue '{known.name}'"
         if exclusive != (known.exclusive_to is not None):
             raise ResourceLocked(
@@ -205,14 +267,14 @@ class VirtualHost(Publisher):
             raise inequivalent("durable", thing, self.name, durable, known.declared_durable)
         if known.auto_delete != auto_delete:
             raise inequivalent("auto_delete", thing, self.name, auto_delete, known.auto_delete)
-        current = known.limits.given if isinstance(known, LimitedQueue) else {}
-        for argument in sorted(limits.given.keys() | current.keys()):
-            if limits.given.get(argument) != current.get(argument):
-                raise inequivalent(argument, thing, self.name, Typed(limits.given.get(argument)), Typed(current.get(argument)))
+        given, current = terms.given, known.terms.given
+        for argument in sorted(given.keys() | current.keys()):
+            if given.get(argument) != current.get(argument):
+                raise inequivalent(argument, thing, self.name, Typed(given.get(argument)), Typed(current.get(argument)))
 
     def delete_queue(self, queue: Queue, if_unused: bool = False, if_empty: bool = False, ticket: Ticket | None = None) -> int:
         """Delete a queue; returns how many messages went with it."""
-        if if_unused and queue.consumers:
+        if if_unused and queue.consumer_count:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' in use")
         if if_empty and queue.depth > 0:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' not empty")
@@ -222,11 +284,27 @@ class VirtualHost(Publisher):
         sum_into(self._copy_fates, queue.fates())
         if queue.durable:
             self.store.append(Undefined(self.name, "queue", queue.name, queue.number), ticket)
-        octets = queue.name.encode()
-        address = bytes([0, len(octets)]) + octets if len(octets) <= NAME_OCTETS else b""
-        self.gates.forget(address)
+        self._forget_route(queue)
         self._forget(queue)
         return purged
+
+    def _forget_route(self, queue: Queue) -> None:
+        """The default exchange leads there no more."""
+        octets = queue.name.encode()
+        self.gates.forget(bytes([0, len(octets)]) + octets if len(octets) <= NAME_OCTETS else b"")
+
+    def open_reply(self, name: str) -> Queue:
+        """A queue of one consumer's, to which the default exchange leads by this name; no exchange can be bound to it."""
+        queue = self.replies[name] = Queue(self.name, name, self.agenda, self.store, False)
+        queue.max_length = REPLIES
+        return queue
+
+    def close_reply(self, queue: Queue) -> None:
+        """... and it is gone."""
+        del self.replies[queue.name]
+        queue.die()
+        sum_into(self._copy_fates, queue.fates())
+        self._forget_route(queue)
 
     def new_inbox(self, name: str, durable: bool, max_length: int) -> Queue:
         """A queue that belongs to a session. It keeps its newest messages when it is full."""
@@ -250,13 +328,52 @@ class VirtualHost(Publisher):
         listener.dead = True
         self._forget(listener)
 
+    # -- policies
+
+    def set_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
+        """Add a policy, or put it in the place of the one of its name; what it is about follows it, some objects a turn."""
+        known = self.policies.by_name.get(policy.name)
+        if known is not None and known.row == policy.row:
+            return
+        self.store.append(Defined(self.name, "policy", policy.name, policy.row), ticket)
+        self.add_policy(policy)
+
+    def clear_policy(self, name: str, ticket: Ticket | None = None) -> None:
+        """Remove a policy; one that is not there is removed already."""
+        if self.policies.by_name.pop(name, None) is not None:
+            self.store.append(Undefined(self.name, "policy", name), ticket)
+            Following(self).run()
+
+    def add_policy(self, policy: Policy) -> None:
+        """A policy that is made now, or was before."""
+        self.policies.by_name[policy.name] = policy
+        Following(self).run()
+
+    def follow_policies(self, queue: Queue) -> None:
+        """What holds for the queue now. A plain one that must do more becomes another one in its place."""
+        arguments = queue.terms.arguments
+        terms = Terms(queue.name, self.name, arguments, self.policies.terms(queue.name, arguments))
+        if isinstance(queue, LimitedQueue):
+            queue.follow(terms)
+        elif terms.idle:
+            queue.terms = terms
+        else:
+            heir = LimitedQueue(self.name, queue.name, self.agenda, self.store, queue.durable, terms, self)
+            heir.inherit(queue)
+            self.queues[queue.name] = heir
+            for exchange in self.exchanges.values():
+                exchange.redirect(queue, heir)
+            heir.follow(terms)
+
     # -- bindings
 
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
         known = self.add_binding(exchange, binding)
-        if (known is None or known.assurance != binding.assurance) and _lasting(exchange, binding):
+        if known is not None and known.assurance == binding.assurance and known.arguments == binding.arguments:
+            self.await_all(ticket if _lasting(exchange, binding) else None)
+        elif _lasting(exchange, binding):
             target = binding.destination
             self.store.append(Defined(self.name, _binding_kind(target), _binding_name(exchange, binding), {
                 "source": int(exchange.number), "destination": int(target.number), "key": binding.key,
@@ -276,6 +393,8 @@ class VirtualHost(Publisher):
             self._undefine_binding(exchange, known, ticket)
             self.changed()
             self._unbound(exchange)
+        else:
+            self.await_all(ticket)
 
     def _undefine_binding(self, exchange: Exchange, binding: Binding, ticket: Ticket | None) -> None:
         if _lasting(exchange, binding):
@@ -304,11 +423,21 @@ class VirtualHost(Publisher):
         """Every plan may be wrong now."""
         self._planner.retire()
 
+    def alarm(self, on: bool) -> None:
+        """Memory or disk is short: every publication asks for care, so that its publisher can be stopped."""
+        self.alarmed = on
+        self._planner.careful = on
+        self.changed()
+
     # -- publishing with care
 
     def route(self, gate: Gate, exchange: str, key: str) -> Route:
         """A route for once, fresh, not kept: for what comes from the core itself."""
         return Route(exchange, key, self._planner.plan(gate.identity, exchange, key))
+
+    def route_by(self, gate: Gate, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Route:
+        """A route for one message that has several routing keys, or these deaths."""
+        return Route(exchange, keys[0], self._planner.blend(gate.identity, exchange, keys, properties, deaths))
 
     def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
         """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
@@ -322,10 +451,9 @@ class VirtualHost(Publisher):
         if plan.refusal is not None:
             gate.count(plan, 1)
             raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
-        if plan.by_headers:
-            headers = message.properties.get("headers")
-            plan = self._planner.walk(self.exchange(route.exchange), route, headers if isinstance(headers, dict) else {})
-        refusing = [queue for queue in plan.limited if not queue.accepts()]
+        if plan.by_headers or plan.by_speaker:
+            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties, self.speaker)
+        refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
         if message.assurance > AT_MOST_ONCE and plan.durable:
@@ -337,6 +465,8 @@ class VirtualHost(Publisher):
                 queue.put(message.copy(AT_LEAST_ONCE, False))
             else:
                 queue.put(message)
+        for waiting in plan.delays:
+            self._delay(waiting, message, ticket)
         (plan.relay if message.assurance == AT_MOST_ONCE else plan.kept_relay).offer(message)
         if refusing:
             gate.count_fate(REFUSED)
@@ -345,6 +475,14 @@ class VirtualHost(Publisher):
         gate.count(plan, 1)
         return plan.fate
 
+    def _delay(self, waiting: RankedQueue, message: Message, ticket: Ticket | None) -> None:
+        """A copy waits for its time."""
+        copy = message.copy(message.assurance, False)
+        copy.position = 0
+        copy.expires = self.agenda.now + delay_of(message.properties)
+        if copy.assurance > AT_MOST_ONCE and waiting.durable:
+            copy.position = self.store.append(Kept(self.name, copy, [int(waiting.number)]), ticket)
+        waiting.put(copy)
     def _keep(self, message: Message, plan: Plan, refusing: list[LimitedQueue], ticket: Ticket | None) -> None:
         """Give the message to the store, for the durable queues among its destinations."""
         numbers = plan.numbers
@@ -353,25 +491,58 @@ class VirtualHost(Publisher):
         if numbers:
             serials: list[int] | None = None
             if plan.numbered:  # Inboxes refuse nothing.
-                serials = [int(queue.coming()) if queue.private else 0 for queue in plan.durable if queue not in refusing]
+                lowered = plan.lowered if message.assurance == EXACTLY_ONCE else []
+                serials = [_serial(queue, queue in lowered) for queue in plan.durable if queue not in refusing]
             message.position = self.store.append(Kept(self.name, message, numbers, serials), ticket)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Remember the message for those who subscribe later."""
         self.retained.keep(message, ticket)
 
-    def publish_will(self, gate: Gate, will: Message) -> None:
-        """Publish somebody's last message, at the end of this turn."""
-        gate.users += 1
-        self.agenda.add(Will(self, gate, will))
+    def publish_will(self, gate: Gate, will: Message, lifetime: int = -1, speaker: Listener | None = None) -> None:
+        """Publish the speaker's last message, at the end of this turn. It expires after so many ms; never if that is below 0."""
+        self.gates.join(gate)
+        self.agenda.add(Will(self, gate, will, lifetime, speaker))
 
     def leave(self, gate: Gate) -> None:
         """Somebody uses the gate no more."""
         self.gates.leave(gate)
 
-    def _bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+    def let_lapse(self, queue: LimitedQueue) -> None:
+        if self.queues.get(queue.name) is queue:
+            self.delete_queue(queue)
+
+    def release(self, queue: LimitedQueue, message: Message) -> None:
+        self.agenda.add(Release(self, queue, message))
+
+    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
         self.agenda.add(DeadLetter(self, queue, message, reason))
+
+
+class Following(Task):
+    """Queues and exchanges follow the policies of now, some a turn."""
+
+    def __init__(self, vhost: VirtualHost) -> None:
+        self._vhost = vhost
+        self._queues = list(vhost.queues.values())
+        self._exchanges = list(vhost.exchanges.values())
+
+    def run(self) -> None:
+        vhost = self._vhost
+        for exchange in self._exchanges:
+            if exchange.options.alternate is None:
+                exchange.alternate = vhost.policies.alternate(exchange.name)
+        self._exchanges = []
+        left = SLICE
+        while self._queues and left:
+            left -= 1
+            queue = self._queues.pop()
+            if vhost.queues.get(queue.name) is queue:
+                vhost.follow_policies(queue)
+        vhost.changed()
+        if self._queues:
+            vhost.agenda.later(self)
 
 
 class Unbinding(Task):
@@ -385,6 +556,13 @@ class Unbinding(Task):
     def run(self) -> None:
         if self._vhost.unbind_slice(self._exchange, self._destination):
             self._vhost.agenda.later(self)
+
+
+def _serial(queue: Queue, lowered: bool) -> int:
+    """What the store notes of a message for this queue."""
+    if not queue.private:
+        return 0
+    return -int(queue.coming()) if lowered else int(queue.coming())
 
 
 def _lasting(exchange: Exchange, binding: Binding) -> bool:

@@ -26,7 +26,8 @@ Around them:
 Nothing here reads a clock, waits, or looks at who subscribed. All of it runs compiled and interpreted, also from
 a zip on a machine that has only Python; pyroaring, cereggii and numpy are imported only by who needs them.
 
-Read `grammar`, `matcher`, `naive`, then `bucket`, `trie`, `shapes`, `auto`; then what interests you.
+Read `grammar`, `matcher`, `naive`, then `bucket`, `trie`, `shapes`, `auto`; then what interests you: for many threads
+`snapshot` first, then `cells`, `hamt`, `cnodes`, `cwalk` (lookups), `cstrie` (changes).
 """
 
 from __future__ import annotations

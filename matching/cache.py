@@ -46,7 +46,7 @@ class RouteCache(Matcher[S]):
     def __init__(self, source: Matcher[S], most: int = 65_536, heaviest: int = 1 << 22, precise: int = 4_096) -> None:
         """Keeps `most` answers, with `heaviest` subscribers in all of them (a tuple has 8 octets for each).
 
-        See above for `precise`: topics that a change may drop one by one.
+        `precise` is how many nodes of an index a change may look at to find what it drops; where they are more, it drops all.
         """
         super().__init__(source.grammar)
         self.source: Final = source

@@ -147,7 +147,8 @@ class Coverage:
 
     A pattern that covers another one matches each of its topics. So a matcher is asked with one of those, where
     every wildcard stands for a word of nobody's, and only what it finds is compared: a lookup, and a comparison for
-    each of its answers (all patterns of the set, if they were made for that).
+    each of its answers: all patterns of the set, if they were made for that. Either may then take 0.3 ms a pattern of
+    128 words (interpreted 0.7): who lets strangers write the set limits it; who asks can do no harm.
 
     Each pattern is compared alone: two that cover a third one only together do not.
     """

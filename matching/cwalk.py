@@ -82,6 +82,7 @@ class Walk(Generic[S]):
         """
         words = self.words
         end = len(words)
+        found = self.found
         entered: set[Branch[S]] = {start}
         behind = self.read(inode)
         stays: list[CNode[S]] = [behind]
@@ -92,29 +93,30 @@ class Walk(Generic[S]):
             word = words[at]
             at += 1
             following: list[CNode[S]] = []
+            led: list[Branch[S]] = []
             for main in stays + moving:
                 children = main.children
                 if children is not None:
-                    literal = children.get(word)
+                    top = children.top
+                    literal: Branch[S] | None = top.get(word) if isinstance(top, dict) else children.get(word)
                     if literal is not None:
-                        self._step(literal, at == end, known, following)
+                        led.append(literal)
                 if main.one is not None:
-                    self._step(main.one, at == end, known, following)
-            for main in following:
-                if main.many is not None:
-                    self._enter(main.many, entered, stays)
+                    led.append(main.one)
+            for branch in led:
+                if at == end and branch.crowd is not None:
+                    found.append(branch.crowd)
+                onward = branch.inode
+                if onward is not None:
+                    reached = known.get(onward)
+                    if reached is None:
+                        reached = known[onward] = self.read(onward)
+                    many = reached.many
+                    if many is not None and many not in entered:
+                        self._enter(many, entered, stays)
+                    if reached.children is not None or reached.one is not None:
+                        following.append(reached)
             moving = following
-
-    def _step(self, branch: Branch[S], over: bool, known: dict[INode[S], CNode[S]], following: list[CNode[S]]) -> None:
-        """Follow a branch over one word, maybe the last."""
-        if over and branch.crowd is not None:
-            self.found.append(branch.crowd)
-        inode = branch.inode
-        if inode is not None:
-            main = known.get(inode)
-            if main is None:
-                main = known[inode] = self.read(inode)
-            following.append(main)
 
     def _enter(self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]) -> None:
         """Go behind a ``#``, and behind those that follow it, unless that was done before."""
@@ -125,5 +127,6 @@ class Walk(Generic[S]):
             if branch.inode is None:
                 return
             main = self.read(branch.inode)
-            stays.append(main)
+            if main.children is not None or main.one is not None:
+                stays.append(main)
             branch = main.many

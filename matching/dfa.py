@@ -59,12 +59,16 @@ class _Stamped(Node[S]):
 class _State(Generic[S]):
     """A set of nodes in which a topic may be. What it knows about them was so at the clock `looked`; -1: never again."""
 
-    __slots__ = ("answer", "looked", "nodes", "octets", "other", "steps")
+    __slots__ = ("answer", "following", "looked", "nodes", "octets", "other", "steps", "word")
 
     def __init__(self, nodes: tuple[_Stamped[S], ...], clock: int) -> None:
         self.nodes = nodes
         self.looked = clock
         self.octets = _STATE + 8 * len(nodes)
+        #: The first step made stands here, further ones in `steps`. Most states of topics that are many have one step,
+        #: and to compare a word is less than to look it up.
+        self.word = ""
+        self.following: _State[S] | None = None
         self.steps: dict[str, _State[S]] = {}
         self.other: _State[S] | None = None
         self.answer: list[S] | None = None
@@ -97,10 +101,28 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
+        """Hot path: follows steps that were made before. Whatever else there is to do, `_found` does it from the beginning."""
+        state = self._begin
+        clock = self._clock
+        grammar = self.grammar
+        if state is None or state.looked != clock or grammar.hides and grammar.hidden(topic):
+            return self._found(topic)
+        for word in topic.split(grammar.separator) if topic else grammar.split(topic):
+            following = state.following if word == state.word else state.steps.get(word)
+            if following is None or following.looked != clock:
+                following = _other(state, word)
+                if following is None:
+                    return self._found(topic)
+            state = following
+        answer = state.answer
+        return self._found(topic) if answer is None else answer.copy()
+
+    def _found(self, topic: str) -> list[S]:
+        """The same as `match`, making or mending states on the way, as far as effort and budget allow."""
         if not self._pairs:
             return []
         grammar = self.grammar
-        words = topic.split(grammar.separator) if topic else grammar.split(topic)
+        words = grammar.split(topic)
         clock = self._clock
         self._effort = _EFFORT
         at = 0
@@ -121,7 +143,7 @@ class Dfa(Trie[S]):
         end = len(words)
         while at < end:
             word = words[at]
-            following = state.steps.get(word)
+            following = state.following if word == state.word else state.steps.get(word)
             if following is None or following.looked != clock:
                 following = self._step(state, word, following)
                 if following is None:
@@ -173,8 +195,17 @@ class Dfa(Trie[S]):
             return None
         if not literal:
             state.other = following
-        elif word in state.steps or self._afford(_STEP, state):
+        elif word in state.steps:
             state.steps[word] = following
+        elif state.following is not None and word == state.word:
+            state.following = following
+        elif self._afford(_STEP, state):
+            word = self._pool.get(word, word)  # the trie's own word: one for all states
+            if state.following is None:
+                state.word = word
+                state.following = following
+            else:
+                state.steps[word] = following
         return following
 
     def _state(self, some: list[_Stamped[S]]) -> _State[S] | None:
@@ -220,9 +251,8 @@ class Dfa(Trie[S]):
             octets = 0 if state.answer is None else _ANSWER + 8 * len(state.answer)
             state.answer = None
             if turned:
-                octets += _STEP * len(state.steps)
-                state.steps = {}
-                state.other = None
+                octets += _STEP * (len(state.steps) + (state.following is not None))
+                _bereft(state)
             state.octets -= octets
             self._octets -= octets
         state.looked = self._clock
@@ -268,8 +298,7 @@ class Dfa(Trie[S]):
         """Forget a state. Others may still lead to it, and will see that it is gone."""
         self._octets -= state.octets
         state.looked = -1
-        state.steps = {}
-        state.other = None
+        _bereft(state)
         state.answer = None
         self._states.pop(state.nodes, None)
 
@@ -289,6 +318,26 @@ class Dfa(Trie[S]):
     def _served(self, node: Node[S]) -> None:
         self._clock += 1
         cast(_Stamped[S], node).served = self._clock
+
+
+def _bereft(state: _State[S]) -> None:
+    """Forget where the words lead."""
+    state.word = ""
+    state.following = None
+    state.steps = {}
+    state.other = None
+
+
+def _other(state: _State[S], word: str) -> _State[S] | None:
+    """Where a word leads that no node of the state has a child for; None if one has, or where that is not known now."""
+    other = state.other
+    if other is None or other.looked != state.looked:
+        return None
+    for node in state.nodes:
+        children = node.children
+        if children is not None and word in children:
+            return None
+    return other
 
 
 def _closed(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:

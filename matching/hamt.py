@@ -21,7 +21,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 #: A leaf, or a fork: a list of tables.
-_Table: TypeAlias = dict[K, V] | list[Any]
+Table: TypeAlias = dict[K, V] | list[Any]
 
 _BITS: Final = 4
 _FORK: Final = 16
@@ -35,10 +35,11 @@ _DEEPEST: Final = 7
 class Hamt(Generic[K, V]):
     """A map of hashable keys to values that are not None. It has at least one pair."""
 
-    __slots__ = ("_size", "_top")
+    __slots__ = ("_size", "top")
 
-    def __init__(self, top: _Table[K, V], size: int) -> None:
-        self._top = top
+    def __init__(self, top: Table[K, V], size: int) -> None:
+        #: A dict of all pairs while they are few: who asks very often may ask it without `get`. Never to be changed.
+        self.top = top
         self._size = size
 
     def __len__(self) -> int:
@@ -46,7 +47,7 @@ class Hamt(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """The value of the key, None if it has none."""
-        table: Any = self._top
+        table: Any = self.top
         if isinstance(table, list):
             bits = hash(key) & _HASH
             while isinstance(table, list):
@@ -58,18 +59,18 @@ class Hamt(Generic[K, V]):
     def put(self, key: K, value: V) -> Hamt[K, V]:
         """The map in which the key has this value."""
         size = self._size if self.get(key) is not None else self._size + 1
-        return Hamt(_put(self._top, hash(key) & _HASH, 0, key, value), size)
+        return Hamt(_put(self.top, hash(key) & _HASH, 0, key, value), size)
 
     def without(self, key: K) -> Hamt[K, V] | None:
         """The map without this key, which it has; None if nothing is left."""
         if self._size == 1:
             return None
-        return Hamt(_without(self._top, hash(key) & _HASH, key), self._size - 1)
+        return Hamt(_without(self.top, hash(key) & _HASH, key), self._size - 1)
 
     def leaves(self) -> list[dict[K, V]]:
         """All pairs, in dicts that must not be changed."""
         found: list[dict[K, V]] = []
-        waiting: list[_Table[K, V]] = [self._top]
+        waiting: list[Table[K, V]] = [self.top]
         while waiting:
             table = waiting.pop()
             if isinstance(table, list):
@@ -84,7 +85,7 @@ def only(key: K, value: V) -> Hamt[K, V]:
     return Hamt({key: value}, 1)
 
 
-def _put(table: _Table[K, V], bits: int, depth: int, key: K, value: V) -> _Table[K, V]:
+def _put(table: Table[K, V], bits: int, depth: int, key: K, value: V) -> Table[K, V]:
     """The table with the pair; `bits` are those of the hash that no fork above has used."""
     if isinstance(table, list):
         fork = table.copy()
@@ -101,7 +102,7 @@ def _put(table: _Table[K, V], bits: int, depth: int, key: K, value: V) -> _Table
     return leaves
 
 
-def _without(table: _Table[K, V], bits: int, key: K) -> _Table[K, V]:
+def _without(table: Table[K, V], bits: int, key: K) -> Table[K, V]:
     """The table without the key, a leaf if so few pairs are left."""
     if isinstance(table, list):
         fork = table.copy()
@@ -113,7 +114,7 @@ def _without(table: _Table[K, V], bits: int, key: K) -> _Table[K, V]:
     return leaf
 
 
-def _gathered(fork: list[Any]) -> _Table[Any, Any]:
+def _gathered(fork: list[Any]) -> Table[Any, Any]:
     """The fork, or the pairs of its leaves when one leaf holds them easily."""
     size = 0
     for table in fork:

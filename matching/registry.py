@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
 from matching.grammar import Grammar
@@ -40,9 +41,18 @@ class Algorithm:
     requires: str = ""
 
     def load(self) -> Callable[[Grammar], Matcher[Any]]:
-        """The class. Raises ImportError when what it requires is not installed."""
+        """The class. Raises ImportError when what it requires is not installed, or nothing of use is where it should be."""
         module, _, attribute = self.place.partition(":")
-        return cast(Callable[[Grammar], Matcher[Any]], getattr(import_module(module), attribute))
+        home = import_module(module)
+        try:
+            found = attrgetter(attribute)(home)
+        except AttributeError:
+            found = None
+        if not callable(found):
+            lacks = f"{module} has nothing called {attribute!r}" if found is None else f"{attribute} of {module} is no class"
+            raise ImportError(f"{lacks}, which the {self.origin} names as its matcher {self.name} ({GROUP}); "
+                              f"install a version of it that fits")
+        return cast(Callable[[Grammar], Matcher[Any]], found)
 
 
 #: Ours, the recommended ones first.
@@ -61,7 +71,8 @@ ALGORITHMS: Final = (
     Algorithm("cstrie", "matching.cstrie:ConcurrentTrie", "a lock-free concurrent trie with snapshots in O(1)",
               "O(L x active nodes), again when it changed meanwhile", "O(L log children)", "articles 1 and 2", "cereggii"),
     Algorithm("bitmap-fixed", "matching.bitmap_fixed:BitmapFixed", "the patterns of every topic, learned when first asked for",
-              "O(1) + matches; a new topic as trie", "O(topics)", "articles 1 and 4", "pyroaring"),
+              "O(1) + matches; a new topic as trie", "O(topics that begin alike); # at 46,000 topics: 180 ms",
+              "articles 1 and 4", "pyroaring"),
     Algorithm("trie-backtracking", "matching.backtracking:Backtracking", "the articles' own walk of the trie",
               "exponential in #", "O(L)", "articles 1 and 5"),
     Algorithm("word-sets", "matching.word_sets:WordSets", "patterns indexed by word and position, as sets; # in a trie beside",
@@ -104,4 +115,5 @@ def _others() -> list[Algorithm]:
 
 def _described(point: EntryPoint) -> Algorithm:
     origin = f"package {point.dist.name}" if point.dist is not None else "an installed package"
-    return Algorithm(point.name, point.value, "", "", "", origin)
+    place = point.value.partition("[")[0].strip()  # extras in brackets say what to install, not what to load
+    return Algorithm(point.name, place, "", "", "", origin)

@@ -27,7 +27,7 @@ from typing import Final, Generic, TypeAlias
 from matching.bucket import Bucket, Tally, holds, joined, members, parted, size
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
-from matching.trie import Trie
+from matching.trie import LONGEST_POOLED, Trie
 
 #: A shape in the smallest words: how many there are, where the `#` is (or -1), then the positions of literal ones.
 Form: TypeAlias = tuple[int, ...]
@@ -46,7 +46,7 @@ _SHIFT: Final = 32
 _PLANS: Final = 256
 #: A form of more words is none of ours: a key that long costs every topic of that length its own length again.
 _LITERALS: Final = 2 + 128
-#: How many different words are held only once, whatever number of patterns they stand in.
+#: How many different words, if they are short, are held only once, whatever number of patterns they stand in.
 _POOLED: Final = 65_536
 
 
@@ -318,7 +318,7 @@ class Shapes(Matcher[S]):
         """An equal word that is there already, while there are not too many."""
         known = self._pool.get(word)
         if known is None:
-            if len(self._pool) < _POOLED:
+            if len(self._pool) < _POOLED and len(word) <= LONGEST_POOLED:
                 self._pool[word] = word
             return word
         return known

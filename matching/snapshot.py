@@ -293,14 +293,16 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) ->
         for node in stays + moving:
             children = node.children
             if children is not None:
-                child = children.get(word)
+                top = children.top
+                child: _Node[S] | None = top.get(word) if isinstance(top, dict) else children.get(word)
                 if child is not None:
                     following.append(child)
             if node.one is not None:
                 following.append(node.one)
         for node in following:
-            if node.many is not None:
-                _enter(node.many, entered, stays, found)
+            many = node.many
+            if many is not None and many not in entered:
+                _enter(many, entered, stays, found)
         moving = following
     for node in moving:
         if node.crowd is not None:

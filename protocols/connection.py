@@ -58,6 +58,8 @@ class Connection(Outlet):
         self.finished = False
         #: Why it ended, as the metrics name it.
         self.reason = ""
+        #: The peer asked for the end, and is to read our answer before it reads that nothing more comes.
+        self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
         self.opened = self.agenda.wall
@@ -136,6 +138,16 @@ class Connection(Outlet):
             self.behind = True
         self.touch()
 
+    def block(self) -> None:
+        """An alarm is on, and this client publishes: take no more input until it is over."""
+        if not self.stalled:
+            self.stall()
+            self.front.broker.alarms.wait(self)
+
+    def unblock(self) -> None:
+        if not self.finished:
+            self.go_on()
+
     def answer_when_settled(self, ticket: Ticket, octets: bytes) -> None:
         """Write the octets once the ticket is settled; until then nothing else is heard."""
         if ticket.outstanding == 0:
@@ -165,6 +177,7 @@ class Connection(Outlet):
         if not self.finished:
             self.finished = True
             self.stalled = False
+            self.front.broker.alarms.leave(self)
             self.reason = self.reason or reason
             self._input.clear()
             self.front.leave(self)

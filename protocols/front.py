@@ -12,6 +12,8 @@ class Front:
 
     def __init__(self, name: str, broker: Broker) -> None:
         self.name = name
+        #: What its gates are called: one for each version of the protocol, where they differ.
+        self.ways_in: tuple[str, ...] = (name,)
         self.broker = broker
         self.tally = Tally()
         self.connections: dict[Connection, None] = {}
@@ -32,6 +34,10 @@ class Front:
     def leave(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
         self.closed[connection.reason] = self.closed.get(connection.reason, 0) + 1
+
+    def channels_of(self, user: str) -> int:
+        """Channels that the connections of a user have open; none where a protocol has no channels."""
+        return 0
 
     def count_login(self, outcome: str) -> None:
         self.logins[outcome] = self.logins.get(outcome, 0) + 1

@@ -18,6 +18,16 @@ _FLAGS: Final = (
 _STOP: Final = 20
 
 
+def command(*flags: str) -> list[str]:
+    """`python -m trellis serve` with this Python. Further `flags` come after those that every broker here has, and win."""
+    return [sys.executable, "-m", "trellis", "serve", *_FLAGS, *flags]
+
+
+def environment() -> dict[str, str]:
+    """Ours, without settings of brokers."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+
+
 class Address(NamedTuple):
     """Where a listener is."""
 
@@ -33,10 +43,8 @@ class BrokerProcess:
 
     def __init__(self, *flags: str) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
-        command = [sys.executable, "-m", "trellis", "serve", *_FLAGS, *flags]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=environment
+            command(*flags), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=environment()
         )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline().split()

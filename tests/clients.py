@@ -59,6 +59,7 @@ class World:
                  store: Store | None = None) -> None:
         serial = itertools.count(1)
         self.guests = Guests()
+        #: A MemoryStore, where nobody gave another one.
         self.store: Any = store or MemoryStore()
         self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", bounds)
         self.broker.agenda.advance(1_000, 1_700_000_000.0)
@@ -110,8 +111,8 @@ class World:
     def inbox(self, client_id: str) -> Queue:
         return self.vhost.inboxes[f"mqtt-subscription-{client_id}qos1"]
 
-    def amqp(self, frame_max: int = 131_072, user: str = "guest", **capabilities: bool) -> Amqp:
-        return Amqp(self, frame_max, user, capabilities)
+    def amqp(self, frame_max: int = 131_072, user: str = "guest", vhost: str = "/", **capabilities: bool) -> Amqp:
+        return Amqp(self, frame_max, user, vhost, capabilities)
 
     def mqtt(self, name: str, clean: bool = True, will: tuple[str, bytes] | None = None, user: str = "", will_flags: int = 0) -> Mqtt:
         return Mqtt(self, name, clean, will, user, will_flags)
@@ -141,13 +142,14 @@ class World:
 class Amqp:
     """An AMQP client on channel 1."""
 
-    def __init__(self, world: World, frame_max: int, user: str, capabilities: dict[str, bool]) -> None:
+    def __init__(self, world: World, frame_max: int, user: str, vhost: str, capabilities: dict[str, bool]) -> None:
         self.world = world
         self.connection: Any = world.raw_amqp()
         properties: Any = {"capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True} | capabilities}
         self.connection.receive_data(
             GREETING + marshal(0, spec.Connection.StartOk(properties, response=f"\0{user}\0guest"))
-            + marshal(0, spec.Connection.TuneOk(2047, frame_max, 0)) + marshal(0, spec.Connection.Open()) + marshal(1, spec.Channel.Open()))
+            + marshal(0, spec.Connection.TuneOk(2047, frame_max, 0)) + marshal(0, spec.Connection.Open(vhost))
+            + marshal(1, spec.Channel.Open()))
         self.frame_max = frame_max
         self.greeting = self.read()
 
@@ -198,6 +200,11 @@ class Mqtt:
 
 def marshal(channel: int, frame: Any) -> bytes:
     return pamqp.frame.marshal(frame, channel)
+
+
+def start_ok(user: str, password: str, mechanism: str = "PLAIN", **capabilities: bool) -> bytes:
+    properties: Any = {"product": "test", "capabilities": {"authentication_failure_close": True} | capabilities}
+    return marshal(0, spec.Connection.StartOk(properties, mechanism, f"\0{user}\0{password}"))
 
 
 def unmarshal(octets: bytes) -> list[Any]:

@@ -21,6 +21,12 @@ def test_the_page_of_metrics_is_what_a_broker_exports() -> None:
     assert made.stdout == (ROOT / "docs" / "metrics.md").read_text(), "run: python tools/metrics_page.py > docs/metrics.md"
 
 
+def test_the_page_of_conformance_is_what_the_tests_say() -> None:
+    made = subprocess.run([sys.executable, "tools/conformance_page.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert made.stdout == (ROOT / "docs" / "mqtt-conformance.md").read_text(), \
+        "run: python tools/conformance_page.py > docs/mqtt-conformance.md"
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):

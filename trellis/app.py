@@ -14,7 +14,7 @@ from typing import Final, cast
 import uvloop
 
 import trellis
-from broker.store.disk import Lock, StoreError
+from broker.store.disk import Disk, Lock, StoreError
 from trellis import logs
 from trellis.entrance import Entrance
 from trellis.http import HttpServer
@@ -33,12 +33,12 @@ POLL: Final = 0.02
 DONE, BROKEN, MISCONFIGURED = 0, 1, 2
 
 
-def run(settings: Settings, read: Read | None = None) -> int:
+def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr. `read` gives the
-    settings again at SIGHUP."""
+    settings again at SIGHUP. The log is kept on the `disk`, the operating system's if none is given."""
     logs.set_up(settings.log.level)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it can be heard.
-    app = App(settings, read)
+    app = App(settings, read, disk)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
@@ -72,9 +72,10 @@ def data_directory(settings: Settings) -> Path | None:
 class App:
     """One broker process."""
 
-    def __init__(self, settings: Settings, read: Read | None = None) -> None:
+    def __init__(self, settings: Settings, read: Read | None = None, disk: Disk | None = None) -> None:
         self.settings = settings
         self._read = read or (lambda: settings)
+        self._disk = disk
         self._stop = asyncio.Event()
         self._hurry = False
         #: Listener name -> HOST:PORT, once they are open.
@@ -108,7 +109,7 @@ class App:
             try:
                 for name, listener in settings.listeners.items():
                     bound[name] = bind(name, listener)
-                node = self.node = Node(settings, accounts, directory, self.break_off)
+                node = self.node = Node(settings, accounts, directory, self.break_off, self._disk)
                 try:
                     await self._serve(node, bound)
                 finally:
@@ -124,7 +125,8 @@ class App:
                 lock.release()
 
     async def _serve(self, node: Node, bound: dict[str, Bound]) -> None:
-        tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn))]
+        tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn)),
+                 asyncio.create_task(node.watch.watch())]
         for task in tasks:
             task.add_done_callback(lambda _: self._stop.set())  # They never end: without them we do not go on.
         reloading = self.reloading = Reloading(node, self._read)

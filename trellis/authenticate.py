@@ -19,13 +19,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import argon2
-
 from broker.access import Authenticator, Credentials, Identity, Verdict
+from broker.users import Users
 from trellis import logs
+from trellis.passwords import HASHER, verify
 
-#: Parameters of the hashes we make: the least that OWASP recommends, 24 ms and 19 MiB here.
-HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 #: Verified credentials remembered; the oldest go first.
 REMEMBERED: Final = 10_000
 #: Verdicts told in one turn of the loop: each makes its connection go on.
@@ -64,6 +62,8 @@ class Accounts(Authenticator):
         #: Hashed for names that nobody has, so that those take as long as wrong passwords.
         self._decoy = HASHER.hash(secrets.token_urlsafe())
         self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=stand_back)
+        #: Users that the broker keeps itself; those of the settings come first.
+        self.users: Users | None = None
         #: Passwords hashed so far.
         self.hashed = 0
 
@@ -79,7 +79,7 @@ class Accounts(Authenticator):
             allowed = self._anonymous is not None and (credentials.local or self._anonymous_from_afar) and not credentials.foreign
             answer(Verdict(self._anonymous) if allowed else Verdict(None, "anonymous access is not allowed here"))
             return
-        account = self._accounts.get(name)
+        account = self._account(name, credentials.proven)
         if account is not None and account.loopback_only and not credentials.local:
             answer(Verdict(None, f"user '{name}' may log in from loopback only"))
             return
@@ -101,6 +101,13 @@ class Accounts(Authenticator):
             self._checking[mark] = [answer]
             self._pool.submit(self._hash, loop, mark, account, password_hash, credentials)
 
+    def _account(self, name: str, proven: bool) -> Account | None:
+        """One without a password can log in by a certificate only."""
+        user = None if self.users is None or name in self._accounts else self.users.by_name.get(name)
+        if user is None:
+            return self._accounts.get(name)
+        return Account(user, user.password_hash, False) if user.password_hash or proven else None
+
     def _mark(self, name: str, password: bytes, password_hash: str) -> bytes:
         """Says that credentials are the same, and nothing about what they are."""
         digest = hashlib.blake2b(key=self._secret, digest_size=32)
@@ -113,9 +120,7 @@ class Accounts(Authenticator):
         """In a thread."""
         good = False
         try:
-            good = HASHER.verify(password_hash, credentials.password)
-        except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
-            pass
+            good = verify(password_hash, credentials.password)
         finally:
             try:
                 loop.call_soon_threadsafe(self._found, mark, account if good else None, credentials)

@@ -1,4 +1,7 @@
-"""A small HTTP/1.1 server on h11: GET only, one request a connection, everything within a time limit."""
+"""A small HTTP/1.1 server on h11: one request a connection, everything within a time limit.
+
+A handler is known by its path, and is for GET; one for another method by `METHOD path`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import base64
 import binascii
 from collections.abc import Awaitable, Callable
 from typing import Final
+from urllib.parse import parse_qsl
 
 import h11
 
@@ -14,6 +18,8 @@ from trellis.entrance import peer_of
 
 #: Octets of the longest request line and headers.
 REQUEST_MAX: Final = 16 << 10
+#: Octets of the longest body of a request.
+BODY_MAX: Final = 64 << 20
 #: Octets of an answer that are sent in one turn.
 PIECE: Final = 1 << 16
 #: Connections served at once. When they are taken, the one that has waited longest for its request makes room.
@@ -25,8 +31,10 @@ CLOSED: Final = ("lost", "too_many", "timeout")
 class Request:
     """What is asked: `path` without its query, `user` and `password` of basic authentication or None."""
 
-    def __init__(self, path: str, address: str, local: bool, user: str | None, password: bytes) -> None:
+    def __init__(self, path: str, address: str, local: bool, user: str | None, password: bytes, query: dict[str, str], body: bytes) -> None:
         self.path = path
+        self.query = query
+        self.body = body
         self.address = address
         self.local = local
         self.user = user
@@ -129,16 +137,38 @@ class HttpServer:
             raise ConnectionError("the client went away")
         self._asking.pop(task, None)
         head = event.method == b"HEAD"
-        if event.method not in (b"GET", b"HEAD"):
-            return Response(405, b"only GET and HEAD are served\n"), False
-        path = event.target.decode("ascii", "replace").partition("?")[0]
-        handler = self._routes.get(path)
+        method = event.method.decode("ascii", "replace")
+        path, _, query = event.target.decode("ascii", "replace").partition("?")
+        handler = self._routes.get(path if method in ("GET", "HEAD") else f"{method} {path}")
+        if handler is None and method not in ("GET", "HEAD"):
+            return Response(405, b"only GET and HEAD are served here\n"), False
         if handler is None:
-            known = ", ".join(sorted(self._routes))
+            known = ", ".join(sorted(route for route in self._routes if route.startswith("/")))
             return Response(404, f"no such page; there are {known}\n".encode()), head
         peer = peer_of(writer.get_extra_info("peername"))
         user, password = basic(dict(event.headers).get(b"authorization", b""))
-        return await handler(Request(path, peer.address, peer.local, user, password)), head
+        body = await self._body(connection, reader)
+        if body is None:
+            return Response(413, f"more than {BODY_MAX} octets\n".encode()), head
+        return await handler(Request(path, peer.address, peer.local, user, password, dict(parse_qsl(query)), body)), head
+
+    async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> bytes | None:
+        """What comes with the request; None when it is too much. Raises ConnectionError, h11.ProtocolError."""
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(await reader.read(PIECE))
+            elif isinstance(event, h11.Data):
+                parts.append(bytes(event.data))
+                size += len(event.data)
+                if size > BODY_MAX:
+                    return None
+            elif isinstance(event, h11.EndOfMessage):
+                return b"".join(parts)
+            else:
+                raise ConnectionError("the client went away")
 
     async def _answer(self, connection: h11.Connection, writer: asyncio.StreamWriter, response: Response, head: bool) -> None:
         if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):

@@ -12,6 +12,9 @@ from trellis.entrance import Entrance
 
 #: Milliseconds that a finished connection's peer has to take our last words and hang up.
 LINGER_MS: Final = 2_000
+#: Seconds that a peer who asked for the end has to read our answer and hang up. (lapin takes an end that comes with
+#: the answer for an error.)
+ANSWER_S: Final = 0.1
 #: How many answers of the largest size a client may leave unread, beyond the mark at which queues stop: in octets.
 UNREAD: Final = 4
 
@@ -156,8 +159,18 @@ class Link:
         if transport.is_closing():
             return
         self._unheard = None
-        self._last_words(connection, transport)
         self._resume_reading(transport)
+        if connection.answers_last:
+            asyncio.get_running_loop().call_later(ANSWER_S, self._half_close, connection)
+        else:
+            self._half_close(connection)
+
+    def _half_close(self, connection: Connection) -> None:
+        """Say that nothing more comes."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._last_words(connection, transport)
         try:
             transport.write_eof()
         except (OSError, NotImplementedError):

@@ -10,8 +10,8 @@ import msgspec
 
 from broker.binding import Binding
 from broker.exchange import Exchange, TopicExchange
-from broker.limits import LimitedQueue
-from broker.queue import Queue
+from broker.queue import Queue, Returned
+from broker.ranked import RankedQueue
 from broker.vhost import VirtualHost
 from trellis.node import Node
 
@@ -54,8 +54,13 @@ def _queue(vhost: VirtualHost, queue: Queue) -> Row:
     return {
         "vhost": vhost.name, "name": queue.name, "kind": "session" if queue.private else "queue", "durable": queue.declared_durable,
         "auto_delete": queue.auto_delete, "exclusive": queue.exclusive_to is not None,
-        "messages_ready": int(queue.depth), "messages_unacknowledged": int(queue.unacked), "consumers": len(queue.consumers),
-        "arguments": _text(queue.limits.given) if isinstance(queue, LimitedQueue) else ""}
+        "messages_ready": int(queue.depth), "messages_unacknowledged": int(queue.unacked), "consumers": queue.consumer_count,
+        "policy": _policy(vhost, queue), "arguments": _text(queue.terms.arguments)}
+
+
+def _policy(vhost: VirtualHost, queue: Queue) -> str:
+    policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.terms.quorum)
+    return "" if policy is None else policy.name
 
 
 async def _exchanges(node: Node) -> AsyncIterator[Row]:
@@ -89,10 +94,33 @@ def _binding(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row:
             "destination": target.name, "destination_type": kind, "arguments": _text(binding.arguments)}
 
 
+async def _delayed(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for waiting in list(vhost.delays.values()):
+            for returned in waiting.waiting():
+                yield _delayed_row(node, vhost, waiting, returned)
+
+
+def _delayed_row(node: Node, vhost: VirtualHost, waiting: RankedQueue, returned: Returned) -> Row:
+    message = returned.message
+    left = max(0, int(message.expires - node.broker.agenda.now))
+    key = message.address.key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return {"vhost": vhost.name, "exchange": waiting.name, "id": int(returned.order), "routing_key": key,
+            "due": int(node.broker.agenda.wall + left / 1000), "left_ms": left, "bytes": int(message.encoding.size(message.content)),
+            "persistent": message.position > 0}
+
+
 async def _connections(node: Node) -> AsyncIterator[Row]:
     for front in node.fronts:
         for connection in list(front.connections):
             yield connection.describe()
+
+
+async def _policies(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for policy in list(vhost.policies.by_name.values()):
+            yield {"vhost": vhost.name, "name": policy.name, "pattern": policy.pattern, "apply_to": policy.apply_to,
+                   "priority": policy.priority, "definition": _text(policy.definition)}
 
 
 async def _sessions(node: Node) -> AsyncIterator[Row]:
@@ -101,4 +129,5 @@ async def _sessions(node: Node) -> AsyncIterator[Row]:
 
 
 KINDS: Final[dict[str, Callable[[Node], AsyncIterator[Row]]]] = {
-    "queues": _queues, "exchanges": _exchanges, "bindings": _bindings, "connections": _connections, "sessions": _sessions}
+    "queues": _queues, "exchanges": _exchanges, "bindings": _bindings, "connections": _connections, "sessions": _sessions,
+    "delayed": _delayed, "policies": _policies}

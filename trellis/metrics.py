@@ -123,7 +123,7 @@ async def per_object(node: Node) -> Page:
             page.gauge("rabbitmq_queue_messages_ready", "Messages ready to be delivered", ready, **labels)
             page.gauge("rabbitmq_queue_messages_unacked", "Messages delivered and not yet settled", unacked, **labels)
             page.gauge("rabbitmq_queue_messages", "Ready and unacked messages", ready + unacked, **labels)
-            page.gauge("rabbitmq_queue_consumers", "Consumers of a queue", len(queue.consumers), **labels)
+            page.gauge("rabbitmq_queue_consumers", "Consumers of a queue", queue.consumer_count, **labels)
             done += 1
             if done % NAMED == 0:
                 await asyncio.sleep(0)
@@ -210,7 +210,7 @@ def _queues(page: Page, node: Node, censuses: list[Census]) -> None:
 def _messages(page: Page, front: Front, vhosts: list[dict[str, Ingress]], relayed: int) -> None:
     """`relayed` are copies that went straight to connections."""
     name, tally = front.name, front.tally
-    mine = [ingress[name] for ingress in vhosts if name in ingress]
+    mine = [ingress[way] for ingress in vhosts for way in front.ways_in if way in ingress]
     received = sum(ingress.received for ingress in mine)
     routed = sum(ingress.fates[ROUTED] for ingress in mine)
     unroutable = sum(ingress.fates[UNROUTABLE] for ingress in mine)
@@ -241,16 +241,19 @@ def _process(page: Page, node: Node) -> None:
     page.gauge("rabbitmq_process_open_fds", "Open file descriptors", process.descriptors())
     page.gauge("rabbitmq_process_max_fds", "File descriptors that may be open", node.max_descriptors)
     page.gauge("rabbitmq_process_resident_memory_bytes", "Memory in use", process.resident())
-    page.gauge("rabbitmq_resident_memory_limit_bytes", "Memory of the machine or container", process.memory())
+    page.gauge("rabbitmq_resident_memory_limit_bytes", "Memory above which publishers wait", node.watch.memory_limit)
     if node.directory is not None:
         page.gauge("rabbitmq_disk_space_available_bytes", "Disk space free for the data directory", process.free_disk(node.directory))
-        page.gauge("rabbitmq_disk_space_available_limit_bytes", "Disk space below which publishers are stopped", 0)
+        page.gauge("rabbitmq_disk_space_available_limit_bytes", "Disk space below which publishers wait", node.watch.disk_limit)
     page.gauge("rabbitmq_identity_info", "Which broker this is", 1, rabbitmq_node=f"{name}@{platform.node()}", rabbitmq_cluster=name,
                rabbitmq_endpoint=str(node.settings.metrics.port))
     page.gauge("rabbitmq_build_info", "What this broker is", 1, rabbitmq_version=trellis.__version__, product_name="Trellis",
                product_version=trellis.__version__)
-    for alarm in ("memory_used_watermark", "free_disk_space_watermark", "file_descriptor_limit"):
-        page.gauge(f"rabbitmq_alarms_{alarm}", "1 while the alarm is on", 0)
+    for alarm, name in (("memory_used_watermark", "memory"), ("free_disk_space_watermark", "disk"), ("file_descriptor_limit", "")):
+        page.gauge(f"rabbitmq_alarms_{alarm}", "1 while the alarm is on", int(name in node.broker.alarms.on))
+    page.gauge("trellis_delayed_messages", "Messages that wait in exchanges that delay",
+               sum(int(waiting.depth) for vhost in node.broker.vhosts.values() for waiting in vhost.delays.values()))
+    page.gauge("trellis_blocked_connections", "Connections that wait for the end of an alarm", len(node.broker.alarms.waiting))
 
 
 def _trellis(page: Page, node: Node) -> None:

@@ -11,15 +11,18 @@ import trellis
 from broker.access import Authenticator
 from broker.bounds import Bounds
 from broker.core import Broker
+from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
 from protocols.amqp.front import AmqpFront
 from protocols.amqp.handshake import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.sessions import MqttOptions
 from trellis.admission import Admission
+from trellis.alarms import Watch
 from trellis.authenticate import Accounts
 from trellis.certificates import Certificates
 from trellis.collector import Collector
+from trellis.defining import take_in_file
 from trellis.entrance import Entrance
 from trellis.http import HttpServer
 from trellis.process import raise_descriptor_limit
@@ -35,7 +38,8 @@ SHARE = 0.9
 class Node:
     """Built once, on the loop that runs it. `directory` is where data is kept, None for nowhere."""
 
-    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None, failed: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None, failed: Callable[[str], None],
+                 disk: Disk | None = None) -> None:
         """Reads what is in the directory. `failed` is told why nothing can be written there any more. Raises StoreError,
         SettingsError."""
         self.settings = settings
@@ -44,7 +48,7 @@ class Node:
         self.directory = directory
         self.max_descriptors = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
-        opened = None if directory is None else open_directory(directory, settings.store)
+        opened = None if directory is None else open_directory(disk or RealDisk(), directory, settings.store)
         self.broker = Broker(MemoryStore() if opened is None else opened.store, _authenticator(settings, accounts),
                              lambda: uuid.uuid4().hex, bounds_of(settings), settings.node.name)
         self.storing = Storing(self.broker.store) if opened is None else DurableStoring(opened.store, loop, failed)
@@ -65,6 +69,10 @@ class Node:
         self.ready = False
         if opened is not None:
             restore(opened, self.broker, self.mqtt.sessions)
+        accounts.users = self.broker.users
+        if settings.definitions.file:
+            take_in_file(self.broker, settings.definitions.file)
+        self.watch = Watch(self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory)
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
@@ -79,6 +87,10 @@ def bounds_of(settings: Settings) -> Bounds:
     bounds.retained_octets = settings.mqtt.retained_bytes
     bounds.queues = settings.limits.queues or bounds.queues
     bounds.exchanges = settings.limits.exchanges or bounds.exchanges
+    bounds.user_connections = settings.limits.user_connections
+    bounds.vhost_connections = settings.limits.vhost_connections
+    bounds.user_channels = settings.limits.user_channels
+    bounds.channel_consumers = settings.limits.channel_consumers
     bounds.matcher = settings.matcher.default
     bounds.matchers = list(settings.matcher.allowed)
     return bounds
@@ -103,6 +115,12 @@ def mqtt_options(settings: Settings) -> MqttOptions:
     options.session_expiry_s = settings.mqtt.session_expiry
     options.sessions = settings.mqtt.sessions
     options.session_backlog = settings.mqtt.session_backlog
+    options.topic_alias_maximum = settings.mqtt.topic_alias_maximum
+    options.keep_alive_max = settings.mqtt.keep_alive_max
+    options.response_prefix = settings.mqtt.response_prefix
+    options.no_subscribe = list(settings.mqtt.no_subscribe)
+    options.sys_interval_s = settings.mqtt.sys_interval
+    options.version = trellis.__version__
     return options
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from broker.core import Broker
 from broker.restore import Keeper, Report, reopen
-from broker.store.disk import RealDisk
+from broker.store.disk import Disk
 from broker.store.opening import Opened, open_store
 from broker.store.records import Codecs
 from broker.store.recovery import CUT, Recovery
-from protocols.amqp import stored
+from protocols.amqp import stored as amqp_stored
+from protocols.mqtt import stored as mqtt_stored
 from trellis import logs
 from trellis.settings.schema import Store
 
@@ -28,11 +30,12 @@ MB: Final = 1_000_000
 class Progress:
     """Says how far the reading of the log is: a line every second, none where it is done before."""
 
-    def __init__(self) -> None:
-        self._began = self._said = time.monotonic()
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = self._said = clock()
 
     def __call__(self, recovery: Recovery) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if now - self._said < EVERY:
             return
         self._said = now
@@ -41,15 +44,12 @@ class Progress:
         logs.info("recovery", messages=int(recovery.messages), done=f"{100 * int(recovery.octets) // max(int(recovery.octets_total), 1)}%",
                   rate=f"{rate / MB:.0f}MB/s", left=f"{left:.0f}s")
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._began
-
 
 def codecs() -> Codecs:
     """How the contents of all protocols are stored."""
     made = Codecs()
-    stored.register(made)
+    amqp_stored.register(made)
+    mqtt_stored.register(made)
     return made
 
 
@@ -58,13 +58,13 @@ def report(line: str) -> None:
     logs.error("store_damaged", reason=line)
 
 
-def open_directory(directory: Path, settings: Store) -> Opened:
+def open_directory(disk: Disk, directory: Path, settings: Store) -> Opened:
     """Read what is in the data directory, which is locked. Raises StoreError."""
     progress = Progress()
     collecting = gc.isenabled()
     gc.disable()  # Nothing that is read is garbage.
     try:
-        opened = open_store(RealDisk(), str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment)
+        opened = open_store(disk, str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment)
     finally:
         if collecting:
             gc.enable()

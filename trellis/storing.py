@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from broker.store.catalog import CatalogUnwritten
-from broker.store.checkpoint import Checkpointing, worth
+from broker.store.checkpoint import Checkpointing, begin
 from broker.store.contract import Batch, Store
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.durable import DurableStore
@@ -157,17 +157,16 @@ class DurableStoring(Storing):
         if sealed == self._sealed or self._checkpointing is not None:
             return
         self._sealed = sealed
-        files = worth(log)
-        if files:
-            self._checkpointing = Checkpointing(log, files, set(self.durable.exist))
+        self._checkpointing = begin(log, self.durable.exist)
+        if self._checkpointing is not None:
             self._spare.put(self._checkpointing)
 
     def _compacted(self, error: Exception | None) -> None:
-        self._checkpointing = None
-        self._sealed = 0
-        if error is None:
+        checkpointing, self._checkpointing = self._checkpointing, None
+        if checkpointing is not None and checkpointing.made:
             self.checkpoints += 1
-        else:
+            self._sealed = 0
+        if error is not None:
             logs.error("checkpoint_failed", reason=str(error), note="the log grows until one succeeds")
 
     # -- the threads' side
@@ -207,12 +206,13 @@ class DurableStoring(Storing):
     # -- the end
 
     async def close(self) -> None:
-        """Write what is left, and let go of the files. What cannot be written was confirmed to nobody."""
+        """Write what is left, and let go of the files. What cannot be written was confirmed to nobody, and a checkpoint that
+        is not done is not waited for."""
+        self._closing = True
         self._take()
         if self._busy and not self._broken and not self.blocked:
             self._rest.clear()
             await self._rest.wait()
-        self._closing = True
         self._work.put(None)
         self._spare.put(None)
         for thread in self._threads:

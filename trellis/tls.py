@@ -3,7 +3,7 @@
     socket -> incoming BIO -> SSLObject -> octets          parts -> SSLObject -> outgoing BIO -> one write
 
 The loops have TLS of their own. Ours costs less, and its handshakes wait in the lobby like all else that strangers ask
-for: see docs/decisions/0009-tls-over-memory.md.
+for: see docs/decisions/0011-tls-over-memory.md.
 """
 
 from __future__ import annotations

@@ -11,9 +11,12 @@ import argon2
 import msgspec
 
 from broker.access import Identity
+from broker.rules import Rule, Ruled
 from trellis import logs
-from trellis.authenticate import HASHER, Account, Accounts
+from trellis.authenticate import Account, Accounts
+from trellis.passwords import HASHER
 from trellis.settings import Settings, SettingsError
+from trellis.settings.schema import User
 
 GUEST: Final = "guest"
 #: Where the hash of a generated password is kept.
@@ -25,6 +28,30 @@ class Kept(msgspec.Struct):
 
     name: str
     password_hash: str
+
+
+class Listed(Identity):
+    """A user of the settings, who is somebody in the virtual hosts named there."""
+
+    def __init__(self, user: User) -> None:
+        super().__init__(user.name, user.configure, user.write, user.read)
+        self.administrator = user.administrator
+        self._within = {vhost: self._in(user, vhost) for vhost in user.vhosts}
+
+    def _in(self, user: User, vhost: str) -> Identity:
+        if not user.rules:
+            return Identity(user.name, user.configure, user.write, user.read)
+        return Ruled(user.name, user.configure, user.write, user.read, [Rule(rule, user.name, vhost) for rule in user.rules])
+
+    def within(self, vhost: str) -> Identity | None:
+        return self._within.get(vhost)
+
+
+def almighty(name: str) -> Identity:
+    """A user with every right."""
+    identity = Identity(name)
+    identity.administrator = True
+    return identity
 
 
 def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
@@ -40,12 +67,11 @@ def anonymous(settings: Settings) -> Identity | None:
 
 def everybody(settings: Settings, directory: Path | None) -> list[Account]:
     """All who may log in. Slow: passwords that are not hashed yet are hashed here. Raises SettingsError."""
-    found = [Account(Identity(user.name, user.configure, user.write, user.read), user.password_hash, user.loopback_only)
-             for user in settings.users]
+    found = [Account(Listed(user), user.password_hash, user.loopback_only) for user in settings.users]
     if settings.user and settings.password:
-        found.append(Account(Identity(settings.user), HASHER.hash(settings.password), False))
+        found.append(Account(almighty(settings.user), HASHER.hash(settings.password), False))
     if settings.auth.guest:
-        found.append(Account(Identity(GUEST), HASHER.hash(GUEST), True))
+        found.append(Account(almighty(GUEST), HASHER.hash(GUEST), True))
     if not found or settings.user and not settings.password:
         found.append(_generated(settings.user or "trellis", directory))
     return found
@@ -62,13 +88,13 @@ def _generated(name: str, directory: Path | None) -> Account:
             what = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(f"{path}: unreadable ({what}); delete it to have a new password made") from error
         if kept.name == name:
-            return Account(Identity(name), kept.password_hash, False)
+            return Account(almighty(name), kept.password_hash, False)
     password = secrets.token_urlsafe(18)
     password_hash = HASHER.hash(password)
     if path is not None:
         _keep(path, Kept(name, password_hash))
     logs.warning("generated_password", user=name, password=password, note="shown once; set user and password to choose your own")
-    return Account(Identity(name), password_hash, False)
+    return Account(almighty(name), password_hash, False)
 
 
 def _keep(path: Path, kept: Kept) -> None:

@@ -4,14 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")"
 tools=$PWD/.tools
-failed=0
-
-say() { echo "peers: $*"; }
-fail() {
-    echo "peers: $*" >&2
-    failed=1
-}
-have() { command -v "$1" > /dev/null; }
+. ../install-common.sh
 
 install_go() {
     have go || { fail "go: no Go toolchain on PATH"; return; }

@@ -19,7 +19,8 @@ from peers.results import Figures, Results
 from peers.table import FAMILIES, OURS, figure, title_of
 
 _WIDTH, _MARGIN, _GAP = 960, 16, 28
-_NAMES, _FIGURES = 108, 52  # room left of the bars, and right of them
+_NAMES, _FIGURES = 108, 52  # room left of the bars at least, and right of them
+_LETTER = 7  # of a name
 _BAR, _STEP, _TITLE, _LINE, _HEAD, _AXIS, _LEGEND = 12, 17, 24, 15, 44, 22, 26
 _LETTERS = 60  # of one line of a panel's title
 _TEXT, _FAINT = "#7d8590", "#7d859055"
@@ -77,6 +78,7 @@ def chart(panels: Sequence[Panel], title: str, unit: str) -> str:
     columns = _columns(panels)
     height = _HEAD + max(sum(panel.height for panel in column) for column in columns) + _LEGEND
     width = (_WIDTH - 2 * _MARGIN - _GAP) / 2
+    names = max(_NAMES, 6 + _LETTER * max(len(bar.title) for panel in panels for bar in panel.bars))
     parts = [
         _opening(_WIDTH, height),
         f"<title>{escape(title)}</title>",
@@ -85,7 +87,7 @@ def chart(panels: Sequence[Panel], title: str, unit: str) -> str:
     for number, column in enumerate(columns):
         left, top = _MARGIN + number * (width + _GAP), _HEAD
         for panel in column:
-            parts += _draw(panel, left, top, width, (low, high))
+            parts += _draw(panel, left, top, width, names, (low, high))
             top += panel.height
     parts += _legend(height - 8, unit, any(bar.colour == _FLOOR for panel in panels for bar in panel.bars))
     return "\n".join([*parts, "</svg>", ""])
@@ -115,9 +117,9 @@ def _columns(panels: Sequence[Panel]) -> list[Sequence[Panel]]:
     return [panels[:cut], panels[cut:]]
 
 
-def _draw(panel: Panel, left: float, top: int, width: float, scale: tuple[int, int]) -> list[str]:
+def _draw(panel: Panel, left: float, top: int, width: float, names: int, scale: tuple[int, int]) -> list[str]:
     low, high = scale
-    start, room = left + _NAMES, width - _NAMES - _FIGURES
+    start, room = left + names, width - names - _FIGURES
     first, bottom = top + panel.head, top + panel.head + _STEP * len(panel.bars)
     parts = [
         f'<text x="{left:.1f}" y="{top + 14 + _LINE * index}" font-weight="600">{escape(line)}</text>'
@@ -141,7 +143,7 @@ def _draw(panel: Panel, left: float, top: int, width: float, scale: tuple[int, i
 
 def _tick(power: int) -> str:
     """A power of ten on the axis, short enough that the next one has room."""
-    for least, letter in ((6, "M"), (3, "k")):
+    for least, letter in ((9, "G"), (6, "M"), (3, "k")):
         if power >= least:
             return f"{10 ** (power - least)}{letter}"
     return f"{10.0**power:g}"

@@ -6,14 +6,7 @@ set -uo pipefail
 cd "$(dirname "$0")"
 here=$PWD
 tools=$here/.tools
-failed=0
-
-say() { echo "peers: $*"; }
-fail() {
-    echo "peers: $*" >&2
-    failed=1
-}
-have() { command -v "$1" > /dev/null; }
+. ../install-common.sh
 
 # debian PACKAGE SERVICE...: the services are what the package would start.
 debian() {

@@ -1,17 +1,22 @@
 """Exchanges: from a routing key to the bindings that want it. Asked on a route cache miss only.
 
-One type a file. Reading order: base, direct, fanout, topic, headers.
+One type a file. Reading order: base, direct, fanout, topic, headers, consistent_hash, delayed.
 """
 
 from __future__ import annotations
 
 from broker.exchange.base import Exchange
+from broker.exchange.consistent_hash import ConsistentHashExchange
+from broker.exchange.delayed import DelayedExchange
 from broker.exchange.direct import DirectExchange
 from broker.exchange.fanout import FanoutExchange
 from broker.exchange.headers import HeadersExchange
 from broker.exchange.topic import TopicExchange
 
-__all__ = ["TYPES", "DirectExchange", "Exchange", "FanoutExchange", "HeadersExchange", "TopicExchange"]
+__all__ = [
+    "TYPES", "ConsistentHashExchange", "DelayedExchange", "DirectExchange", "Exchange", "FanoutExchange", "HeadersExchange",
+    "TopicExchange"]
 
-#: Every exchange type by the name under which clients declare it.
-TYPES: dict[str, type[Exchange]] = {kind.kind: kind for kind in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange)}
+#: Every exchange type by the name under which clients declare it, but for the one that delays, which needs more.
+TYPES: dict[str, type[Exchange]] = {
+    kind.kind: kind for kind in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange, ConsistentHashExchange)}

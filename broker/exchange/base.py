@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import ClassVar, Final
 
-from broker.binding import Arguments, Binding
+from broker.binding import Binding
 from broker.destination import Destination
+from broker.message import Properties
 
 #: What removing a binding takes grows with its key. So many octets of a key count as one binding.
 OCTETS: Final = 40
@@ -39,6 +40,8 @@ class Exchange(Destination):
     def __init__(self, name: str, options: Options) -> None:
         super().__init__(name)
         self.options = options
+        #: Where messages go that nothing here matches: as declared, or as a policy says.
+        self.alternate = options.alternate
         self.bindings: dict[Destination, dict[str, Binding]] = {}
 
     def bind(self, binding: Binding) -> Binding | None:
@@ -75,14 +78,22 @@ class Exchange(Destination):
                 break
         return found
 
+    def redirect(self, old: Destination, new: Destination) -> None:
+        """What led to one destination leads to the other from now on."""
+        mine = self.bindings.pop(old, None)
+        if mine is not None:
+            self.bindings[new] = mine
+            for binding in mine.values():
+                binding.destination = new
+
     def __iter__(self) -> Iterator[Binding]:
         return iter([binding for mine in self.bindings.values() for binding in mine.values()])
 
     def check(self, binding: Binding) -> None:
         """Raise PreconditionFailed for a binding that this type does not know."""
 
-    def match(self, key: str, headers: Arguments) -> list[Binding]:
-        """The bindings that want this, in no order."""
+    def match(self, key: str, properties: Properties) -> list[Binding]:
+        """The bindings that want this, in no order. The properties are the message's, where `by_headers` says so."""
         raise NotImplementedError
 
     def added(self, binding: Binding) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from broker.binding import Arguments, Binding
+from broker.binding import Binding
 from broker.exchange.base import Exchange, Options
+from broker.message import Properties
 from matching.bucket import Bucket, joined, members, parted
 
 
@@ -28,5 +29,5 @@ class DirectExchange(Exchange):
         else:
             self._keys[binding.key] = left
 
-    def match(self, key: str, headers: Arguments) -> list[Binding]:
+    def match(self, key: str, properties: Properties) -> list[Binding]:
         return members(self._keys.get(key))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from broker.binding import Arguments, Binding
+from broker.binding import Binding
 from broker.exchange.base import Exchange
+from broker.message import Properties
 
 
 class FanoutExchange(Exchange):
@@ -13,5 +14,5 @@ class FanoutExchange(Exchange):
 
     kind: ClassVar[str] = "fanout"
 
-    def match(self, key: str, headers: Arguments) -> list[Binding]:
+    def match(self, key: str, properties: Properties) -> list[Binding]:
         return list(self)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from broker.binding import Arguments, Binding
+from broker.binding import Binding
 from broker.errors import PreconditionFailed
 from broker.exchange.base import Exchange, Options
+from broker.message import Properties
 from matching.fields import create
 from matching.fields.criteria import Criteria, InvalidCriteria
 from matching.fields.matcher import HeadersMatcher
@@ -37,5 +38,6 @@ class HeadersExchange(Exchange):
     def removed(self, binding: Binding) -> None:
         self._matcher.unbind(binding.arguments, binding)
 
-    def match(self, key: str, headers: Arguments) -> list[Binding]:
-        return self._matcher.match(headers)
+    def match(self, key: str, properties: Properties) -> list[Binding]:
+        headers = properties.get("headers")
+        return self._matcher.match(headers if isinstance(headers, dict) else {})

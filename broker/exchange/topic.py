@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from broker.binding import Arguments, Binding
+from broker.binding import Binding
 from broker.errors import PreconditionFailed
 from broker.exchange.base import Exchange, Options
+from broker.message import Properties
 from matching.composite import Bilingual
 from matching.grammar import DEFAULT
 
@@ -31,7 +32,7 @@ class TopicExchange(Exchange):
     def removed(self, binding: Binding) -> None:
         self._matcher.side(binding.grammar).unsubscribe(binding.key, binding)
 
-    def match(self, key: str, headers: Arguments) -> list[Binding]:
+    def match(self, key: str, properties: Properties) -> list[Binding]:
         return self._matcher.match(key)
 
 

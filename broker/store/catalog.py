@@ -1,7 +1,8 @@
 """The catalog: definitions, which change at connect or operator rate, in SQLite.
 
     meta            version of this schema; the log position seen; the last position used; a sum of these two
-    vhosts, exchanges, queues, sessions         number, vhost, name, definition, a sum of all that
+    vhosts, exchanges, queues, sessions, policies, users, permissions
+                                                number, vhost, name, definition, a sum of all that
     bindings, subscriptions                     ... and the numbers of both ends
 
 A number is the position of the entry that defined a thing first. Names are used again, numbers are not; so a binding
@@ -18,8 +19,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.store.contract import Defined, Entry, Undefined
-from broker.store.disk import StoreError
+from broker.store.disk import RealDisk, StoreError
 from broker.store.values import dump, load
+from broker.store.wal import Wal
 
 #: Says that a file is a catalog (the file's application id).
 MAGIC: Final = 0x54524C43
@@ -29,7 +31,8 @@ _WAL_OCTETS: Final = 4 << 20
 _PATIENCE_MS: Final = 5_000
 
 #: Tables of things that stand for themselves, by the kind of their entries, and of things that lead from one to another.
-_THINGS: Final = {"vhost": "vhosts", "exchange": "exchanges", "queue": "queues", "session": "sessions"}
+_THINGS: Final = {"vhost": "vhosts", "exchange": "exchanges", "queue": "queues", "session": "sessions", "policy": "policies",
+                  "user": "users", "permission": "permissions"}
 _WAYS: Final = {"binding": "bindings", "subscription": "subscriptions"}
 _TABLES: Final = {**_THINGS, **_WAYS}
 
@@ -44,12 +47,13 @@ _WAY: Final = """CREATE TABLE {0} (
 _STEPS: Final[list[list[str]]] = [
     ["CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
      f"INSERT INTO meta VALUES ('version', 0), ('seen', 0), ('last', 0), ('sum', {zlib.crc32(b'0 0')})",
-     *[_THING.format(table) for table in _THINGS.values()],
+     *[_THING.format(table) for table in ("vhosts", "exchanges", "queues", "sessions")],
      *[_WAY.format(table) for table in _WAYS.values()],
      "CREATE INDEX bindings_by_source ON bindings (vhost, source)",
      "CREATE INDEX bindings_by_destination ON bindings (destination)",
      "CREATE INDEX subscriptions_by_session ON subscriptions (destination)",
      f"PRAGMA application_id = {MAGIC}"],
+    [_THING.format(table) for table in ("policies", "users", "permissions")],
 ]
 VERSION: Final = len(_STEPS)
 
@@ -72,10 +76,11 @@ class CatalogFull(CatalogUnwritten):
 
 class Catalog:
     """One process uses it (the lock on the data directory), one thread at a time. Opened, and made or brought to
-    this version where that is needed. Raises CatalogError, as every method does."""
+    this version where that is needed; `known` says that there must be one. Raises CatalogError, as every method does."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, known: bool = False) -> None:
         self.path = path
+        self._known = known
         #: How far the log was written when the last batch came.
         self.seen = 0
         #: The last position that any entry here had, or that the log had then.
@@ -83,6 +88,13 @@ class Catalog:
         #: Why nothing is written any more.
         self.broken = ""
         self._vhosts: set[str] = set()
+        try:
+            # SQLite passes over damage there, and what was defined behind it would be gone without a word.
+            self.wal = Wal(RealDisk(), path + "-wal")
+        except OSError as error:
+            raise CatalogError(f"cannot read '{path}-wal': {error.strerror or error}") from error
+        if self.wal.damage:
+            raise self._damaged(f"'{path}-wal', {self.wal.damage}")
         try:
             # The thread that writes is another than the one that opens: one after the other, never both.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -104,6 +116,9 @@ class Catalog:
         if version > VERSION:
             raise CatalogError(f"the catalog {self.path} has schema version {version}, and this broker knows up to {VERSION}: "
                                "start the newer broker that wrote it, or give this one a backup of its own")
+        if version == 0 and self._known:
+            raise CatalogError(f"the catalog {self.path} is missing, or empty, and without it nobody knows whose messages are in the log: "
+                               "put it back, from a backup perhaps; or move the log away, and all messages with it")
         [found] = db.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise self._damaged(str(found))

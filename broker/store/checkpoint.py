@@ -59,8 +59,19 @@ DONE: Final[i64] = 4
 _U32: Final[i64] = 0xFFFFFFFF
 
 
+def begin(log: SegmentLog, exist: set[int]) -> Checkpointing | None:
+    """A checkpoint of the files that are full, if one may be worth it. It finds out, and ends early if it is not."""
+    sealed = worth(log)
+    if sealed:
+        return Checkpointing(log, sealed, set(exist), 0 if _many_small(log, sealed) else _half(sealed))
+    sealed = log.sealed()
+    if log.poisoned or log.unsaved or not sealed or sealed[-1].checkpoint or sum(int(file.size) for file in sealed) < log.look_at:
+        return None
+    return Checkpointing(log, sealed, set(exist), _half(sealed))
+
+
 def worth(log: SegmentLog) -> list[LogFile]:
-    """The files of the log that are full, if a checkpoint of them gives back half of their octets; else none.
+    """The files of the log that are full, if a checkpoint of them seems to give back half of their octets; else none.
 
     So the log is never much larger than twice what is live, and no octet is copied for which another was not given back.
     Fewer files would not do: queues are read from their oldest messages, and those are settled in the newest files.
@@ -68,20 +79,28 @@ def worth(log: SegmentLog) -> list[LogFile]:
     sealed = log.sealed()
     if log.poisoned or log.unsaved or not sealed or sealed[-1].checkpoint:
         return []
-    total = sum(int(file.size) for file in sealed)
     gone = sum(file.waste for file in sealed)
-    small = len(sealed) > FILES_MAX and total < len(sealed) * int(log.segment_octets) // 8
-    return sealed if small or gone * 2 >= total else []
+    return sealed if _many_small(log, sealed) or gone >= max(_half(sealed), int(log.look_beyond)) else []
+
+
+def _many_small(log: SegmentLog, sealed: list[LogFile]) -> bool:
+    return len(sealed) > FILES_MAX and sum(int(file.size) for file in sealed) < len(sealed) * int(log.segment_octets) // 8
+
+
+def _half(files: list[LogFile]) -> int:
+    """Octets that must be given back, if no more are copied."""
+    return (sum(int(file.size) for file in files) + 1) // 2
 
 
 class Checkpointing:
     """Makes a checkpoint of the first files of a log, step by step.
 
     `exist` holds the numbers of all queues and sessions that exist, and must not change. One whose deletion is not
-    durable yet exists: after a crash it would be there, without its messages.
+    durable yet exists: after a crash it would be there, without its messages. If it gives back less than `least` octets,
+    none is made.
     """
 
-    def __init__(self, log: SegmentLog, files: list[LogFile], exist: set[int]) -> None:
+    def __init__(self, log: SegmentLog, files: list[LogFile], exist: set[int], least: int = 0) -> None:
         assert files and not files[-1].checkpoint
         self.stage: i64 = MARK
         self.octets: i64 = 0
@@ -90,6 +109,9 @@ class Checkpointing:
         self._log = log
         self._files = files
         self._live = Survivors(exist)
+        self._least = least
+        #: Whether it took effect.
+        self.made = False
         self._file_at = 0
         self._range_at = 0
         self._scan: Scan | None = None
@@ -127,8 +149,7 @@ class Checkpointing:
     def _step(self) -> None:
         if self.stage == MARK:
             if not self._read():
-                self.stage = COPY
-                self._begin()
+                self._decide()
         elif self.stage == COPY:
             if not self._read():
                 self.stage = FINISH
@@ -191,6 +212,16 @@ class Checkpointing:
             self._range_at = 0
         self._file_at = 0
         return None
+
+    def _decide(self) -> None:
+        """What is live is known."""
+        live = self._live.copies.octets
+        if self.octets_total // 2 - live < self._least:
+            self._log.measured(live)
+            self.stage = DONE
+        else:
+            self.stage = COPY
+            self._begin()
 
     # -- writing
 
@@ -320,6 +351,9 @@ class Checkpointing:
         self._handle = None
         self._settle_directory()
         log.replace(self._files, made)
+        log.look_at = 2 * made.size
+        log.look_beyond = 0
+        self.made = True
         self.stage = REMOVE
         self._file_at = 0
 

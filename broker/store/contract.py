@@ -14,8 +14,10 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from broker.message import Message
+from broker.message import AT_LEAST_ONCE, Message
 
+#: Kinds of definitions that may hold messages: an exchange, while it delays them.
+HOLDERS: Final = ("queue", "session", "exchange")
 #: Messages that a durable queue keeps in memory, if nobody says otherwise.
 WINDOW: Final = 4_096
 
@@ -49,7 +51,8 @@ class Kept(Entry):
     """A persistent message, once, with the numbers of the queues that hold it.
 
     `serials`, where there are any, says for each queue the how manieth message of it this is, or 0 where nobody asks:
-    a session's packet identifiers follow from that, so it has the same ones after a crash.
+    a session's packet identifiers follow from that, so it has the same ones after a crash. Below 0: the queue takes
+    the message, which travels exactly once, with less.
     """
 
     def __init__(self, vhost: str, message: Message, queues: list[int], serials: list[int] | None = None) -> None:
@@ -57,6 +60,15 @@ class Kept(Entry):
         self.message = message
         self.queues = queues
         self.serials = serials
+
+    def taken_by(self, queue: i64) -> Message:
+        """The message as this queue takes it."""
+        message, serials = self.message, self.serials
+        if serials is not None and queue in self.queues and serials[self.queues.index(queue)] < 0:
+            lowered = message.copy(AT_LEAST_ONCE, message.retained)
+            lowered.position = message.position
+            return lowered
+        return message
 
 
 @mypyc_attr(acyclic=True)
@@ -120,7 +132,7 @@ class Defined(Entry):
 
 
 class Undefined(Entry):
-    """... and is gone. `number` is that of a queue or session."""
+    """... and is gone. `number` is that of what may have held messages."""
 
     def __init__(self, vhost: str, kind: str, name: str, number: i64 = 0) -> None:
         self.vhost = vhost
@@ -207,6 +219,10 @@ class Store:
             self.urgent = True
             self.wanted()
 
+    def wait_for_all(self, ticket: Ticket) -> None:
+        """Let the ticket wait for what was appended so far: it found done what it was to do, and that may not be durable yet."""
+        self.wait(self.position, ticket)
+
     def begin(self) -> None:
         """What is appended from now on belongs together. May be said again inside."""
         self._gathering += 1
@@ -256,8 +272,8 @@ class Store:
         """A queue forgets a message that is kept here, and will `fetch` it by its position."""
         raise NotImplementedError
 
-    def fetch(self, positions: list[int]) -> list[Message | None]:
-        """Messages that are kept here; None for one that cannot be read, which is reported."""
+    def fetch(self, queue: i64, positions: list[int]) -> list[Message | None]:
+        """Messages that are kept here, as this queue took them; None for one that cannot be read, which is reported."""
         raise NotImplementedError
 
     def abandon(self, queue: i64, position: i64) -> None:

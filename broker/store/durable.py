@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from broker.message import Message
 from broker.store.catalog import Catalog
-from broker.store.contract import Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined
+from broker.store.contract import HOLDERS, Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined
 from broker.store.disk import StoreError
 from broker.store.records import Codecs, Decoder, Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
@@ -56,7 +56,7 @@ class DurableStore(Store):
         self.position = self.durable = position
         self.log = log
         self.catalog = catalog
-        #: Numbers of the queues and sessions that hold messages. One whose end is not durable is among them: after a crash
+        #: Numbers of what may hold messages. One whose end is not durable is among them: after a crash
         #: it would be there.
         self.exist = exist
         self._report = report
@@ -78,7 +78,7 @@ class DurableStore(Store):
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Defined):
             self._changes.append((position, entry))
-            if entry.kind in ("queue", "session"):
+            if entry.kind in HOLDERS:
                 number = entry.definition.get("number")
                 self.exist.add(number if isinstance(number, int) else position)
         elif isinstance(entry, Undefined):
@@ -119,11 +119,11 @@ class DurableStore(Store):
         if message.position > self.durable:
             self._paged[message.position] = message
 
-    def fetch(self, positions: list[int]) -> list[Message | None]:
+    def fetch(self, queue: i64, positions: list[int]) -> list[Message | None]:
         reader = self.log.reader()
-        return [self._fetch(reader, position) for position in positions]
+        return [self._fetch(reader, queue, position) for position in positions]
 
-    def _fetch(self, reader: LogReader, position: i64) -> Message | None:
+    def _fetch(self, reader: LogReader, queue: i64, position: i64) -> Message | None:
         if position > self.durable:
             message = self._paged.get(position)
             if message is None and self._flying is not None:
@@ -131,7 +131,7 @@ class DurableStore(Store):
             if message is not None:
                 return message
         kept = self.kept(reader, position)
-        return None if kept is None else kept.message
+        return None if kept is None else kept.taken_by(queue)
 
     def kept(self, reader: LogReader, position: i64) -> Kept | None:
         """The message at a position, and who held it; None, and a report, when it cannot be read."""

@@ -159,7 +159,8 @@ def repair(disk: Disk, directory: str, salt: int = 0) -> Iterator[Finding]:
             except OSError as error:
                 raise StoreError(complaint(file.path, "write anew", error)) from error
             yield Finding(REPAIRED, file.name, 0, 0, "written anew, without the damage")
-        last = file.last
+        if file.checkpoint or file.records or file.closed or not file.saved:
+            last = file.last  # Of one in which nothing is left, nobody will know where it ended.
 
 
 def _rewrite(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -> None:

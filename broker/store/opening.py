@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.store.catalog import Catalog
-from broker.store.contract import Defined
+from broker.store.contract import HOLDERS, Defined
 from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
+from broker.store.files import parse_name
 from broker.store.records import Codecs
-from broker.store.recovery import MISSING, Finding, Recovery
+from broker.store.recovery import CUT, MISSING, Finding, Recovery
 from broker.store.segments import SEGMENT_OCTETS, SegmentLog
 from broker.store.survivors import Survivors
 
@@ -34,17 +35,45 @@ class Opened:
 def open_store(disk: Disk, directory: str, codecs: Codecs, salt: int, report: Callable[[str], None],
                progress: Callable[[Recovery], None], segment_octets: int = SEGMENT_OCTETS) -> Opened:
     """Open what is there, or begin. `salt` is a random number below 2**32. Raises StoreError."""
-    catalog = Catalog(f"{directory}/{CATALOG}")
+    catalog = Catalog(f"{directory}/{CATALOG}", _has_log(disk, f"{directory}/{LOG}"))
     try:
         definitions = list(catalog.load())
-        survivors = Survivors({number for number, entry in definitions if entry.kind in ("queue", "session")})
+        survivors = Survivors({number for number, entry in definitions if entry.kind in HOLDERS}, catalog.last)
         log = SegmentLog(disk, f"{directory}/{LOG}", segment_octets, salt)
         recovery = log.open(survivors, progress)
     except StoreError:
         catalog.close()
         raise
-    if recovery.last < catalog.seen:
-        recovery.findings.append(Finding(
-            MISSING, LOG, 0, 0, f"the log ends at position {recovery.last}, and it was written up to {catalog.seen} once"))
+    live = survivors.copies.octets
+    if 2 * live > log.octets:
+        log.measured(live)
+    _compare(catalog, survivors, recovery)
     position = max(int(recovery.next) - 1, catalog.last)
     return Opened(DurableStore(log, catalog, codecs, position, survivors.exist, report), definitions, survivors, recovery)
+
+
+def _compare(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None:
+    """The catalog and the log each know something about the other's end."""
+
+    def found(what: str, name: str, reason: str, at: int = 0, octets: int = 0) -> None:
+        recovery.findings.append(Finding(what, name, at, octets, reason))
+
+    wal = catalog.wal
+    if wal.torn:
+        found(CUT, f"{CATALOG}-wal", "a transaction is cut off", int(wal.torn_at), int(wal.torn))
+    if catalog.seen >= recovery.next:
+        found(MISSING, LOG, f"the log ends at position {recovery.last}, and was written up to {catalog.seen}")
+    if survivors.strange:
+        # After a crash, those of a batch that nobody was promised are a few.
+        found(MISSING, CATALOG, f"the catalog ends at position {catalog.last}, and the log has {survivors.strange} copies of messages for "
+                                "queues and sessions that were declared later")
+
+
+def _has_log(disk: Disk, directory: str) -> bool:
+    """Whether something was ever written there."""
+    try:
+        return any(parse_name(name) is not None for name in disk.list(directory))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise StoreError(f"cannot read '{directory}': {error.strerror or error}") from error

@@ -1,7 +1,7 @@
 """Records: how entries are written in the log, and read again. (docs/storage.md is the format; all numbers big-endian.)
 
     record    length u32 | crc u32 | version u8 | kind u8 | node u8 | shard u8 | epoch u32 | position u64 | payload
-    payload   of a Kept: queues u32, (queue u64, serial u32) ..., blob     (the blob is opaque to who only moves it)
+    payload   of a Kept: queues u32, (queue u64, serial i32) ..., blob     (the blob is opaque to who only moves it)
     blob      assurance u8 (+ 4: retained) | tag u8 | expires i64 | lengths: parameters u32, vhost u16, exchange u16, key u16 | 0 u16 |
               vhost, exchange, key, parameters, content
 
@@ -42,7 +42,7 @@ CLOSING: Final[i64] = HEADER + 20
 KINDS: Final = ("", "kept", "settled", "stepped", "received", "released", "retained", "many", "closed")
 #: Added to the assurance of a message that was retained.
 RETAINED_FLAG: Final[i64] = 4
-#: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet identifiers.
+#: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet identifiers. (They have a sign.)
 SERIALS: Final[i64] = 65_535 * 32_768
 #: Octets of each queue that a Kept names.
 HOLDER: Final[i64] = 12
@@ -232,7 +232,7 @@ class Recorder:
             for at, queue in enumerate(queues):
                 write_i64_be(out, queue)
                 serial: i64 = 0 if serials is None else serials[at]
-                write_i32_be(out, i32((serial - 1) % SERIALS + 1) if serial > 0 else 0)
+                write_i32_be(out, i32(_wrapped(serial)))
             return self._blob(out, entry.vhost, entry.message)
         if isinstance(entry, Settled):
             return _pair(out, entry.queue, entry.position)
@@ -312,6 +312,13 @@ def kind_of(entry: Entry) -> i64:
         return RETAINED
     assert isinstance(entry, Many) and entry.entries, f"{entry!r} does not belong in the log"
     return MANY
+
+
+def _wrapped(serial: i64) -> i64:
+    """A serial as it fits into four octets, with its sign."""
+    if serial > 0:
+        return (serial - 1) % SERIALS + 1
+    return -((-serial - 1) % SERIALS + 1) if serial < 0 else 0
 
 
 def _pair(out: BytesWriter, queue: i64, position: i64) -> bytes:

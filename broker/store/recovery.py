@@ -291,7 +291,11 @@ class Recoverer:
         file.let_go()
         if file.checkpoint and not file.closed and not file.holes:
             report.findings.append(Finding(MISSING, name, 0, 0, "the end of this checkpoint"))
-        file.last = max(scan.reader.last, covered) if file.checkpoint else scan.reader.last
+        if file.checkpoint:
+            file.last = max(scan.reader.last, covered)
+        elif file.records or file.holes or file.closed:
+            file.last = scan.reader.last
+        # Else nothing was ever written in it, and the log ends where it ended before: its first position may be one that was never written.
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:

@@ -51,6 +51,10 @@ class SegmentLog:
         self.poisoned = ""
         #: Why there is no checkpoint any more: damage that was not copied aside must not go with its file.
         self.unsaved = ""
+        #: When somebody should find out exactly what is live, for `LogFile.waste` may be far off: at so many octets of full
+        #: files, or at so much waste. (Large messages go and small ones stay, or the other way round.)
+        self.look_at: i64 = 0
+        self.look_beyond: i64 = 0
         #: Of the files that are there, once the log is open.
         self.salt: i64 = salt
         self._active: LogFile | None = None
@@ -238,6 +242,13 @@ class SegmentLog:
         return file.file()
 
     # -- checkpoints
+
+    def measured(self, live: i64) -> None:
+        """So many octets of the full files are live, and that is too much for a checkpoint: look again when there is much more."""
+        total: i64 = sum(int(file.size) for file in self.sealed())
+        self.look_at = max(2 * live, total + total // 4)
+        gone = sum(file.waste for file in self.sealed())
+        self.look_beyond = gone + (total - gone) // 2
 
     def replace(self, replaced: list[LogFile], checkpoint: LogFile) -> None:
         """A checkpoint, durable under its name, speaks for the first files now. One step for whoever looks on."""

@@ -1,6 +1,6 @@
 """What is still live of the records that were read so far: what a recovery keeps, and what a checkpoint copies.
 
-It knows positions, not messages: 16 octets a message, and more for one of several queues.
+It knows positions, not messages: 20 octets a message, and more for one of several queues.
 """
 
 from __future__ import annotations
@@ -25,18 +25,26 @@ class Copies:
 
         positions   rising
         queues      the only queue that still holds it; 0: none does; below 0: see `shared`
+        sizes       octets of the record
+
+    `octets` is how many are live.
     """
 
     def __init__(self) -> None:
         self._positions: array[int] = array("q")
         self._queues: array[int] = array("q")
+        self._sizes: array[int] = array("I")
+        self.octets: i64 = 0
         self._shared: dict[int, list[int]] = {}
         self._next: i64 = 0
         #: Behind the message that was looked for last: mostly the next one is looked for then.
         self._hint: i64 = 0
 
-    def keep(self, position: i64, queues: list[int]) -> None:
+    def keep(self, position: i64, queues: list[int], size: i64) -> None:
         self._positions.append(position)
+        self._sizes.append(size)
+        if queues:
+            self.octets += size
         if len(queues) == 1:
             self._queues.append(queues[0])
         elif queues:
@@ -63,12 +71,14 @@ class Copies:
         holder: i64 = self._queues[at]
         if holder == queue:
             self._queues[at] = 0
+            self.octets -= self._sizes[at]
         elif holder < 0:
             queues = self._shared[position]
             if queue in queues:
                 queues.remove(queue)
                 if not queues:
                     self._queues[at] = 0
+                    self.octets -= self._sizes[at]
                     del self._shared[position]
 
     def held(self, queue: i64, position: i64) -> bool:
@@ -107,10 +117,14 @@ class Copies:
 
 
 class Survivors(Replay):
-    """Reads records. `exist` holds the numbers of all queues and sessions that there are: others hold nothing."""
+    """Reads records. `exist` holds the numbers of all queues and sessions that there are: others hold nothing. None had a
+    number beyond `newest`."""
 
-    def __init__(self, exist: set[int]) -> None:
+    def __init__(self, exist: set[int], newest: i64 = 0) -> None:
         self.exist = exist
+        self.newest: i64 = newest
+        #: Copies of messages for queues beyond that.
+        self.strange: i64 = 0
         self.copies = Copies()
         #: (queue, position) of messages whose reader has them.
         self.stepped: set[tuple[int, int]] = set()
@@ -125,6 +139,7 @@ class Survivors(Replay):
             for part in parts(octets, position, start, end):
                 self.record(part.kind, part.position, octets, part.start, part.end)
         elif kind == KEPT:
+            size: i64 = end - start
             left: i64 = i64(read_i32_be(octets, start)) & _U32
             start += 4
             if start + left * HOLDER > end:
@@ -136,7 +151,9 @@ class Survivors(Replay):
                 left -= 1
                 if queue in self.exist:
                     queues.append(queue)
-            self.copies.keep(position, queues)
+                elif queue > self.newest:
+                    self.strange += 1
+            self.copies.keep(position, queues, size)
         elif kind == SETTLED:
             self.copies.settle(read_i64_be(octets, start), read_i64_be(octets, start + 8))
             if self.stepped:

@@ -8,10 +8,12 @@ import pamqp.base
 import pamqp.commands as spec
 from mypy_extensions import i64
 
+from broker.carbon import BCC, further_keys
 from broker.errors import BrokerError
 from broker.gate import Gate
-from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, USER_ID, Message
+from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, HEADERS, REPLY_TO, USER_ID, Message, amend
 from broker.outlet import LARGE
+from broker.planner import TOPICS
 from broker.queue import Delivery, Pool, Queue
 from broker.route import REFUSED, TOO_LARGE, UNROUTABLE, Route
 from broker.store.contract import Ticket
@@ -19,10 +21,22 @@ from broker.vhost import VirtualHost
 from protocols.amqp.client import Client
 from protocols.amqp.confirms import Confirms
 from protocols.amqp.consumer import AmqpConsumer, Owner, put_back, refuse, settle
-from protocols.amqp.contents import FIXED_HEADER, content_for, frames_of, persistent, property_flags, short_property
+from protocols.amqp.contents import (
+    DIRECT,
+    FIXED_HEADER,
+    asks_directly,
+    content_for,
+    frames_of,
+    names_keys,
+    persistent,
+    property_flags,
+    short_property,
+)
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.frames import BODY, HEADER, encode, got, returned
 from protocols.amqp.transaction import ACKED, GIVEN_UP, PUT_BACK, Transaction
+from protocols.connection import BUDGET
+from protocols.crossing import MARK, wanted_qos, wants_retain
 from protocols.tally import Tally
 from protocols.window import Window
 
@@ -92,6 +106,8 @@ class Channel(Owner):
         self.last_queue = ""
         self.assembly: Assembly | None = None
         self.confirms: Confirms | None = None
+        #: Where direct replies come in, while a consumer waits for them.
+        self.replies: Queue | None = None
         self.transaction: Transaction | None = None
         self._cancel_notify = cancel_notify
         #: What this method appends to the store, and its answer waits for.
@@ -118,13 +134,22 @@ class Channel(Owner):
             message.assurance = AT_LEAST_ONCE
             self.connection.persists = True
         carried = property_flags(content, 0)
-        if carried & (EXPIRATION | USER_ID):
-            self._read_properties(message, carried)
+        if carried & HEADERS and MARK in content:
+            quality = wanted_qos(message.properties)
+            if quality >= 0:
+                message.assurance = quality
         if route.plan.stale:
             self.gate.renew(route)
+        if route.plan.refusal is None:  # Who may not publish there is told that first.
+            if carried & (EXPIRATION | USER_ID):
+                self._read_properties(message, carried)
+            if carried & HEADERS and names_keys(content, 0):
+                route = self._route_copies(route, message)
+            if carried & REPLY_TO and asks_directly(content, 0):
+                self._ask_directly(message)
         if self.transaction is not None and route.plan.refusal is None:
             self.transaction.publish(route, message, flags)
-            return route.plan.weight
+            return self._cost(route)
         confirms = self.confirms
         ticket = Ticket(confirms) if confirms is not None and message.assurance else None
         try:
@@ -134,12 +159,22 @@ class Channel(Owner):
         if confirms is not None:
             self.tally.received_confirm += 1
             confirms.add(ticket, fate == REFUSED)
+        return self._cost(route)
+
+    def _cost(self, route: Route) -> i64:
+        """The weight of a publication. After one that comes while an alarm is on, nothing more is taken."""
+        if self.vhost.alarmed:
+            self.connection.block()
+            return BUDGET
         return route.plan.weight
 
     def _deliver(self, route: Route, message: Message, flags: i64, ticket: Ticket | None) -> i64:
         """Publish, and return to its publisher what nobody wants. Returns the fate. Raises BrokerError."""
         self.gate.received += 1
         fate = self.vhost.publish(self.gate, route, message, ticket)
+        if route.exchange == TOPICS and property_flags(message.content, 0) & HEADERS and MARK in message.content \
+                and wants_retain(message.properties):
+            self.vhost.retain(message, ticket)
         if fate == UNROUTABLE and flags & MANDATORY:
             self.tally.returned += 1
             self.connection.out.write(returned(self.number, route.octets))
@@ -180,6 +215,31 @@ class Channel(Owner):
                 raise AmqpError(406, f"invalid expiration '{expiration.decode(errors='replace')}': not a number of milliseconds")
             message.expires = self.vhost.agenda.now + int(expiration)
 
+    def _route_copies(self, route: Route, message: Message) -> Route:
+        """The publisher may name further routing keys. Raises AmqpError."""
+        properties = message.properties
+        headers = properties.get("headers")
+        if not isinstance(headers, dict):
+            return route
+        try:
+            keys = further_keys(headers)
+        except BrokerError as error:
+            self._count(REFUSED)
+            raise from_broker(error) from error
+        if keys:
+            route = self.vhost.route_by(self.gate, route.exchange, [route.key, *keys], properties)
+            message.address = route
+        if BCC in headers:
+            message.encoding = amend(message.encoding, {BCC: None}, {})
+        return route
+
+    def _ask_directly(self, message: Message) -> None:
+        """The reply comes to this channel: the message says under which name. Raises AmqpError."""
+        if self.replies is None:
+            self._count(REFUSED)
+            raise AmqpError(406, "fast reply consumer does not exist")
+        message.encoding = amend(message.encoding, {}, {"reply_to": self.replies.name})
+
     def _count(self, fate: i64) -> None:
         self.gate.received += 1
         self.gate.count_fate(fate)
@@ -191,13 +251,19 @@ class Channel(Owner):
 
     # -- consuming
 
-    def consume(self, queue: Queue, tag: str, no_ack: bool, exclusive: bool) -> None:
+    def consume(self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64) -> None:
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
+        consumer.priority = priority
         consumer.exclusive = exclusive
         self.consumers[tag] = consumer
         if consumer.pool is not None:
             consumer.pool.consumers.append(consumer)
         queue.subscribe(consumer)
+
+    def consume_replies(self, tag: str) -> None:
+        """Consume from a name that only those know to whom this channel has sent it."""
+        queue = self.replies = self.vhost.open_reply(f"{DIRECT.decode()}.{self.connection.front.broker.new_id()}")
+        self.consume(queue, tag, True, False, 0)
 
     def _consumer(self, queue: Queue, tag: str, no_ack: bool, prefetch: i64) -> AmqpConsumer:
         return AmqpConsumer(queue, self.connection, self, self.unacked, self.frames, self.tally, tag, no_ack, prefetch, self.pool)
@@ -210,7 +276,10 @@ class Channel(Owner):
         self._leave_pool(consumer)
         queue = consumer.queue
         queue.unsubscribe(consumer)
-        if queue.auto_delete and not queue.consumers and self.vhost.queues.get(queue.name) is queue:
+        if queue is self.replies:
+            self.replies = None
+            self.vhost.close_reply(queue)
+        if queue.auto_delete and not queue.consumer_count and self.vhost.queues.get(queue.name) is queue:
             self.vhost.delete_queue(queue)
             self.connection.disown(queue)
 
@@ -247,21 +316,27 @@ class Channel(Owner):
             self.tally.get_empty += 1
             self.send(spec.Basic.GetEmpty())
             return
+        message = delivery.message
+        content = message.content if message.encoding is self.frames else content_for(message, self.frames)
+        if not content:  # This client's frames are too small for its properties.
+            queue.unacked += 1
+            queue.unsayable(message)
+            self.get(queue, no_ack)
+            return
         number: i64
         if no_ack:
             self.tally.get_auto += 1
             number = self.unacked.skip()
-            queue.consumed(delivery.message)
+            queue.consumed(message)
         else:
             self.tally.get_manual += 1
             queue.unacked += 1
             delivery.consumer.pool = None
             number = self.unacked.add(delivery)
-        message = delivery.message
         if delivery.attempts > 0:
             self.tally.redelivered += 1
         self.connection.out.write(got(self.number, number, delivery.attempts > 0, message.address.octets, queue.depth))
-        self.write_content(message.content if message.encoding is self.frames else content_for(message, self.frames))
+        self.write_content(content)
         self.connection.touch()
 
     def write_content(self, content: bytes) -> None:

@@ -10,9 +10,9 @@ from mypy_extensions import i64
 
 from broker.errors import BrokerError
 from broker.gate import Gate
-from broker.message import ALWAYS, AT_MOST_ONCE, LISTENERS, NOWHERE, PERSISTENCE, Message
+from broker.message import ALWAYS, AT_MOST_ONCE, LISTENERS, NOWHERE, Message
 from protocols.amqp.channel import MANDATORY, Assembly, Channel
-from protocols.amqp.contents import content_end, persistent, property_flags
+from protocols.amqp.contents import content_end, needs_care, property_flags
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.frames import (
     ACCESS_REQUEST,
@@ -165,8 +165,8 @@ class AmqpConnection(Lifecycle):
             care = (property_flags(data, end) | ALWAYS | LISTENERS) & route.plan.attention
             if flags == MANDATORY:
                 care |= NOWHERE & route.plan.attention
-            if care == PERSISTENCE and not persistent(data, end):
-                care = 0
+            if care != 0:
+                care = needs_care(care, data, end)
         if route is None or care != 0:
             self._cursor = stop
             self.about_channel = channel.number
@@ -288,10 +288,17 @@ class AmqpConnection(Lifecycle):
             raise AmqpError(504, "second 'channel.open' seen")
         if number > self.channel_max:
             raise AmqpError(530, f"number of channels opened ({number}) has reached the negotiated channel_max ({self.channel_max})")
+        self._check_channels()
         assert self.vhost is not None and self.gate is not None
         self.channels[number] = Channel(self.vhost, self.gate, self, number, self.frame_max,
                                         self.capabilities.get("consumer_cancel_notify") is True)
         self.send(number, spec.Channel.OpenOk())
+
+    def _check_channels(self) -> None:
+        """Raises AmqpError when the user has as many channels as one may have."""
+        most = self.front.broker.bounds.user_channels
+        if 0 < most <= self.front.channels_of(self.user):
+            raise AmqpError(530, f"number of channels opened for user '{self.user}' has reached the maximum allowed limit of ({most})")
 
     def _on_ending_channel(self, number: i64) -> None:
         """A channel that we closed says nothing any more but that it knows (section 1.5.2.5)."""

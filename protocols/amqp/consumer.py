@@ -81,6 +81,12 @@ class AmqpConsumer(Consumer):
         return self._unacked.add(delivery)
 
     def _write(self, message: Message, number: i64, redelivered: i64) -> None:
+        content = message.content
+        if message.encoding is not self.frames:
+            content = content_for(message, self.frames)
+            if not content:
+                self._leave_unsaid(number)
+                return
         outlet = self.outlet
         out = outlet.out
         method = self._method
@@ -92,13 +98,18 @@ class AmqpConsumer(Consumer):
         out.append(u8(redelivered))
         out.write(address)
         out.append(u8(FRAME_END))
-        content = message.content if message.encoding is self.frames else content_for(message, self.frames)
         if len(content) < LARGE:
             out.write(content)
         else:
             outlet.attach(content)
         if not outlet.dirty:
             outlet.touch()
+
+    def _leave_unsaid(self, number: i64) -> None:
+        """This client's frames are too small for the message's properties: it is not told, and its delivery tag goes unused."""
+        delivery = self._unacked.take(number)
+        if delivery is not None:
+            _free(self).unsayable(delivery.message)
 
     def retune(self, prefetch: i64) -> None:
         """Another prefetch count for a consumer that is at work."""

@@ -13,13 +13,17 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from broker.message import AT_LEAST_ONCE, HEADERS, PERSISTENCE, PLAIN, PRIORITY, Amended, Encoding, Message, Properties
+from broker.message import AT_LEAST_ONCE, HEADERS, PERSISTENCE, PLAIN, PRIORITY, REPLY_TO, Amended, Encoding, Message, Properties
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.frames import BODY, FRAME_END, HEADER, OVERHEAD
 from protocols.amqp.properties import amended, read_properties, write_properties
+from protocols.crossing import MARK
 
 #: Octets of a header frame's payload before the properties.
 FIXED_HEADER: Final[i64] = 14
+
+#: The name under which a channel asks for replies without a queue, and consumes them.
+DIRECT: Final = b"amq.rabbitmq.reply-to"
 
 _TIMESTAMP: Final[i64] = 1 << 6
 
@@ -44,6 +48,13 @@ class Frames(Encoding):
 
     def properties(self, content: bytes) -> Properties:
         return read_properties(self.header(content))
+
+    def size(self, content: bytes) -> i64:
+        return read_i64_be(content, 11)
+
+    def priority(self, content: bytes) -> i64:
+        at = _property_at(content, 0, PRIORITY) if property_flags(content, 0) & PRIORITY else 0
+        return content[at] if at > 0 else 0
 
     def header(self, content: bytes) -> bytes:
         """Property flags and properties, as they came."""
@@ -105,6 +116,33 @@ def persistent(data: bytes, start: i64) -> bool:
     return at > 0 and data[at] == 2
 
 
+def needs_care(care: i64, data: bytes, start: i64) -> i64:
+    """What is left of the reasons for care once the content whose header frame begins at `start` is looked at."""
+    if care & PERSISTENCE and not persistent(data, start):
+        care -= PERSISTENCE
+    if care & HEADERS and not names_keys(data, start) and data.find(MARK, start, _header_end(data, start)) < 0:
+        care -= HEADERS
+    if care & REPLY_TO and not asks_directly(data, start):
+        care -= REPLY_TO
+    return care
+
+
+def names_keys(data: bytes, start: i64) -> bool:
+    """Whether the headers may name further routing keys."""
+    end = _header_end(data, start)
+    return data.find(b"\x02CC", start, end) >= 0 or data.find(b"\x03BCC", start, end) >= 0
+
+
+def _header_end(data: bytes, start: i64) -> i64:
+    return start + 7 + i64(read_i32_be(data, start + 3))
+
+
+def asks_directly(data: bytes, start: i64) -> bool:
+    """Whether the reply is wanted without a queue."""
+    at = _property_at(data, start, REPLY_TO)
+    return at > 0 and data[at] == len(DIRECT) and data[at + 1:at + 1 + len(DIRECT)] == DIRECT
+
+
 def short_property(content: bytes, wanted: i64) -> bytes:
     """The octets of a short string property that the content has. Raises AmqpError."""
     at = _property_at(content, 0, wanted)
@@ -136,7 +174,8 @@ def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
 
 
 def content_for(message: Message, frames: Frames) -> bytes:
-    """The message's content in the frames of another channel. Once per message and kind of reader."""
+    """The message's content in the frames of another channel. Once per message and kind of reader. Nothing when its
+    properties do not fit into a frame of this reader's: a header cannot be split."""
     source = message.encoding
     if message.recoding is frames:
         return message.recoded
@@ -147,26 +186,30 @@ def content_for(message: Message, frames: Frames) -> bytes:
     if isinstance(source, Frames):
         header = source.header(message.content)
     elif isinstance(source, Amended):
-        return message.remember(frames, amended_content(source, message.content, frames, message.assurance))
+        return message.remember(frames, _fitting(amended_content(source, message.content, frames, message.assurance), frames))
     elif source is PLAIN:
         header = b"\x10\x00\x02" if message.assurance else b"\x10\x00\x01"
     else:
         header = write_properties({"delivery_mode": 2 if message.assurance else 1} | message.properties)
-    return message.remember(frames, _split(header, message.body, frames))
+    return message.remember(frames, _fitting(_split(header, message.body, frames), frames))
+
+
+def _fitting(content: bytes, frames: Frames) -> bytes:
+    return content if i64(read_i32_be(content, 3)) <= frames.frame_max - OVERHEAD else b""
 
 
 def amended_content(encoding: Amended, content: bytes, frames: Frames, assurance: i64 = AT_LEAST_ONCE) -> bytes:
-    """A dead letter in frames."""
+    """A content in frames, with what changed in it."""
     source = encoding.source
     if isinstance(source, Frames):
-        header = amended(source.header(content), encoding.headers)
+        header = amended(source.header(content), encoding.headers, encoding.changed)
     else:
         header = write_properties({"delivery_mode": 2 if assurance else 1} | encoding.properties(content))
     return _split(header, encoding.body(content), frames)
 
 
 def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
-    """Header frame and body frames, none above frame_max. No body frame is empty."""
+    """A header frame, and body frames not above frame_max. No body frame is empty."""
     channel = int(frames.channel).to_bytes(2, "big")
     header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties
     parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]

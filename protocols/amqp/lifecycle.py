@@ -11,7 +11,7 @@ import pamqp.commands as spec
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
-from broker.access import Credentials, Verdict
+from broker.access import Credentials, Identity, Verdict
 from broker.gate import Gate
 from broker.vhost import VirtualHost
 from protocols.amqp.channel import Channel
@@ -29,6 +29,7 @@ class Lifecycle(Client):
     def __init__(self, front: Front, peer: Peer, options: AmqpOptions) -> None:
         super().__init__(front, peer)
         self.options = options
+        self._identity: Identity | None = None
         self.vhost: VirtualHost | None = None
         self.gate: Gate | None = None
         self.channels: dict[int, Channel] = {}
@@ -50,6 +51,7 @@ class Lifecycle(Client):
     def on_connection_method(self, name: str, method: Any) -> None:
         if name == "Connection.Close":
             self.send(0, spec.Connection.CloseOk())
+            self.answers_last = True
             self.end("client")
         elif name == "Connection.UpdateSecret" and self.state == "running":
             self._update_secret(method)
@@ -98,8 +100,7 @@ class Lifecycle(Client):
         self.front.count_login("accepted")
         self.admitted = True
         self.state = "tune"
-        self.vhost = self.front.broker.vhosts["/"]
-        self.gate = self.vhost.gates.enter(verdict.identity, self.front.name)
+        self._identity = verdict.identity
         self.frame_max = self.options.frame_max
         self.send(0, tune(self.options))
         self.go_on()
@@ -111,9 +112,20 @@ class Lifecycle(Client):
         self.heartbeat = method.heartbeat
 
     def _open(self, method: spec.Connection.Open) -> None:
-        if method.virtual_host not in self.front.broker.vhosts:
-            self.state = "open"
-            raise AmqpError(530, f"vhost {method.virtual_host} not found")
+        name = method.virtual_host
+        vhost = self.front.broker.vhosts.get(name)
+        identity = None if self._identity is None else self._identity.within(name)
+        self.state = "open"
+        if vhost is None:
+            raise AmqpError(530, f"vhost {name} not found")
+        if identity is None:
+            raise AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
+        full = self.front.broker.full(identity.name, vhost)
+        if full:
+            raise AmqpError(530, full)
+        self.state = "running"
+        self.vhost = vhost
+        self.gate = vhost.gates.enter(identity, self.front.name)
         self.deadline = self.agenda.now + self.heartbeat * 500 if self.heartbeat else 0
         self.send(0, spec.Connection.OpenOk())
 
@@ -133,6 +145,16 @@ class Lifecycle(Client):
 
     def send(self, number: i64, method: Any) -> None:
         self.out.write(encode(number, method))
+
+    def block(self) -> None:
+        if not self.stalled and self.capabilities.get("connection.blocked") is True:
+            self.send(0, spec.Connection.Blocked(self.front.broker.alarms.reason))
+        super().block()
+
+    def unblock(self) -> None:
+        if not self.finished and self.capabilities.get("connection.blocked") is True:
+            self.send(0, spec.Connection.Unblocked())
+        super().unblock()
 
     # -- time, and the end
 
@@ -207,8 +229,9 @@ class Lifecycle(Client):
         self.ending.clear()
         vhost, gate = self.vhost, self.gate
         if vhost is not None and gate is not None:
-            for queue in list(self.exclusive):
-                if vhost.queues.get(queue.name) is queue:
+            for name in [queue.name for queue in self.exclusive]:
+                queue = vhost.queues.get(name)  # A policy may have put another in its place.
+                if queue is not None and queue.exclusive_to is self:
                     vhost.delete_queue(queue)
             self.exclusive.clear()
             vhost.gates.leave(gate)
@@ -221,6 +244,7 @@ class Lifecycle(Client):
     def describe(self) -> dict[str, object]:
         row = super().describe()
         row["user"] = self.user
+        row["vhost"] = "" if self.vhost is None else self.vhost.name
         row["state"] = self.state
         row["channels"] = len(self.channels)
         row["client"] = f"{self.product} {self.version}".strip()

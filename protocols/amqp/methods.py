@@ -8,7 +8,7 @@ from typing import Any, Final
 import pamqp.commands as spec
 
 from broker.binding import Binding
-from broker.errors import AccessRefused, NotAllowed, NotFound
+from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
 from broker.exchange import TopicExchange
 from broker.exchange.base import Options
 from broker.queue import Queue
@@ -16,12 +16,16 @@ from matching.grammar import swap
 from protocols.amqp.channel import Channel
 from protocols.amqp.confirms import Confirms
 from protocols.amqp.consumer import AmqpConsumer
+from protocols.amqp.contents import DIRECT
 from protocols.amqp.errors import AmqpError
 
 Handler = Callable[[Channel, Any], None]
 
 #: Clients that set the prefetch count of consumers already at work (amqp.md, clients and their habits).
 RETUNING_CLIENTS: Final = ("py-amqp",)
+#: The highest and, below 0, the lowest priority of a consumer.
+PRIORITY_MAX: Final = 1 << 31
+_DIRECT: Final = DIRECT.decode()
 
 
 # -- exchanges
@@ -30,7 +34,7 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
     name, vhost = method.exchange, channel.vhost
     _no_default(name)
     if method.passive:
-        vhost.exchange(name)
+        vhost.await_durable(vhost.exchange(name), channel.ticket)
     else:
         arguments = method.arguments or {}
         if name not in vhost.exchanges and name.startswith("amq."):
@@ -48,7 +52,7 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
 def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
     _no_default(method.exchange)
     if method.exchange.startswith("amq."):
-        raise AccessRefused(f"exchange name '{method.exchange}' contains reserved prefix 'amq.*'")
+        raise AccessRefused(f"deletion of system exchange '{method.exchange}' in vhost '{channel.vhost.name}' not allowed")
     _may(channel, "configure", "exchange", method.exchange)
     channel.vhost.delete_exchange(method.exchange, method.if_unused, channel.ticket)
     _reply(channel, method, spec.Exchange.DeleteOk())
@@ -75,6 +79,8 @@ def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
     destination = vhost.exchanges.get(method.destination)
     if destination is not None:
         vhost.unbind(method.source, Binding(method.routing_key, destination, arguments=method.arguments), channel.ticket)
+    else:
+        vhost.await_all(channel.ticket)
     _reply(channel, method, spec.Exchange.UnbindOk())
 
 
@@ -83,8 +89,15 @@ def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
 def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
     vhost = channel.vhost
     owner = channel.connection
+    if _is_direct(method.queue):
+        if method.queue != _DIRECT and method.queue not in vhost.replies:
+            raise NotFound(f"no queue '{method.queue}' in vhost '{vhost.name}'")
+        _reply(channel, method, spec.Queue.DeclareOk(method.queue, 0, 1))
+        return
     if method.passive:
         queue = vhost.queue(method.queue or _last(channel), owner)
+        queue.use()
+        vhost.await_durable(queue, channel.ticket)
     else:
         if method.queue.startswith("amq."):
             raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
@@ -98,7 +111,7 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
         queue = vhost.declare_queue(name, method.durable, arguments, owner, method.exclusive, method.auto_delete, channel.ticket)
         owner.own(queue)
     channel.last_queue = queue.name
-    _reply(channel, method, spec.Queue.DeclareOk(queue.name, int(queue.depth), len(queue.consumers)))
+    _reply(channel, method, spec.Queue.DeclareOk(queue.name, int(queue.depth), queue.consumer_count))
 
 
 def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
@@ -114,6 +127,8 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     if name in channel.vhost.queues:
         queue = channel.vhost.queue(name, channel.connection)
         channel.vhost.unbind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
+    else:
+        channel.vhost.await_all(channel.ticket)
     _reply(channel, method, spec.Queue.UnbindOk())
 
 
@@ -140,6 +155,8 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
         queue = channel.vhost.queue(name, channel.connection)
         purged = channel.vhost.delete_queue(queue, method.if_unused, method.if_empty, channel.ticket)
         channel.connection.disown(queue)
+    else:
+        channel.vhost.await_all(channel.ticket)
     _reply(channel, method, spec.Queue.DeleteOk(purged))
 
 
@@ -158,16 +175,46 @@ def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
     _reply(channel, method, spec.Basic.QosOk())
 
 
+def _is_direct(name: str) -> bool:
+    return name == _DIRECT or name.startswith(_DIRECT + ".")
+
+
+def _consume_replies(channel: Channel, method: spec.Basic.Consume, tag: str) -> None:
+    if not method.no_ack:
+        raise PreconditionFailed("reply consumer cannot acknowledge")
+    if channel.replies is not None:
+        raise PreconditionFailed("reply consumer already set")
+    _reply(channel, method, spec.Basic.ConsumeOk(tag))
+    channel.consume_replies(tag)
+
+
 def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
+    if method.queue == _DIRECT:
+        _consume_replies(channel, method, _tag(channel, method))
+        return
     queue = _queue(channel, method.queue, "read")
+    tag = _tag(channel, method)
+    taken = any(isinstance(consumer, AmqpConsumer) and consumer.exclusive for consumer in queue.consumers + queue.others)
+    if taken or method.exclusive and queue.consumer_count:
+        raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use")
+    priority = (method.arguments or {}).get("x-priority", 0)
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_MAX:
+        raise PreconditionFailed(f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{channel.vhost.name}': "
+                                 f"{priority!r} is no number up to {PRIORITY_MAX}")
+    if method.exclusive and queue.terms.single:
+        raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: it has a single active consumer")
+    _reply(channel, method, spec.Basic.ConsumeOk(tag))
+    channel.consume(queue, tag, method.no_ack, method.exclusive, priority)
+
+
+def _tag(channel: Channel, method: spec.Basic.Consume) -> str:
+    most = channel.vhost.bounds.channel_consumers
+    if 0 < most <= len(channel.consumers):
+        raise NotAllowed(f"reached maximum ({most}) of consumers per channel")
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
     if tag in channel.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
-    taken = any(isinstance(consumer, AmqpConsumer) and consumer.exclusive for consumer in queue.consumers)
-    if taken or method.exclusive and queue.consumers:
-        raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use")
-    _reply(channel, method, spec.Basic.ConsumeOk(tag))
-    channel.consume(queue, tag, method.no_ack, method.exclusive)
+    return tag
 
 
 def basic_cancel(channel: Channel, method: spec.Basic.Cancel) -> None:

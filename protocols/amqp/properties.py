@@ -46,14 +46,20 @@ def write_properties(properties: Properties) -> bytes:
     return _join(written)
 
 
-def amended(octets: bytes, headers: Mapping[str, object]) -> bytes:
-    """The flags and properties of a dead letter: as they were, but with these headers and without expiration."""
-    kept = {name: value for name, _, value in _split(octets) if name != "expiration"}
+def amended(octets: bytes, headers: Mapping[str, object], changed: Mapping[str, object]) -> bytes:
+    """The flags and properties as they were, but with these headers and properties, and without those that are None."""
+    kept = {name: value for name, _, value in _split(octets)}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
         del kept["delivery_mode"]  # No client writes another, and some refuse to read one.
-    table = without(kept.get("headers", b"")[4:], {name.encode() for name in headers})
-    table += b"".join(write_entry(name, value) for name, value in headers.items())
-    kept["headers"] = len(table).to_bytes(4, "big") + table
+    for name, kind in _PROPERTIES:
+        if name in changed:
+            kept.pop(name, None)
+            if changed[name] is not None:
+                kept[name] = _octets(kind, changed[name])
+    if headers:
+        table = without(kept.get("headers", b"")[4:], {name.encode() for name in headers})
+        table += b"".join(write_entry(name, value) for name, value in headers.items() if value is not None)
+        kept["headers"] = len(table).to_bytes(4, "big") + table
     return _join(kept)
 
 

@@ -10,7 +10,7 @@ from protocols.mqtt.sessions import MqttOptions
 
 
 class MqttFront(MqttService):
-    """Lets MQTT 3.1.1 clients in."""
+    """Lets MQTT clients in."""
 
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())

@@ -10,6 +10,8 @@ from typing import Final
 from librt.strings import BytesWriter, write_i16_be
 from mypy_extensions import i16, i64, u8
 
+from protocols.mqtt.reasons import MALFORMED
+
 CONNECT: Final[i64] = 1
 CONNACK: Final[i64] = 2
 PUBLISH: Final[i64] = 3
@@ -23,6 +25,7 @@ UNSUBSCRIBE: Final[i64] = 10
 UNSUBACK: Final[i64] = 11
 PINGREQ: Final[i64] = 12
 DISCONNECT: Final[i64] = 14
+AUTH: Final[i64] = 15
 
 RETAIN: Final[i64] = 1
 DUP: Final[i64] = 8
@@ -40,11 +43,13 @@ FAILURE: Final = 0x80
 
 
 class MalformedPacket(Exception):
-    """The peer broke the protocol: close the connection [MQTT-4.8.0-1]. `reason` is for the metrics."""
+    """The peer broke the protocol: close the connection [MQTT-4.8.0-1]. `reason` is for the metrics, `code` is what a
+    client of level 5 is told."""
 
-    def __init__(self, text: str, reason: str = "protocol_error") -> None:
+    def __init__(self, text: str, reason: str = "protocol_error", code: int = MALFORMED) -> None:
         super().__init__(text)
         self.reason = reason
+        self.code = code
 
 
 class Reader:
@@ -65,6 +70,28 @@ class Reader:
 
     def short(self) -> int:
         return int.from_bytes(self.octets(2), "big")
+
+    def four(self) -> int:
+        return int.from_bytes(self.octets(4), "big")
+
+    def variable(self) -> int:
+        """A number in one to four octets, as few as possible [MQTT-1.5.5-1]."""
+        number, shift, octet = 0, 0, 128
+        while octet >= 128:
+            if shift > 21:
+                raise MalformedPacket("variable byte integer")
+            octet = self.byte()
+            number |= (octet & 127) << shift
+            shift += 7
+        if octet == 0 and shift > 7:
+            raise MalformedPacket("variable byte integer")
+        return number
+
+    def block(self) -> bytes:
+        """As many octets as a number before them says, with that number."""
+        start = self._at
+        self.octets(self.variable())
+        return self._packet[start:self._at]
 
     def binary(self) -> bytes:
         return self.octets(self.short())

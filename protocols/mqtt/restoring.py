@@ -16,7 +16,8 @@ from broker.queue import Delivery
 from broker.store.contract import Kept
 from broker.store.durable import DurableStore
 from broker.store.records import SERIALS
-from protocols.mqtt.session import NOWHERE, InboxConsumer, Session, identifier
+from protocols.mqtt.flight import NOWHERE, InboxConsumer, identifier
+from protocols.mqtt.session import Session
 
 
 def restore_inbox(session: Session, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
@@ -41,9 +42,9 @@ def restore_inbox(session: Session, store: DurableStore, positions: array[int], 
         if at >= some and last - order == count - 1 - at:
             break
         if at < in_hand:
-            _take(session, Delivery(kept.message, holder, order), positions[at] in stepped)
+            _take(session, Delivery(kept.taken_by(inbox.number), holder, order), positions[at] in stepped)
         else:
-            inbox.restore_returned(kept.message, order)
+            inbox.restore_returned(kept.taken_by(inbox.number), order)
         at += 1
     if at < count:
         inbox.restore(positions[at:], order)
@@ -62,7 +63,9 @@ def _order(kept: Kept | None, inbox: i64, before: i64) -> i64:
     """The place in the inbox, which is behind that of the message before."""
     if kept is None or kept.serials is None:
         return before + 1
-    order: i64 = kept.serials[kept.queues.index(inbox)]
+    order: i64 = abs(kept.serials[kept.queues.index(inbox)])
+    if order > before:
+        return order
     while order <= before:
-        order += SERIALS
-    return order
+        order += SERIALS  # They began anew ...
+    return order if order - before < SERIALS // 2 else before + 1  # ... or this is none of ours: nobody walks so far.

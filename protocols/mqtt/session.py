@@ -12,95 +12,27 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Task
-from broker.binding import Binding
-from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, PLAIN, Encoding, Message
-from broker.outlet import LARGE, Outlet
-from broker.queue import Consumer, Delivery
-from broker.retained import Receiver
-from broker.route import Listener
-from broker.store.contract import Kept, Received, Released, Stepped, Ticket, Waiter
+from broker.binding import Arguments, Binding
+from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
+from broker.outlet import Outlet
+from broker.queue import UNREPRESENTABLE, Delivery
+from broker.store.contract import Stepped, Ticket, Waiter
 from broker.vhost import VirtualHost
 from matching.grammar import MQTT
-from protocols.mqtt.packets import DUP, PUBREL, RETAIN, write_answer, write_publish_head
+from protocols.mqtt.deadlines import Alarm
+from protocols.mqtt.dialects import VERSION_4
+from protocols.mqtt.flight import IDENTIFIERS, NOWHERE, Flight, InboxConsumer, identifier, write
+from protocols.mqtt.packets import DUP, PUBREL, write_answer
+from protocols.mqtt.pen import Pen
+from protocols.mqtt.roles import LateWill, Membership
 from protocols.mqtt.topics import EXCHANGE, speakable
+from protocols.mqtt.views import Addressed, Views, is_special
 from protocols.tally import Tally
-from protocols.window import Window
 
-#: Packet identifiers that there are.
-IDENTIFIERS: Final[i64] = 65_535
 #: Messages in the inbox from which on retained ones wait outside, and do not push others out of it.
 CROWDED: Final[i64] = 500
-
-
-class Dialect(Encoding):
-    """Whole QoS 0 packets of one protocol version: what its sessions relay to each other."""
-
-
-VERSION_4: Final = Dialect()
-#: Where a consumer writes whose connection is gone: nowhere, and it is never asked to.
-NOWHERE: Final = Outlet()
-
-
-class InboxConsumer(Consumer):
-    """Takes messages out of the inbox while the session is connected.
-
-    The how manieth message of the inbox it is gives a message its packet identifier, so it has the same one after a
-    crash. A QoS 2 message leaves when it is durable: a lost one would leave its identifier behind at the client.
-    """
-
-    def __init__(self, session: Session, outlet: Outlet, credit: i64) -> None:
-        super().__init__(session.inbox, outlet, credit, None)
-        self.session = session
-        #: A message that is not durable yet, and the credit that is withheld until it is.
-        self._held: Delivery | None = None
-        self._withheld: i64 = 0
-
-    def deliver(self, message: Message, order: i64) -> None:
-        """Hot path."""
-        self._send(Delivery(message, self, order), 0)
-
-    def redeliver(self, delivery: Delivery) -> None:
-        self._send(delivery, DUP)
-
-    def _send(self, delivery: Delivery, flags: i64) -> None:
-        self.credit -= 1
-        self.queue.unacked += 1
-        session = self.session
-        session.tally.delivered_manual += 1
-        message = delivery.message
-        window = session.in_flight
-        if window.next != delivery.order:
-            window.skip_to(delivery.order)
-        window.add(delivery)
-        if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
-            self._hold(delivery)
-        else:
-            write(self.outlet, message, message.assurance, identifier(delivery.order), flags)
-
-    def _hold(self, delivery: Delivery) -> None:
-        self._held = delivery
-        self._withheld += self.credit
-        self.credit = 0
-        self.queue.store.wait(delivery.message.position, Ticket(Release(self)))
-
-    def go_on(self) -> None:
-        """The message is durable."""
-        delivery, self._held = self._held, None
-        self.credit += self._withheld
-        self._withheld = 0
-        if delivery is not None and self.outlet is not NOWHERE:
-            write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
-            self.queue.stir()
-
-
-class Release(Waiter):
-    """What a consumer held back is durable."""
-
-    def __init__(self, consumer: InboxConsumer) -> None:
-        self._consumer = consumer
-
-    def settled(self) -> None:
-        self._consumer.go_on()
+#: What most sessions have, in one copy; nothing is ever put here.
+_NO_MEMBERSHIPS: Final[dict[str, Membership]] = {}
 
 
 class Resend(Waiter):
@@ -113,32 +45,34 @@ class Resend(Waiter):
         self._session.resend()
 
 
-def identifier(order: i64) -> i64:
-    """The packet identifier of a message, by its place in the inbox."""
-    return (order - 1) % IDENTIFIERS + 1
-
-
-class Session(Listener):
+class Session(Flight):
     """One client identifier's subscriptions, inbox and packets in flight. `receive_maximum` bounds those."""
 
     def __init__(self, vhost: VirtualHost, client_id: str, persistent: bool, backlog: int, receive_maximum: int, tally: Tally) -> None:
         inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
-        super().__init__(client_id, inbox, VERSION_4)
-        self.vhost = vhost
-        self.tally = tally
-        self.persistent = persistent
+        super().__init__(vhost, client_id, inbox, persistent, tally)
+        #: How many may be in flight; what its client allows, if that is less.
         self.receive_maximum: i64 = receive_maximum
+        #: Seconds that it outlives its connection.
+        self.expiry = 0
+        #: Its end, while its client is away.
+        self.alarm: Alarm | None = None
+        #: Its shared subscriptions, by name; whether it had some since it is connected, and whether they were refused.
+        self.memberships: dict[str, Membership] = _NO_MEMBERSHIPS
+        self._sharing = False
+        self._knocked = False
+        #: Its client's will, while that waits for the client to come back.
+        self.late_will: LateWill | None = None
         #: When its last connection went, in ms.
         self.away_since: i64 = 0
         self.subscriptions: dict[str, Binding] = {}
-        self.in_flight = Window()
         #: Packet identifiers of ours that got their PUBREC, and the position of that in the store (0: nowhere).
         self.released: dict[int, int] = {}
-        #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for, if anything.
-        self.received: dict[int, Ticket | None] = {}
         self._consumer: InboxConsumer | None = None
         #: What is in flight and not resent yet over this connection, oldest last.
         self._unsent: list[tuple[i64, Delivery]] = []
+        #: How many of them its client takes now.
+        self._resendable: i64 = 0
         self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
@@ -160,14 +94,29 @@ class Session(Listener):
         elif outlet.paused:
             self.dropped += 1
         else:
-            self.relayed += 1
-            write(outlet, message, AT_MOST_ONCE, 0, 0)
+            self.tell(outlet, message, 0)
+
+    def tell(self, outlet: Outlet, message: Message, flags: i64) -> None:
+        """At most once."""
+        pen = self.pen
+        if pen is None:
+            write(outlet, message, AT_MOST_ONCE, 0, flags)
+        elif not pen.write(message, AT_MOST_ONCE, 0, flags, self.views):
+            self.dropped += 1
+            return
+        self.relayed += 1
 
     # -- its connection comes and goes
 
-    def attach(self, outlet: Outlet) -> None:
+    def attach(self, outlet: Outlet, pen: Pen | None = None) -> None:
         """Resend what is in flight, in order, then go on with the inbox [MQTT-4.4.0-1]."""
         self.outlet = outlet
+        self.pen = pen
+        self._choose_dialect()
+        self._resendable = self.receive_maximum
+        for membership in self.memberships.values():
+            self._sharing = True
+            membership.attach(outlet)
         self._unsent = self.in_flight.outstanding()
         self._unsent.reverse()
         self._resend(outlet)
@@ -181,7 +130,7 @@ class Session(Listener):
         """As much as the connection takes now, and the store has; `resend` goes on."""
         store = self.vhost.store
         while self._unsent:
-            if not outlet.open():
+            if not outlet.open() or self._resendable == 0:
                 return
             number, delivery = self._unsent[-1]
             packet_id = identifier(number)
@@ -197,57 +146,214 @@ class Session(Listener):
             if packet_id in self.released:
                 write_answer(outlet.out, PUBREL << 4 | 2, packet_id)
                 outlet.touch()
-            else:
-                self.tally.redelivered += 1
+                continue
+            self.tally.redelivered += 1
+            pen = self.pen
+            if pen is None:
                 write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
-        consumer = self._consumer = InboxConsumer(self, outlet, self.receive_maximum - self.in_flight.count)
+            elif not pen.write(delivery.message, delivery.message.assurance, packet_id, DUP, self.views):
+                self.skip(number)
+                continue
+            self._resendable -= 1
+        credit: i64 = self.receive_maximum - self.in_flight.count
+        consumer = self._consumer = InboxConsumer(self, outlet, credit)
+        self._knocked = False
         self._withheld = 0
         if self.in_flight.span() > self._span_max:
             self._withhold(consumer)
         self.inbox.subscribe(consumer)
+        for membership in self.memberships.values():
+            membership.stir()
+
+    def skip(self, number: i64) -> None:
+        """What is in flight under this number is too large for its client: as if it had been delivered [MQTT-3.1.2-25]."""
+        delivery = self.in_flight.take(number)
+        if delivery is not None:
+            if self._consumer is not None:
+                self._consumer.credit += 1
+            queue = delivery.consumer.queue
+            if not queue.dead:
+                queue.unacked -= 1
+                queue.discard(delivery.message, UNREPRESENTABLE)
 
     def unchoke(self) -> None:
         """Its connection has room again."""
         self.resend()
-        self.inbox.stir()
+        self._knocked = self._sharing
+        self.stir()
         self.unpark()
 
     def detach(self) -> None:
         """The connection is gone, the session stays."""
         self.outlet = None
+        self.pen = None
         if self._consumer is not None:
             self.inbox.unsubscribe(self._consumer)
             self._consumer.outlet = NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
             self._consumer = None
         self._unsent = []
+        if self._sharing:
+            self._sharing = False
+            for membership in self.memberships.values():
+                membership.detach()
+            self._give_back()
         self.unheard = False
         self.unpark()
 
     def end(self) -> None:
         """Forget the session."""
         self.detach()
+        if self.late_will is not None:
+            self.late_will.run()  # [MQTT-3.1.2-8]
+        memberships, self.memberships = self.memberships, _NO_MEMBERSHIPS
+        for membership in memberships.values():
+            membership.leave(None)
         self.vhost.delete_listener(self)
         self.subscriptions.clear()
+        self.views = None
         for delivery in self.in_flight.take_all():
-            self.inbox.settle(delivery.message)
+            delivery.consumer.queue.settle(delivery.message)
 
     # -- subscriptions
 
-    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket) -> None:
+    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket, wishes: Arguments | None = None) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3]."""
-        binding = self.subscriptions[topic_filter] = Binding(topic_filter, self, assurance, None, MQTT)
+        known = self.subscriptions.get(topic_filter)
+        binding = self.subscriptions[topic_filter] = Binding(topic_filter, self, assurance, wishes, MQTT)
+        if known is not None and known.identity != binding.identity:
+            self.vhost.unbind(EXCHANGE, known, ticket)
+        self._look_again(known, binding)
         self.vhost.bind(EXCHANGE, binding, ticket)
 
-    def send_retained(self, topic_filter: str) -> None:
-        """Send the retained messages that a subscription matches [MQTT-3.3.1-6]."""
-        binding = self.subscriptions.get(topic_filter)
-        if binding is not None:
-            self.vhost.retained.deliver(topic_filter, MQTT, Latecomer(self, binding))
+    def restore_subscription(self, binding: Binding) -> None:
+        """It had this one before, and is bound already."""
+        self.subscriptions[binding.key] = binding
+        self._look_again(None, binding)
 
-    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> None:
+    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> bool:
+        """Whether it was there."""
         binding = self.subscriptions.pop(topic_filter, None)
         if binding is not None:
+            self._look_again(binding, None)
             self.vhost.unbind(EXCHANGE, binding, ticket)
+        elif self.persistent:
+            self.vhost.await_all(ticket)
+        return binding is not None
+
+    def _look_again(self, old: Binding | None, new: Binding | None) -> None:
+        """A subscription changed, and with it perhaps what the client wants to see."""
+        if old is not None and is_special(old):
+            self._see().remove(old)
+        elif new is None or not is_special(new):
+            return
+        if new is not None and is_special(new):
+            self._see().add(new)
+        self._choose_view()
+
+    def rename(self, membership: Membership, identifier: int) -> None:
+        """A shared subscription has this identifier from now on; 0 for none."""
+        if membership.identifier or identifier:
+            self._see().shared += bool(identifier) - bool(membership.identifier)
+            membership.identifier = identifier
+            self._choose_view()
+
+    def _see(self) -> Views:
+        views = self.views
+        if views is None:
+            views = self.views = Views()
+        return views
+
+    def _choose_view(self) -> None:
+        if self.views is not None and self.views.empty:
+            self.views = None
+        self._choose_dialect()
+
+    def _choose_dialect(self) -> None:
+        """Others may relay their octets here, or may not any more."""
+        pen = self.pen
+        dialect = VERSION_4 if pen is None else pen.dialect(self.views)
+        if dialect is not self.dialect:
+            self.dialect = dialect
+            if self.subscriptions:
+                self.vhost.changed()
+
+    # -- shared subscriptions
+
+    def join(self, membership: Membership) -> None:
+        """A new one."""
+        if self.memberships is _NO_MEMBERSHIPS:
+            self.memberships = {}
+        self.memberships[membership.name] = membership
+        if self.outlet is not None:
+            self._sharing = True
+            membership.attach(self.outlet)
+
+    def leave_group(self, name: str, ticket: Ticket | None) -> bool:
+        """One ends; whether it was there."""
+        membership = self.memberships.pop(name, None)
+        if membership is None:
+            return False
+        membership.leave(ticket)
+        self.rename(membership, 0)
+        return True
+
+    def has_room(self) -> bool:
+        """Whether a shared subscription may give it a message now, before all that waits here. A refusal is remembered."""
+        consumer = self._consumer
+        if consumer is not None and consumer.credit > 0 and self.inbox.depth == 0:
+            return True
+        self._knocked = True
+        return False
+
+    def stir(self) -> None:
+        """There is room again."""
+        self.inbox.stir()
+        if self._knocked:
+            self._open_door()
+
+    def _open_door(self) -> None:
+        self._knocked = False
+        for membership in self.memberships.values():
+            membership.stir()
+
+    def send_shared(self, delivery: Delivery) -> None:
+        """A QoS 1 message of a shared subscription. The session has room, and nothing waits: it takes the next place of
+        the inbox, for the packet identifier."""
+        consumer, outlet = self._consumer, self.outlet
+        assert consumer is not None and outlet is not None
+        consumer.credit -= 1
+        delivery.consumer.queue.unacked += 1
+        self.tally.delivered_manual += 1
+        number = self.inbox.pass_by()
+        window = self.in_flight
+        if window.next != number:
+            window.skip_to(number)
+        window.add(delivery)
+        message = delivery.message
+        pen = self.pen
+        if pen is None:
+            write(outlet, message, message.assurance, identifier(number), 0)
+        elif not pen.write(message, message.assurance, identifier(number), 0, self.views):
+            self.skip(number)
+
+    def write_now(self, message: Message) -> None:
+        """At most once, uncounted. The session is connected; what is too large for its client is dropped."""
+        outlet = self.outlet
+        assert outlet is not None
+        if self.pen is None:
+            write(outlet, message, AT_MOST_ONCE, 0, 0)
+        else:
+            self.pen.write(message, AT_MOST_ONCE, 0, 0, self.views)
+
+    def _give_back(self) -> None:
+        """What shared subscriptions gave, and the client did not acknowledge, others may have [MQTT-4.8.2-4]."""
+        for number, delivery in self.in_flight.outstanding():
+            queue = delivery.consumer.queue
+            if queue is not self.inbox:
+                self.in_flight.take(number)
+                message = delivery.message
+                origin = message.origin if isinstance(message, Addressed) else None
+                queue.requeue(delivery if origin is None else delivery.of(origin))
 
     # -- what the client answers
 
@@ -262,7 +368,16 @@ class Session(Listener):
             consumer.credit += 1
             if self._withheld or self.in_flight.span() > self._span_max:
                 self._withhold(consumer)
-        self.inbox.settle(delivery.message)
+        elif self._unsent:
+            self._resendable += 1
+            self.resend()
+        if not self._sharing:
+            self.inbox.settle(delivery.message)
+        else:
+            # It may be of a shared subscription; and they may want the room.
+            delivery.consumer.queue.settle(delivery.message)
+            if self._knocked:
+                self._open_door()
         if self._parked and self.inbox.depth < CROWDED:
             self.unpark()
 
@@ -291,25 +406,19 @@ class Session(Listener):
             self.released[packet_id] = store.append(Stepped(self.inbox.number, position), ticket) if position > 0 and self.persistent else 0
         return True
 
+    def holds(self, packet_id: i64) -> bool:
+        """Whether a publication is in flight under this identifier."""
+        return self.in_flight.get(self._number(packet_id)) is not None
+
+    def refuse(self, packet_id: i64) -> None:
+        """The client wants to hear no more of a publication."""
+        self.released.pop(packet_id, None)
+        self.acknowledge(packet_id)
+
     def complete(self, packet_id: i64) -> None:
         """PUBCOMP."""
         if self.released.pop(packet_id, -1) >= 0:
             self.acknowledge(packet_id)
-
-    # -- what it sends with QoS 2
-
-    def hold(self, packet_id: i64, ticket: Ticket) -> None:
-        """A message came under this identifier, and its copies are dropped until the PUBREL."""
-        self.received[packet_id] = ticket
-        if self.persistent:
-            self.vhost.store.append(Received(self.number, packet_id), ticket)
-
-    def let_go(self, packet_id: i64, ticket: Ticket) -> None:
-        """PUBREL: the identifier may be used again. The ticket is what the PUBCOMP waits for."""
-        if packet_id in self.received:
-            del self.received[packet_id]
-            if self.persistent:
-                self.vhost.store.append(Released(self.number, packet_id), ticket)
 
     def _number(self, packet_id: i64) -> i64:
         """The sequence number that has this packet identifier now."""
@@ -319,12 +428,20 @@ class Session(Listener):
     def _withhold(self, consumer: InboxConsumer) -> None:
         """Give no credit back while a packet identifier could come round again."""
         if self.in_flight.span() > self._span_max:
-            self._withheld += consumer.credit
-            consumer.credit = 0
+            if consumer.credit > 0:
+                self._withheld += consumer.credit
+                consumer.credit = 0
         else:
             consumer.credit += self._withheld
             self._withheld = 0
-            self.inbox.stir()
+            self.stir()
+
+    def go_on(self) -> None:
+        """What its consumer held back has left."""
+        consumer = self._consumer
+        if consumer is not None and self.in_flight.span() > self._span_max:
+            self._withhold(consumer)
+        self.stir()
 
     # -- retained messages
 
@@ -348,65 +465,3 @@ class Session(Listener):
         return {"client_id": self.name, "vhost": self.vhost.name, "connected": self.outlet is not None, "persistent": self.persistent,
                 "subscriptions": len(self.subscriptions), "inbox": self.inbox.name, "queued": int(self.inbox.depth),
                 "in_flight": int(self.in_flight.count), "dropped": int(self.dropped), "missed": int(self.missed)}
-
-
-class Latecomer(Receiver):
-    """A new subscription, for the retained messages it matches."""
-
-    def __init__(self, session: Session, binding: Binding) -> None:
-        self._session = session
-        self._binding = binding
-
-    @property
-    def _obsolete(self) -> bool:
-        """Whether the subscription ended, or another one took its place."""
-        return self._session.dead or self._session.subscriptions.get(self._binding.key) is not self._binding
-
-    def crowded(self, task: Task) -> bool:
-        return not self._obsolete and self._session.crowded(self._binding.key, task)
-
-    def receive_retained(self, message: Message) -> bool:
-        if self._obsolete:
-            return False
-        session, binding = self._session, self._binding
-        session.vhost.internal.count_copies(1, 0)
-        granted: i64 = min(message.assurance, binding.assurance)
-        if granted > AT_MOST_ONCE:
-            copy = message.copy(granted, True)
-            inbox = session.inbox
-            if session.persistent:
-                copy.position = inbox.store.append(Kept(inbox.vhost, copy, [inbox.number], [inbox.coming()]), None)
-            inbox.put(copy)
-            return True
-        outlet = session.outlet
-        if outlet is None:
-            session.missed += 1
-        elif outlet.paused:
-            session.dropped += 1
-        else:
-            session.relayed += 1
-            write(outlet, message, AT_MOST_ONCE, 0, RETAIN)
-        return True
-
-
-def write(outlet: Outlet, message: Message, assurance: i64, packet_id: i64, flags: i64) -> None:
-    """A PUBLISH packet. Hot path."""
-    if message.retained:
-        flags |= RETAIN
-    body = plain_body(message)
-    write_publish_head(outlet.out, message.address.topic, len(body), assurance, packet_id, flags)
-    if len(body) < LARGE:
-        outlet.out.write(body)
-    else:
-        outlet.attach(body)
-    if not outlet.dirty:
-        outlet.touch()
-
-
-def plain_body(message: Message) -> bytes:
-    """The payload; taken out of another front end's encoding once per message."""
-    if message.encoding is PLAIN:
-        return message.content
-    if message.recoding is VERSION_4:
-        return message.recoded
-    return message.remember(VERSION_4, message.body)

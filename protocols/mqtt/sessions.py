@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from itertools import islice
-from typing import Final
 
 from mypy_extensions import i64
 
@@ -17,8 +15,13 @@ from broker.route import Listener
 from broker.store.contract import Defined, Ticket, Undefined
 from broker.store.durable import DurableStore
 from broker.vhost import VirtualHost
+from protocols.mqtt.connect import NEVER
+from protocols.mqtt.deadlines import Deadlines
+from protocols.mqtt.pen import Pen
 from protocols.mqtt.restoring import restore_inbox
 from protocols.mqtt.session import Session
+from protocols.mqtt.shared import Group, Groups
+from protocols.mqtt.topics import SHARE
 from protocols.tally import Tally
 
 
@@ -33,14 +36,22 @@ class MqttOptions:
         self.session_expiry_s = 14 * 86_400
         self.sessions = 1_000_000
         self.session_backlog = 100_000
-
-
-#: Sessions that end in one turn because nobody came back to them.
-SLICE: Final = 200
+        #: Topic aliases that a client of level 5 may use.
+        self.topic_alias_maximum = 16
+        #: The longest keep-alive in seconds; clients of level 5 are told. 0 for any.
+        self.keep_alive_max = 0
+        #: Where a client that asks for response information may expect answers: this and its identifier.
+        self.response_prefix = "responses/"
+        #: Topic filters that nobody may subscribe to.
+        self.no_subscribe: list[str] = []
+        #: Seconds between two publications of $SYS; 0 for none. And what it says of the version.
+        self.sys_interval_s = 10
+        self.version = ""
 
 
 class Sessions(Keeper):
-    """At most `options.sessions`; one that nobody comes back to ends after `options.session_expiry_s`.
+    """At most `options.sessions`; one that nobody comes back to ends when it has been away for as long as its client said,
+    or `options.session_expiry_s`.
 
     The definition of a persistent session says since when its client is away, in ms of the wall clock; 0 if it is here.
     """
@@ -52,11 +63,13 @@ class Sessions(Keeper):
         self._options = options
         self._tally = tally
         self._sessions: dict[tuple[str, str], Session] = {}
-        #: Those whose client is away; who left first stands first. One timer asks for all of them.
-        self._away: dict[Session, None] = {}
-        self._watching = False
+        #: Ends of sessions whose clients are away, and wills that wait.
+        self.deadlines = Deadlines(agenda)
+        self.groups = Groups(options.session_backlog)
         #: Restored sessions that were away for so long, in ms.
         self._restored: list[tuple[int, Session]] = []
+        #: ... and their shared subscriptions.
+        self._shared: list[tuple[Session, dict[str, object]]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -71,12 +84,17 @@ class Sessions(Keeper):
     def full(self) -> bool:
         return len(self._sessions) >= self._options.sessions
 
-    def make(self, vhost: VirtualHost, client_id: str, persistent: bool, ticket: Ticket) -> Session:
-        """A new session under an identifier that has none."""
-        session = self._add(vhost, client_id, persistent)
+    def granted(self, expiry: int) -> int:
+        """The session expiry that a client gets that wants this one; both in seconds."""
+        return min(expiry, self._options.session_expiry_s)
+
+    def make(self, vhost: VirtualHost, client_id: str, expiry: int, ticket: Ticket) -> Session:
+        """A new session under an identifier that has none. It outlives its connection by `expiry` seconds."""
+        session = self._add(vhost, client_id, expiry > 0)
+        session.expiry = expiry
         self.created += 1
-        if persistent:
-            session.number = vhost.store.append(Defined(vhost.name, "session", client_id, {"away_since": 0}), ticket)
+        if session.persistent:
+            session.number = vhost.store.append(Defined(vhost.name, "session", client_id, _definition(session, 0)), ticket)
             session.inbox.number = session.number
         return session
 
@@ -86,78 +104,97 @@ class Sessions(Keeper):
         self._sessions[vhost.name, client_id] = session
         return session
 
-    def enter(self, session: Session, outlet: Outlet) -> None:
-        """Its client is here."""
-        if session in self._away:
-            del self._away[session]
-            self._note(session, 0)
-        session.attach(outlet)
+    def enter(self, session: Session, outlet: Outlet, expiry: int, pen: Pen | None) -> None:
+        """Its client is here, and wants it kept for so long from now on."""
+        changed = session.expiry != expiry
+        session.expiry = expiry
+        if session.alarm is not None:
+            self.deadlines.cancel(session.alarm)
+            session.alarm = None
+            changed = True
+        if changed and session.persistent:
+            self.note(session, 0, None)
+        session.attach(outlet, pen)
 
     def leave(self, session: Session) -> None:
         """Its connection is gone: a persistent session stays, for a while."""
-        if not session.persistent:
+        if not session.persistent or session.expiry == 0:
             self.end(session, None)
             return
         session.detach()
-        session.away_since = self._agenda.now
-        self._away[session] = None
-        self._note(session, int(self._agenda.wall * 1000))
-        self._watch()
+        self._wait_for(session, 0)
+        # Nobody waits for it: a crash right now makes the session's time longer, or shorter, by so little.
+        self.note(session, int(self._agenda.wall * 1000), None)
 
-    def _note(self, session: Session, away_since: int) -> None:
-        """Let the store know. Nobody waits for it: a crash right now makes the session's time longer, or shorter, by so little."""
-        session.vhost.store.append(Defined(session.vhost.name, "session", session.name, {
-            "number": int(session.number), "away_since": away_since}), None)
+    def note(self, session: Session, away_since: int, ticket: Ticket | None) -> None:
+        """Let the store know what changed."""
+        session.vhost.store.append(Defined(session.vhost.name, "session", session.name, _definition(session, away_since)), ticket)
+
+    def _wait_for(self, session: Session, away: int) -> None:
+        """Its client has been away for so many ms."""
+        session.away_since = self._agenda.now - away
+        if session.expiry != NEVER:
+            session.alarm = self.deadlines.at(session.away_since + session.expiry * 1000, Expiry(self, session))
 
     def end(self, session: Session, ticket: Ticket | None) -> None:
         """Forget the session."""
         if self._sessions.get((session.vhost.name, session.name)) is session:
             del self._sessions[session.vhost.name, session.name]
-            self._away.pop(session, None)
+            if session.alarm is not None:
+                self.deadlines.cancel(session.alarm)
+                session.alarm = None
             session.end()
             if session.persistent:
                 session.vhost.store.append(Undefined(session.vhost.name, "session", session.name, session.number), ticket)
 
-    def _watch(self) -> None:
-        """See to it that `expire` is called when the first of those who are away is due, or before."""
-        if self._away and not self._watching:
-            self._watching = True
-            self._agenda.at(max(self._due(next(iter(self._away))), self._agenda.now), Expiry(self))
-
-    def _due(self, session: Session) -> i64:
-        return session.away_since + self._options.session_expiry_s * 1000
-
-    def expire(self) -> None:
-        """The time may be over for some sessions."""
-        self._watching = False
-        for session in list(islice(self._away, SLICE)):
-            if self._due(session) > self._agenda.now:
-                break
-            self.expired += 1
-            self.end(session, None)
-        self._watch()
+    def expire(self, session: Session) -> None:
+        """Its time is over."""
+        session.alarm = None
+        self.expired += 1
+        self.end(session, None)
 
     # -- Keeper
 
     def restore(self, vhost: VirtualHost, name: str, number: i64, definition: Definition) -> Listener:
+        if name.startswith(SHARE):
+            return self._restore_group(vhost, name, number)
         away_since = definition.get("away_since")
         if not isinstance(away_since, int):
             raise PreconditionFailed(f"its time away is {away_since!r}")
         if self.find(vhost, name) is not None:
             raise PreconditionFailed(f"there is a session '{name}' in vhost '{vhost.name}' already")
+        expiry = definition.get("expiry", self._options.session_expiry_s)
+        if not isinstance(expiry, int):
+            raise PreconditionFailed(f"its expiry is {expiry!r}")
         session = self._add(vhost, name, True)
+        session.expiry = expiry
         session.number = session.inbox.number = number
+        shared = definition.get("shared")
+        if isinstance(shared, dict):
+            self._shared.append((session, shared))
         # A clock that was set back since makes nobody's time longer than it is from now on.
         self._restored.append((max(int(self._agenda.wall * 1000) - away_since, 0) if away_since else -1, session))
         return session
 
+    def _restore_group(self, vhost: VirtualHost, name: str, number: i64) -> Group:
+        group = self.groups.open(vhost, name)
+        group.number = group.inbox.number = number
+        group.inbox.durable = True
+        return group
+
     def restore_subscription(self, listener: Listener, binding: Binding) -> None:
-        assert isinstance(listener, Session)
-        listener.subscriptions[binding.key] = binding
+        if isinstance(listener, Group):
+            listener.restore_binding(binding)
+        else:
+            assert isinstance(listener, Session)
+            listener.restore_subscription(binding)
 
     def restore_inbox(self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
-        assert isinstance(listener, Session)
-        restore_inbox(listener, store, positions, stepped)
+        if isinstance(listener, Group):
+            listener.inbox.restore(positions, 1)
+        else:
+            assert isinstance(listener, Session)
+            restore_inbox(listener, store, positions, stepped)
 
     def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
         assert isinstance(listener, Session)
@@ -165,25 +202,40 @@ class Sessions(Keeper):
             listener.received[packet_id] = None
 
     def restored(self) -> None:
-        """Those whose clients were here when the broker stopped are away from now on."""
+        """Those whose clients were here when the broker stopped are away from now on. Groups have their members again."""
+        shared, self._shared = self._shared, []
+        for session, memberships in shared:
+            for name, options in memberships.items():
+                if isinstance(options, list) and len(options) == 2:
+                    self.groups.join(session, name, options[0], options[1], None)
+        self.groups.drop_empty()
         restored, self._restored = self._restored, []
         restored.sort(key=_longest_first)
         for away, session in restored:
-            session.away_since = self._agenda.now - max(away, 0)
-            self._away[session] = None
+            self._wait_for(session, max(away, 0))
             if away < 0:
-                self._note(session, int(self._agenda.wall * 1000))
-        self._watch()
+                self.note(session, int(self._agenda.wall * 1000), None)
 
 
 class Expiry(Task):
-    """Some session was left some time ago."""
+    """A session was left some time ago."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, session: Session) -> None:
         self._sessions = sessions
+        self._session = session
 
     def run(self) -> None:
-        self._sessions.expire()
+        self._sessions.expire(self._session)
+
+
+def _definition(session: Session, away_since: int) -> dict[str, object]:
+    """What the store knows of it. (Its number is not known yet when it is made.)"""
+    definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
+    if session.memberships:
+        definition["shared"] = {name: [one.assurance, one.identifier] for name, one in session.memberships.items()}
+    if session.number:
+        definition["number"] = int(session.number)
+    return definition
 
 
 def _longest_first(restored: tuple[int, Session]) -> int:

@@ -9,53 +9,88 @@ from typing import Final
 
 from broker.access import Identity
 from broker.agenda import Task
+from broker.binding import NO_LOCAL
 from broker.errors import AccessRefused
-from broker.message import AT_MOST_ONCE, EXACTLY_ONCE
+from broker.message import EXACTLY_ONCE
 from broker.store.contract import Ticket
 from protocols.connection import Connection
-from protocols.mqtt.packets import FAILURE, UNSUBACK, MalformedPacket, Reader, suback
+from protocols.mqtt.connect import LEVEL_5
+from protocols.mqtt.latecomer import send_retained
+from protocols.mqtt.packets import FAILURE, SUBACK, UNSUBACK, MalformedPacket, Reader, suback
+from protocols.mqtt.packets5 import Subscription, Unsubscription, Wish, codes5, read_subscribe, read_unsubscribe
+from protocols.mqtt.properties import Properties5
+from protocols.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORISED, SUCCESS, TOPIC_FILTER_INVALID, UNSPECIFIED
+from protocols.mqtt.service import MqttService
 from protocols.mqtt.session import Session
-from protocols.mqtt.topics import EXCHANGE, TopicRules
+from protocols.mqtt.sys import ROOT
+from protocols.mqtt.topics import EXCHANGE, SHARE
+from protocols.mqtt.views import AS_PUBLISHED, IDENTIFIER
 
-#: Topic filters of one packet that are looked at in one turn.
+#: Topic filters of one packet that are looked at in one turn, and levels of these: what a filter costs grows with them
+#: (500 filters of 128 levels take 13 ms uncompiled). One filter is looked at in any case.
 SLICE: Final = 500
+LEVELS: Final = 5_000
 
 
-def subscribe(connection: Connection, session: Session, identity: Identity, rules: TopicRules, reader: Reader) -> int:
+def subscribe(connection: Connection, session: Session, identity: Identity, service: MqttService, reader: Reader, level: int) -> int:
     """SUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
-    packet_id = reader.packet_id()
-    granted: list[tuple[str, int]] = []
+    packet = read_subscribe(reader) if level == LEVEL_5 else _read_older(reader)
+    granted: list[Wish] = []
     codes = bytearray()
-    while reader.more:
-        topic_filter = reader.text()
-        served = rules.check_filter(topic_filter) and _may_subscribe(identity, topic_filter, session.vhost.name)
-        quality = reader.byte()
-        if quality > EXACTLY_ONCE:
-            raise MalformedPacket("QoS")  # [MQTT-3.8.3-4]
-        codes.append(quality if served else FAILURE)
-        if served:
-            granted.append((topic_filter, quality))
-    if not codes:
-        raise MalformedPacket("no topic filter")  # [MQTT-3.8.3-3]
-    Subscribing(connection, session, granted, suback(packet_id, bytes(codes))).run()
-    return len(codes)
+    for wish in packet.wishes:
+        code = wish.assurance
+        if not service.topics.check_filter(wish.topic_filter):
+            code = TOPIC_FILTER_INVALID
+        elif not service.topics.allows(wish.topic_filter):
+            code = UNSPECIFIED  # Whoever asks: it is no matter of rights.
+        elif not _may_subscribe(identity, wish.topic_filter, session.vhost.name):
+            code = NOT_AUTHORISED
+        codes.append(code if level == LEVEL_5 or code <= EXACTLY_ONCE else FAILURE)
+        if code == wish.assurance:
+            granted.append(wish)
+    octets = bytes(codes)
+    answer = codes5(SUBACK << 4, packet.packet_id, octets) if level == LEVEL_5 else suback(packet.packet_id, octets)
+    Subscribing(connection, session, service, granted, packet.identifier, answer).run()
+    return len(packet.wishes)
 
 
-def unsubscribe(connection: Connection, session: Session, rules: TopicRules, reader: Reader) -> int:
+def unsubscribe(connection: Connection, session: Session, service: MqttService, reader: Reader, level: int) -> int:
     """UNSUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
-    packet_id = reader.packet_id()
-    wanted: list[tuple[str, int]] = []
-    while reader.more:
-        topic_filter = reader.text()
-        rules.check_filter(topic_filter)
-        wanted.append((topic_filter, AT_MOST_ONCE))
-    if not wanted:
-        raise MalformedPacket("no topic filter")  # [MQTT-3.10.3-2]
-    Unsubscribing(connection, session, wanted, bytes([UNSUBACK << 4, 2]) + packet_id.to_bytes(2, "big")).run()
+    packet = read_unsubscribe(reader) if level == LEVEL_5 else _read_older_filters(reader)
+    for topic_filter in packet.filters:
+        service.topics.check_filter(topic_filter)
+    wanted = [Wish(topic_filter, 0) for topic_filter in packet.filters]
+    Unsubscribing(connection, session, wanted, packet.packet_id, level).run()
     return len(wanted)
 
 
+def _read_older(reader: Reader) -> Subscription:
+    """SUBSCRIBE of levels 3 and 4."""
+    packet_id = reader.packet_id()
+    wishes: list[Wish] = []
+    while reader.more:
+        topic_filter, assurance = reader.text(), reader.byte()
+        if assurance > EXACTLY_ONCE:
+            raise MalformedPacket("QoS")  # [MQTT-3.8.3-4 of 3.1.1]
+        wishes.append(Wish(topic_filter, assurance))
+    if not wishes:
+        raise MalformedPacket("no topic filter")  # [MQTT-3.8.3-3 of 3.1.1]
+    return Subscription(packet_id, Properties5(), wishes)
+
+
+def _read_older_filters(reader: Reader) -> Unsubscription:
+    packet_id = reader.packet_id()
+    filters: list[str] = []
+    while reader.more:
+        filters.append(reader.text())
+    if not filters:
+        raise MalformedPacket("no topic filter")  # [MQTT-3.10.3-2]
+    return Unsubscription(packet_id, Properties5(), filters)
+
+
 def _may_subscribe(identity: Identity, topic_filter: str, vhost: str) -> bool:
+    if topic_filter.startswith(SHARE):
+        topic_filter = topic_filter[len(SHARE):].partition("/")[2]
     try:
         identity.may("read", "exchange", EXCHANGE, vhost)
     except AccessRefused:
@@ -64,56 +99,123 @@ def _may_subscribe(identity: Identity, topic_filter: str, vhost: str) -> bool:
 
 
 class Change(Task):
-    """What one packet changes of a session's subscriptions: topic filters with the QoS granted to each."""
+    """What one packet changes of a session's subscriptions."""
 
-    def __init__(self, connection: Connection, session: Session, wanted: list[tuple[str, int]], answer: bytes) -> None:
+    def __init__(self, connection: Connection, session: Session, wanted: list[Wish]) -> None:
         self.session = session
         self.ticket: Ticket = connection.ticket()
         self._connection = connection
         self._wanted = wanted
-        self._answer = answer
         self._at = 0
 
     def run(self) -> None:
         connection = self._connection
         if connection.finished:
             return
-        some = self._wanted[self._at:self._at + SLICE]
-        self._at += SLICE
-        for topic_filter, quality in some:
-            self.change(topic_filter, quality)
+        some = self._next()
+        self._at += len(some)
+        for wish in some:
+            self.change(wish)
         if self._at < len(self._wanted):
             connection.stall()
             connection.agenda.later(self)
-            self.changed(some, True)
+            self.changed(True)
             return
+        self.close()
         waited, connection.stalled = connection.stalled, False
-        connection.answer_when_settled(self.ticket, self._answer)
-        self.changed(some, connection.stalled)
+        connection.answer_when_settled(self.ticket, self.answer())
+        self.changed(connection.stalled)
         if waited and not connection.stalled:
             connection.go_on()
 
-    def change(self, topic_filter: str, quality: int) -> None:
+    def _next(self) -> list[Wish]:
+        """What is looked at in this turn."""
+        some = self._wanted[self._at:self._at + SLICE]
+        levels = 0
+        for place, wish in enumerate(some):
+            levels += 1 + wish.topic_filter.count("/")
+            if levels > LEVELS and place:
+                return some[:place]
+        return some
+
+    def change(self, wish: Wish) -> None:
         raise NotImplementedError
 
-    def changed(self, some: list[tuple[str, int]], unheard: bool) -> None:
-        """These are done; `unheard` is whether the answer is still to come."""
+    def close(self) -> None:
+        """That was the last one."""
+
+    def changed(self, unheard: bool) -> None:
+        """Some more are done; `unheard` is whether the answer is still to come."""
+
+    def answer(self) -> bytes:
+        raise NotImplementedError
 
 
 class Subscribing(Change):
-    """After the SUBACK come the retained messages."""
+    """After the SUBACK come the retained messages; of shared subscriptions there are none."""
 
-    def change(self, topic_filter: str, quality: int) -> None:
-        self.session.subscribe(topic_filter, quality, self.ticket)
+    def __init__(self, connection: Connection, session: Session, service: MqttService, wanted: list[Wish], identifier: int,
+                 answer: bytes) -> None:
+        super().__init__(connection, session, wanted)
+        self._service = service
+        self._identifier = identifier
+        self._answer = answer
+        self._curious: list[str] = []
+        self._shared = False
 
-    def changed(self, some: list[tuple[str, int]], unheard: bool) -> None:
+    def change(self, wish: Wish) -> None:
+        session, name = self.session, wish.topic_filter
+        if name.startswith(SHARE):
+            self._service.sessions.groups.join(session, name, wish.assurance, self._identifier, self.ticket)
+            self._shared = True
+            return
+        known = name in session.subscriptions
+        wishes: dict[str, object] = {}
+        if self._identifier:
+            wishes[IDENTIFIER] = self._identifier
+        if wish.no_local:
+            wishes[NO_LOCAL] = True
+        if wish.as_published:
+            wishes[AS_PUBLISHED] = True
+        session.subscribe(name, wish.assurance, self.ticket, wishes)
+        if name.startswith(ROOT):
+            self._service.sys.watch(session)
+        if wish.handling == 0 or wish.handling == 1 and not known:
+            self._curious.append(name)
+
+    def close(self) -> None:
+        if self._shared and self.session.persistent:
+            self._service.sessions.note(self.session, 0, self.ticket)
+
+    def changed(self, unheard: bool) -> None:
         self.session.unheard = unheard
-        for topic_filter, _ in some:
-            self.session.send_retained(topic_filter)
+        curious, self._curious = self._curious, []
+        for topic_filter in curious:
+            if topic_filter.startswith(ROOT):
+                self._service.sys.tell(self.session, topic_filter)
+            else:
+                send_retained(self.session, topic_filter)
+
+    def answer(self) -> bytes:
+        return self._answer
 
 
 class Unsubscribing(Change):
-    """The QoS does not matter."""
+    """Level 5 tells which of the subscriptions were there."""
 
-    def change(self, topic_filter: str, quality: int) -> None:
-        self.session.unsubscribe(topic_filter, self.ticket)
+    def __init__(self, connection: Connection, session: Session, wanted: list[Wish], packet_id: int, level: int) -> None:
+        super().__init__(connection, session, wanted)
+        self._packet_id = packet_id
+        self._level = level
+        self._codes = bytearray()
+
+    def change(self, wish: Wish) -> None:
+        name = wish.topic_filter
+        session = self.session
+        there = session.leave_group(name, self.ticket) if name.startswith(SHARE) else session.unsubscribe(name, self.ticket)
+        self._codes.append(SUCCESS if there else NO_SUBSCRIPTION_EXISTED)
+
+    def answer(self) -> bytes:
+        if self._level == LEVEL_5:
+            return codes5(UNSUBACK << 4, self._packet_id, bytes(self._codes))
+        return bytes([UNSUBACK << 4, 2]) + self._packet_id.to_bytes(2, "big")

@@ -12,26 +12,31 @@ from broker.errors import AccessRefused
 from broker.gate import Gate
 from broker.route import Route, refused
 from matching.grammar import MQTT, InvalidPattern, swap
+from protocols.mqtt.connect import topic_name
 from protocols.mqtt.packets import MalformedPacket, decoded
+from protocols.mqtt.reasons import PROTOCOL_ERROR
 
 #: Where MQTT topics live.
 EXCHANGE: Final = "amq.topic"
 #: Trees that clients cannot publish to: publications are acknowledged and dropped.
 RESERVED: Final = ("$SYS", "$share")
+#: What the name of a shared subscription begins with.
+SHARE: Final = "$share/"
 _RESERVED_OCTETS: Final = tuple(name.encode() for name in RESERVED)
 #: Octets of the longest topic (section 4.7.3).
 LENGTH_MAX: Final = 65_535
 
 
 class TopicRules:
-    """How many levels a topic name or filter may have."""
+    """How many levels a topic name or filter may have, and which filters nobody may subscribe to."""
 
-    def __init__(self, max_levels: int) -> None:
+    def __init__(self, max_levels: int, no_subscribe: list[str]) -> None:
         self.max_levels = max_levels
+        self.no_subscribe = no_subscribe
 
     def resolve(self, gate: Gate, topic: bytes) -> Route:
         """The route of a topic name that the gate does not know yet. Raises MalformedPacket."""
-        name = checked(decoded(topic))
+        name = topic_name(decoded(topic))
         route = gate.resolve(topic, EXCHANGE, swap(name))
         if not self.serves(name):
             # Not interned: nothing retires it, and nothing needs to.
@@ -42,20 +47,24 @@ class TopicRules:
         """Whether clients may publish under a topic name at all."""
         return name.split("/", 1)[0] not in RESERVED and name.count("/") < self.max_levels
 
+    def allows(self, topic_filter: str) -> bool:
+        """Whether anybody may subscribe to it, shared or not."""
+        if topic_filter.startswith(SHARE):
+            topic_filter = topic_filter[len(SHARE):].partition("/")[2]
+        return topic_filter not in self.no_subscribe
+
     def check_filter(self, topic_filter: str) -> bool:
-        """Whether a well-formed filter is one we serve. Raises MalformedPacket for one that is not well-formed."""
+        """Whether a well-formed filter, or shared subscription, is one we serve. Raises MalformedPacket for one that is not
+        well-formed."""
+        if topic_filter.startswith(SHARE):
+            label, _, topic_filter = topic_filter[len(SHARE):].partition("/")
+            if not label or "+" in label or "#" in label or not topic_filter:
+                raise MalformedPacket("shared subscription", code=PROTOCOL_ERROR)  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
         try:
             MQTT.check(topic_filter)
         except InvalidPattern as error:
-            raise MalformedPacket(str(error)) from error  # [MQTT-4.7.1-2], [MQTT-4.7.1-3], [MQTT-4.7.3-1]
-        return topic_filter.count("/") < self.max_levels and not topic_filter.startswith("$share/")
-
-
-def checked(name: str) -> str:
-    """A topic name. Raises MalformedPacket [MQTT-3.3.2-2], [MQTT-4.7.3-1]."""
-    if not name or "+" in name or "#" in name:
-        raise MalformedPacket("topic name")
-    return name
+            raise MalformedPacket(str(error)) from error  # [MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1]
+        return topic_filter.count("/") < self.max_levels
 
 
 def speakable(topic: bytes) -> bool:

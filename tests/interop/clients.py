@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from tests.broker import BrokerProcess
@@ -11,7 +12,8 @@ from tests.interop.mqtt_client import Login, MqttClient
 from tests.interop.node import Node
 
 AMQP: Final = ("pika", "aio-pika", "kombu", "amqplib")
-MQTT: Final = ("paho", "aiomqtt", "amqtt", "mqttjs", "mosquitto")
+#: With a 5 they speak MQTT 5 (gmqtt always does), else 3.1.1.
+MQTT: Final = ("paho", "aiomqtt", "amqtt", "mqttjs", "mosquitto", "paho5", "aiomqtt5", "mqttjs5", "mosquitto5", "gmqtt")
 
 
 def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int = 60) -> AmqpClient:
@@ -38,7 +40,13 @@ def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int =
 
 def connect_mqtt(name: str, broker: BrokerProcess, login: Login, node: Callable[[], Node]) -> MqttClient:
     """A connected MQTT client; `node` gives the process for those that need one."""
+    if name.endswith("5"):
+        name, login = name.removesuffix("5"), replace(login, version=5)
     match name:
+        case "gmqtt":
+            from tests.interop.mqtt_with_gmqtt import GmqttClient
+
+            return GmqttClient(broker.mqtt, login)
         case "paho":
             from tests.interop.mqtt_with_paho import PahoClient
 

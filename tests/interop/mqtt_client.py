@@ -26,6 +26,12 @@ class Login:
     user: str | None = None
     password: str | None = None
     keep_alive: int = 60
+    #: 4 is 3.1.1.
+    version: int = 4
+
+
+#: Seconds for which a client of MQTT 5 asks the broker to keep its session, where it is not a clean one.
+EXPIRY = 1_000
 
 
 class Received(NamedTuple):

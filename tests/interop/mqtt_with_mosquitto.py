@@ -13,7 +13,7 @@ from typing import Final
 from tests.broker import Address
 from tests.foreign import require
 from tests.interop.client import PATIENCE, LoginRefused
-from tests.interop.mqtt_client import Login, MqttClient, Received
+from tests.interop.mqtt_client import EXPIRY, Login, MqttClient, Received
 
 _MARK: Final = "message "
 
@@ -24,7 +24,7 @@ class MosquittoClient(MqttClient):
     def __init__(self, broker: Address, login: Login) -> None:
         require("mosquitto")
         self._login = login
-        self._broker = ["-h", broker.host, "-p", str(broker.port), "-V", "mqttv311"]
+        self._broker = ["-h", broker.host, "-p", str(broker.port), "-V", "mqttv5" if login.version == 5 else "mqttv311"]
         if login.user is not None:
             self._broker += ["-u", login.user, "-P", login.password or ""]
         self._lines: queue.Queue[str] = queue.Queue()
@@ -38,7 +38,7 @@ class MosquittoClient(MqttClient):
         command = ["mosquitto_sub", *self._broker, "-i", login.client_id, "-k", str(max(login.keep_alive, 5))]
         command += ["-t", topic_filter, "-q", str(qos), "-d", "-F", f"{_MARK}%q %r %x %t"]
         if not login.clean:
-            command.append("-c")
+            command += ["-c", *(["-x", str(EXPIRY)] if login.version == 5 else [])]
         if login.will is not None:
             command += ["--will-topic", login.will.topic, "--will-payload", login.will.payload.decode()]
             command += ["--will-qos", str(login.will.qos), *(["--will-retain"] if login.will.retain else [])]
@@ -102,7 +102,11 @@ class MosquittoClient(MqttClient):
         self._process = None
 
     def wait_until_closed(self) -> None:
-        """It says so only by connecting again, after a second."""
+        """It says so only by connecting again, after a second; or ends, where the broker said why it closed."""
+        if self._login.version == 5:
+            assert self._process is not None
+            self._process.wait(PATIENCE)
+            return
         self._line_with("sending CONNECT")
 
     def close(self) -> None:

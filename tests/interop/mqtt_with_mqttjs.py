@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.broker import Address
 from tests.interop.client import LoginRefused
-from tests.interop.mqtt_client import Login, MqttClient, Received
+from tests.interop.mqtt_client import EXPIRY, Login, MqttClient, Received
 from tests.interop.node import Node, NodeError
 
 
@@ -18,8 +18,10 @@ class MqttjsClient(MqttClient):
     def __init__(self, broker: Address, login: Login, node: Node) -> None:
         options: dict[str, Any] = {
             "clientId": login.client_id, "clean": login.clean, "username": login.user, "password": login.password,
-            "keepalive": login.keep_alive,
+            "keepalive": login.keep_alive, "protocolVersion": login.version,
         }
+        if login.version == 5 and not login.clean:
+            options["properties"] = {"sessionExpiryInterval": EXPIRY}
         if login.will is not None:
             options["will"] = {**login.will._asdict(), "payload": login.will.payload.decode()}
         self._node = node

@@ -10,10 +10,12 @@ from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from tests.broker import Address
 from tests.interop.client import PATIENCE, LoginRefused
-from tests.interop.mqtt_client import Login, MqttClient, Received
+from tests.interop.mqtt_client import EXPIRY, Login, MqttClient, Received
 
 
 class PahoClient(MqttClient):
@@ -25,8 +27,10 @@ class PahoClient(MqttClient):
         self._unsubacks: queue.Queue[int] = queue.Queue()
         self._received: queue.Queue[Received] = queue.Queue()
         self._closed = threading.Event()
+        new = login.version == 5
         client = self._client = paho.Client(
-            CallbackAPIVersion.VERSION2, login.client_id, login.clean, protocol=paho.MQTTv311, reconnect_on_failure=False
+            CallbackAPIVersion.VERSION2, login.client_id, None if new else login.clean,
+            protocol=paho.MQTTv5 if new else paho.MQTTv311, reconnect_on_failure=False
         )
         if login.user is not None:
             client.username_pw_set(login.user, login.password)
@@ -39,7 +43,12 @@ class PahoClient(MqttClient):
             Received(got.topic, bytes(got.payload), got.qos, got.retain)
         )
         client.on_disconnect = lambda *_: self._closed.set()
-        client.connect(broker.host, broker.port, login.keep_alive)
+        if new:
+            properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has no types there
+            properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
+            client.connect(broker.host, broker.port, login.keep_alive, clean_start=login.clean, properties=properties)
+        else:
+            client.connect(broker.host, broker.port, login.keep_alive)
         client.loop_start()
         self.session_present, code = self._connacks.get(timeout=PATIENCE)
         if code.is_failure:

@@ -194,6 +194,19 @@ def test_a_step_of_all_other_words_is_made_again_when_its_state_changed() -> Non
     assert sorted(dfa.match("a.w")) == ["x", "y"]
 
 
+@pytest.mark.parametrize("word", ["b", "c"])
+def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
+    matcher: Dfa[int] = Dfa(AMQP)
+    for number, pattern in enumerate(("a.b", "a.c")):
+        matcher.subscribe(pattern, number)
+    assert (matcher.match("a.b"), matcher.match("a.c")) == ([0], [1])
+    known = matcher.stats()["states"]
+    matcher.subscribe(f"a.{word}.#", 7)  # `a` keeps its children, and what lies behind one of them is another state now
+    assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
+    assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
+    assert matcher.stats()["states"] == known
+
+
 def test_nor_does_it_look_through_where_all_other_words_lead() -> None:
     # 60 nodes agree with six words, and reading on takes as many more: one change makes that too much for one lookup.
     dfa: Dfa[int] = Dfa(AMQP)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -323,3 +326,35 @@ def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
     for person in people[100:]:
         trie.unsubscribe("a.*", person)
     assert sorted(trie.match("a.b")) == sorted(people[:100])
+
+
+def taken(name: str, pattern: Callable[[int], str], gone: bool = False) -> int:
+    """Octets that 1,000 patterns take, or what is left of them when all but one are gone."""
+    matcher: Matcher[int] = create(name, AMQP)
+    gc.collect()
+    tracemalloc.start()
+    for number in range(1_000):
+        matcher.subscribe(pattern(number), number)
+    for number in range(1 if gone else 1_000, 1_000):
+        matcher.unsubscribe(pattern(number), number)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert matcher.match(pattern(0)) == [0]
+    return size
+
+
+@pytest.mark.parametrize("name", ["trie", "shapes", "dfa"])
+def test_a_word_that_stands_in_many_patterns_is_held_once(name: str) -> None:
+    assert taken(name, lambda number: f"{number}.{number:060}") - taken(name, lambda number: f"{number}.{'0' * 60}") > 0.9 * 60 * 1_000
+
+
+@pytest.mark.parametrize("name", ["trie", "shapes", "dfa"])
+def test_long_words_are_not_held_after_their_pattern(name: str) -> None:
+    assert taken(name, lambda number: f"{number:0250}", gone=True) < 0.6 * 250 * 1_000
+
+
+def test_words_may_be_more_than_are_held_once() -> None:
+    trie: Matcher[int] = create("trie", AMQP)
+    for number in range(40_000):
+        trie.subscribe(f"{number}.x", number)
+    assert all(trie.match(f"{number}.x") == [number] for number in range(0, 40_000, 99))

@@ -169,6 +169,8 @@ def test_a_bound_counts_the_nodes_that_a_wildcard_meets() -> None:
     assert sorted(index.within("a.*", 10) or []) == list(range(10))
     assert index.within("a.3", 0) == [3]
     assert index.within("b.#", 0) == []
+    index.put("", 77)
+    assert sorted(index.within("#.#", 20) or []) == [*range(10), 77]
 
 
 def test_a_walk_goes_on_where_everything_around_it_was_removed() -> None:

@@ -56,3 +56,13 @@ def test_attacks_together_cost_no_more_than_one_after_the_other() -> None:
         single.subscribe(pattern, name)
         alone += seconds(lambda single=single: single.match(TOPIC))  # type: ignore[misc]
     assert seconds(lambda: together.match(TOPIC)) < 5 * alone
+
+
+@pytest.mark.parametrize("name", ["trie", "auto", "shapes", "dfa", "bitmap", "snapshot", "cstrie"])
+@pytest.mark.parametrize("pattern", ["a.b", "a.#"])
+def test_to_learn_whether_anyone_matches_does_not_collect_thousands(name: str, pattern: str) -> None:
+    matcher: Matcher[int] = create(name, AMQP)
+    for subscriber in range(10_000):
+        matcher.subscribe(pattern, subscriber)
+    assert matcher.matches_any("a.b")
+    assert seconds(lambda: matcher.matches_any("a.b")) < seconds(lambda: matcher.match("a.b")) / 5

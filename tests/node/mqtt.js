@@ -58,7 +58,7 @@ class Client {
 }
 
 async function connect(url, options, patience) {
-  const client = new Client(mqtt.connect(url, { ...options, protocolVersion: 4, reconnectPeriod: 0 }), patience);
+  const client = new Client(mqtt.connect(url, { ...options, reconnectPeriod: 0 }), patience);
   await client.connected;
   return client;
 }

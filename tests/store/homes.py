@@ -6,7 +6,6 @@ from pathlib import Path
 
 from broker.bounds import Bounds
 from broker.exchange import Exchange, TopicExchange
-from broker.limits import LimitedQueue
 from broker.queue import Queue
 from broker.restore import Report, reopen
 from broker.route import Listener
@@ -67,8 +66,7 @@ def listing(world: World) -> dict[str, object]:
                             exchange.options.alternate, exchange.algorithm if isinstance(exchange, TopicExchange) else "")
             for exchange in vhost.exchanges.values() if exchange.options.durable},
         "queues": {
-            queue.name: (type(queue).__name__, queue.auto_delete, queue.declared_durable, queue.exclusive_to, queue.limits.given
-                         if isinstance(queue, LimitedQueue) else {})
+            queue.name: (type(queue).__name__, queue.auto_delete, queue.declared_durable, queue.exclusive_to, queue.terms.given)
             for queue in vhost.queues.values() if queue.durable},
         "bindings": bindings(world),
         "sessions": {

@@ -8,7 +8,7 @@ from broker.message import PLAIN, Address, Message
 from broker.store.checkpoint import Checkpointing
 from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
 from broker.store.disk import Disk
-from broker.store.records import Codecs, Decoder, Recorder
+from broker.store.records import SERIALS, Codecs, Decoder, Recorder
 from broker.store.recovery import Applying, Recovery
 from broker.store.segments import SegmentLog
 from broker.store.state import State
@@ -39,11 +39,17 @@ class Log:
         self.state = State()
         self.log = SegmentLog(disk, directory, segment_octets, salt)
         codecs = Codecs()
-        self.recovery: Recovery = self.log.open(Applying(Decoder(codecs), self.state.apply))
+        self.recovery: Recovery = self.log.open(Applying(Decoder(codecs), self._recover))
         self.recovered = digest(self.state)
         self.position = self.recovery.next - 1
         self.recorder = Recorder(codecs, self.log.seed)
         self.published = 0
+
+    def _recover(self, position: int, entry: Entry) -> None:
+        for one in entry.entries if isinstance(entry, Many) else [entry]:
+            if isinstance(one, Kept) and one.serials is not None:
+                assert one.serials == serials(one.message.content, one.queues), "each queue has its own serial"
+        self.state.apply(position, entry)
 
     def add(self, *entries: Entry) -> int:
         """Give an entry its position, apply it, and encode it; returns the first position."""
@@ -72,6 +78,13 @@ class Log:
         Checkpointing(self.log, chosen, set(QUEUES) | {9} if exist is None else exist).run()
 
 
+def serials(content: bytes, queues: list[int]) -> list[int]:
+    """Those of a random message: they follow from it. Some are large, some are below 0, some are none."""
+    number = int(content.split()[0])
+    large = (0, 1, SERIALS - number)[number % 3]
+    return [0 if queue == QUEUES[0] else (number + large) * (1 if queue == QUEUES[1] else -1) for queue in queues]
+
+
 def held(state: State) -> list[tuple[int, int]]:
     """(queue, position) of every copy."""
     return [(queue, position) for position, live in state.messages.items() for queue in live.queues]
@@ -98,7 +111,8 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> Entry:
         return Many([random_entry(random, log, True) for _ in range(random.randrange(1, 4))])
     log.published += 1
     queues = random.sample(QUEUES, random.choice((1, 1, 1, 2, 3)))
-    return Kept("/", message(b"%d " % log.published + b"x" * random.choice((0, 10, 100, 700))), queues)
+    content = b"%d " % log.published + b"x" * random.choice((0, 10, 100, 700))
+    return Kept("/", message(content), queues, serials(content, queues) if random.random() < 0.5 else None)
 
 
 def read_all(disk: Disk, segment_octets: int = 2_000) -> Log:

@@ -44,6 +44,8 @@ class Inode:
                 cut(there, offset)
             elif kept == 1 or random.random() < 0.5:
                 put(there, offset, octets)
+            elif random.random() < 0.5:
+                put(there, offset, octets[:random.randrange(len(octets) + 1)])  # Torn: its beginning.
             else:
                 # Torn: some of its sectors, or what is left of the first one.
                 for start in range(0, len(octets), SECTOR):
@@ -86,6 +88,7 @@ class SimulatedFile(File):
         self._disk.ask("sync", self._path)
         self._disk.happened("sync", self._path)
         self._inode.sync()
+        self._disk.done("sync", self._path)
 
     def truncate(self, size: int) -> None:
         assert self._writable
@@ -101,7 +104,8 @@ class SimulatedFile(File):
 
 
 class SimulatedDisk(Disk):
-    """`refuse(operation, path)` gives an errno for what shall fail, or 0. `events` is all that was changed, in order."""
+    """`refuse(operation, path)` gives an errno for what shall fail, or 0; `done` hears of a sync that succeeded. `events` is all
+    that was changed, in order."""
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.names = {path: Inode(octets) for path, octets in (files or {}).items()}
@@ -109,6 +113,7 @@ class SimulatedDisk(Disk):
         self.pending: list[tuple[str, str, str, Inode | None]] = []
         self.events: list[Event] = []
         self.refuse: Callable[[str, str], int] = lambda operation, path: 0
+        self.done: Callable[[str, str], None] = lambda operation, path: None
 
     def ask(self, operation: str, path: str) -> None:
         number = self.refuse(operation, path)

@@ -62,7 +62,7 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
                 complaints: list[str] = []
                 copy = opened(tmp_path / f"copy{number}", complaints)
                 assert [entry.name for _, entry in copy.definitions] == ["/", "q"][-len(copy.definitions):]
-                messages = copy.store.fetch(list(copy.survivors.copies.by_queue().get(queue, [])))
+                messages = copy.store.fetch(queue, list(copy.survivors.copies.by_queue().get(queue, [])))
                 serials = [int.from_bytes(message.content[:4], "big") for message in messages if message is not None]
                 assert len(serials) == len(messages) and complaints == []
                 assert [message.content for message in messages if message is not None] == [body(serial) for serial in serials]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.checkpoint import DONE, FILES_MAX, Checkpointing, worth
+from broker.store.checkpoint import DONE, FILES_MAX, Checkpointing, begin, worth
 from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
 from broker.store.disk import Damaged
 from broker.store.files import Scan
@@ -298,3 +298,49 @@ def test_what_a_checkpoint_has_replaced_is_removed_when_the_log_is_opened() -> N
     assert again.recovered == digest(log.state) and not again.recovery.findings
     assert set(both.names) == set(disk.names) and set(again.recovery.removed) == {
         path.rpartition("/")[2] for path in before if path not in disk.names} | {f"checkpoint-{3:020d}.log.tmp"}
+
+
+@pytest.mark.parametrize(("staying", "going"), [(100, 6_000), (30, 1_000), (1_000, 1_000)])
+def test_space_comes_back_whatever_the_sizes_of_what_stays_and_goes(staying: int, going: int) -> None:
+    log = Log(SimulatedDisk(), 20_000)
+    read = made = 0
+    for number in range(800):
+        log.add(Kept("/", message(b"s" * staying), [3]))
+        gone = log.add(Kept("/", message(b"g" * going), [4]))
+        log.put(Settled(4, gone))
+        checkpointing = begin(log.log, EXIST)
+        if checkpointing is not None:
+            checkpointing.run()
+            read += int(checkpointing.octets)
+            made += checkpointing.made
+        live = sum(len(one.message.content) + 80 for one in log.state.messages.values())
+        if number > 20:
+            assert log.log.octets < 2.6 * live + 6 * 20_000
+    assert made >= 2 and read < 12 * 800 * (staying + going + 300)
+    assert Log(log.log.disk).recovered == digest(log.state)
+
+
+def test_much_that_is_large_is_not_copied_for_little_that_is_small() -> None:
+    log = Log(SimulatedDisk(), 20_000)
+    for _ in range(100):
+        log.put(Kept("/", message(b"x" * 3_000), [3]), *(Kept("/", message(b"y"), [4]) for _ in range(4)))
+    for position in range(1, 501):
+        if position % 5 != 1:
+            log.put(Settled(4, position))
+    for _ in range(8):
+        log.put(Kept("/", message(b"x" * 3_000), [3]))
+    assert worth(log.log)
+    before = log.log.disk.contents()  # type: ignore[attr-defined]
+    checkpointing = begin(log.log, EXIST)
+    assert checkpointing is not None
+    checkpointing.run()
+    assert not checkpointing.made and log.log.disk.contents() == before  # type: ignore[attr-defined]
+    assert begin(log.log, EXIST) is None
+    for position in range(1, 501, 5):
+        log.put(Settled(3, position))
+    for _ in range(8):
+        log.put(Kept("/", message(b"x" * 3_000), [3]))
+    checkpointing = begin(log.log, EXIST)
+    assert checkpointing is not None
+    checkpointing.run()
+    assert checkpointing.made and log.log.octets < 60_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pamqp.commands as spec
 
-from tests.clients import mqtt_publish
+from tests.clients import marshal, mqtt_publish
 from tests.store.homes import Home
 from tests.wire.mqtt.octets import Client, connect, here, pubcomp, pubrec, pubrel, subscribe
 
@@ -57,6 +57,19 @@ def test_a_dead_letter_and_what_it_replaces_are_one_record(tmp_path: Path) -> No
     client = world.amqp()
     frames = client.send(B.Get(queue="grave", no_ack=True))
     assert client.bodies(frames) == [b"1"] and frames[1].properties.headers["x-death"][0]["reason"] == "maxlen"
+    world.crash()
+
+
+def test_a_dead_letter_is_settled_in_a_queue_that_is_deleted_meanwhile_too(tmp_path: Path) -> None:
+    world = Home(tmp_path)
+    client = world.amqp()
+    client.queue("dead", durable=True)
+    client.queue("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
+    client.publish("", "q", b"x", delivery_mode=2)
+    client.send(B.Get(queue="q"))
+    client.connection.receive_data(marshal(1, B.Reject(1, requeue=False)) + marshal(1, spec.Queue.Delete(queue="q")))
+    client.read()
+    assert said(world) == ["kept", "many kept settled"]
     world.crash()
 
 

@@ -25,6 +25,7 @@ from broker.store.records import (
     LIKENESS,
     MANY,
     PAYLOAD_MAX,
+    SERIALS,
     SHORT,
     Codec,
     Codecs,
@@ -78,9 +79,25 @@ def messages(draw: st.DrawFn) -> Message:
     return message
 
 
+#: Of sessions, near where they begin anew; 0 where nobody asks.
+serials = st.one_of(st.just(0), st.integers(-SERIALS - 3, -1), st.integers(1, SERIALS + 3), st.integers(1, 1 << 50))
+
+
+@st.composite
+def kepts(draw: st.DrawFn) -> Kept:
+    queues = draw(st.lists(numbers, max_size=4))
+    return Kept(draw(vhosts), draw(messages()), queues, draw(st.one_of(st.none(), st.just([draw(serials) for _ in queues]))))
+
+
+def wrapped(serials: list[int] | None) -> list[int] | None:
+    """As they are read again: from 1 to SERIALS, with their sign."""
+    if not serials or not any(serials):
+        return None
+    return [(abs(serial) - 1) % SERIALS + 1 if serial > 0 else -((abs(serial) - 1) % SERIALS + 1) if serial else 0 for serial in serials]
+
+
 plain_entries: st.SearchStrategy[Entry] = st.one_of(
-    st.builds(Kept, vhosts, messages(), st.lists(numbers, max_size=4)),
-    st.builds(Settled, numbers, positions), st.builds(Stepped, numbers, positions),
+    kepts(), st.builds(Settled, numbers, positions), st.builds(Stepped, numbers, positions),
     st.builds(Received, numbers, st.integers(0, 65_535)), st.builds(Released, numbers, st.integers(0, 65_535)),
     st.builds(RetainedSet, vhosts, keys, st.one_of(st.none(), messages())))
 entries: st.SearchStrategy[Entry] = st.one_of(
@@ -114,7 +131,7 @@ def seen(entry: Entry, position: int) -> list[object]:
     if isinstance(entry, Many):
         return [seen(one, position + number) for number, one in enumerate(entry.entries)]
     if isinstance(entry, Kept):
-        return ["kept", position, entry.vhost, entry.queues, Seen.of(entry.message)]
+        return ["kept", position, entry.vhost, entry.queues, wrapped(entry.serials), Seen.of(entry.message)]
     if isinstance(entry, RetainedSet):
         return ["retained", position, entry.vhost, entry.key, Seen.of(entry.message)]
     if isinstance(entry, (Settled, Stepped)):
@@ -284,7 +301,7 @@ def test_a_record_is_never_larger_than_a_reader_takes() -> None:
 
 
 def test_a_dead_letter_is_written_by_the_codec_of_its_source() -> None:
-    letter = Message(Address("", "q"), b"body", Amended(framed(4), {"x-death": []}), 1)
+    letter = Message(Address("", "q"), b"body", Amended(framed(4), {"x-death": []}, {}), 1)
     [(_, entry)] = decode(encode(Kept("/", letter, [1])))
     assert isinstance(entry, Kept)
     assert entry.message.encoding is framed(4) and entry.message.content == b"amended body"

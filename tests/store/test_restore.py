@@ -21,7 +21,7 @@ from broker.exchange import TopicExchange
 from broker.store.contract import Defined
 from broker.vhost import SLICE
 from protocols.amqp.tables import write_table
-from tests.clients import Amqp, World, marshal, mqtt_publish, publication
+from tests.clients import World, marshal, mqtt_publish, publication
 from tests.store.homes import Home, bindings, listing, numbers, options
 from tests.wire.amqp.speech import header, long, method, names, read, short, split
 from tests.wire.mqtt.octets import ACCEPTED, DISCONNECT, RESUMED, Client, connect, publications, suback, subscribe, unsubscribe
@@ -31,7 +31,7 @@ Step = Callable[[World], object]
 
 def amqp(*methods: Any) -> Step:
     """Say it over a connection of its own, on channel 1; a refusal is an answer too."""
-    return lambda world: Amqp(world, 131_072, "guest", {}).send(*methods)
+    return lambda world: world.amqp().send(*methods)
 
 
 def exchange(name: str, kind: str = "topic", **more: Any) -> Any:
@@ -272,7 +272,7 @@ def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_sta
 def test_what_was_not_durable_is_forgotten(tmp_path: Path) -> None:
     world = Home(tmp_path)
     world.slow_disk = True
-    client = Amqp(world, 131_072, "guest", {})
+    client = world.amqp()
     assert client.send(queue("q")) == []
     world.crash()
     world = Home(tmp_path)
@@ -342,7 +342,6 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
     (Defined("/", "exchange", "e", {"type": "x-new", "auto_delete": False, "internal": False, "arguments": {}}), "exchange type"),
     (Defined("/", "exchange", "amq.topic", {"type": "topic", "auto_delete": False, "internal": False, "arguments": {}}), "already"),
     (Defined("/", "session", "s", {}), "time away"),
-    (Defined("other", "queue", "q", {"auto_delete": False, "arguments": {}}), "no vhost 'other'"),
     (Defined("/", "binding", "b", {"source": -4, "destination": 99, "key": ""}), "destination, number 99"),
     (Defined("/", "binding", "b", {"source": 98, "destination": -4, "key": ""}), "source, number 98"),
     (Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}), "no exchange"),

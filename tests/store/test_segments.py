@@ -328,3 +328,18 @@ def test_progress_is_told_in_octets() -> None:
     assert len(seen) == recovery.files == len(log.log.files) and [octets for octets, _ in seen] == sorted(octets for octets, _ in seen)
     assert seen[-1][0] == seen[-1][1] - DATA * recovery.files
     assert (recovery.records, recovery.messages) == (60, 60)
+
+
+def test_a_segment_in_which_nothing_was_written_before_the_crash_leaves_no_gap() -> None:
+    disk = SimulatedDisk()
+    log = Log(disk)
+    log.put(Kept("/", message(b"first"), [3]))
+    # Positions that went to definitions stand in no log: the next segment begins behind them.
+    log = Log(disk)
+    log.position += 3
+    log.put(Kept("/", message(b"torn"), [3]))
+    disk.names[log.log.files[-1].path].truncate(int(DATA) + 10)
+    log = Log(disk)
+    assert [finding.what for finding in log.recovery.findings] == ["cut"] and log.log.last == 1
+    log.put(Kept("/", message(b"last"), [3]))
+    assert not Log(disk).recovery.findings

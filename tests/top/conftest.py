@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 import uvloop
 
+from broker.store.disk import Disk
 from trellis.settings import Settings
 
 pytest.register_assert_rewrite("tests.top.running")
@@ -36,8 +37,8 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     running: list[Running] = []
 
-    async def begin(chosen: Settings | None = None, **sections: object) -> Running:
-        app = Running(chosen or settings(**sections))
+    async def begin(chosen: Settings | None = None, disk: Disk | None = None, **sections: object) -> Running:
+        app = Running(chosen or settings(**sections), disk)
         await app.start()
         running.append(app)
         return app

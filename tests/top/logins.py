@@ -14,8 +14,7 @@ import sys
 from collections import Counter
 
 from protocols.amqp.handshake import GREETING
-from tests.clients import connect_packet
-from tests.top.running import start_ok
+from tests.clients import connect_packet, start_ok
 
 #: The method that an answer in AMQP is about, by its class and number.
 _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}

@@ -15,8 +15,9 @@ import pamqp.commands as spec
 import pamqp.frame
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.store.disk import Disk
 from protocols.amqp.handshake import GREETING
-from tests.clients import connect_packet, marshal
+from tests.clients import connect_packet, marshal, start_ok
 from trellis.app import App
 from trellis.node import Node
 from trellis.settings import Settings
@@ -47,10 +48,10 @@ def settings(**given: Any) -> Settings:
 class Running:
     """An App that serves in the loop of the test."""
 
-    def __init__(self, chosen: Settings) -> None:
+    def __init__(self, chosen: Settings, disk: Disk | None = None) -> None:
         #: What the settings are when they are read again.
         self.chosen = chosen
-        self.app = App(chosen, lambda: self.chosen)
+        self.app = App(chosen, lambda: self.chosen, disk)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -285,11 +286,6 @@ class Amqp0:
         await self.expect(spec.Connection.CloseOk)
         assert await self.socket.read() == b""
         self.socket.close()
-
-
-def start_ok(user: str, password: str, mechanism: str = "PLAIN", **capabilities: bool) -> bytes:
-    properties: Any = {"product": "test", "capabilities": {"authentication_failure_close": True} | capabilities}
-    return marshal(0, spec.Connection.StartOk(properties, mechanism, f"\0{user}\0{password}"))
 
 
 class Mqtt0:

@@ -226,8 +226,8 @@ async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -
     assert await asking == 0
     page = await running.scrape()
     for outcome, count in (("accepted", 1), ("refused", 0), ("busy", 1)):
-        assert page.value("trellis_logins_total", protocol="mqtt311", outcome=outcome) == count
-    assert page.value("rabbitmq_auth_attempts_failed_total", protocol="mqtt311") == 1
+        assert page.value("trellis_logins_total", protocol="mqtt", outcome=outcome) == count
+    assert page.value("rabbitmq_auth_attempts_failed_total", protocol="mqtt") == 1
     assert page.value("trellis_passwords_hashed_total") == 1
 
 

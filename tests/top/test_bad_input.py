@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 
 from protocols.amqp.handshake import GREETING
-from tests.clients import connect_packet, marshal, packet, text, unmarshal
+from tests.clients import connect_packet, marshal, packet, start_ok, text, unmarshal
 from tests.top.conftest import Start
-from tests.top.running import Amqp0, Leaks, Mqtt0, Running, Socket, start_ok
+from tests.top.running import Amqp0, Leaks, Mqtt0, Running, Socket
 
 #: How long clients have to log in here.
 HANDSHAKE: Final = 1.0
@@ -164,7 +164,8 @@ MQTT: Final = {
     "http": Case(says("mqtt", b"GET / HTTP/1.1\r\n\r\n"), b"", "protocol_error"),
     "noise": Case(says("mqtt", NOISE), b"", "protocol_error"),
     "another protocol": Case(says("mqtt", packet(0x10, text("MOTT") + b"\x04\x02\x00\x00\x00\x00")), b"", "protocol_error"),
-    "level 5": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x05\x02\x00\x00\x00\x00\x00")), CONNACK + b"\x01", "unacceptable_version"),
+    "level 6": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x06\x02\x00\x00\x00\x00\x00")), b"\x20\x03\x00\x84\x00",
+                    "unacceptable_version"),
     "reserved flag": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x04\x03\x00\x00\x00\x00")), b"", "protocol_error"),
     "no CONNECT": Case(says("mqtt", b"\xc0\x00"), b"", "protocol_error"),
     "endless length": Case(says("mqtt", b"\x10\xff\xff\xff\xff\xff"), b"", "protocol_error"),
@@ -264,7 +265,7 @@ async def test_mqtt_clients_that_break_the_protocol_are_let_go(running: Running)
     assert running.node.mqtt.closed == closed
     page = await running.scrape()
     for reason, count in closed.items():
-        assert page.value("trellis_connections_closed_total", protocol="mqtt311", reason=reason) == count
+        assert page.value("trellis_connections_closed_total", protocol="mqtt", reason=reason) == count
     working.cancel()
     await asyncio.wait([working])
     assert working.cancelled()

@@ -147,7 +147,7 @@ async def test_queues_are_listed(running: Running) -> None:
         await client.frame()
     await client.call(spec.Basic.Consume(queue="limited", consumer_tag="c"), spec.Basic.ConsumeOk)
     session = await running.mqtt("reader", clean=False)
-    common = {"vhost": "/", "auto_delete": False}
+    common = {"vhost": "/", "auto_delete": False, "policy": ""}
     assert await rows(running, "queues") == [
         {"name": "plain", "kind": "queue", "durable": True, "exclusive": False, "messages_ready": 1,
          "messages_unacknowledged": 1, "consumers": 0, "arguments": ""} | common,

@@ -15,9 +15,9 @@ from broker.outlet import TURN_OCTETS
 from protocols.amqp.frames import HEARTBEAT_FRAME
 from protocols.amqp.handshake import GREETING
 from protocols.connection import HELD_MAX
-from tests.clients import connect_packet, marshal, publication, unmarshal
+from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
-from tests.top.running import Amqp0, Running, Socket, start_ok
+from tests.top.running import Amqp0, Running, Socket
 from trellis.entrance import AMQP_HIGH_MARK, peer_of
 from trellis.link import LINGER_MS, Link
 from trellis.process import resident

@@ -40,7 +40,7 @@ def of_protocol(page: Scrape, protocol: str) -> dict[str, int]:
 async def test_rabbitmqs_names_are_there(start: Start, tmp_path: object) -> None:
     page = await (await start(data={"dir": str(tmp_path)})).scrape()
     assert {f"rabbitmq_{name}" for name in _RABBITMQ} - page.names == set()
-    for protocol in ("amqp091", "mqtt311"):
+    for protocol in ("amqp091", "mqtt"):
         for name in _BY_PROTOCOL:
             assert (f"rabbitmq_global_messages_{name}_total", (("protocol", protocol),)) in page.samples
     (identity,) = [dict(labels) for name, labels in page.samples if name == "rabbitmq_identity_info"]
@@ -104,7 +104,7 @@ async def test_counts_are_what_amqp_clients_did(running: Running) -> None:
         "delivered": 19, "delivered_consume_auto_ack": 10, "delivered_consume_manual_ack": 6, "delivered_get_auto_ack": 1,
         "delivered_get_manual_ack": 2, "get_empty": 1, "redelivered": 1, "acknowledged": 4,
     }
-    assert of_protocol(page, "mqtt311") == {}
+    assert of_protocol(page, "mqtt") == {}
     assert {fate: page.value("trellis_copies_total", fate=fate) for fate in ("acknowledged", "auto_acknowledged", "rejected")} == {
         "acknowledged": 4, "auto_acknowledged": 11, "rejected": 1}
     assert page.value("trellis_copies_made_total") == 18
@@ -142,7 +142,7 @@ async def test_counts_are_what_mqtt_clients_did(running: Running) -> None:
     await publisher.ping()
 
     page = await running.scrape()
-    counted = of_protocol(page, "mqtt311")
+    counted = of_protocol(page, "mqtt")
     for confirms in ("received_confirm", "confirmed"):
         counted.pop(confirms, None)  # Whether PUBACK is a confirm is the front end's matter.
     assert counted == {

@@ -56,6 +56,21 @@ def taken(address: str = "127.0.0.1") -> Iterator[int]:
         yield sock.getsockname()[1]
 
 
+def test_a_matcher_of_a_package_that_does_not_fit_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "third_party.py").write_text("")
+    about = tmp_path / "third_party-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[trellis.matchers]\nthird = third_party:Third\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    file = tmp_path / "broker.toml"
+    file.write_text('matcher.allowed = ["auto", "third"]')
+    assert complaint("--config", str(file)) == (
+        f"trellis: {file}: matcher.allowed: third cannot be used here: third_party has nothing called 'Third', which the package "
+        "third-party names as its matcher third (trellis.matchers); install a version of it that fits; or take it out"
+    )
+
+
 def test_a_port_in_use_is_named_with_what_to_do() -> None:
     with taken() as port:
         said = complaint("--mqtt-host", "127.0.0.1", "--mqtt-port", str(port))

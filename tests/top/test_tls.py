@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from protocols.amqp.handshake import GREETING
 from tests.authority import Authority
 from tests.broker import BrokerProcess
-from tests.clients import connect_packet, marshal, mqtt_publish
+from tests.clients import connect_packet, marshal, mqtt_publish, start_ok
 from tests.top.conftest import Start
-from tests.top.running import KNOWN, Amqp0, Leaks, Mqtt0, Running, Socket, settings, start_ok
+from tests.top.running import KNOWN, Amqp0, Leaks, Mqtt0, Running, Socket, settings
 from trellis.certificates import Certificates
 from trellis.settings import SettingsError
 from trellis.tls import RECORD
@@ -210,7 +210,7 @@ async def test_a_certificate_that_names_no_user_is_no_login(start: Start, author
     mqtt = Mqtt0(await running.tls("mqtts", context))
     assert await mqtt.connect("nobody") == 4
     mqtt.socket.close()
-    assert (await running.scrape()).value("trellis_logins_total", protocol="mqtt311", outcome="refused") == 1
+    assert (await running.scrape()).value("trellis_logins_total", protocol="mqtt", outcome="refused") == 1
 
 
 @pytest.mark.parametrize(("asked", "named", "user"), [(True, "known", "known"), (False, "known", "")])

@@ -152,7 +152,7 @@ async def test_origins_that_are_not_allowed_are_refused_and_counted(start: Start
     await leaks.check()
     page = await running.scrape()
     assert page.value("trellis_websocket_refused_total", listener="ws", reason="origin") == 2
-    assert page.value("trellis_connections_closed_total", protocol="mqtt311", reason="websocket_refused") == 2
+    assert page.value("trellis_connections_closed_total", protocol="mqtt", reason="websocket_refused") == 2
 
 
 FAULTS: Final = {

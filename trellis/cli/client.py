@@ -6,7 +6,7 @@ import http.client
 import ipaddress
 import urllib.error
 import urllib.request
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
@@ -16,7 +16,7 @@ from trellis.settings import Listener, Settings
 from trellis.settings.errors import nearest
 from trellis.settings.loading import read_password
 
-KINDS = ("queues", "exchanges", "bindings", "connections", "sessions")
+KINDS = ("queues", "exchanges", "bindings", "connections", "sessions", "delayed", "policies")
 TIMEOUT = 10.0  # seconds without an octet
 SHOWN = 200  # characters of what an unexpected answer says
 
@@ -32,17 +32,30 @@ def add(commands: Commands) -> None:
     command.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
     command.add_argument("--columns", metavar="A,B", help="columns to print, separated by commas [all]")
     command.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    command.add_argument("--cancel", metavar="VHOST:EXCHANGE:ID", help="of the delayed messages: let go of this one, and list the others")
+    add_asking(command)
+    add_settings(command, "http", without=("user", "password", "password_file"))
+
+
+def add_asking(command: argparse.ArgumentParser) -> None:
+    """Where to ask, and who asks. These are no settings, and do not meet those of a file."""
     command.add_argument("--url", help="where to ask, such as http://127.0.0.1:15672 [http port of the settings]")
-    # Here these three say who asks; they are no settings, and do not meet those of a file.
     command.add_argument("--user", dest="asking", metavar="NAME", help="who asks [user of the settings, else guest]")
     command.add_argument("--password", dest="secret", metavar="WORD", help="password of that user")
     command.add_argument("--password-file", dest="secret_file", metavar="FILE", help="file that holds it")
-    add_settings(command, "http", without=("user", "password", "password_file"))
+
+
+def authorised(request: urllib.request.Request, arguments: argparse.Namespace, settings: Settings) -> str:
+    """Say who asks; returns the user's name."""
+    user, password = _credentials(arguments, settings)
+    token = base64.b64encode(f"{user}:{password}".encode(errors="surrogateescape")).decode()
+    request.add_unredirected_header("Authorization", f"Basic {token}")
+    return user
 
 
 def health(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments).settings
-    url = _base(arguments.url, "metrics", settings.metrics) + "/readyz"
+    url = base_of(arguments.url, "metrics", settings.metrics) + "/readyz"
     try:
         fetch(urllib.request.Request(url))
     except urllib.error.HTTPError as error:
@@ -55,11 +68,11 @@ def health(arguments: argparse.Namespace) -> int:
 
 def list_objects(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments).settings
-    user, password = _credentials(arguments, settings)
-    base = _base(arguments.url, "http", settings.http)
-    token = base64.b64encode(f"{user}:{password}".encode(errors="surrogateescape")).decode()
+    base = base_of(arguments.url, "http", settings.http)
+    if arguments.cancel is not None:
+        _cancel(base, arguments, settings)
     request = urllib.request.Request(f"{base}/api/{arguments.kind}", headers={"Accept": "application/json"})
-    request.add_unredirected_header("Authorization", f"Basic {token}")
+    user = authorised(request, arguments, settings)
     try:
         answer = fetch(request)
     except urllib.error.HTTPError as error:
@@ -73,6 +86,23 @@ def list_objects(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{request.full_url} answered no JSON list of flat objects; is it Trellis?") from None
     _print(rows, arguments)
     return 0
+
+
+def _cancel(base: str, arguments: argparse.Namespace, settings: Settings) -> None:
+    """Let go of a delayed message."""
+    vhost, _, rest = arguments.cancel.partition(":")
+    exchange, colon, order = rest.rpartition(":")
+    if arguments.kind != "delayed" or not colon:
+        raise CommandError("--cancel goes with delayed, and names VHOST:EXCHANGE:ID, such as /:later:7", 2)
+    query = urlencode({"vhost": vhost, "exchange": exchange, "id": order})
+    request = urllib.request.Request(f"{base}/api/delayed?{query}", method="DELETE")
+    authorised(request, arguments, settings)
+    try:
+        fetch(request)
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(SHOWN).decode(errors="replace").strip() or error.reason
+        raise CommandError(said) from None
 
 
 def _print(rows: list[Row], arguments: argparse.Namespace) -> None:
@@ -104,7 +134,7 @@ def _credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str
     return user, password
 
 
-def _base(url: str | None, section: str, listener: Listener) -> str:
+def base_of(url: str | None, section: str, listener: Listener) -> str:
     """The URL to ask below: the one given, else that of a listener in the settings."""
     if url is not None:
         try:

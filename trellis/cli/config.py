@@ -4,14 +4,12 @@ import argparse
 import getpass
 import sys
 
-from argon2 import PasswordHasher
-
 from trellis.certificates import contexts
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
+from trellis.passwords import HASHER
 from trellis.settings.rendering import default_file, effective
 
 # 24 ms a login; OWASP's second choice for argon2id, with 19 MiB for every thread that hashes.
-HASHER = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
 
 
 def add(commands: Commands) -> None:

@@ -24,7 +24,7 @@ def problems(settings: Settings) -> Iterator[Problem]:
             try:
                 algorithm.load()
             except ImportError as error:
-                yield ("matcher.allowed", "matcher.default"), f"{algorithm.name} cannot be used here: {error}"
+                yield ("matcher.allowed", "matcher.default"), f"{algorithm.name} cannot be used here: {error}; or take it out"
     try:
         _ = settings.data.directory
     except RuntimeError:

@@ -48,7 +48,7 @@ class Option(Struct, frozen=True):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words allowed, for an option or a list of words; else ()."""
+        """The words allowed, for an option or a list of words; else (). May look through installed packages: milliseconds."""
         named: Callable[[], tuple[str, ...]] | None = (self.meta.extra or {})["choices"]
         return self.words if named is None else named()
 
@@ -74,10 +74,13 @@ class Option(Struct, frozen=True):
     @property
     def expected(self) -> str:
         """What a value looks like, for error messages and comments."""
+        return self._expected(self.choices)
+
+    def _expected(self, choices: tuple[str, ...]) -> str:
         unit = f" {self.unit}" if self.unit else ""
-        if self.choices:
+        if choices:
             listed = get_origin(self.type) is tuple
-            return ("a list of one or more of " if listed else "one of ") + ", ".join(self.choices)
+            return ("a list of one or more of " if listed else "one of ") + ", ".join(choices)
         if self.type is int or self.type is float:
             return " ".join(filter(None, ("a whole number" if self.type is int else "a number", self.bounds))) + unit
         if get_origin(self.type) is tuple:
@@ -91,19 +94,21 @@ class Option(Struct, frozen=True):
 
         ValueError says what is expected; it repeats the value unless that is secret.
         """
-        if isinstance(value, bool) and "true" in self.choices:
+        choices = self.choices
+        if isinstance(value, bool) and "true" in choices:
             value = str(value).lower()
         try:
             read = msgspec.convert(value, Annotated[self.type, self.meta], strict=not text)
         except msgspec.ValidationError:
-            raise ValueError(self._problem(self.expected, value)) from None
-        if isinstance(read, str):
-            self._check(read)
-        if self.choices and (not read or any(word not in self.choices for word in ([read] if isinstance(read, str) else read))):
-            raise ValueError(self._problem(self.expected, value))
+            raise ValueError(self._problem(self._expected(choices), value, choices)) from None
+        for one in [read] if isinstance(read, str) else read if isinstance(read, tuple) else ():
+            if isinstance(one, str):
+                self._check(one, choices)
+        if choices and (not read or any(word not in choices for word in ([read] if isinstance(read, str) else read))):
+            raise ValueError(self._problem(self._expected(choices), value, choices))
         return read
 
-    def _check(self, value: str) -> None:
+    def _check(self, value: str, choices: tuple[str, ...]) -> None:
         check: Callable[[str], None] | None = (self.meta.extra or {})["check"]
         try:
             value.encode()
@@ -114,13 +119,13 @@ class Option(Struct, frozen=True):
         except UnicodeEncodeError:
             raise ValueError("must be UTF-8") from None
         except ValueError as error:
-            raise ValueError(self._problem(str(error), value)) from None
+            raise ValueError(self._problem(str(error), value, choices)) from None
 
-    def _problem(self, expected: str, value: object) -> str:
+    def _problem(self, expected: str, value: object, choices: tuple[str, ...]) -> str:
         got = "" if self.secret else f", got {shown(value)}"
         words = value if isinstance(value, list) else [value]
-        wrong = next((w for w in words if isinstance(w, str) and w not in self.choices), None)
-        hint = f"; the nearest is {nearest(wrong, self.choices)}" if self.choices and wrong else ""
+        wrong = next((w for w in words if isinstance(w, str) and w not in choices), None)
+        hint = f"; the nearest is {nearest(wrong, choices)}" if choices and wrong else ""
         return f"must be {expected}{got}{hint}"
 
 

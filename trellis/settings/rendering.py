@@ -40,6 +40,9 @@ EXAMPLES = {
 # write = "^amq\\\\.topic$"
 # read = "^$"
 # loopback_only = false
+# administrator = false
+# vhosts = ["/"]
+# rules = ["deny all private/#", "allow publish sensors/{username}/#", "allow subscribe #"]
 """,
 }
 

@@ -23,6 +23,7 @@ from trellis.settings.values import (
     check_origins,
     check_path,
     check_regex,
+    check_rule,
     split_addresses,
     split_networks,
     split_origins,
@@ -140,13 +141,22 @@ class Amqps(Secured, frozen=True, kw_only=True):
 
 
 class Mqtt(Open, frozen=True, kw_only=True):
-    """MQTT 3.1.1."""
+    """MQTT 3.1, 3.1.1 and 5."""
 
     port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 1883
     anonymous: Annotated[Anonymous, option("who may connect without a user name")] = "loopback"
     max_packet: Annotated[int, option("largest packet", ge=256, le=268_435_460, unit="bytes")] = 16 * MIB
     max_levels: Annotated[int, option("levels of a topic or filter", ge=1, le=65535)] = 200
-    receive_maximum: Annotated[int, option("QoS 1 and 2 messages in flight to one client", ge=1, le=65535)] = 1024
+    receive_maximum: Annotated[int, option("QoS 1 and 2 messages in flight to one client, and from one of MQTT 5", ge=1, le=65535)] = 1024
+    topic_alias_maximum: Annotated[int, option("topic aliases that a client may use; 0 offers none", ge=0, le=65535)] = 16
+    keep_alive_max: Annotated[
+        int, option("longest keep-alive; clients of MQTT 5 are told a shorter one; 0 is any", ge=0, le=65535, unit="s")
+    ] = 0
+    response_prefix: Annotated[
+        str, option("response information for clients that ask: this and their identifier; empty gives none")
+    ] = "responses/"
+    no_subscribe: Annotated[tuple[str, ...], option("topic filters that nobody may subscribe to")] = ()
+    sys_interval: Annotated[int, option("between two publications of $SYS/broker/...; 0 publishes none", ge=0, unit="s")] = 10
     session_expiry: Annotated[
         int, option("how long the session of an absent client is kept", ge=0, le=4_294_967_295, unit="s")
     ] = 1_209_600
@@ -273,8 +283,24 @@ class Limits(Section, frozen=True, kw_only=True):
     )
     handshake: Annotated[float, option("how long a client may take to log in", ge=0.01, le=3600, unit="s")] = 10.0
     routes: Annotated[int, option("entries of the route cache", ge=1)] = 65_536
+    user_connections: Annotated[int, option("connections of one user; 0 is no limit", ge=0)] = 0
+    vhost_connections: Annotated[int, option("connections to one virtual host; 0 is no limit", ge=0)] = 0
+    user_channels: Annotated[int, option("AMQP channels of one user; 0 is no limit", ge=0)] = 0
+    channel_consumers: Annotated[int, option("consumers of one AMQP channel; 0 is no limit", ge=0)] = 0
+    memory: Annotated[
+        float, option("part of the machine's memory, or the container's, above which publishers wait; 0 is no limit", ge=0, le=1)
+    ] = 0.6
+    disk_free: Annotated[
+        int, option("free disk space for the data directory below which publishers wait; 0 is no limit", ge=0, unit="bytes")
+    ] = 50 * MIB
     queues: Annotated[int, option("queues; 0 is no limit", ge=0)] = 100_000
     exchanges: Annotated[int, option("exchanges; 0 is no limit", ge=0)] = 100_000
+
+
+class Definitions(Section, frozen=True, kw_only=True):
+    """Exchanges, queues, bindings, users and policies from RabbitMQ."""
+
+    file: Annotated[str, option("JSON file that is taken in at every start; what is there already stays; empty is none")] = ""
 
 
 class Matcher(Section, frozen=True, kw_only=True):
@@ -316,6 +342,11 @@ class User(Section, frozen=True, kw_only=True):
     write: Annotated[str, option("where may be published", check=check_regex)] = ".*"
     read: Annotated[str, option("what may be read", check=check_regex)] = ".*"
     loopback_only: Annotated[bool, option("refuse this user from other machines")] = False
+    administrator: Annotated[bool, option("may import and export definitions, and cancel delayed messages")] = False
+    vhosts: Annotated[tuple[str, ...], option("virtual hosts that this user may enter")] = ("/",)
+    rules: Annotated[
+        tuple[str, ...], option("rules about topics, the first that matches decides; none at all allow all", check=check_rule)
+    ] = ()
 
 
 class Settings(Section, frozen=True, kw_only=True):
@@ -338,6 +369,7 @@ class Settings(Section, frozen=True, kw_only=True):
     store: Store = Store()
     auth: Auth = Auth()
     limits: Limits = Limits()
+    definitions: Definitions = Definitions()
     matcher: Matcher = Matcher()
     shutdown: Shutdown = Shutdown()
     log: Log = Log()

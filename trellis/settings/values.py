@@ -5,6 +5,8 @@ import re
 
 from argon2 import extract_parameters
 
+from broker.rules import Rule
+
 
 def split_addresses(host: str) -> list[str]:
     """`"127.0.0.1, ::1"` -> `["127.0.0.1", "::1"]`, each once; ValueError if a part is no IP address."""
@@ -68,3 +70,10 @@ def check_hash(text: str) -> None:
         extract_parameters(text)
     except ValueError:
         raise ValueError("the output of `trellis hash-password`") from None
+
+
+def check_rule(text: str) -> None:
+    try:
+        Rule(text, "user", "vhost")
+    except ValueError as error:
+        raise ValueError(f"a rule ({error})") from None

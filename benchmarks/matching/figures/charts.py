@@ -51,7 +51,8 @@ def _panels(results: Results, keys: Sequence[str], figure: str) -> list[Panel]:
             for name, about in results.contenders.items() for value in [results.median(name, key, figure)] if value
         ]
         if bars:
-            made.append(Panel([f"{case.workload} {case.variant or size(case.size)}"], sorted(bars, key=lambda bar: bar.value)))
+            further = "" if case.part == "attack" else f" {case.variant or size(case.size)}"
+            made.append(Panel([case.workload + further], sorted(bars, key=lambda bar: bar.value)))
     return made
 
 

@@ -51,9 +51,10 @@ def _others(results: Results, native: str) -> Iterator[Target]:
     ours, theirs = (results.median(name, "iot iot 1000000 memory", "octets") for name in ("shapes", "nats"))
     yield _made("`shapes`, B a subscription, iot 1M, × NATS", 0.4, ours / theirs if ours and theirs else None)
     yield _made("`shapes`, B a subscription, iot 1M", 210, ours)
-    key = next((key for key, case in results.cases.items() if case.part == "churn" and case.variant == "no change"), "")
-    ours, theirs = (results.median(name, key, "publish") for name in ("route-cache", "nats-cached"))
-    yield _made("route cache, 50k topics by Zipf, × NATS with its cache", 0.3, ours / theirs if ours and theirs else None)
+    for workload, words in (("zipf-1", "Zipf's law"), ("zipf-1.7", "Zipf's law with 1.7")):
+        key = next((key for key, case in results.cases.items() if (case.workload, case.variant) == (workload, "no change")), "")
+        ours, theirs = (results.median(name, key, "publish") for name in ("route-cache", "nats-cached"))
+        yield _made(f"route cache, 50k topics by {words}, × NATS with its cache", 0.3, ours / theirs if ours and theirs else None)
     load = results.median(native or "trie", "iot iot 1000000 workload", "load")
     yield _made("s of processor time to load 1M iot patterns", 3.0, load / 1e3 if load else None)
     worst = [

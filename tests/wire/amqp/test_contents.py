@@ -8,7 +8,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.bounds import Bounds
-from tests.clients import Amqp, World, marshal, mqtt_publish, publication
+from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.amqp.speech import (
     BODY,
     HEADER,
@@ -24,6 +24,7 @@ from tests.wire.amqp.speech import (
     names,
     open_channel,
     publish,
+    read,
     short,
     split,
 )
@@ -259,7 +260,7 @@ def test_get_brings_contents_in_the_readers_frames() -> None:
         assert sum(len(one.payload) for one in bodies) == size and all(len(one.payload) <= 4_088 for one in bodies)
 
 
-def test_messages_from_mqtt_have_a_delivery_mode_and_nothing_else() -> None:
+def test_messages_from_mqtt_have_a_delivery_mode_and_what_that_cannot_say() -> None:
     world = World()
     target = world.amqp(4_096)
     target.queue("q", "amq.topic", "#")
@@ -271,7 +272,9 @@ def test_messages_from_mqtt_have_a_delivery_mode_and_nothing_else() -> None:
             writer.send(b"\x62\x02\0\1")
         deliver, head, *bodies = heard(target)
         assert deliver.payload.endswith(short("amq.topic") + short("a.b/c"))
-        assert head.payload[12:] == b"\x10\0" + bytes([mode]) and [len(one.payload) for one in bodies] == [4_088, 912]
+        exactly_once = b"\0\0\0\x14\x0ax-mqtt-qosl\0\0\0\0\0\0\0\x02" if qos == 2 else b""
+        assert head.payload[12:] == (b"\x30\0" + exactly_once if qos == 2 else b"\x10\0") + bytes([mode])
+        assert [len(one.payload) for one in bodies] == [4_088, 912]
 
 
 def unfinished(channel: int) -> bytes:
@@ -310,3 +313,35 @@ def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:
             client.connection.receive_data(publication("", "q", b"x" * 500_000, channel=number, frame_max=100_008)[-100_008:])
         assert client.read() == []
     assert client.world.fates() == {"unroutable": 60}
+
+
+# -- a header is one frame
+
+def test_properties_that_fit_into_no_frame_of_the_reader_are_not_told_to_it_and_nothing_else_suffers() -> None:
+    world = World()
+    publisher, reader = world.amqp(), world.amqp(frame_max=4096)
+    publisher.queue("graves")
+    publisher.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
+    reader.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
+    most = 4_096 - 8 - 14 - 4 - 2 - 5  # A payload without fixed fields, the table's length, a name, a text's length.
+    for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 4_000), (b"d", most + 1), (b"e", most)):
+        publisher.publish("", "q", said, headers={"h": "x" * size})
+    octets = reader.read_octets()
+    assert all(len(one.octets) <= 4096 for one in split(octets))
+    found = deliveries(unmarshal(octets))
+    assert [one.body for one in found] == [b"a", b"c", b"e"]
+    reader.send(spec.Basic.Ack(0, multiple=True))
+    assert (world.queue("q").depth, world.queue("q").unacked) == (0, 0)
+    assert read(publisher, "graves") == [b"b", b"d"]
+    world.fates()
+
+
+def test_basic_get_passes_over_properties_that_do_not_fit() -> None:
+    world = World()
+    publisher, reader = world.amqp(), world.amqp(frame_max=4096)
+    publisher.queue("q")
+    for said, size in ((b"a", 9_000), (b"b", 10)):
+        publisher.publish("", "q", said, headers={"h": "x" * size})
+    assert [one.body for one in deliveries(reader.send(spec.Basic.Get(queue="q", no_ack=True)))] == [b"b"]
+    assert world.copies() == {"not_representable": 1, "auto_acknowledged": 1}
+    world.fates()

@@ -44,7 +44,7 @@ def test_an_exchange_may_be_declared_again_alike(kind: str, flags: Any) -> None:
 @pytest.mark.parametrize(("first", "second", "received", "current"), [
     ({}, args(alternate_exchange="y"), "the value 'y' of type 'longstr'", "none"),
     (args(alternate_exchange="y"), {}, "none", "the value 'y' of type 'longstr'"),
-    (args(alternate_exchange="y"), args(alternate_exchange="z"), "the value 'z' of type 'longstr'", "the value 'y' of type 'longstr'")])
+    (args(alternate_exchange="y"), args(alternate_exchange="z"), "'z'", "'y'")])
 def test_another_alternate_exchange_is_refused(first: Any, second: Any, received: str, current: str) -> None:
     client = World().amqp()
     client.send(X.Declare(exchange="x", arguments=first))
@@ -167,13 +167,13 @@ def test_a_queue_may_be_declared_again_alike(flags: Any) -> None:
     (args(x_message_ttl=1000), {}, "'x-message-ttl' {} received none but current is the value '1000' of type 'signedint'"),
     ({}, args(x_message_ttl=1000), "'x-message-ttl' {} received the value '1000' of type 'signedint' but current is none"),
     (args(x_max_length=1), args(x_max_length=2),
-     "'x-max-length' {} received the value '2' of type 'signedint' but current is the value '1' of type 'signedint'"),
+     "'x-max-length' {} received '2' but current is '1'"),
     (args(x_dead_letter_exchange="a"), args(x_dead_letter_exchange="b"),
-     "'x-dead-letter-exchange' {} received the value 'b' of type 'longstr' but current is the value 'a' of type 'longstr'"),
+     "'x-dead-letter-exchange' {} received 'b' but current is 'a'"),
     (args(x_dead_letter_exchange="a", x_dead_letter_routing_key="k"), args(x_dead_letter_exchange="a"),
      "'x-dead-letter-routing-key' {} received none but current is the value 'k' of type 'longstr'"),
     (args(x_overflow="drop-head"), args(x_overflow="reject-publish"),
-     "'x-overflow' {} received the value 'reject-publish' of type 'longstr' but current is the value 'drop-head' of type 'longstr'")])
+     "'x-overflow' {} received 'reject-publish' but current is 'drop-head'")])
 def test_other_queue_arguments_are_refused_with_406(first: Any, second: Any, text: str) -> None:
     client = World().amqp()
     client.send(Q.Declare(queue="q", arguments=first))

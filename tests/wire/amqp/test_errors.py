@@ -54,6 +54,8 @@ def prepared(limit: int = 0) -> Amqp:
     client.send(X.Declare(exchange="x", exchange_type="direct"), X.Declare(exchange="inside", exchange_type="fanout", internal=True),
                 Q.Bind(queue="q", exchange="x", routing_key="k"))
     client.publish("", "q", b"waits")
+    client.queue("single", x_single_active_consumer=True)
+    client.send(X.Declare(exchange="hash", exchange_type="x-consistent-hash"))
     open_channel(client, 2)
     return client
 
@@ -63,6 +65,7 @@ LOCKED = ("RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{}'
 NO_Q, NO_X = "NOT_FOUND - no queue 'nope' in vhost '/'", "NOT_FOUND - no exchange 'nope' in vhost '/'"
 NO_LAST = "NOT_FOUND - no previously declared queue"
 DEFAULT = "ACCESS_REFUSED - operation not permitted on the default exchange"
+SYSTEM = "ACCESS_REFUSED - deletion of system exchange '{}' in vhost '/' not allowed"
 RESERVED = "ACCESS_REFUSED - {} contains reserved prefix 'amq.*'"
 
 
@@ -94,8 +97,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     # 403
     (Q.Declare(queue="amq.mine"), 403, RESERVED.format("queue name 'amq.mine'"), 50, 10),
     (X.Declare(exchange="amq.mine"), 403, RESERVED.format("exchange name 'amq.mine'"), 40, 10),
-    (X.Delete(exchange="amq.topic"), 403, RESERVED.format("exchange name 'amq.topic'"), 40, 20),
-    (X.Delete(exchange="amq.nope"), 403, RESERVED.format("exchange name 'amq.nope'"), 40, 20),
+    (X.Delete(exchange="amq.topic"), 403, SYSTEM.format("amq.topic"), 40, 20),
+    (X.Delete(exchange="amq.nope"), 403, SYSTEM.format("amq.nope"), 40, 20),
     (X.Declare(exchange=""), 403, DEFAULT, 40, 10),
     (X.Declare(exchange="", passive=True), 403, DEFAULT, 40, 10),
     (X.Delete(exchange=""), 403, DEFAULT, 40, 20),
@@ -106,6 +109,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (Q.Bind(queue="q", exchange="", routing_key="q"), 403, DEFAULT, 50, 20),
     (Q.Unbind(queue="q", exchange="", routing_key="q"), 403, DEFAULT, 50, 50),
     (publication("inside", "k", b"x", 2), 403, "ACCESS_REFUSED - cannot publish to internal exchange 'inside' in vhost '/'", 60, 40),
+    (spec.Basic.Consume(queue="single", exclusive=True), 403,
+     "ACCESS_REFUSED - queue 'single' in vhost '/' in exclusive use: it has a single active consumer", 60, 20),
     # 405
     (Q.Declare(queue="theirs"), 405, LOCKED.format("theirs"), 50, 10),
     (Q.Declare(queue="theirs", exclusive=True), 405, LOCKED.format("theirs"), 50, 10),
@@ -119,6 +124,21 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (spec.Basic.Consume(queue="theirs"), 405, LOCKED.format("theirs"), 60, 20),
     (Q.Declare(queue="q", exclusive=True, durable=True), 405, LOCKED.format("q"), 50, 10),
     # 406
+    (spec.Basic.Consume(queue="amq.rabbitmq.reply-to"), 406, "PRECONDITION_FAILED - reply consumer cannot acknowledge", 60, 20),
+    (publication("", "k", b"x", 2, reply_to="amq.rabbitmq.reply-to"), 406,
+     "PRECONDITION_FAILED - fast reply consumer does not exist", 60, 40),
+    (publication("", "k", b"x", 2, headers={"CC": "q"}), 406,
+     "PRECONDITION_FAILED - invalid message: the header 'CC' is no list of routing keys", 60, 40),
+    (spec.Basic.Consume(queue="q", arguments={"x-priority": "high"}), 406,
+     f"PRECONDITION_FAILED - invalid arg 'x-priority' for queue 'q' in vhost '/': 'high' is no number up to {1 << 31}", 60, 20),
+    (Q.Declare(queue="y", arguments={"x-queue-type": "quorum"}), 406,
+     "PRECONDITION_FAILED - invalid property 'non-durable' for queue 'y' in vhost '/': its type is quorum", 50, 10),
+    (X.Declare(exchange="y", exchange_type="x-consistent-hash", arguments={"hash-header": "h", "hash-property": "message_id"}), 406,
+     "PRECONDITION_FAILED - hash-header and hash-property are mutually exclusive", 40, 10),
+    (Q.Bind(queue="q", exchange="hash", routing_key="much"), 406, "PRECONDITION_FAILED - The binding key must be an integer: 'much'",
+     50, 20),
+    (Q.Bind(queue="q", exchange="hash", routing_key="0"), 406,
+     "PRECONDITION_FAILED - The binding key must be greater than 0 and at most 1000000: '0'", 50, 20),
     (spec.Basic.Ack(1), 406, "PRECONDITION_FAILED - unknown delivery tag 1", 60, 80),
     (spec.Basic.Ack(0), 406, "PRECONDITION_FAILED - unknown delivery tag 0", 60, 80),
     (spec.Basic.Ack(9, multiple=True), 406, "PRECONDITION_FAILED - unknown delivery tag 9", 60, 80),
@@ -130,7 +150,8 @@ SOFT: list[tuple[Any, int, str, int, int]] = [
     (spec.Basic.Reject(1), 406, "PRECONDITION_FAILED - unknown delivery tag 1", 60, 90),
     (method(2, 60, 90, b"\xff" * 8 + b"\1"), 406, f"PRECONDITION_FAILED - unknown delivery tag {2**64 - 1}", 60, 90),
     (X.Declare(exchange="y", exchange_type="nope"), 406,
-     "PRECONDITION_FAILED - invalid exchange type 'nope'; known are direct, fanout, headers, topic", 40, 10),
+     ("PRECONDITION_FAILED - invalid exchange type 'nope'; known are direct, fanout, headers, topic, x-consistent-hash, "
+     "x-delayed-message"), 40, 10),
     (X.Declare(exchange="x", exchange_type="topic"), 406,
      "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'topic' but current is 'direct'", 40, 10),
     (X.Declare(exchange="y", arguments=arguments(alternate_exchange=7)), 406,

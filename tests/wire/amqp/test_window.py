@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pamqp.commands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.queue import Consumer, Delivery
+from broker.message import PLAIN, Address, Message
+from broker.queue import Delivery
 from protocols.window import SPAN, Window
 from tests.clients import World
 
@@ -15,11 +17,9 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "add", "skip", "take", "up to
 def delivery() -> Delivery:
     client = World().amqp()
     client.queue("q")
+    client.send(pamqp.commands.Basic.Consume(queue="q"))
     client.publish("", "q", b"x")
-    queue = client.world.queue("q")
-    taken = queue.take(Consumer(queue, client.connection, 1, None))
-    assert taken is not None
-    return taken
+    return Delivery(Message(Address("", "q"), b"x", PLAIN, 0), client.world.queue("q").consumers[0], 1)
 
 
 ONE = delivery()

@@ -72,13 +72,15 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
 @pytest.mark.parametrize(("qos", "mode"), [(0, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
-def test_qos_becomes_the_delivery_mode_and_nothing_else_is_added(qos: int, mode: int, durable: bool, flags: int) -> None:
+def test_qos_becomes_the_delivery_mode_and_only_what_that_cannot_say_is_added(qos: int, mode: int, durable: bool, flags: int) -> None:
     if qos == 0 and flags == DUP:
         flags = 0
     world = World()
     client = consumer(world, "sensor.#", durable=durable)
     here(world, "w").send(mqtt_publish("sensor/7.1/temp", b"21.5", qos, 9 if qos else 0, flags))
-    assert delivered(client.read()) == [("amq.topic", "sensor.7/1.temp", False, b"21.5", {"delivery_mode": mode})]
+    headers = ({"x-mqtt-retain": True} if flags == RETAIN else {}) | ({"x-mqtt-qos": 2} if qos == 2 else {})
+    assert delivered(client.read()) == [
+        ("amq.topic", "sensor.7/1.temp", False, b"21.5", ({"headers": headers} if headers else {}) | {"delivery_mode": mode})]
     assert len(world.store.state.messages) == (durable and qos > 0)
     client.send(spec.Basic.Ack(1))
     assert not world.store.state.messages
@@ -208,9 +210,9 @@ def test_empty_body_frames_add_nothing() -> None:
     assert reader.read() == mqtt_publish("a", b"xy")
 
 
-def test_an_amqp_publication_is_never_retained() -> None:
+def test_an_amqp_publication_is_not_retained_unless_it_says_so() -> None:
     world = World()
-    world.amqp().publish("amq.topic", "a", b"x", delivery_mode=2, headers={"x-mqtt-retain": True})
+    world.amqp().publish("amq.topic", "a", b"x", delivery_mode=2, headers={"x-mqtt-retained": True})
     assert len(world.vhost.retained) == 0
     assert here(world, "late").send(subscribe(1, ("#", 1))) == suback(1, 1)
 
@@ -311,7 +313,9 @@ def test_another_virtual_host_hears_nothing() -> None:
     b"$SYS.broker.uptime", b"$share.group.a"])
 @pytest.mark.parametrize("mode", [1, 2])
 def test_a_key_that_mqtt_cannot_say_reaches_queues_only_and_is_counted(key: bytes, mode: int) -> None:
-    world = World()
+    options = MqttOptions()
+    options.sys_interval_s = 0
+    world = World(mqtt=options)
     amqp = world.amqp()
     amqp.queue("q", "amq.topic", "#")
     readers = [listener(world, topic_filter, 1, name, clean) for topic_filter, name, clean in (

@@ -9,9 +9,10 @@ import pytest
 
 from broker.exchange.base import Exchange
 from broker.queue import Delivery, Queue
+from broker.route import Listener
 from broker.vhost import VirtualHost
 from protocols.amqp.connection import AmqpConnection
-from tests.clients import World, mqtt_publish
+from tests.clients import World, marshal, mqtt_publish
 from tests.wire.crossing.traffic import Traffic
 from tests.wire.mqtt.octets import (
     ACCEPTED,
@@ -79,7 +80,8 @@ def test_suback_and_unsuback_of_a_persistent_session_wait() -> None:
     assert client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP  # Nothing changes.
     waits(client, unsubscribe(4, "a", "b"), unsuback(4))
     assert client.send(unsubscribe(5, "a", "b"), PINGREQ) == unsuback(5) + PINGRESP
-    assert client.send(subscribe(6, ("$share/g/a", 1)), PINGREQ) == suback(6, 0x80) + PINGRESP
+    waits(client, subscribe(6, ("$share/g/a", 1)), suback(6, 1))
+    waits(client, unsubscribe(7, "$share/g/a"), unsuback(7))
     assert world.store.state.definitions.keys() == {("/", "session", "c")}
 
 
@@ -228,8 +230,8 @@ def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
             if isinstance(target, Exchange):
                 lasting = target.options.durable
             else:
-                queue = target if isinstance(target, Queue) else vhost.inboxes[f"mqtt-subscription-{target.name}qos1"]
-                lasting = queue.durable
+                assert isinstance(target, (Queue, Listener))
+                lasting = (target if isinstance(target, Queue) else target.inbox).durable
             if lasting and exchange.options.durable:
                 found[f"{exchange.number}:{target.number}:{binding.identity}"] = (int(binding.assurance), binding.grammar.name)
     return found
@@ -250,7 +252,8 @@ def check(world: World) -> None:
     for _, kind, name in state.definitions:
         kinds[kind].add(name)
     assert kinds["queue"] == {queue.name for queue in vhost.queues.values() if queue.durable}
-    assert kinds["session"] == {session.name for session in world.mqtt_front.sessions.all() if session.persistent}
+    groups = {group.name for group in vhost.listeners if group.name.startswith("$share/") and group.inbox.durable}
+    assert kinds["session"] == {session.name for session in world.mqtt_front.sessions.all() if session.persistent} | groups
     declared = {name: exchange for name, exchange in vhost.exchanges.items() if name[:4] not in ("", "amq.")}
     assert kinds["exchange"] == {name for name, exchange in declared.items() if exchange.options.durable}
     assert kinds["binding"] | kinds["subscription"] == bindings(vhost).keys()
@@ -302,3 +305,83 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
     assert not world.store.state.messages
     assert not world.store.state.definitions
     assert len(world.store.state.retained) == 1
+
+
+# -- who asks for what another one asked for just now
+
+
+@pytest.mark.parametrize("method", [
+    spec.Queue.Declare(queue="q", durable=True), spec.Queue.Declare(queue="q", passive=True),
+    spec.Exchange.Declare(exchange="x", exchange_type="fanout", durable=True), spec.Exchange.Declare(exchange="x", passive=True),
+    spec.Queue.Bind(queue="q", exchange="x")])
+def test_who_declares_what_is_there_waits_until_it_is_durable(method: object) -> None:
+    world = World()
+    first, second = world.amqp(), world.amqp()
+    slow(world)
+    for one in (spec.Queue.Declare(queue="q", durable=True), spec.Exchange.Declare(exchange="x", exchange_type="fanout", durable=True),
+                spec.Queue.Bind(queue="q", exchange="x")):
+        first.connection.receive_data(marshal(1, one))
+        if type(one) is type(method):
+            break
+        world.durable()
+        first.read()
+    assert second.send(method) == []
+    world.durable()
+    assert len(second.read()) == 1
+    assert len(second.send(method)) == 1
+
+
+@pytest.mark.parametrize("method", [spec.Queue.Delete(queue="q"), spec.Exchange.Delete(exchange="x"),
+                                    spec.Queue.Unbind(queue="q", exchange="x")])
+def test_who_deletes_what_is_gone_waits_until_that_is_durable(method: object) -> None:
+    world = World()
+    first, second = world.amqp(), world.amqp()
+    first.send(spec.Exchange.Declare(exchange="x", exchange_type="fanout", durable=True))
+    first.queue("q", "x", durable=True)
+    slow(world)
+    assert first.send(method) == second.send(method) == []
+    world.durable()
+    assert len(first.read()) == len(second.read()) == 1
+    assert len(second.send(method)) == 1
+
+
+def test_a_pubrel_that_comes_again_waits_for_the_first() -> None:
+    world = World()
+    client = Client(world, connect("c", clean=False))
+    client.send(mqtt_publish("a", b"x", 2, 1))
+    slow(world)
+    assert client.send(pubrel(1)) == b""
+    client.vanish()
+    again = Client(world, connect("c", clean=False) + pubrel(1))
+    assert again.greeting == RESUMED  # After a crash the identifier would be held, and the next message dropped.
+    world.durable()
+    assert again.read() == pubcomp(1)
+    assert again.send(pubrel(1)) == pubcomp(1)
+
+
+def test_who_forgets_a_retained_message_that_is_forgotten_waits_too() -> None:
+    world = World()
+    one, two = here(world, "1"), here(world, "2")
+    one.send(mqtt_publish("a", b"x", 1, 1, RETAIN))
+    slow(world)
+    assert one.send(mqtt_publish("a", b"", 1, 1, RETAIN)) == two.send(mqtt_publish("a", b"", 1, 1, RETAIN)) == b""
+    world.durable()
+    assert one.read() == two.read() == puback(1)
+
+
+def test_what_a_session_acknowledges_while_a_message_is_held_back_lets_nothing_past_it() -> None:
+    world = World()
+    reader, writer = Client(world, connect("r", clean=False)), here(world, "w")
+    reader.send(subscribe(1, ("a", 2)))
+    writer.send(mqtt_publish("a", b"1", 1, 1))
+    assert reader.read() == mqtt_publish("a", b"1", 1, 1)
+    slow(world)
+    writer.send(mqtt_publish("a", b"2", 2, 2))
+    assert reader.send(puback(1)) == b""
+    writer.send(mqtt_publish("a", b"3", 2, 3), mqtt_publish("a", b"4", 1, 4))
+    assert reader.read() == b""
+    world.durable()
+    octets = reader.read()
+    while not world.broker.agenda.idle:
+        octets += reader.read()
+    assert [one.body for one in publications(octets)] == [b"2", b"3", b"4"]

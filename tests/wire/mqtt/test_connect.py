@@ -78,18 +78,23 @@ def test_a_malformed_connect_closes_the_connection_without_an_answer(flags: int,
 
 
 @pytest.mark.parametrize(("name", "level"), [
-    (b"MQIsdp", 3), (b"MQTT", 5), (b"MQTT", 3), (b"MQTT", 0), (b"MQTT", 255), (b"MQIsdp", 4), (b"MQTT", 0x84)])
+    (b"MQTT", 3), (b"MQTT", 0), (b"MQIsdp", 4), (b"MQTT", 0x84), (b"MQIsdp", 0x83), (b"MQTT", 6), (b"MQTT", 255), (b"MQIsdp", 5)])
 def test_another_version_is_told_so_and_turned_away(name: bytes, level: int) -> None:  # [MQTT-3.1.2-2]
     world = World()
     client = Client(world, connect("c", name=name, level=level))
-    assert client.greeting == b"\x20\x02\x00\x01"
+    assert client.greeting == (b"\x20\x03\x00\x84\x00" if level & 127 >= 5 else b"\x20\x02\x00\x01")
     assert client.closed == "unacceptable_version"
 
 
-def test_version_5_is_told_so_whatever_its_properties_say() -> None:  # [MQTT-3.1.2-2]
-    first = packet(0x10, text("MQTT") + b"\x05\x02\x00\x3c" + b"\x05\x11\x00\x00\x00\x0a" + text("c"))
-    client = Client(World(), first)
-    assert (client.greeting, client.closed) == (b"\x20\x02\x00\x01", "unacceptable_version")
+def test_3_1_is_spoken_but_wants_a_client_identifier() -> None:
+    world = World()
+    reader, writer = (Client(world, connect(name, name=b"MQIsdp", level=3)) for name in ("r", "w"))
+    assert reader.greeting == writer.greeting == ACCEPTED
+    reader.send(subscribe(1, ("a/#", 2)))
+    assert writer.send(mqtt_publish("a/b", b"x", 2, 1)) == b"\x50\x02\x00\x01"
+    assert reader.read() == mqtt_publish("a/b", b"x", 2, 1)
+    nameless = Client(world, connect("", name=b"MQIsdp", level=3))
+    assert (nameless.greeting, nameless.closed) == (b"\x20\x02\x00\x02", "identifier_rejected")
 
 
 @pytest.mark.parametrize("name", [b"mqtt", b"MQTTX", b"", b"AMQP", b"MQT", b"\xff\xff\xff\xff"])

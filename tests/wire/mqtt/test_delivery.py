@@ -390,3 +390,34 @@ def test_subscribers_with_a_clean_session_leave_nothing_behind() -> None:
     assert Client(world, connect("r", clean=False)).greeting == ACCEPTED
     assert world.copies() == {"purged": 2}
     assert world.fates() == {"routed": 2, "unroutable": 1}
+
+
+def test_nothing_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> None:  # [MQTT-4.6.0-6]
+    world = World()
+    reader = keeper(world, ("#", 2))
+    publish(world, b"1", b"2")
+    assert [one.body for one in publications(reader.read())] == [b"1", b"2"]
+    world.slow_disk = True
+    publish(world, b"3", qos=2)
+    publish(world, b"4")
+    publish(world, b"5", qos=2)
+    # Room for more, which is not meant for what waits behind.
+    assert reader.send(puback(1), puback(2)) == b""
+    world.durable()
+    assert [(one.body, one.packet_id, one.dup) for one in publications(reader.read())] == [
+        (b"3", 3, False), (b"4", 4, False), (b"5", 5, False)]
+    assert [(int(world.inbox("k").depth), int(world.inbox("k").unacked))] == [(0, 3)]
+
+
+def test_a_publication_that_waits_for_the_disk_takes_no_more_room_than_others() -> None:
+    world = with_window(2)
+    reader = keeper(world, ("#", 2))
+    publish(world, b"1")
+    reader.read()
+    world.slow_disk = True
+    publish(world, b"2", b"3", b"4", b"5", qos=2)
+    reader.send(puback(1))
+    world.durable()
+    world.slow_disk = False
+    assert [one.body for one in publications(reader.read())] == [b"2", b"3"]
+    assert [one.body for one in publications(reader.send(pubrec(2), pubcomp(2)))] == [b"4"]

@@ -147,7 +147,7 @@ def test_reasons_are_counted_by_kind() -> None:
         for number in range(count):
             here(world, f"c{number}").send(octets)
     Client(world, connect("c", user="guest", password=b"no"))
-    Client(world, packet(0x10, binary(b"MQTT") + b"\x05"))
+    Client(world, packet(0x10, binary(b"MQTT") + b"\x06"))
     here(world, "left")
     assert world.mqtt_front.closed == {
         "protocol_error": 3, "too_large": 2, "client": 1, "login_refused": 1, "unacceptable_version": 1}

@@ -90,9 +90,11 @@ def _threads(sizes: Sequence[int]) -> Iterator[Case]:
 
 
 def _churn(sizes: Sequence[int]) -> Iterator[Case]:
-    for every in _EVERY:
-        variant = f"a change in {every:,}" if every else "no change"
-        yield Case("churn", ZIPF, min(10_000, max(sizes)), "churn", variant, {"every": every}, ("trie", CACHED, "nats", "nats-cached"))
+    for workload in ZIPF:
+        for every in _EVERY:
+            variant = f"a change in {every:,}" if every else "no change"
+            who = ("trie", CACHED, "nats", "nats-cached")
+            yield Case("churn", workload, min(10_000, max(sizes)), "churn", variant, {"every": every}, who)
 
 
 def _attacks(sizes: Sequence[int]) -> Iterator[Case]:

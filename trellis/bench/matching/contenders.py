@@ -62,7 +62,7 @@ def missing(algorithm: Algorithm) -> str:
     """What an algorithm lacks here: a line, empty when it can be used."""
     try:
         algorithm.load()
-    except (ImportError, AttributeError) as error:
+    except ImportError as error:
         return str(error)
     return ""
 

@@ -52,10 +52,10 @@ def tables(results: Results) -> Iterator[tuple[str, list[Row]]]:
                        and (about.workload, about.size) == (case.workload, case.size) and case.kind != "cold"), None)
         rows = [_row(results, name, key, memory) for name, of in results.cells.items() if key in of]
         yield title, sorted(rows, key=_by_lookup)
-    for part, figure in (("threads", "ms"), ("churn", "publish")):
-        keys = [key for key, case in results.cases.items() if case.part == part]
-        if keys:
-            yield f"{part}, {'ms' if part == 'threads' else 'ns a publication'}", _wide(results, keys, figure)
+    for part, figure, unit in (("threads", "ms", "ms"), ("churn", "publish", "ns a publication")):
+        for workload in dict.fromkeys(case.workload for case in results.cases.values() if case.part == part):
+            keys = [key for key, case in results.cases.items() if (case.part, case.workload) == (part, workload)]
+            yield f"{part}, {workload}, {unit}", _wide(results, keys, figure)
     for key in (key for key, case in results.cases.items() if case.kind == "splitting"):
         for of in results.cells.values():
             medians = of.get(key, Cell()).medians

@@ -113,8 +113,13 @@ def read(path: Path) -> Results:
 
 
 def merged(runs: Sequence[Results]) -> Results:
-    """Several runs on one machine as one: of a case that two have, the later one's figures."""
+    """Several runs on one machine as one: of a case that two have, the later one's figures.
+
+    Its environment has the commands of all of them, and the load average before each.
+    """
     first, *others = runs
+    for several, one in (("commands", "command"), ("loads", "load")):
+        first.environment[several] = [each for run in runs for each in run.environment.get(several, [run.environment[one]])]
     for run in others:
         first.contenders |= run.contenders
         first.cases |= run.cases

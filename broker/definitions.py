@@ -1,0 +1,185 @@
+"""Definitions as RabbitMQ writes them into a JSON file: taken in, and given out.
+
+    {users, vhosts, permissions, policies, exchanges, queues, bindings}      each a list of tables
+
+What is there already and the same is left alone; what differs, or is not understood, is reported and the rest taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.binding import Binding
+from broker.core import Broker
+from broker.destination import Destination
+from broker.errors import BrokerError, PreconditionFailed
+from broker.exchange import Exchange
+from broker.exchange.base import Options
+from broker.policies import policy_of
+from broker.queue import Queue
+from broker.store.contract import Ticket
+from broker.vhost import VirtualHost
+
+Row = Mapping[str, object]
+
+#: Lists that are taken in, in the order that each needs.
+SECTIONS: Final = ("vhosts", "users", "permissions", "policies", "exchanges", "queues", "bindings")
+#: Lists of RabbitMQ's that mean nothing here; they are reported where they hold something.
+UNKNOWN: Final = ("topic_permissions", "parameters", "global_parameters", "operator_policies")
+
+
+class Imported:
+    """What came of it: how many of each are taken, and what is not, in words."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, int] = {}
+        self.refused: list[str] = []
+
+
+def load(broker: Broker, document: object, check_hash: Callable[[str, str], str], ticket: Ticket | None = None) -> Imported:
+    """Take in what a decoded JSON document says. `check_hash` takes RabbitMQ's names of a hash and its algorithm and gives
+    the hash as accounts keep it, or raises ValueError."""
+    imported = Imported()
+    if not isinstance(document, dict):
+        raise PreconditionFailed("definitions are a JSON object with lists named " + ", ".join(SECTIONS))
+    importing = _Importing(broker, check_hash, ticket)
+    for section in SECTIONS:
+        rows = document.get(section, [])
+        if not isinstance(rows, list):
+            imported.refused.append(f"{section}: not a list")
+            continue
+        for at, row in enumerate(rows):
+            try:
+                if not isinstance(row, dict):
+                    raise PreconditionFailed("not an object")
+                importing.take(section, row)
+            except (BrokerError, ValueError) as error:
+                name = row.get("name", row.get("user", row.get("source", ""))) if isinstance(row, dict) else ""
+                imported.refused.append(f"{section}[{at}] {name!r}: {error}")
+            else:
+                imported.taken[section] = imported.taken.get(section, 0) + 1
+    for section in UNKNOWN:
+        if document.get(section):
+            imported.refused.append(f"{section}: this broker has nothing that these would be")
+    return imported
+
+
+class _Importing:
+    def __init__(self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None) -> None:
+        self._broker = broker
+        self._check_hash = check_hash
+        self._ticket = ticket
+
+    def take(self, section: str, row: Row) -> None:
+        """Raises BrokerError, ValueError."""
+        if section == "vhosts":
+            self._broker.create_vhost(_text(row, "name"), self._ticket)
+        elif section == "users":
+            self._take_user(row)
+        elif section == "permissions":
+            self._vhost(row)
+            self._broker.users.permit(_text(row, "vhost"), _text(row, "user"), _text(row, "configure"), _text(row, "write"),
+                                      _text(row, "read"), self._ticket)
+        elif section == "policies":
+            vhost = self._vhost(row)
+            vhost.set_policy(policy_of(vhost.name, _text(row, "name"), row), self._ticket)
+        elif section == "exchanges":
+            options = Options(_flag(row, "durable"), _flag(row, "auto_delete"), _flag(row, "internal"), _table(row, "arguments"))
+            self._vhost(row).declare_exchange(_text(row, "name"), _text(row, "type"), options, self._ticket)
+        elif section == "queues":
+            self._vhost(row).declare_queue(_text(row, "name"), _flag(row, "durable"), _table(row, "arguments"), None, False,
+                                           _flag(row, "auto_delete"), self._ticket)
+        else:
+            self._take_binding(row)
+
+    def _take_user(self, row: Row) -> None:
+        tags = row.get("tags", [])
+        if isinstance(tags, str):
+            tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+        password_hash = self._check_hash(_text(row, "password_hash"), str(row.get("hashing_algorithm", "")))
+        self._broker.users.define(_text(row, "name"), password_hash, [str(tag) for tag in tags] if isinstance(tags, list) else [],
+                                  self._ticket)
+
+    def _take_binding(self, row: Row) -> None:
+        vhost = self._vhost(row)
+        source, name = _text(row, "source"), _text(row, "destination")
+        if not source:
+            raise PreconditionFailed("the default exchange needs no bindings")
+        target: Destination = vhost.exchange(name) if row.get("destination_type") == "exchange" else vhost.queue(name)
+        vhost.bind(source, Binding(_text(row, "routing_key"), target, arguments=_table(row, "arguments")), self._ticket)
+
+    def _vhost(self, row: Row) -> VirtualHost:
+        name = _text(row, "vhost")
+        vhost = self._broker.vhosts.get(name)
+        if vhost is None:
+            raise PreconditionFailed(f"there is no vhost '{name}'")
+        return vhost
+
+
+def dump(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[str, object]:
+    """A document of all that lasts. `show_hash` is the inverse of `check_hash`."""
+    vhosts = list(broker.vhosts.values())
+    users: list[Row] = []
+    for user in broker.users.by_name.values():
+        password_hash, algorithm = show_hash(user.password_hash)
+        users.append({"name": user.name, "password_hash": password_hash, "hashing_algorithm": algorithm, "tags": list(user.tags)})
+    return {
+        "product_name": "Trellis",
+        "vhosts": [{"name": vhost.name} for vhost in vhosts],
+        "users": users,
+        "permissions": [
+            {"user": user.name, "vhost": vhost, "configure": configure, "write": write, "read": read}
+            for user in broker.users.by_name.values() for vhost, (configure, write, read) in user.permissions.items()],
+        "policies": [{"vhost": vhost.name, "name": policy.name, **policy.row}
+                     for vhost in vhosts for policy in vhost.policies.by_name.values()],
+        "exchanges": [_exchange_row(vhost, exchange) for vhost in vhosts for exchange in vhost.exchanges.values() if _lasts(exchange)],
+        "queues": [
+            {"name": queue.name, "vhost": vhost.name, "durable": True, "auto_delete": queue.auto_delete,
+             "arguments": dict(queue.terms.arguments)}
+            for vhost in vhosts for queue in vhost.queues.values() if queue.durable],
+        "bindings": [row for vhost in vhosts for exchange in vhost.exchanges.values() for row in _binding_rows(vhost, exchange)],
+    }
+
+
+def _lasts(exchange: Exchange) -> bool:
+    return exchange.options.durable and exchange.number > 0
+
+
+def _exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
+    options = exchange.options
+    return {"name": exchange.name, "vhost": vhost.name, "type": exchange.kind, "durable": True, "auto_delete": options.auto_delete,
+            "internal": options.internal, "arguments": dict(options.arguments)}
+
+
+def _binding_rows(vhost: VirtualHost, exchange: Exchange) -> list[Row]:
+    rows: list[Row] = []
+    for binding in exchange:
+        target = binding.destination
+        kind = "queue" if isinstance(target, Queue) and target.durable else (
+            "exchange" if isinstance(target, Exchange) and target.options.durable else "")
+        if kind and exchange.options.durable:
+            rows.append({"source": exchange.name, "vhost": vhost.name, "destination": target.name, "destination_type": kind,
+                         "routing_key": binding.key, "arguments": dict(binding.arguments)})
+    return rows
+
+
+def _text(row: Row, field: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str):
+        raise PreconditionFailed(f"its '{field}' is {value!r}, not a text")
+    return value
+
+
+def _flag(row: Row, field: str) -> bool:
+    value = row.get(field, False)
+    if not isinstance(value, bool):
+        raise PreconditionFailed(f"its '{field}' is {value!r}, not true or false")
+    return value
+
+
+def _table(row: Row, field: str) -> dict[str, object]:
+    value = row.get(field, {})
+    if not isinstance(value, dict):
+        raise PreconditionFailed(f"its '{field}' is {value!r}, not an object")
+    return value

@@ -1,0 +1,41 @@
+"""What a session knows of its shared subscriptions and of its client's will: roles, played elsewhere."""
+
+from __future__ import annotations
+
+from broker.agenda import Task
+from broker.outlet import Outlet
+from broker.store.contract import Ticket
+
+
+class Membership:
+    """A shared subscription of a session."""
+
+    def __init__(self, name: str, assurance: int) -> None:
+        self.name = name
+        self.assurance = assurance
+        #: 0 for none.
+        self.identifier = 0
+
+    def attach(self, outlet: Outlet) -> None:
+        """The session is here."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """It is gone."""
+        raise NotImplementedError
+
+    def stir(self) -> None:
+        """It has room again."""
+        raise NotImplementedError
+
+    def leave(self, ticket: Ticket | None) -> None:
+        """The subscription ends."""
+        raise NotImplementedError
+
+
+class LateWill(Task):
+    """A will that waits for its client to come back: `run` publishes it."""
+
+    def forget(self) -> None:
+        """The client is back."""
+        raise NotImplementedError

@@ -1,0 +1,104 @@
+"""A data directory that was left by a kill, with something of everything in it; and what a broker finds in it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pamqp.commands as spec
+
+from broker.restore import reopen
+from broker.store.checkpoint import Checkpointing
+from broker.store.disk import Disk, RealDisk
+from broker.store.opening import open_store
+from tests.clients import Amqp, World, mqtt_publish, packet, text
+from tests.store.homes import listing
+from tests.wire.mqtt.octets import publications
+from trellis.recovering import codecs
+
+#: Octets of a segment: some dozen messages.
+SEGMENT = 2_500
+#: Topics of MQTT, and retained messages.
+TOPICS = 5
+
+
+class Home(World):
+    """A broker on a directory, and all it has to say about what it found there."""
+
+    def __init__(self, directory: Path, disk: Disk | None = None) -> None:
+        self.reports: list[str] = []
+        opened = open_store(disk or RealDisk(), str(directory), codecs(), 7, self.reports.append, lambda recovery: None, SEGMENT)
+        store: Any = opened.store
+        super().__init__(store=store)
+        self.log = opened.store.log
+        self.catalog = opened.store.catalog
+        restored = reopen(self.broker, opened, self.mqtt_front.sessions)
+        self.reports += [str(finding) for finding in opened.recovery.findings]
+        self.reports += [f"not restored: {refused.kind} {refused.name}" for refused in restored.refused]
+
+    def checkpoint(self) -> None:
+        Checkpointing(self.log, self.log.sealed(), set(self.store.exist)).run()
+
+    def leave(self) -> None:
+        """Let go of the files."""
+        self.catalog.close()
+
+    def found(self) -> dict[str, object]:
+        """Everything: definitions, messages by queue and session, retained messages. It is not touched afterwards."""
+        self.slow_disk = True  # What comes of this is not kept.
+        there: dict[str, object] = dict(listing(self))
+        reader = self.amqp()
+        for name in sorted(self.vhost.queues):
+            bodies = reader.bodies(reader.send(spec.Basic.Consume(queue=name, consumer_tag=name)))
+            while more := reader.bodies():
+                bodies += more
+            there[f"messages of {name}"] = bodies
+        for session in self.mqtt_front.sessions.all():
+            client = self.mqtt(session.name, clean=False)
+            there[f"messages of session {session.name}"] = [one.body for one in publications(client.greeting)]
+            there[f"identifiers of session {session.name}"] = sorted(session.received)
+        kept = {f"to.{topic}": self.vhost.retained.get(f"to.{topic}") for topic in range(TOPICS)}
+        there["retained"] = [(key, message.body) for key, message in kept.items() if message is not None]
+        return there
+
+
+def build(directory: Path, image: Path) -> None:
+    """A life with a checkpoint, full segments, one that is being written, and a catalog whose write-ahead log is long; and
+    what of it is in the directory before the end."""
+    world = Home(directory)
+    client = world.amqp()
+    client.send(spec.Exchange.Declare(exchange="x", exchange_type="topic", durable=True))
+    for name in ("one", "two"):
+        client.queue(name, "x", f"{name}.#", durable=True)
+    client.send(spec.Queue.Declare(queue="limited", durable=True, arguments={"x-max-length": 50}))
+    keeper = world.mqtt("keeper", clean=False)
+    keeper.subscribe("to/+", 2)
+    for number in range(30):
+        _work(world, client, number)
+    world.checkpoint()
+    for number in range(30, 60):
+        _work(world, client, number)
+    client.queue("last", "x", "last", durable=True)
+    for number in range(3):
+        client.publish("x", "last", b"last %d" % number, delivery_mode=2)
+    client.queue("empty", durable=True)  # So the catalog knows how far the log went.
+    shutil.copytree(directory, image)
+    world.leave()
+
+
+def _work(world: World, client: Amqp, number: int) -> None:
+    body = b"%04d " % number * 30
+    client.publish("x", "one.a", b"one " + body, delivery_mode=2)
+    client.publish("x", "two.a", b"two " + body, delivery_mode=2)
+    sensor = world.mqtt(f"sensor{number % 3}", clean=False)
+    sensor.send(mqtt_publish(f"to/{number % TOPICS}", b"sent " + body, 1 + number % 2, number + 1, number % 4 == 0))
+    if number % 7:
+        sensor.send(b"\x62\x02" + (number + 1).to_bytes(2, "big"))
+    if number % 10 == 0:
+        sensor.send(packet(0x82, b"\x00\x01" + text(f"other/{number}") + b"\x01"))
+        client.queue(f"extra{number}", "x", f"extra.{number}", durable=True)
+    sensor.send(b"\xe0\x00")
+    for queue, every in (("one", 2), ("two", 3)):
+        if number % every == 0:
+            client.send(spec.Basic.Get(queue=queue, no_ack=True))

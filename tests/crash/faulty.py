@@ -1,0 +1,21 @@
+"""A broker whose disk breaks: `python -m tests.crash.faulty ERRNO OPERATION DATA-DIR`. From the moment when there is a file
+`DATA-DIR.breaks`, the operation is refused."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from tests.top.disks import HandledDisk
+from tests.top.running import settings
+from trellis.app import run
+
+
+def main(number: int, operation: str, directory: str) -> int:
+    disk = HandledDisk()
+    disk.refuse = lambda asked, path: number if asked == operation and os.path.exists(f"{directory}.breaks") else 0
+    return run(settings(data={"dir": directory}, auth={"guest": True}), disk=disk)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3]))

@@ -1,0 +1,115 @@
+"""What publishers said and were promised, and what came of it.
+
+    numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...         a life of the broker between two bars
+                              confirmed | perhaps
+
+The log keeps one order, so of what was never confirmed the first ones may have come, and never one without those before it.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+#: Sizes of bodies: most are small, some make segments full.
+SIZES: Final = (24, 60, 60, 60, 200, 1_000)
+
+
+def body_of(name: str, number: int, size: int) -> bytes:
+    """Octets that say who wrote them, and that nobody else writes."""
+    head = b"%s:%d:%d:" % (name.encode(), number, size)
+    return (head * (size // len(head) + 1))[:max(size, len(head))]
+
+
+def read_body(body: bytes) -> tuple[str, int]:
+    """Publisher and number. A body that was never written is an error."""
+    name, number, size, *_ = body.split(b":", 3)
+    assert body == body_of(name.decode(), int(number), int(size)), f"nobody wrote {body[:100]!r}"
+    return name.decode(), int(number)
+
+
+class Feed:
+    """What one publisher sent, and to which queues each message goes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.queues: list[tuple[str, ...]] = []
+        self.confirmed: set[int] = set()
+        #: Numbers that were sent again, and how often.
+        self.again: dict[int, int] = {}
+        #: The first number of each life.
+        self.lives: list[int] = []
+
+    def begin(self) -> None:
+        self.lives.append(len(self.queues))
+
+    def next(self, size: int, *queues: str) -> bytes:
+        """The body of the next message."""
+        self.queues.append(queues)
+        return body_of(self.name, len(self.queues) - 1, size)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """From and to of each life."""
+        ends = [*self.lives[1:], len(self.queues)]
+        return list(zip(self.lives, ends, strict=True))
+
+    def meant_for(self, queue: str, start: int, end: int) -> list[int]:
+        return [number for number in range(start, end) if queue in self.queues[number]]
+
+    # -- verdicts
+
+    def judge_kept(self, found: dict[str, list[int]]) -> None:
+        """Queues that nobody took from: each confirmed message once in each, in order; of others, the first of each life,
+        and in all its queues or in none."""
+        for queue, numbers in found.items():
+            assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"
+        for start, end in self.spans():
+            came = [number for numbers in found.values() for number in numbers if start <= number < end]
+            cut = max([*came, *(number for number in self.confirmed if start <= number < end)], default=start - 1) + 1
+            for queue, numbers in found.items():
+                there = [number for number in numbers if start <= number < end]
+                wanted = self.meant_for(queue, start, cut)
+                assert there == wanted, (f"{self.name} in {queue}: of {start} to {end}, confirmed to "
+                                         f"{max(self.confirmed, default=-1)}, lacks {sorted(set(wanted) - set(there))[:20]}, "
+                                         f"has {sorted(set(there) - set(wanted))[:20]} too much")
+
+    def judge_seen(self, queue: str, seen: list[int], once: bool) -> None:
+        """What a reader was given in all its life: everything confirmed, and nothing that was never sent; if `once`, that often."""
+        firsts = list(dict.fromkeys(seen))
+        lacking = [number for number in self.confirmed if queue in self.queues[number] and number not in set(firsts)]
+        assert not lacking, f"{self.name} in {queue}: {lacking[:20]} were confirmed and never came"
+        strange = [number for number in firsts if number >= len(self.queues) or queue not in self.queues[number]]
+        assert not strange, f"{self.name} in {queue}: {strange[:20]} do not belong there"
+        assert firsts == sorted(firsts), f"{self.name} in {queue}: {disorder(firsts)}"
+        if once:
+            assert len(firsts) == len(seen), f"{self.name} in {queue}: {disorder(seen)}"
+
+    def judge_at_least_once(self, queue: str, found: list[int]) -> None:
+        """A queue that nobody took from, and a publisher that sends again what was not confirmed."""
+        self.judge_seen(queue, found, False)
+        for number in set(found):
+            most = 1 + self.again.get(number, 0)
+            assert found.count(number) <= most, f"{self.name} in {queue}: {number} came {found.count(number)} times, not {most}"
+
+    def judge_everything(self, queue: str, found: list[int]) -> None:
+        """Each message, once, in order."""
+        everything = range(len(self.queues))
+        assert found == list(everything), (f"{self.name} in {queue}: of {len(everything)}, lacks "
+                                           f"{sorted(set(everything) - set(found))[:20]}; {disorder(found)}")
+
+
+def disorder(numbers: list[int]) -> str:
+    """Where a sequence does not rise, in words."""
+    for at, (one, other) in enumerate(pairwise(numbers)):
+        if other <= one:
+            return f"{other} comes behind {one} (... {numbers[max(at - 5, 0):at + 6]} ...)"
+    return "in order"
+
+
+def by_feed(bodies: list[bytes]) -> dict[str, list[int]]:
+    """Numbers by publisher, as they came."""
+    found: dict[str, list[int]] = {}
+    for body in bodies:
+        name, number = read_body(body)
+        found.setdefault(name, []).append(number)
+    return found

@@ -1,0 +1,148 @@
+"""Publishers: AMQP with confirms, MQTT with QoS 1 and 2, which take a packet identifier again the moment it is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Final
+
+import pamqp.commands as spec
+
+from tests.crash.client import Client, Ports
+from tests.crash.ledger import SIZES, Feed
+from tests.crash.wire import Amqp, Confirmed, Mqtt, mqtt_message, persistent, short, until
+
+PUBACK, PUBREC, PUBREL, PUBCOMP = 0x40, 0x50, 0x62, 0x70
+DUP, RETAIN = 8, 1
+#: Messages that an AMQP publisher sends ahead of their confirms.
+AHEAD: Final = 60
+
+
+class Confirming(Client):
+    """Publishes to one exchange with keys that each lead to some queues."""
+
+    def __init__(self, name: str, seed: int, exchange: str, keys: Sequence[tuple[str, tuple[str, ...]]],
+                 sizes: tuple[int, ...] = SIZES) -> None:
+        """Each key with the queues where it leads."""
+        super().__init__(name, seed)
+        self.feed = Feed(name)
+        self._exchange = exchange
+        self._keys = keys
+        self._sizes = sizes
+        #: Whether there is too much already.
+        self.crowded: Callable[[], bool] = lambda: False
+
+    async def live(self, ports: Ports) -> None:
+        random, feed = self.random, self.feed
+        client = await Amqp.connect(ports.amqp)
+        await client.call(spec.Confirm.Select(), (85, 11))
+        feed.begin()
+        first = sent = confirmed = len(feed.queues)
+        while True:
+            if sent == confirmed:
+                await until(lambda: not self.crowded())
+            if sent == confirmed or sent - confirmed < AHEAD and not self.crowded():
+                octets = b""
+                for _ in range(random.randrange(1, 25)):
+                    key, queues = random.choice(self._keys)
+                    octets += persistent(self._exchange, key, feed.next(random.choice(self._sizes), *queues))
+                    sent += 1
+                await client.send(octets)
+            event = await client.event()
+            assert isinstance(event, Confirmed), event
+            number = first + event.number
+            assert event.multiple or number == confirmed + 1, f"{number} is confirmed behind {confirmed}"
+            feed.confirmed.update(range(confirmed, number))
+            confirmed = number
+
+
+class AtLeastOnce(Client):
+    """QoS 1. In some lives it sends again what was not acknowledged in the one before, in others it forgets."""
+
+    def __init__(self, name: str, seed: int, topic: str, queues: tuple[str, ...], identifiers: int = 6) -> None:
+        super().__init__(name, seed)
+        self.feed = Feed(name)
+        self._topic = topic
+        self._queues = queues
+        self._identifiers = identifiers
+        #: Packet identifier -> number and body, in the order in which they were sent first.
+        self._waiting: dict[int, tuple[int, bytes]] = {}
+        self._known = False
+
+    async def live(self, ports: Ports) -> None:
+        random, feed = self.random, self.feed
+        client = await Mqtt.connect(ports.mqtt, self.name)
+        assert client.present == self._known, f"session present: {client.present}"
+        self._known = True
+        if random.random() < 0.3:
+            self._waiting.clear()
+        for packet_id, (number, body) in self._waiting.items():
+            feed.again[number] = feed.again.get(number, 0) + 1
+            await client.send(mqtt_message(self._topic, body, 1, packet_id, DUP))
+        feed.begin()
+        while True:
+            octets = b""
+            while len(self._waiting) < self._identifiers and random.random() < 0.9:
+                packet_id = next(free for free in count(1) if free not in self._waiting)
+                body = feed.next(random.choice(SIZES), *self._queues)
+                self._waiting[packet_id] = len(feed.queues) - 1, body
+                octets += mqtt_message(self._topic, body, 1, packet_id)
+            await client.send(octets)
+            while self._waiting:
+                first, answer = await client.packet()
+                assert first == PUBACK, f"{first:#x} {answer.hex()}"
+                number, _ = self._waiting.pop(int.from_bytes(answer, "big"))
+                feed.confirmed.add(number)
+                if random.random() < 0.5:
+                    break
+
+
+class ExactlyOnce(Client):
+    """QoS 2: each message is sent until it is released, over any number of lives [MQTT-4.3.3-1]."""
+
+    def __init__(self, name: str, seed: int, topic: str, queues: tuple[str, ...], identifiers: int = 8) -> None:
+        super().__init__(name, seed)
+        self.feed = Feed(name)
+        self.feed.begin()
+        #: The last message that the broker should remember for those who come later.
+        self.retained = b""
+        #: Set when nothing new shall be sent.
+        self.closing = False
+        self._topic = topic
+        self._queues = queues
+        self._identifiers = identifiers
+        #: Packet identifier -> PUBLISH to be sent again, or nothing when its PUBREC came.
+        self._waiting: dict[int, tuple[int, bytes, int]] = {}
+        self._known = False
+
+    async def live(self, ports: Ports) -> None:
+        client = await Mqtt.connect(ports.mqtt, self.name)
+        assert client.present == self._known, f"session present: {client.present}"
+        self._known = True
+        for packet_id, (_, body, flags) in self._waiting.items():
+            await client.send(mqtt_message(self._topic, body, 2, packet_id, flags | DUP) if body else short(PUBREL, packet_id))
+        while True:
+            await self._fill(client)
+            if not self._waiting:
+                return await client.leave()
+            first, answer = await client.packet()
+            packet_id = int.from_bytes(answer, "big")
+            number, body, _ = self._waiting[packet_id]
+            if first == PUBREC:
+                self.feed.confirmed.add(number)
+                self._waiting[packet_id] = number, b"", 0
+                await client.send(short(PUBREL, packet_id))
+            else:
+                assert first == PUBCOMP and not body, f"{first:#x} {answer.hex()}"
+                del self._waiting[packet_id]
+
+    async def _fill(self, client: Mqtt) -> None:
+        random = self.random
+        while not self.closing and len(self._waiting) < self._identifiers and random.random() < 0.9:
+            packet_id = next(free for free in count(1) if free not in self._waiting)
+            body = self.feed.next(random.choice(SIZES), *self._queues)
+            flags = 0
+            if random.random() < 0.1:
+                flags, self.retained = RETAIN, body
+            self._waiting[packet_id] = len(self.feed.queues) - 1, body, flags
+            await client.send(mqtt_message(self._topic, body, 2, packet_id, flags))

@@ -1,0 +1,84 @@
+"""A subscriber with a persistent session: it goes, with and without a word, and comes back. It keeps the state of its half of
+QoS 2, as the specification says, and that is not lost with its connection [MQTT-4.3.3-2]."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.crash.client import Client, Ports
+from tests.crash.ledger import read_body
+from tests.crash.publishers import PUBACK, PUBCOMP, PUBREC, PUBREL
+from tests.crash.wire import Mqtt, read_publish, short
+
+Message = tuple[str, int]
+
+
+class Subscriber(Client):
+    """Hands over a QoS 2 message when it comes under an identifier that it does not hold."""
+
+    def __init__(self, name: str, seed: int, topic_filter: str) -> None:
+        super().__init__(name, seed)
+        #: Everything that was handed over, in order, by QoS.
+        self.handed: dict[int, list[Message]] = {1: [], 2: []}
+        #: QoS 1 messages that are settled for good.
+        self.settled: set[Message] = set()
+        #: Set when it shall stay.
+        self.closing = False
+        self.visits = 0
+        self._filter = topic_filter
+        self._held: set[int] = set()
+
+    async def begin(self, ports: Ports) -> None:
+        """Have a session, and a subscription in it."""
+        client = await Mqtt.connect(ports.mqtt, self.name)
+        await client.subscribe((self._filter, 2))
+        await client.leave()
+
+    async def live(self, ports: Ports) -> None:
+        random = self.random
+        while True:
+            client = await Mqtt.connect(ports.mqtt, self.name)
+            assert client.present, "the session is gone"
+            self.visits += 1
+            await self._read(client, random.randrange(50, 1_500))
+            if random.random() < 0.5:
+                client.abort()
+            else:
+                await client.send(b"\xe0\x00")
+                client.writer.close()
+            await asyncio.sleep(random.choice((0, 0.01, 0.1)))
+
+    async def _read(self, client: Mqtt, count: int) -> None:
+        """Answer everything but, perhaps, the last of it."""
+        random = self.random
+        acked: list[Message] = []
+        #: Packet identifier -> QoS 1 messages that were acknowledged on this connection before its PUBREC. Its PUBREL
+        #: comes when the PUBREC is durable, and so they are.
+        before: dict[int, list[Message]] = {}
+        while count > 0 or self.closing:
+            first, octets = await client.packet()
+            count -= 1
+            answer = b""
+            if first == PUBREL:
+                packet_id = int.from_bytes(octets, "big")
+                self._held.discard(packet_id)
+                self.settled.update(before.pop(packet_id, ()))
+                answer = short(PUBCOMP, packet_id)
+            else:
+                assert first >> 4 == 3, f"{first:#x} {octets.hex()}"
+                publication = read_publish(first, octets)
+                message = read_body(publication.body)
+                if publication.qos == 1:
+                    assert message not in self.settled, f"{message} was settled for good, and came again"
+                    self.handed[1].append(message)
+                    acked.append(message)
+                    answer = short(PUBACK, publication.packet_id)
+                else:
+                    assert publication.qos == 2, publication
+                    if publication.packet_id not in self._held:
+                        self._held.add(publication.packet_id)
+                        self.handed[2].append(message)
+                    before[publication.packet_id], acked = acked, []
+                    answer = short(PUBREC, publication.packet_id)
+            if count > 0 or self.closing or random.random() < 0.5:
+                await client.send(answer)

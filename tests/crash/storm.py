@@ -1,0 +1,284 @@
+"""Lives of a broker on one data directory, the clients that work through all of them, and the verdict at the end.
+
+    start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> let them finish -> drain -> judge
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pamqp.commands as spec
+
+from tests.broker import command, environment
+from tests.crash.changes import Changing, Declaring, Retaining, Subscribing
+from tests.crash.client import Client, Ports
+from tests.crash.ledger import by_feed, read_body
+from tests.crash.publishers import AtLeastOnce, Confirming, ExactlyOnce
+from tests.crash.sessions import Subscriber
+from tests.crash.wire import PATIENCE, Amqp, Delivered, Mqtt, listing, read_publish, until
+from tests.crash.workers import Acking, Rejecting, Transacting
+
+#: The log is in small pieces and most of each queue on the disk, so that every kind of work is being done at any moment.
+FLAGS: Final = ("--store-segment", "65536", "--store-window", "100", "--mqtt-receive-maximum", "30", "--shutdown-grace", "1")
+#: Messages that are confirmed in a life, at most.
+WORK: Final = 1_000
+#: When the broker is killed: while it works, while it writes a checkpoint, while it reads what is there.
+AT_WORK, IN_CHECKPOINT, IN_RECOVERY = "at work", "in checkpoint", "in recovery"
+#: Queues, by the arguments they are declared with.
+QUEUES: Final[dict[str, dict[str, Any]]] = {
+    "keep": {}, "also": {}, "work": {}, "receipts": {}, "deals": {}, "out.a": {}, "out.b": {}, "one": {}, "two": {}, "cross": {},
+    "dead": {}, "reject": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+    "expire": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 40},
+}
+#: Keys of the exchange `crash`, and where they lead.
+KEYS: Final = (("keep.", ("keep",)), ("keep.also", ("keep", "also")), ("all", ("keep", "also", "work")), ("work", ("work",)))
+
+
+class Broker:
+    """A process that will be killed."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @classmethod
+    async def start(cls, directory: Path, log: Path) -> Broker:
+        stderr = os.open(log, os.O_WRONLY | os.O_CREAT)
+        try:
+            return cls(await asyncio.create_subprocess_exec(
+                *command("--data-dir", str(directory), *FLAGS), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                stderr=stderr, env=environment()), log)
+        finally:
+            os.close(stderr)
+
+    async def ready(self) -> Ports:
+        assert self.process.stdout is not None
+        words = (await self.process.stdout.readline()).decode().split()
+        assert words[:1] == ["ready"], f"the broker did not start:\n{self.log}"
+        ports = {name: int(address.rpartition(":")[2]) for name, _, address in (word.partition("=") for word in words[1:])}
+        return Ports(ports["amqp"], ports["mqtt"], ports["http"])
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+
+    async def end(self) -> None:
+        """It is dead, and had nothing to complain about but the torn end of its predecessor's last batch."""
+        await self.process.wait()
+        for line in self.log.splitlines():
+            word = line.split()[1:2]
+            assert "Traceback" not in line and word != ["error"], self.log
+            assert "recovery_finding" not in line or "what=\"cut: " in line, self.log
+
+
+class Storm:
+    """All clients, and one directory."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.random = Random(seed)
+        self.directory = directory / "data"
+        self.directory.mkdir()
+        self.kills: list[str] = []
+        self._logs = directory
+        self._lives = 0
+        self.feeders = [Confirming(f"feeder{one}", seed, "crash", KEYS) for one in range(2)]
+        #: Large, and soon gone: a reason for checkpoints.
+        self.bulk = Confirming("bulk", seed, "crash", [("work", ("work",))], (4_000, 12_000))
+        self.dealer = Confirming("dealer", seed, "crash", [("deals", ("deals",))])
+        self.mourner = Confirming("mourner", seed, "crash", [("reject", ("reject",)), ("expire", ("expire",))])
+        self.crossing = Confirming("crossing", seed, "amq.topic", [("crash.cross", ("cross", "subscriber"))])
+        self.one = AtLeastOnce("one", seed, "crash/one", ("one", "subscriber"))
+        self.two = ExactlyOnce("two", seed, "crash/two", ("two", "subscriber"))
+        self.publishers: list[Confirming | AtLeastOnce | ExactlyOnce] = [
+            *self.feeders, self.bulk, self.dealer, self.mourner, self.crossing, self.one, self.two]
+        self.worker = Acking("worker", seed, "work", "receipts")
+        self.bulk.crowded = self._crowded
+        self.deals = Transacting("deal", seed, "deals", ("out.a", "out.b"))
+        self.subscriber = Subscriber("subscriber", seed, "crash/+")
+        self.changing: list[Changing] = [Declaring("declared", seed), Subscribing("subscribed", seed), Retaining("retained", seed)]
+        self.clients: list[Client] = [*self.publishers, self.worker, self.deals, Rejecting("rejecting", seed, "reject"), self.subscriber,
+                                      *self.changing]
+
+    # -- lives
+
+    async def start(self) -> Broker:
+        self._lives += 1
+        return await Broker.start(self.directory, self._logs / f"life-{self._lives}.log")
+
+    async def live(self, kind: str) -> None:
+        """One life that ends with a kill."""
+        broker = await self.start()
+        try:
+            if kind == IN_RECOVERY:
+                await self._has_locked(broker)
+                await asyncio.sleep(self.random.uniform(0, 0.12))
+            else:
+                await self._work(broker, kind)
+            broker.kill()
+            await broker.end()
+        finally:
+            broker.kill()
+        self.kills.append(kind)
+
+    async def _work(self, broker: Broker, kind: str) -> None:
+        ports = await broker.ready()
+        if self._lives == 1:
+            await self._declare(ports)
+        for changing in self.changing:
+            await changing.check(ports)
+        tasks = [asyncio.create_task(client.run(ports), name=client.name) for client in self.clients]
+        try:
+            await self._moment(kind, tasks)
+            ports.killed = True
+            broker.kill()
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _has_locked(self, broker: Broker) -> None:
+        """It is at its directory."""
+        lock, ours = self.directory / "lock", str(broker.process.pid)
+        await until(lambda: lock.exists() and lock.read_text() == ours)
+
+    async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
+        """Returns when so much was confirmed, and, if that is wanted, a checkpoint is being written; or when a client failed."""
+        enough = self.confirmed + self.random.randrange(1, WORK)
+        log = self.directory / "log"
+        await until(lambda: any(task.done() for task in tasks) or self.confirmed >= enough and (
+            kind == AT_WORK or any(name.endswith(".tmp") for name in os.listdir(log))))
+        await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
+
+    def _crowded(self) -> bool:
+        """Whether there is much more than what the worker came to."""
+        return len(self.bulk.feed.confirmed) > sum(name == "bulk" for name, _ in self.worker.seen) + 50
+
+    @property
+    def confirmed(self) -> int:
+        """By all publishers."""
+        return sum(len(client.feed.confirmed) for client in self.publishers)
+
+    async def _declare(self, ports: Ports) -> None:
+        client = await Amqp.connect(ports.amqp)
+        await client.call(spec.Exchange.Declare(exchange="crash", exchange_type="topic", durable=True), (40, 11))
+        for queue, arguments in QUEUES.items():
+            await client.call(spec.Queue.Declare(queue=queue, durable=True, arguments=dict(arguments)), (50, 11))
+        bindings = [("crash", "keep.#", "keep"), ("crash", "keep.also", "also"), ("crash", "work", "work"),
+                    *(("crash", "all", queue) for queue in ("keep", "also", "work")),
+                    *(("crash", queue, queue) for queue in ("deals", "reject", "expire")),
+                    *(("amq.topic", f"crash.{queue}", queue) for queue in ("one", "two", "cross"))]
+        for exchange, key, queue in bindings:
+            await client.call(spec.Queue.Bind(queue=queue, exchange=exchange, routing_key=key), (50, 21))
+        await client.leave()
+        await self.subscriber.begin(ports)
+
+    # -- the end
+
+    async def judge(self) -> None:
+        """Start once more, let everybody finish, and hold what is there against what was promised."""
+        broker = await self.start()
+        try:
+            ports = await broker.ready()
+            for changing in self.changing:
+                await changing.check(ports)
+            await self._finish(ports)
+            found = {queue: await self._drain(ports, queue) for queue in QUEUES if queue not in ("expire", "reject")}
+            ports.killed = True
+            broker.process.send_signal(signal.SIGTERM)
+            assert await broker.process.wait() == 0, broker.log
+            await broker.end()
+        finally:
+            broker.kill()
+        self._judge_amqp(found)
+        self._judge_mqtt(found)
+
+    async def _finish(self, ports: Ports) -> None:
+        """What is under way in QoS 2 comes to its end, what may die dies, and the subscriber reads all that waits for it."""
+        self.two.closing = self.subscriber.closing = True
+        rejecting = Rejecting("rejecting", 0, "reject")
+        tasks = [asyncio.create_task(client.run(ports)) for client in (self.subscriber, rejecting)]
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self.two.run(ports)
+                inbox = f"mqtt-subscription-{self.subscriber.name}qos1"
+                while True:
+                    rows = {row["name"]: row for row in await listing(ports.http, "queues")}
+                    waiting = [rows[name]["messages_ready"] + rows[name]["messages_unacknowledged"] for name in (inbox, "expire", "reject")]
+                    if not any(waiting):
+                        break
+                    for task in tasks:
+                        if task.done():
+                            task.result()
+                    await asyncio.sleep(0.02)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        client = await Mqtt.connect(ports.mqtt, "looks", True)
+        await client.subscribe(("crash/two", 0))
+        if self.two.retained:
+            assert read_publish(*await client.packet()).body == self.two.retained
+        await client.leave()
+
+    async def _drain(self, ports: Ports, queue: str) -> list[bytes]:
+        client = await Amqp.connect(ports.amqp)
+        found: list[bytes] = []
+        left = await client.depth(queue)
+        await client.consume(queue, no_ack=True)
+        async with asyncio.timeout(PATIENCE):
+            while len(found) < left:
+                event = await client.event()
+                assert isinstance(event, Delivered), event
+                found.append(event.body)
+        assert await client.depth(queue) == 0
+        await client.leave()
+        return found
+
+    def _judge_amqp(self, found: dict[str, list[bytes]]) -> None:
+        kept = {queue: by_feed(found[queue]) for queue in ("keep", "also")}
+        for body in found["work"]:
+            self.worker.take(read_body(body))
+        for feeder in [*self.feeders, self.bulk]:
+            feeder.feed.judge_kept({queue: kept[queue].pop(feeder.name, []) for queue in kept})
+            mine = [number for name, number in self.worker.seen if name == feeder.name]
+            feeder.feed.judge_seen("work", mine, False)
+        assert not any(kept.values()), "somebody else wrote there"
+        self.deals.judge([read_body(body) for body in found["deals"]], {queue: found[queue] for queue in self.deals.targets},
+                         self.dealer.feed)
+        dead = by_feed(found["dead"]).get("mourner", [])
+        self.mourner.feed.judge_kept({"reject": [], "expire": []} | {
+            queue: sorted(number for number in dead if queue in self.mourner.feed.queues[number]) for queue in ("reject", "expire")})
+        self.worker.receipts.judge_kept({"receipts": by_feed(found["receipts"]).get("worker", [])})
+
+    def _judge_mqtt(self, found: dict[str, list[bytes]]) -> None:
+        heard: dict[int, dict[str, list[int]]] = {1: {}, 2: {}}
+        for qos, messages in self.subscriber.handed.items():
+            for name, number in messages:
+                heard[qos].setdefault(name, []).append(number)
+        assert set(heard[2]) <= {"two"} and set(heard[1]) <= {"one", "crossing"}
+        self.one.feed.judge_at_least_once("one", by_feed(found["one"]).get("one", []))
+        self.one.feed.judge_seen("subscriber", heard[1].get("one", []), False)
+        self.crossing.feed.judge_kept({"cross": by_feed(found["cross"]).get("crossing", [])})
+        self.crossing.feed.judge_seen("subscriber", heard[1].get("crossing", []), False)
+        self.two.feed.judge_everything("two", by_feed(found["two"]).get("two", []))
+        self.two.feed.judge_everything("subscriber", heard[2].get("two", []))
+
+
+async def storm(directory: Path, seed: int, kills: list[str]) -> Storm:
+    """A broker on this directory dies so often."""
+    made = Storm(directory, seed)
+    for kind in kills:
+        await made.live(kind)
+    await made.judge()
+    return made

@@ -1,0 +1,206 @@
+"""What comes of octets that changed in any file of a data directory, and of files that are gone? A clear error, or a start
+that says what is lost; never a message that nobody sent there, never silence."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from zlib import crc32
+
+import pytest
+
+from broker.store.disk import StoreError
+from tests.crash.damage import TOPICS, Home, build
+from tests.store.test_faults import harm
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory as a kill left it."""
+    directory = tmp_path_factory.mktemp("left")
+    (directory / "data").mkdir()
+    build(directory / "data", directory / "image")
+    return directory / "image"
+
+
+@pytest.fixture(scope="module")
+def whole(left: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What is found in it when nothing is wrong."""
+    there = tmp_path_factory.mktemp("whole") / "data"
+    shutil.copytree(left, there)
+    home = Home(there)
+    assert home.reports == []
+    found = home.found()
+    home.leave()
+    return found
+
+
+def files_of(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def test_the_directory_has_something_of_everything(left: Path, whole: dict[str, object]) -> None:
+    files = files_of(left)
+    assert sum("checkpoint-" in name for name in files) == 1 and sum(name.startswith("log/0") for name in files) > 3
+    assert (left / "catalog.sqlite-wal").stat().st_size > 50_000
+    assert all(whole[f"messages of {queue}"] for queue in ("one", "two", "last")) and len(whole["retained"]) > 2  # type: ignore[arg-type]
+    assert whole["messages of session keeper"] and any(whole[f"identifiers of session sensor{one}"] for one in range(3))
+
+
+def judge(directory: Path, whole: dict[str, object]) -> list[str]:
+    """What a start says; the error first if it is one."""
+    before = {name: (directory / name).read_bytes() for name in files_of(directory) if name.startswith("log/")}
+    try:
+        home = Home(directory)
+    except StoreError as error:
+        said = str(error)
+        assert str(directory) in said and "\n" not in said, said
+        if "catalog" in said:  # Nothing is done to the log before the catalog is read.
+            assert {name: (directory / name).read_bytes() for name in before} == before
+        return [f"error: {said}"]
+    found = home.found()
+    home.leave()
+    for name, value in found.items():
+        if name.startswith("messages of "):
+            assert isinstance(value, list) and len(set(value)) == len(value), f"{name}: twice"
+            words = {"session": b"sent", "limited": b""}.get(name.split()[2], name.split()[2].encode())
+            for body in value:
+                number = body.split()[1]
+                assert body == (b"last %d" % int(number) if words == b"last" else words + b" " + b"%04d " % int(number) * 30), body
+    assert isinstance(found["retained"], list)
+    for key, body in found["retained"]:
+        assert int(body.split()[1]) % TOPICS == int(key[3:]), (key, body)
+    if found != whole:
+        assert home.reports, f"silence about {[name for name in whole if found.get(name) != whole[name]]}"
+    return home.reports
+
+
+def try_harm(left: Path, whole: dict[str, object], target: Path, seed: int) -> None:
+    random = Random(seed)
+    name = random.choice(files_of(left))
+    if random.random() < 0.5:
+        name = random.choice(["catalog.sqlite", "catalog.sqlite-wal"])
+    shutil.copytree(left, target)
+    octets = (target / name).read_bytes()
+    if octets:
+        (target / name).write_bytes(harm(random, octets))
+    try:
+        judge(target, whole)
+    except Exception as error:
+        error.add_note(f"seed {seed}, {name}")
+        raise
+    shutil.rmtree(target)
+
+
+def test_octets_that_changed_in_any_file_are_never_believed_and_never_passed_over(
+    left: Path, whole: dict[str, object], tmp_path: Path
+) -> None:
+    for seed in range(40):
+        try_harm(left, whole, tmp_path / str(seed), seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(10))
+def test_octets_that_changed_in_many_more_places(part: int, left: Path, whole: dict[str, object], tmp_path: Path) -> None:
+    for seed in range(1_000 + 100 * part, 1_100 + 100 * part):
+        try_harm(left, whole, tmp_path / str(seed), seed)
+
+
+def test_a_flipped_bit_anywhere_in_the_catalogs_write_ahead_log_is_an_error_or_cuts_the_last_transaction(
+    left: Path, whole: dict[str, object], tmp_path: Path
+) -> None:
+    size = (left / "catalog.sqlite-wal").stat().st_size
+    said: set[str] = set()
+    for at in [0, 9, 20, 30, 40, 60, *range(100, size, size // 12), size - 1]:
+        target = tmp_path / str(at)
+        shutil.copytree(left, target)
+        octets = bytearray((target / "catalog.sqlite-wal").read_bytes())
+        octets[at] ^= 4
+        (target / "catalog.sqlite-wal").write_bytes(octets)
+        [line] = judge(target, whole)
+        said.add(line.partition(" ")[0])
+        assert "catalog.sqlite-wal'" in line or "cut: catalog.sqlite-wal at " in line
+    assert said == {"error:", "cut:"}
+
+
+def first_segment(directory: Path) -> Path:
+    return min(path for path in (directory / "log").iterdir() if path.name.startswith("0"))
+
+
+def gone(pattern: str, newest: bool = False) -> Callable[[Path], None]:
+    def remove(directory: Path) -> None:
+        found = sorted(directory.glob(pattern))
+        found[-1 if newest else 0].unlink()
+    return remove
+
+
+def empty(name: str) -> Callable[[Path], None]:
+    return lambda directory: os.truncate(directory / name, 0)
+
+
+def of_something_else(directory: Path) -> None:
+    for path in directory.glob("catalog*"):
+        path.unlink()
+    with sqlite3.connect(directory / "catalog.sqlite") as db:
+        db.execute("CREATE TABLE songs (name TEXT)")
+    db.close()
+
+
+def no_database(directory: Path) -> None:
+    for path in directory.glob("catalog*"):
+        path.unlink()
+    (directory / "catalog.sqlite").write_bytes(b"a letter to my grandmother" * 500)
+
+
+def newer_catalog(directory: Path) -> None:
+    with sqlite3.connect(directory / "catalog.sqlite") as db:
+        db.execute("UPDATE meta SET value = 99 WHERE name = 'version'")
+    db.close()
+
+
+def newer_log(directory: Path) -> None:
+    path = first_segment(directory)
+    octets = bytearray(path.read_bytes())
+    head = octets[:4] + b"\x00\x02" + octets[6:12] + octets[16:32]
+    octets[:32] = octets[32:64] = head[:12] + crc32(head).to_bytes(4, "big") + head[12:]
+    path.write_bytes(octets)
+
+
+def no_log(directory: Path) -> None:
+    shutil.rmtree(directory / "log")
+
+
+def no_data_in_the_last_file(directory: Path) -> None:
+    os.truncate(max((directory / "log").glob("0*")), 64)
+
+
+@pytest.mark.parametrize(("do", "says"), [
+    (gone("log/0*"), "missing: 0"), (gone("log/0*", newest=True), "missing: log: the log ends at position "),
+    (gone("log/checkpoint-*"), "missing: 0"), (no_log, "missing: log: the log ends at position 0, and was written up to "),
+    (no_data_in_the_last_file, "missing: log: the log ends at position "),
+    (gone("catalog.sqlite"), "error: the catalog "), (empty("catalog.sqlite"), "error: the catalog "),
+    (of_something_else, "is a database of something else: move it away"), (no_database, "is damaged (file is not a database): "),
+    (newer_catalog, "has schema version 99, and this broker knows up to "),
+    (newer_log, "it has format 2, and this version knows 1; use the version that wrote it"),
+])
+def test_what_is_gone_foreign_or_newer_is_named_at_every_start(
+    do: Callable[[Path], None], says: str, left: Path, whole: dict[str, object], tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(left, directory)
+    do(directory)
+    for _ in range(2):
+        reports = judge(directory, whole)
+        assert any(says in line for line in reports), reports
+
+
+def test_what_does_not_matter_may_be_gone(left: Path, whole: dict[str, object], tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(left, directory)
+    (directory / "catalog.sqlite-shm").unlink()
+    (directory / "log" / "notes.txt").write_text("somebody's")
+    assert judge(directory, whole) == []

@@ -1,0 +1,43 @@
+"""Does a broker that is killed at any moment keep what it promised?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+import uvloop
+
+from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
+
+
+def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
+    """A failure says how to have it again: moments are drawn from the seed, but what happens in them is not."""
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(storm(directory, seed, kills))
+    except Exception as error:
+        error.add_note(f"seed {seed}, kills {kills}, logs and data in {directory}; TRELLIS_CRASH_SEED={seed} has it again")
+        raise
+
+
+def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Path) -> None:
+    seed = int(os.environ.get("TRELLIS_CRASH_SEED") or Random().randrange(1 << 32))
+    kills = [IN_CHECKPOINT, AT_WORK, IN_RECOVERY, IN_CHECKPOINT]
+    Random(seed).shuffle(kills)
+    ended = weather(tmp_path, seed, [AT_WORK, *kills])
+    # It was no quiet day.
+    for feed in [*(client.feed for client in ended.publishers), ended.worker.receipts]:
+        assert len(feed.confirmed) > 10, feed.name
+    assert len(ended.worker.settled) > 10 and any(deal.committed for deal in ended.deals.deals)
+    assert all(changing.changes > 10 for changing in ended.changing)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(20))
+def test_a_broker_that_is_killed_two_hundred_times_keeps_what_it_promised(seed: int, tmp_path: Path) -> None:
+    """Ten times on each of twenty directories."""
+    random = Random(seed)
+    weather(tmp_path, seed, [AT_WORK, *random.choices((AT_WORK, IN_CHECKPOINT, IN_RECOVERY), (4, 4, 1), k=9)])

@@ -1,0 +1,68 @@
+"""Dramatiq over pika: a worker in this process, retries, delays, and dead letters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import dramatiq
+import pika
+import pytest
+from dramatiq.brokers.rabbitmq import RabbitmqBroker
+
+from tests.broker import BrokerProcess
+
+PATIENCE = 20.0
+
+
+@pytest.fixture
+def peer(broker: BrokerProcess) -> Iterator[Any]:
+    made: Any = RabbitmqBroker(url=broker.amqp_url, max_priority=5, confirm_delivery=True)
+    yield made
+    made.close()
+
+
+def test_messages_are_worked_off_retried_and_delayed(peer: Any, unique: str) -> None:
+    found: list[str] = []
+    done = threading.Event()
+
+    def work(word: str) -> None:
+        found.append(word)
+        if found.count("again") == 1 and word == "again":
+            raise ValueError("once more")
+        if len(found) == 4:
+            done.set()
+
+    declare: Any = dramatiq.actor
+    actor = declare(work, broker=peer, queue_name=unique, actor_name=unique, max_retries=2, min_backoff=50, max_backoff=60)
+    worker = dramatiq.Worker(peer, worker_threads=1, worker_timeout=50)
+    actor.send_with_options(args=("late",), delay=400)
+    actor.send("first")
+    actor.send("again")
+    worker.start()
+    try:
+        assert done.wait(PATIENCE), found
+        assert sorted(found) == ["again", "again", "first", "late"] and found[-1] == "late"
+    finally:
+        worker.stop()
+
+
+def test_what_fails_for_good_is_a_dead_letter(peer: Any, broker: BrokerProcess, unique: str) -> None:
+    def work() -> None:
+        raise ValueError("never")
+
+    declare: Any = dramatiq.actor
+    actor = declare(work, broker=peer, queue_name=unique, actor_name=unique, max_retries=0)
+    worker = dramatiq.Worker(peer, worker_threads=1, worker_timeout=50)
+    actor.send()
+    worker.start()
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    try:
+        channel = connection.channel()
+        for _, properties, _ in channel.consume(f"{unique}.XQ", inactivity_timeout=PATIENCE):
+            assert properties is not None and properties.headers["x-death"][0]["reason"] == "rejected"
+            break
+    finally:
+        connection.close()
+        worker.stop()

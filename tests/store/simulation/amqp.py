@@ -1,0 +1,245 @@
+"""AMQP clients: publishers with confirms and with transactions, workers, one who moves messages, operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pamqp.body
+import pamqp.commands as spec
+import pamqp.frame
+
+from protocols.amqp.handshake import GREETING
+from tests.clients import marshal, publication
+from tests.store.simulation.clients import Client, named
+
+if TYPE_CHECKING:
+    from tests.store.simulation.schedule import Simulation
+
+LOGIN = (GREETING + marshal(0, spec.Connection.StartOk(response="\0guest\0guest")) + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
+         + marshal(0, spec.Connection.Open()) + marshal(1, spec.Channel.Open()))
+
+
+class Amqp(Client):
+    """On channel 1; `set_up` is said first."""
+
+    set_up = b""
+
+    def connect(self) -> None:
+        self.connection = self.world.life.raw_amqp()
+        self._rest = b""
+        self._frame: Any = None
+        self.tell(LOGIN + self.set_up)
+
+    def hear(self, octets: bytes) -> None:
+        octets = self._rest + octets
+        while octets:
+            size, _, frame = pamqp.frame.unmarshal(octets)
+            octets = octets[size:]
+            if isinstance(frame, pamqp.body.ContentBody):
+                self.got(self._frame, frame.value)
+            elif isinstance(frame, spec.Connection.Close | spec.Channel.Close):
+                raise AssertionError(f"{self.name} was told {frame.reply_code} {frame.reply_text}")
+            else:
+                if isinstance(frame, spec.Basic.Deliver | spec.Basic.GetOk):
+                    self._frame = frame
+                self.told(frame)
+
+    def told(self, frame: Any) -> None:
+        """A method came."""
+
+    def got(self, frame: Any, body: bytes) -> None:
+        """A message came."""
+
+
+class Publisher(Amqp):
+    """Publishes with confirms."""
+
+    set_up = marshal(1, spec.Confirm.Select())
+
+    def connect(self) -> None:
+        super().connect()
+        self._published = 0
+        self._waiting: dict[int, str] = {}
+
+    def act(self) -> None:
+        for _ in range(self.random.choice((1, 1, 2, 5))):
+            exchange, key, targets = self.world.place(self.random.choice(self.world.places))
+            message = self.world.new_message(self.name)
+            self.world.ledger.sent(message, targets)
+            self._published += 1
+            self._waiting[self._published] = message
+            properties: dict[str, Any] = {"expiration": "700"} if key == "brief" and self.random.random() < 0.3 else {}
+            self.tell(publication(exchange, key, self.world.body(message), delivery_mode=2, **properties))
+
+    def told(self, frame: Any) -> None:
+        if isinstance(frame, spec.Basic.Ack | spec.Basic.Nack):
+            numbers = [one for one in self._waiting if one <= frame.delivery_tag] if frame.multiple else [frame.delivery_tag]
+            for number in numbers:
+                message = self._waiting.pop(number)
+                if isinstance(frame, spec.Basic.Ack):
+                    self.world.ledger.confirmed(message)
+                else:
+                    self.world.ledger.refused(message)
+
+    def finish(self) -> bool:
+        return super().finish() and not self._waiting
+
+
+class TxPublisher(Amqp):
+    """Publishes to several places at once, or not at all."""
+
+    set_up = marshal(1, spec.Tx.Select())
+
+    def connect(self) -> None:
+        super().connect()
+        #: Message -> the place it goes to.
+        self._pending: dict[str, str] = {}
+        self._committing: dict[str, dict[str, int]] = {}
+
+    def act(self) -> None:
+        if self._committing:
+            return
+        if len(self._pending) < self.random.randrange(5):
+            place = self.random.choice(("plain", "fan", "topic"))
+            exchange, key, _ = self.world.place(place)
+            message = self.world.new_message(self.name)
+            self._pending[message] = place
+            self.tell(publication(exchange, key, self.world.body(message), delivery_mode=2))
+        elif self._pending and self.random.random() < 0.8:
+            # Routed now.
+            self._committing = {message: self.world.place(place)[2] for message, place in self._pending.items()}
+            self._pending = {}
+            self.world.ledger.transaction(self._committing)
+            self.tell(marshal(1, spec.Tx.Commit()))
+        elif self._pending:
+            self._pending = {}
+            self.tell(marshal(1, spec.Tx.Rollback()))
+
+    def told(self, frame: Any) -> None:
+        if isinstance(frame, spec.Tx.CommitOk):
+            for message in self._committing:
+                self.world.ledger.confirmed(message)
+            self._committing = {}
+
+    def finish(self) -> bool:
+        return super().finish() and not self._committing
+
+
+class Worker(Amqp):
+    """Consumes a queue: takes, refuses, gives back. In the end it takes everything."""
+
+    def __init__(self, world: Simulation, name: str, queue: str) -> None:
+        super().__init__(world, name)
+        self.queue = queue
+        self._held: dict[int, str] = {}
+
+    def connect(self) -> None:
+        self._held.clear()
+        self.set_up = (marshal(1, spec.Basic.Qos(prefetch_count=self.random.choice((0, 1, 3, 10))))
+                       + marshal(1, spec.Basic.Consume(queue=self.queue, consumer_tag="t")))
+        super().connect()
+
+    def cut_off(self) -> None:
+        self._held.clear()
+
+    def got(self, frame: Any, body: bytes) -> None:
+        message = named(body)
+        self.world.ledger.delivered(self.queue, message)
+        self._held[frame.delivery_tag] = message
+
+    def act(self) -> None:
+        held = list(self._held)
+        if not held:
+            return
+        tag, choice = self.random.choice(held), self.random.random()
+        if choice < 0.55:
+            self._ack(tag)
+        elif choice < 0.7:
+            for one in held[:held.index(tag) + 1]:
+                self._ack(one)
+        elif choice < 0.9:
+            del self._held[tag]
+            self.tell(marshal(1, spec.Basic.Nack(tag, requeue=True)))
+        elif f"{self.queue}.dead" in self.world.ledger.holding(self.queue).queues:
+            del self._held[tag]
+            self.tell(marshal(1, spec.Basic.Reject(tag, requeue=False)))
+
+    def _ack(self, tag: int) -> None:
+        message = self._held.pop(tag)
+        self.tell(marshal(1, spec.Basic.Ack(tag)))
+        self.world.ledger.settle(self.queue, message, self.world.life.position)
+
+    def finish(self) -> bool:
+        if not super().finish() or not self._held:
+            return self.ready and not self.pipe
+        for tag in list(self._held):
+            self._ack(tag)
+        return False
+
+
+class Mover(Amqp):
+    """Takes messages from one queue to another: acked there and published here in one transaction."""
+
+    set_up = (marshal(1, spec.Basic.Qos(prefetch_count=3)) + marshal(1, spec.Tx.Select())
+              + marshal(1, spec.Basic.Consume(queue="plain", consumer_tag="t")))
+
+    def connect(self) -> None:
+        super().connect()
+        self._held: dict[int, bytes] = {}
+        self._committing = False
+
+    def got(self, frame: Any, body: bytes) -> None:
+        self.world.ledger.delivered("plain", named(body))
+        self._held[frame.delivery_tag] = body
+
+    def told(self, frame: Any) -> None:
+        if isinstance(frame, spec.Tx.CommitOk):
+            self._committing = False
+
+    def act(self) -> None:
+        if self._committing or not self._held:
+            return
+        said = b""
+        for tag, body in list(self._held.items())[:self.random.randrange(1, 4)]:
+            del self._held[tag]
+            if self.random.random() < 0.8:
+                said += publication("", "moved", body, delivery_mode=2) + marshal(1, spec.Basic.Ack(tag))
+            else:
+                said += marshal(1, spec.Basic.Nack(tag, requeue=self.random.random() < 0.5))
+        self._committing = True
+        self.tell(said + marshal(1, spec.Tx.Commit()))
+
+    def finish(self) -> bool:
+        if not super().finish():
+            return False
+        if self._held and not self._committing:
+            self.vanish()
+        return not self._committing
+
+
+class Operator(Amqp):
+    """Declares, binds and deletes, one thing after the other."""
+
+    def connect(self) -> None:
+        super().connect()
+        self._asked: Callable[[], None] | None = None
+        self._said = False
+
+    def ask(self, thing: str, method: Any, change: Callable[[], None]) -> None:
+        """`change` is what it means for the definitions."""
+        self.world.tell(f"{self.name}: {type(method).__qualname__} {thing}")
+        self.tell(marshal(1, method))
+        self._asked = self.world.definitions.change(thing, change)
+
+    def told(self, frame: Any) -> None:
+        if type(frame).__name__ in ("DeclareOk", "DeleteOk", "BindOk", "UnbindOk") and self._asked is not None:
+            self._asked()
+            self._asked = None
+
+    def act(self) -> None:
+        if self._asked is None:
+            self.world.definitions.something(self)
+
+    def finish(self) -> bool:
+        return super().finish() and self._asked is None

@@ -1,0 +1,101 @@
+"""What should be on the disk: the entries that were appended, applied to a State; a start must find just that."""
+
+from __future__ import annotations
+
+from array import array
+
+from mypy_extensions import i64
+
+from broker.message import Message
+from broker.store.contract import Defined, Entry, Undefined
+from broker.store.durable import DurableStore
+from broker.store.opening import Opened
+from broker.store.state import State
+from tests.store.simulation.ledger import DISK, Complain
+
+
+class Journal:
+    """Of all lives. Between two starts it knows the entries since the first of them, and how far they were written."""
+
+    def __init__(self, complain: Complain) -> None:
+        self._complain = complain
+        self.state = State()
+        self.entries: list[tuple[int, Entry]] = []
+        #: The last position of the batches that are written, and of those of which the writing began.
+        self.durable = 0
+        self.begun = 0
+
+    def recovered(self, opened: Opened) -> None:
+        """Complain about what is not as it should be."""
+        last = int(opened.recovery.last)
+        lost = [position for position, entry in self.entries if last < position <= self.durable and _logged(entry)]
+        early = [position for position, entry in self.entries if self.begun < position <= last and _logged(entry)]
+        if lost or early:
+            self._complain(DISK, f"the log goes to {last}; {self.durable} was durable, {self.begun} was begun: {lost} {early}")
+        for position, entry in self.entries:
+            if position <= last and _logged(entry):
+                self.state.apply(position, entry)
+        self.entries.clear()
+        self._compare(opened)
+        self.durable = self.begun = int(opened.store.position)
+
+    def _compare(self, opened: Opened) -> None:
+        survivors, state, store = opened.survivors, self.state, opened.store
+        exist = survivors.exist
+        for position, live in list(state.messages.items()):
+            live.queues = [queue for queue in live.queues if queue in exist]
+            if not live.queues:
+                del state.messages[position]
+        wanted: dict[int, array[int]] = {}
+        for position, live in sorted(state.messages.items()):
+            for queue in live.queues:
+                wanted.setdefault(queue, array("q")).append(position)
+        found = survivors.copies.by_queue()
+        if found != wanted:
+            self._complain(DISK, f"queues hold {found}, and should hold {wanted}")
+        state.stepped = {(queue, position) for queue, position in state.stepped
+                         if position in state.messages and queue in state.messages[position].queues}
+        stepped = {(queue, position) for queue, position in survivors.stepped if survivors.copies.held(queue, position)}
+        if stepped != state.stepped:
+            self._complain(DISK, f"{stepped} have their readers, and it should be {state.stepped}")
+        state.received = {session: held for session, held in state.received.items() if session in exist}
+        received = {session: set(held) for session, held in survivors.received.items() if held}
+        if received != state.received:
+            self._complain(DISK, f"identifiers {received} are held, and should be {state.received}")
+        if survivors.retained.keys() != state.retained.keys():
+            self._complain(DISK, f"{sorted(survivors.retained)} are retained, and should be {sorted(state.retained)}")
+        self._compare_contents(store, sorted({position for held in found.values() for position in held}))
+
+    def _compare_contents(self, store: DurableStore, positions: list[int]) -> None:
+        for position, message in zip(positions, store.fetch(0, positions), strict=True):
+            live = self.state.messages.get(position)
+            if live is not None and (message is None or _seen(message) != _seen(live.message)):
+                self._complain(DISK, f"the message at {position} is not what it was")
+
+
+class WatchedStore(DurableStore):
+    """The journal hears of every entry."""
+
+    journal: Journal
+
+    def apply(self, position: i64, entry: Entry) -> None:
+        self.journal.entries.append((position, entry))
+        super().apply(position, entry)
+
+
+def watched(opened: Opened, journal: Journal, kind: type[WatchedStore]) -> WatchedStore:
+    """The store that was opened, with a journal."""
+    plain = opened.store
+    store = kind(plain.log, plain.catalog, plain._recorder._codecs, plain.position, plain.exist, plain._report)
+    store.journal = journal
+    opened.store = store
+    return store
+
+
+def _logged(entry: Entry) -> bool:
+    return not isinstance(entry, (Defined, Undefined))
+
+
+def _seen(message: Message) -> tuple[object, ...]:
+    return message.body, message.address.exchange, message.address.key, message.assurance, message.retained
+

@@ -1,0 +1,242 @@
+"""What the broker owes to whom, as its clients see it; what does not hold becomes a complaint.
+
+A family is a place to which a message goes once: a queue with those to which its messages may be moved (its dead letters, what a
+transaction takes from it), or a session's inbox. A copy is in exactly one place of its family, until somebody settles it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+#: Kinds of complaints.
+LOST = "confirmed and lost"
+BACK = "settled and back"
+TWICE = "there twice"
+STRAY = "from nowhere"
+ORDER = "out of order"
+HALF = "half a transaction"
+AGAIN = "received twice with QoS 2"
+QUALITY = "delivered with another QoS"
+DEFINITIONS = "definitions are not those that were answered"
+RETAINED = "a retained message that was replaced"
+DISK = "the disk is not what the model says"
+DAMAGE = "damage where there is none"
+FATES = "fates do not sum"
+OLD = "older than its queue"
+
+Complain = Callable[[str, str], None]
+
+
+class Copy:
+    """A message on its way to a family."""
+
+    __slots__ = ("confirmed", "optional", "quality", "settled_at")
+
+    def __init__(self, quality: int) -> None:
+        #: The QoS with which a session gets it.
+        self.quality = quality
+        self.confirmed = False
+        #: Nobody can say whether it went there: it was sent again when other bindings held.
+        self.optional = False
+        #: The store's position when it was settled.
+        self.settled_at: int | None = None
+
+
+class Family:
+    """`lossy`: some messages are dropped without a word."""
+
+    def __init__(self, name: str, queues: tuple[str, ...], lossy: bool) -> None:
+        self.name = name
+        self.queues = queues
+        self.lossy = lossy
+        self.copies: dict[str, Copy] = {}
+        #: Settled, and durably so.
+        self.settled: set[str] = set()
+        #: Received by the client behind it.
+        self.received: dict[str, int] = {}
+        self.newest: dict[str, int] = {}
+
+
+class Ledger:
+    """Messages are named PUBLISHER-NUMBER; numbers rise."""
+
+    def __init__(self, complain: Complain) -> None:
+        self.families: dict[str, Family] = {}
+        self._complain = complain
+        self._of: dict[str, list[Family]] = {}
+        self._transactions: list[list[tuple[Family, str]]] = []
+        #: Topic -> values in the order of their sending, the first of them confirmed or recovered.
+        self.retained: dict[str, list[bytes]] = {}
+
+    def family(self, name: str, *others: str, lossy: bool = False) -> None:
+        self.families[name] = Family(name, (name, *others), lossy)
+
+    def holding(self, queue: str) -> Family:
+        """The family to which a queue belongs."""
+        for family in self.families.values():
+            if queue in family.queues:
+                return family
+        raise KeyError(queue)
+
+    # -- publishers
+
+    def sent(self, message: str, targets: dict[str, int], again: bool = False) -> None:
+        """It goes to these families, with these qualities."""
+        known = self._of.get(message, [])
+        families = [self.families[name] for name in targets if name in self.families]
+        for family in known if again else []:
+            if family not in families and message in family.copies:
+                family.copies[message].optional = True
+        for family in families:
+            copy = family.copies.get(message)
+            if copy is None and message not in family.settled:
+                copy = family.copies[message] = Copy(targets[family.name])
+                copy.optional = again and bool(known)
+            elif copy is not None and copy.quality != targets[family.name]:
+                copy.quality = -1
+        self._of[message] = list({family.name: family for family in known + families}.values())
+
+    def confirmed(self, message: str) -> None:
+        for family in self._of.get(message, []):
+            if message in family.copies:
+                family.copies[message].confirmed = True
+
+    def refused(self, message: str) -> None:
+        for family in self._of.pop(message, []):
+            family.copies.pop(message, None)
+
+    def transaction(self, messages: dict[str, dict[str, int]]) -> None:
+        """A commit is sent, which publishes these messages to these families."""
+        for message, targets in messages.items():
+            self.sent(message, targets)
+        self._transactions.append([(self.families[name], message) for message, targets in messages.items() for name in targets
+                                   if name in self.families])
+
+    # -- consumers
+
+    def delivered(self, queue: str, message: str) -> None:
+        """A consumer of the queue got the message."""
+        family = self.holding(queue)
+        copy = family.copies.get(message)
+        if copy is None:
+            self._complain(BACK if message in family.settled else STRAY, f"{message} was delivered from {queue}")
+        elif copy.settled_at is not None:
+            self._complain(BACK, f"{message} was delivered from {queue}, settled at {copy.settled_at}")
+
+    def received(self, session: str, message: str, quality: int) -> None:
+        """A session's client has it: of QoS 2 this is said once for each packet identifier held."""
+        family = self.families[session]
+        self.delivered(session, message)
+        copy = family.copies.get(message)
+        if copy is not None and copy.quality not in (-1, quality):
+            self._complain(QUALITY, f"{message} came to {session} with QoS {quality}, not {copy.quality}")
+        publisher, number = _parse(message)
+        if message in family.received:
+            if quality == 2 and family.received[message] == 2:
+                self._complain(AGAIN, f"{message} at {session}")
+        elif number < family.newest.get(publisher, 0):
+            self._complain(ORDER, f"{message} came to {session} after {publisher}-{family.newest[publisher]}")
+        else:
+            family.newest[publisher] = number
+        family.received[message] = quality
+
+    def settle(self, queue: str, message: str, position: int) -> None:
+        """A consumer of the queue is done with the message; the store is at this position."""
+        family = self.holding(queue)
+        copy = family.copies.get(message)
+        if copy is not None and copy.settled_at is None:
+            copy.settled_at = position
+
+    # -- after a start
+
+    def recovered(self, found: dict[str, list[str]], last: int) -> None:
+        """A broker came up with these messages in its queues, and the log up to a position."""
+        for family in self.families.values():
+            there = Counter(message for queue in family.queues for message in found.get(queue, []))
+            for message, count in there.items():
+                self._judge(family, message, count, last)
+            self._check_order(family.name, found.get(family.name, []))
+            for message, copy in family.copies.items():
+                if message not in there and copy.settled_at is None and copy.confirmed and not copy.optional and not family.lossy:
+                    self._complain(LOST, f"{message} of {family.name}")
+        self._check_transactions(found, last)
+        for family in self.families.values():
+            there = Counter(message for queue in family.queues for message in found.get(queue, []))
+            for message, copy in list(family.copies.items()):
+                if message in there:
+                    copy.confirmed, copy.settled_at = True, None
+                    continue
+                del family.copies[message]
+                if copy.settled_at is not None and copy.settled_at <= last:
+                    family.settled.add(message)
+                    continue
+                if family in self._of.get(message, []):
+                    self._of[message].remove(family)
+                if family.received.get(message) == 1:
+                    del family.received[message]
+            # What was lost with the crash may come again, behind what came after it.
+            family.newest.clear()
+            for message in family.received.keys() & (family.copies.keys() | family.settled):
+                publisher, number = _parse(message)
+                family.newest[publisher] = max(number, family.newest.get(publisher, 0))
+
+    def _judge(self, family: Family, message: str, count: int, last: int) -> None:
+        copy = family.copies.get(message)
+        if count > 1:
+            self._complain(TWICE, f"{message} in {family.name}")
+        if copy is None:
+            self._complain(BACK if message in family.settled else STRAY, f"{message} in {family.name}")
+        elif copy.settled_at is not None and copy.settled_at <= last:
+            self._complain(BACK, f"{message} in {family.name}, settled at {copy.settled_at}, and the log goes to {last}")
+
+    def _check_order(self, queue: str, messages: list[str]) -> None:
+        newest: dict[str, int] = {}
+        for message in messages:
+            publisher, number = _parse(message)
+            if number < newest.get(publisher, 0):
+                self._complain(ORDER, f"{message} in {queue} behind {publisher}-{newest[publisher]}")
+            newest[publisher] = number
+
+    def _check_transactions(self, found: dict[str, list[str]], last: int) -> None:
+        there = {(queue, message) for queue, messages in found.items() for message in messages}
+        for transaction in self._transactions:
+            present = []
+            for family, message in transaction:
+                copy = family.copies.get(message)
+                settled = message in family.settled or copy is not None and copy.settled_at is not None and copy.settled_at <= last
+                present.append(settled or any((queue, message) in there for queue in family.queues))
+            if any(present) and not all(present):
+                self._complain(HALF, ", ".join(f"{message} in {family.name}: {is_}" for (family, message), is_
+                                               in zip(transaction, present, strict=True)))
+        self._transactions.clear()
+
+    def finished(self) -> None:
+        """Everybody has heard everything: nothing may be left."""
+        for family in self.families.values():
+            for message, copy in family.copies.items():
+                if copy.settled_at is None and not copy.optional and not family.lossy:
+                    self._complain(LOST, f"{message} of {family.name} was never delivered")
+
+    # -- retained messages
+
+    def retain(self, topic: str, value: bytes) -> None:
+        self.retained.setdefault(topic, [b""]).append(value)
+
+    def retain_confirmed(self, topic: str, value: bytes) -> None:
+        values = self.retained[topic]
+        if value in values:
+            del values[:values.index(value)]
+
+    def check_retained(self, found: dict[str, bytes]) -> None:
+        """After a start: the last confirmed value of each topic, or one that came later."""
+        for topic in self.retained.keys() | found.keys():
+            value = found.get(topic, b"")
+            if value not in self.retained.get(topic, [b""]):
+                self._complain(RETAINED, f"{topic}: {value!r}, and it should be one of {self.retained.get(topic)}")
+            self.retained[topic] = [value]
+
+
+def _parse(message: str) -> tuple[str, int]:
+    publisher, _, number = message.rpartition("-")
+    return publisher, int(number)

@@ -1,0 +1,196 @@
+"""One life of the broker, from its start to its crash: every step that the server takes, taken one by one."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from random import Random
+
+from broker.restore import reopen
+from broker.store.checkpoint import Checkpointing, worth
+from broker.store.contract import Defined, Undefined
+from broker.store.disk import StoreError, WriteFailed
+from broker.store.durable import DurableBatch
+from broker.store.files import LogFile
+from broker.store.opening import Opened, open_store
+from broker.store.state import Live, State
+from tests.clients import World
+from tests.store.simulated import SimulatedDisk
+from tests.store.simulation.journal import Journal, WatchedStore, watched
+from trellis.recovering import codecs
+
+
+class Crash(BaseException):
+    """The process is gone. (Nothing in the broker may catch it.)"""
+
+
+class Faults:
+    """What the disk does in this life: it crashes the process at an operation, or refuses."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        #: Operations until the crash; below 0: none comes.
+        self.left = -1
+        #: Syncs until one that does not come to pass: what is written before it is on the disk, or not, or torn.
+        self.syncs = -1
+        #: Whether writes find no room now and then; whether the next sync fails.
+        self.full = False
+        self.rotten = False
+
+    def ask(self, operation: str, path: str) -> int:
+        self._count()
+        if operation == "sync":
+            if self.syncs == 0:
+                raise Crash
+            self.syncs -= 1
+        if operation == "write" and self.full and self.random.random() < 0.3:
+            return errno.ENOSPC
+        if operation == "sync" and self.rotten:
+            self.rotten = False
+            return errno.EIO
+        return 0
+
+    def done(self, operation: str, path: str) -> None:
+        self._count()
+
+    def _count(self) -> None:
+        if self.left == 0:
+            raise Crash
+        self.left -= 1
+
+
+Design = Callable[["Life", list[LogFile]], Iterator[None]]
+
+
+def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
+    """As the broker makes them."""
+    checkpointing = Checkpointing(life.durable_store.log, files, set(life.durable_store.exist))
+    while checkpointing.step():
+        yield
+
+
+class Life(World):
+    """A World on a disk and a catalog. `design` makes its checkpoints; `hasty`: it confirms before it writes."""
+
+    def __init__(self, disk: SimulatedDisk, directory: str, journal: Journal, faults: Faults, clock: tuple[int, float],
+                 look: Callable[[Opened], None], kind: type[WatchedStore] = WatchedStore, design: Design = checkpoint,
+                 hasty: bool = False, segment_octets: int = 2_000, window: int = 8) -> None:
+        self.disk, self.faults, self.journal = disk, faults, journal
+        self.design, self.hasty = design, hasty
+        self.unreadable: list[str] = []
+        self._flying: DurableBatch | None = None
+        self._wrote = False
+        self._steps: Iterator[None] | None = None
+        disk.refuse, disk.done = faults.ask, faults.done
+        opened = open_store(disk, directory, codecs(), 7, self.unreadable.append, lambda recovery: None, segment_octets)
+        store = self.durable_store = watched(opened, journal, kind)
+        store.window = window
+        super().__init__(store=store)
+        self.broker.agenda.advance(*clock)
+        store.tell_time(*clock)
+        look(opened)
+        reopen(self.broker, opened, self.mqtt_front.sessions)
+
+    @property
+    def position(self) -> int:
+        """The last that was given."""
+        return int(self.durable_store.position)
+
+    def live(self) -> list[int]:
+        """Positions of the messages that somebody needs."""
+        messages = dict(self.journal.state.messages)
+        state = State()
+        state.messages = {position: Live(live.vhost, live.message, list(live.queues)) for position, live in messages.items()}
+        for position, entry in self.journal.entries:
+            if not isinstance(entry, (Defined, Undefined)):
+                state.apply(position, entry)
+        return sorted(state.messages)
+
+    def tell_time(self, now: int, wall: float) -> None:
+        self.broker.agenda.advance(now, wall)
+        self.durable_store.tell_time(now, wall)
+
+    # -- steps
+
+    def work(self) -> None:
+        """The work of a turn, without a sync."""
+        self.broker.agenda.turn()
+
+    def take(self) -> None:
+        if self._flying is None and self.durable_store.waiting:
+            batch = self.durable_store.take()
+            assert isinstance(batch, DurableBatch)
+            self._flying, self._wrote = batch, False
+            if self.hasty:
+                self.durable_store.written(batch)
+
+    def write(self) -> None:
+        """The writer's thread. A full disk: the same again later. Raises Crash when the store can be written no more."""
+        batch = self._flying
+        if batch is None or self._wrote:
+            return
+        self.journal.begun = int(batch.last)
+        try:
+            batch.write()
+        except WriteFailed as error:
+            if self.durable_store.log.poisoned or error.errno != errno.ENOSPC:
+                raise Crash from error
+            return
+        except StoreError as error:
+            raise Crash from error
+        self.journal.durable = int(batch.last)
+        self._wrote = True
+
+    def written(self) -> None:
+        batch = self._flying
+        if batch is not None and self._wrote:
+            self._flying = None
+            if not self.hasty:
+                self.durable_store.written(batch)
+
+    def sync(self) -> None:
+        """All of that."""
+        self.work()
+        self.take()
+        self.write()
+        self.written()
+        self.work()
+
+    def compact(self, random: Random) -> None:
+        """A step of a checkpoint, or the beginning of one: sometimes of files that are not worth it yet."""
+        if self._steps is None:
+            log = self.durable_store.log
+            files = worth(log)
+            sealed = log.sealed()
+            if not files and sealed and not log.poisoned and random.random() < 0.3:
+                files = sealed[:random.randrange(len(sealed)) + 1]
+            if files and not files[-1].checkpoint:
+                self._steps = self.design(self, files)
+            return
+        try:
+            if next(self._steps, self) is self:
+                self._steps = None
+        except StoreError:
+            self._steps = None
+
+    # -- its end
+
+    def stop(self) -> None:
+        """In order: what was appended is written, and the files are closed."""
+        while self._flying is not None or self.durable_store.waiting:
+            self.sync()
+        self.durable_store.close()
+
+    def crash(self, random: Random, kept: tuple[float, ...]) -> SimulatedDisk:
+        """What the disk has when the process is gone, or the power: one of these chances for each change that was not synced."""
+        self.disk.refuse, self.disk.done = _allow, _nothing
+        self.durable_store.catalog.close()
+        return self.disk.crashed(random, random.choice(kept))
+
+
+def _allow(operation: str, path: str) -> int:
+    return 0
+
+
+def _nothing(operation: str, path: str) -> None:
+    pass

@@ -1,0 +1,57 @@
+"""A whole broker on a simulated disk, crashed, filled up and started again: what it promised holds. (`make test-long`: 20,000 seeds.)
+
+A seed that fails is told, with its story, by `python -m tests.store.simulation SEED`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tests.store.simulation.ledger import AGAIN, BACK, LOST, STRAY, TWICE
+from tests.store.simulation.schedule import Simulation
+from tests.store.simulation.wrong import TwoRecords, WithoutSerials, in_place, moved_forward
+
+#: Seeds of one test.
+CHUNK = 20
+
+
+def check(first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        simulation = Simulation(seed)
+        assert not simulation.run(), f"seed {seed}:\n" + "\n".join(simulation.story)
+
+
+@pytest.mark.parametrize("first", range(0, 300, CHUNK))
+def test_whatever_happens_the_broker_keeps_its_promises(first: int) -> None:
+    check(first, CHUNK)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(300, 20_300, 500))
+def test_the_same_with_many_seeds(first: int) -> None:
+    check(first, 500)
+
+
+def test_a_seed_is_one_history() -> None:
+    one, two = Simulation(7), Simulation(7)
+    one.run()
+    two.run()
+    assert one.story == two.story and one.lives > 2
+
+
+@pytest.mark.parametrize(("wrong", "caught"), [
+    pytest.param(lambda seed: Simulation(seed, design=moved_forward), {BACK, TWICE}, id="stragglers moved forward to new positions"),
+    pytest.param(lambda seed: Simulation(seed, design=in_place), {LOST}, id="a checkpoint written over the last one"),
+    pytest.param(lambda seed: Simulation(seed, hasty=True), {LOST}, id="confirms before the sync"),
+    pytest.param(lambda seed: Simulation(seed, WithoutSerials), {AGAIN, STRAY}, id="packet identifiers begin anew"),
+    pytest.param(lambda seed: Simulation(seed, TwoRecords), {TWICE}, id="a dead letter and its settlement are two records")])
+def test_a_wrong_design_is_caught(wrong: Callable[[int], Simulation], caught: set[str]) -> None:
+    complaints: Counter[str] = Counter()
+    for seed in range(100):
+        complaints += wrong(seed).run()
+        if complaints.keys() & caught:
+            return
+    raise AssertionError(f"nothing of {caught} among {dict(complaints)}")

@@ -1,0 +1,90 @@
+"""Designs that are known to be wrong: the checks must catch each of them, or they catch nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from mypy_extensions import i64
+
+from broker.store.contract import Batch, Entry, Kept, Many, Settled
+from broker.store.disk import File
+from broker.store.files import LogFile
+from broker.store.segments import LogReader
+from tests.store.simulated import SimulatedDisk
+from tests.store.simulation.journal import WatchedStore
+from tests.store.simulation.life import Life
+from tests.store.test_powerloss import InPlace
+
+
+def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
+    """What is live of the first files goes to the end of the log, under new positions."""
+    store, last = life.durable_store, int(files[-1].last)
+    reader = store.log.reader()
+    held = [position for position in life.live() if position <= last]
+    yield
+    for position in held:
+        kept = store.kept(reader, position)
+        if kept is not None:
+            store.append(Kept(kept.vhost, kept.message, kept.queues), None)
+    wanted = life.position
+    while life.journal.durable < wanted:
+        yield
+    del store.log.files[:len(files)]
+    for file in files:
+        store.log.disk.remove(file.path)
+    store.log.disk.sync_directory(store.log.directory)
+    yield
+
+
+def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
+    """The new checkpoint is written where the last one stands. (What it is made of is read before: only the crash is wrong.)"""
+    log = life.durable_store.log
+    for file in files:
+        file.take(_copy(life.disk, file.path))
+    checkpointing = InPlace(log, files, set(life.durable_store.exist))
+    while checkpointing.step():
+        yield
+
+
+def _copy(disk: SimulatedDisk, path: str) -> File:
+    return SimulatedDisk({path: bytes(disk.names[path].now)}).open(path, False)
+
+
+class WithoutSerials(WatchedStore):
+    """Sessions count anew after a start."""
+
+    def kept(self, reader: LogReader, position: i64) -> Kept | None:
+        kept = super().kept(reader, position)
+        return None if kept is None else Kept(kept.vhost, kept.message, kept.queues)
+
+
+class TwoRecords(WatchedStore):
+    """A dead letter is a record, and its settlement another one, which comes when the letter is on its way to the disk."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._later: list[Entry] = []
+
+    def apply(self, position: i64, entry: Entry) -> None:
+        if isinstance(entry, Many) and _buries(entry):
+            *letters, settled = entry.entries
+            self._later.append(settled)
+            for one in letters:
+                super().apply(position, one)
+                position += 1
+        else:
+            super().apply(position, entry)
+
+    def take(self) -> Batch:
+        batch = super().take()
+        later, self._later = self._later, []
+        for settled in later:
+            self.append(settled, None)
+        return batch
+
+
+def _buries(entry: Many) -> bool:
+    letter = entry.entries[0]
+    headers = letter.message.properties.get("headers") if isinstance(letter, Kept) else None
+    return isinstance(headers, dict) and "x-death" in headers and isinstance(entry.entries[-1], Settled)

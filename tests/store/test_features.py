@@ -1,0 +1,143 @@
+"""Queues with arguments, delays and virtual hosts, after the broker was started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from broker.restore import Report, reopen
+from broker.store.disk import RealDisk
+from broker.store.opening import open_store
+from tests.clients import Amqp, World
+from tests.wire.amqp.speech import deliveries, names, properties, read
+from trellis.recovering import codecs
+
+Q, B, X = spec.Queue, spec.Basic, spec.Exchange
+
+
+class Lasting(World):
+    """A World whose messages and definitions are in a directory."""
+
+    def __init__(self, directory: Path, now: int = 1_000, wall: float = 1_700_000_000.0) -> None:
+        opened = open_store(RealDisk(), str(directory), codecs(), 7, lambda line: pytest.fail(line), lambda recovery: None)
+        self.disk: Any = opened.store
+        super().__init__(store=self.disk)
+        self.broker.agenda.advance(now, wall)
+        self.disk.tell_time(now, wall)
+        self.report: Report = reopen(self.broker, opened, self.mqtt_front.sessions)
+
+    def stop(self) -> None:
+        self.settle()
+        self.disk.sync()
+        self.disk.close()
+
+
+def later(directory: Path, seconds: float = 1.0) -> Lasting:
+    """The broker is started again, so much later; its own clock begins anew."""
+    return Lasting(directory, 5_000, 1_700_000_000.0 + seconds)
+
+
+def persistent(client: Amqp, exchange: str, key: str, body: bytes, **given: Any) -> None:
+    client.publish(exchange, key, body, delivery_mode=2, **given)
+
+
+def test_delays_go_on(tmp_path: Path) -> None:
+    world = Lasting(tmp_path)
+    client = world.amqp()
+    client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", durable=True, arguments={"x-delayed-type": "topic"}))
+    client.queue("q", "later", "a.#", durable=True)
+    for body, delay in ((b"third", 9_000), (b"first", 500), (b"second", 4_000), (b"at once", 0)):
+        persistent(client, "later", "a.b", body, headers={"x-delay": delay, "a": 1})
+    client.publish("later", "a.b", b"transient", headers={"x-delay": 100})
+    world.stop()
+
+    world = later(tmp_path, 2.0)
+    client = world.amqp()
+    world.settle()
+    assert world.report.copies == 4 and not world.report.refused
+    world.sleep(0)
+    world.settle()
+    assert read(client, "q") == [b"at once", b"first"]
+    world.sleep(2_000)
+    world.settle()
+    frames = client.send(B.Get(queue="q", no_ack=True))
+    assert client.bodies(frames) == [b"second"] and properties(frames).headers == {"x-delay": -4_000, "a": 1}
+    world.sleep(5_000)
+    world.settle()
+    assert read(client, "q") == [b"third"]
+    world.stop()
+    world = later(tmp_path, 60)
+    world.sleep(60_000)
+    assert read(world.amqp(), "q") == [] and world.report.copies == 0
+
+
+def test_a_delayed_exchange_that_was_deleted_leaves_nothing(tmp_path: Path) -> None:
+    world = Lasting(tmp_path)
+    client = world.amqp()
+    client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}))
+    persistent(client, "later", "k", b"x", headers={"x-delay": 1_000})
+    client.send(X.Delete(exchange="later"))
+    world.stop()
+    assert later(tmp_path).report.copies == 0
+
+
+@pytest.mark.parametrize(("arguments", "bodies"), [
+    ({"x_max_priority": 9}, [b"b", b"c", b"a"]), ({"x_max_length_bytes": 100}, [b"a", b"b", b"c"]),
+    ({"x_queue_type": "quorum"}, [b"a", b"b", b"c"]), ({"x_single_active_consumer": True}, [b"a", b"b", b"c"])])
+def test_a_queue_is_what_it_was_and_holds_what_it_held(tmp_path: Path, arguments: Any, bodies: list[bytes]) -> None:
+    world = Lasting(tmp_path)
+    client = world.amqp()
+    client.queue("q", durable=True, **arguments)
+    for body, priority in ((b"a", 1), (b"b", 5), (b"c", 5)):
+        persistent(client, "", "q", body, priority=priority)
+    world.stop()
+    world = later(tmp_path)
+    client = world.amqp()
+    same: Any = {name.replace("_", "-"): value for name, value in arguments.items()}
+    assert names(client.send(Q.Declare(queue="q", durable=True, arguments=same))) == ["Queue.DeclareOk"]
+    queue: Any = world.queue("q")
+    assert getattr(queue, "octets", 3) in (0, 3)
+    assert read(client, "q") == bodies
+    assert getattr(queue, "octets", 0) == 0
+    world.fates()
+
+
+def test_a_queue_that_expires_has_a_whole_lease_again(tmp_path: Path) -> None:
+    world = Lasting(tmp_path)
+    world.amqp().queue("q", durable=True, x_expires=1_000)
+    world.sleep(900)
+    world.stop()
+    world = later(tmp_path)
+    world.sleep(999)
+    assert "q" in world.vhost.queues
+    world.sleep(1)
+    assert "q" not in world.vhost.queues
+    world.stop()
+    assert "q" not in later(tmp_path).vhost.queues
+
+
+def test_other_virtual_hosts_are_there_with_what_is_in_them(tmp_path: Path) -> None:
+    world = Lasting(tmp_path)
+    world.broker.create_vhost("other")
+    client = world.amqp(vhost="other")
+    client.send(Q.Declare(queue="q", durable=True))
+    persistent(client, "", "q", b"x")
+    world.stop()
+    world = later(tmp_path)
+    assert sorted(world.broker.vhosts) == ["/", "other"]
+    assert read(world.amqp(vhost="other"), "q") == [b"x"]
+
+
+def test_direct_replies_and_blind_copies_are_stored_as_they_are_delivered(tmp_path: Path) -> None:
+    world = Lasting(tmp_path)
+    client = world.amqp()
+    client.queue("q", durable=True)
+    client.send(B.Consume(queue="amq.rabbitmq.reply-to", no_ack=True))
+    persistent(client, "", "q", b"question", reply_to="amq.rabbitmq.reply-to", headers={"BCC": ["q"], "CC": ["q"], "a": 1})
+    world.stop()
+    frames = later(tmp_path).amqp().send(B.Get(queue="q"))
+    assert [one.body for one in deliveries(frames)] == [b"question"]
+    assert properties(frames).reply_to.startswith("amq.rabbitmq.reply-to.") and properties(frames).headers == {"CC": ["q"], "a": 1}

@@ -1,0 +1,112 @@
+"""A session's inbox after a start, against a list: what was not settled is there under its old packet identifier, in its order, a
+message that its client said it has is released and not sent again, and what cannot be read is passed over, and said."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from broker.restore import reopen
+from broker.store.opening import Opened, open_store
+from protocols.mqtt.sessions import MqttOptions
+from tests.clients import World, mqtt_publish
+from tests.store.simulated import SimulatedDisk
+from tests.wire.mqtt.octets import RESUMED, Client, connect, here, packets, puback, pubcomp, publications, pubrec, subscribe
+from trellis.recovering import codecs
+
+
+class Home(World):
+    """A World on a disk. Few packets may be in flight, and few messages are in memory."""
+
+    def __init__(self, disk: SimulatedDisk, directory: Path, in_flight: int, window: int, spoiled: Collection[bytes] = ()) -> None:
+        """What is `spoiled` cannot be read any more, once the log is open."""
+        options = MqttOptions()
+        options.receive_maximum = in_flight
+        self.reported: list[str] = []
+        self.opened: Opened = open_store(disk, str(directory), codecs(), 7, self.reported.append, lambda recovery: None, 3_000)
+        self.opened.store.window = window
+        for inode in disk.names.values():
+            for body in spoiled:
+                at = inode.now.find(body)
+                if at >= 0:
+                    inode.now[at] ^= 1
+        super().__init__(mqtt=options, store=self.opened.store)
+        reopen(self.broker, self.opened, self.mqtt_front.sessions)
+
+
+def heard(client: Client) -> list[bytes]:
+    """What comes until nothing does."""
+    found: list[bytes] = []
+    while octets := client.all():
+        found += packets(octets)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_inbox_is_what_it_was(seed: int, tmp_path: Path) -> None:
+    random, disk = Random(seed), SimulatedDisk()
+    in_flight, window = random.choice((1, 3, 10, 1_000)), random.choice((1, 4, 50))
+    world = Home(disk, tmp_path, in_flight, window)
+    reader, writer = Client(world, connect("r", clean=False) + subscribe(1, ("one", 1), ("two", 2))), here(world, "w")
+    #: Packet identifier (they begin with 1) -> body, QoS; those with a PUBREC.
+    waiting: dict[int, tuple[bytes, int]] = {}
+    stepped: set[int] = set()
+    for number in range(1, random.choice((3, 30, 600))):
+        topic, qos = random.choice(("one", "two")), random.choice((1, 2))
+        body = b"message %d " % number + b"x" * random.choice((0, 50))
+        writer.send(mqtt_publish(topic, body, qos, 1), b"\x62\x02\x00\x01")
+        waiting[number] = (body, min(qos, 1 if topic == "one" else 2))
+    sent: dict[int, int] = {}
+    said = packets(reader.all())
+    for _ in range(random.randrange(60)):
+        for one in publications(b"".join(packet for packet in said if packet[0] >> 4 == 3)):
+            assert (one.body, one.qos) == waiting[one.packet_id]
+            sent[one.packet_id] = one.qos
+        said = []
+        if sent:
+            number = random.choice(list(sent)[:5])
+            if sent[number] == 2 and number not in stepped:
+                stepped.add(number)
+                said = packets(reader.send(pubrec(number)))
+            else:
+                said = packets(reader.send(pubcomp(number) if number in stepped else puback(number)))
+                stepped.discard(number)
+                del sent[number], waiting[number]
+    lost = random.sample(sorted(waiting), min(len(waiting), random.choice((0, 0, 1, 5))))
+    world.opened.store.close()
+    world = Home(SimulatedDisk(disk.contents()), tmp_path, random.choice((1, 3, 10, 1_000)), random.choice((1, 4, 50)),
+                 [waiting.pop(number)[0] for number in lost])
+    stepped -= set(lost)
+    found: dict[int, tuple[bytes, int]] = {}
+    order: list[int] = []
+    client = Client(world, connect("r", clean=False))
+    answers = packets(client.greeting)
+    assert answers.pop(0) == RESUMED
+    while answers:
+        answer = answers.pop(0)
+        packet_id = int.from_bytes(answer[2:4], "big")
+        if answer[0] >> 4 == 6:
+            if packet_id not in found:
+                assert packet_id in stepped
+                order.append(packet_id)
+                found[packet_id] = waiting[packet_id]
+            more = client.send(pubcomp(packet_id))
+        else:
+            [one] = publications(answer)
+            assert one.packet_id not in stepped
+            order.append(one.packet_id)
+            found[one.packet_id] = (one.body, one.qos)
+            more = client.send(puback(one.packet_id) if one.qos == 1 else pubrec(one.packet_id))
+        answers += packets(more)
+        if not answers:
+            answers += heard(client)
+    assert order == sorted(order) and list(found.values()) == [waiting[number] for number in sorted(waiting)]
+    if not lost:
+        assert found == waiting, "packet identifiers are what they were"
+    assert world.copies().get("unreadable", 0) == len(lost) <= len(world.reported)
+    assert world.inbox("r").depth == world.inbox("r").unacked == 0
+    world.fates()
+    world.opened.store.close()

@@ -1,0 +1,212 @@
+"""Long durable queues against a plain list: whatever is put, taken, settled, given back, purged, expired or dropped, each copy is where it
+should be, in its order, whether it was in memory or had to be read again; and the store keeps just what is still needed."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from broker.agenda import Agenda
+from broker.limits import Host, LimitedQueue
+from broker.message import PLAIN, Address, Message
+from broker.outlet import Outlet
+from broker.queue import Consumer, Delivery, Queue
+from broker.store.contract import Kept
+from broker.store.memory import MemoryStore
+from broker.terms import Terms
+
+NUMBER = 3
+
+
+class Taker(Consumer):
+    """Takes as many as it has credit for."""
+
+    def __init__(self, queue: Queue, model: Model) -> None:
+        super().__init__(queue, Outlet(), 0, None)
+        self.model = model
+
+    def deliver(self, message: Message, order: int) -> None:
+        self.redeliver(Delivery(message, self, order))
+
+    def redeliver(self, delivery: Delivery) -> None:
+        self.credit -= 1
+        self.queue.unacked += 1
+        self.model.delivered(delivery)
+
+
+class Undertaker(Host):
+    """Takes dead letters."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+        self.model.buried.append((message.content, reason))
+        queue.forget(message)
+
+
+class Model(RuleBasedStateMachine):
+    """`waiting`: (content, time at which it expires or 0, whether the store keeps it), oldest first."""
+
+    arguments: ClassVar[dict[str, Any]] = {}
+
+    @initialize(window=st.sampled_from([1, 3, 10]))
+    def begin(self, window: int) -> None:
+        self.agenda, self.store = Agenda(), MemoryStore()
+        self.agenda.advance(1_000, 1_700_000_000.0)
+        self.store.window = window
+        self.queue: Queue = Queue("/", "q", self.agenda, self.store, True)
+        terms = Terms("q", "/", self.arguments)
+        if not terms.idle:
+            self.queue = LimitedQueue("/", "q", self.agenda, self.store, True, terms, Undertaker(self))
+        self.queue.number = NUMBER
+        self.taker = Taker(self.queue, self)
+        self.waiting: list[tuple[int, bytes, int, bool]] = []
+        self.held: list[tuple[tuple[int, bytes, int, bool], Delivery]] = []
+        self.buried: list[tuple[bytes, str]] = []
+        self.expected: list[tuple[bytes, str]] = []
+        self.serial = 0
+
+    # -- the model
+
+    def drop(self, reason: str) -> None:
+        dropped = self.waiting.pop(0)
+        if "x-dead-letter-exchange" in self.arguments:
+            self.expected.append((dropped[1], reason))
+
+    def expire(self) -> None:
+        while self.waiting and 0 < self.waiting[0][2] <= self.agenda.now:
+            self.drop("expired")
+
+    def shorten(self) -> bool:
+        """Whether there was too much."""
+        before = len(self.waiting)
+        while len(self.waiting) > self.arguments.get("x-max-length", 1 << 30):
+            self.drop("maxlen")
+        return len(self.waiting) < before
+
+    def delivered(self, delivery: Delivery) -> None:
+        # Deeper down a message that has expired waits for its turn.
+        self.expire()
+        entry = self.waiting.pop(0)
+        assert (delivery.message.content, int(delivery.message.expires)) == (entry[1], entry[2])
+        self.held.append((entry, delivery))
+
+    # -- what happens
+
+    @rule(count=st.sampled_from([1, 2, 20, 300]), kept=st.booleans(), ttl=st.sampled_from([0, 0, 5, 50]))
+    def put(self, count: int, kept: bool, ttl: int) -> None:
+        for _ in range(count):
+            self.serial += 1
+            message = Message(Address("", "q"), b"%d" % self.serial, PLAIN, 1 if kept else 0)
+            message.expires = self.agenda.now + ttl if ttl else 0
+            if kept:
+                message.position = self.store.append(Kept("/", message, [NUMBER]), None)
+            queued = self.arguments.get("x-message-ttl", 1 << 30)
+            expires = min(int(message.expires) or 1 << 60, int(self.agenda.now) + queued)
+            self.waiting.append((self.serial, message.content, expires if expires < 1 << 29 else 0, kept))
+            before = len(self.held)
+            self.queue.put(message)
+            if len(self.held) == before and self.shorten() and self.arguments:
+                self.expire()
+
+    @rule(count=st.sampled_from([1, 3, 400]))
+    def consume(self, count: int) -> None:
+        """A consumer comes for so many, and goes."""
+        self.taker.credit = count
+        self.queue.subscribe(self.taker)
+        while not self.agenda.idle:
+            self.agenda.turn()
+        self.queue.unsubscribe(self.taker)
+        if self.taker.credit > 0:
+            self.expire()
+            assert not self.waiting
+        self.taker.credit = 0
+
+    @rule()
+    def take(self) -> None:
+        delivery = self.queue.take(self.taker)
+        if delivery is None:
+            self.expire()
+            assert not self.waiting
+        else:
+            self.queue.unacked += 1
+            self.delivered(delivery)
+
+    @rule(at=st.integers(0, 1_000), how=st.sampled_from(["settle", "requeue", "requeue", "reject", "all"]))
+    def answer(self, at: int, how: str) -> None:
+        if how == "all":
+            for entry, delivery in reversed(self.held):
+                self.give_back(entry, delivery)
+            self.held.clear()
+        elif self.held:
+            entry, delivery = self.held.pop(at % len(self.held))
+            if how == "requeue":
+                self.give_back(entry, delivery)
+            elif how == "settle":
+                self.queue.settle(delivery.message)
+            else:
+                if "x-dead-letter-exchange" in self.arguments:
+                    self.expected.append((entry[1], "rejected"))
+                self.queue.reject(delivery.message)
+
+    def give_back(self, entry: tuple[int, bytes, int, bool], delivery: Delivery) -> None:
+        self.waiting.append(entry)
+        self.waiting.sort()
+        self.queue.requeue(delivery)
+        self.shorten()
+
+    @rule(milliseconds=st.sampled_from([1, 10, 100]))
+    def wait(self, milliseconds: int) -> None:
+        self.agenda.advance(int(self.agenda.now) + milliseconds, self.agenda.wall)
+        while not self.agenda.idle:
+            self.agenda.turn()
+        self.expire()
+
+    @rule()
+    def purge(self) -> None:
+        assert self.queue.purge() == len(self.waiting)
+        self.waiting.clear()
+
+    @invariant()
+    def holds(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        while not self.agenda.idle:
+            self.agenda.turn()
+        queue = self.queue
+        assert (queue.depth, queue.unacked) == (len(self.waiting), len(self.held))
+        assert self.buried == self.expected
+        live = {int(content) for _, content, _, kept in [*self.waiting, *(entry for entry, _ in self.held)] if kept}
+        assert {int(kept.message.content) for kept in self.store.state.messages.values()} == live
+        assert sum(queue.fates()) + queue.depth + queue.unacked == self.serial
+        in_memory = queue.depth - queue._paged
+        assert in_memory <= max(int(self.store.window), 256) + len(queue._returned), "more is in memory than there should be"
+
+    def teardown(self) -> None:
+        if hasattr(self, "queue"):
+            self.consume(1 << 20)
+            assert not self.waiting
+
+
+class Short(Model):
+    arguments: ClassVar[dict[str, Any]] = {"x-max-length": 7, "x-dead-letter-exchange": "dlx"}
+
+
+class Brief(Model):
+    arguments: ClassVar[dict[str, Any]] = {"x-message-ttl": 20, "x-dead-letter-exchange": "dlx"}
+
+
+class Long(Model):
+    arguments: ClassVar[dict[str, Any]] = {"x-max-length": 500, "x-message-ttl": 60}
+
+
+TestPlain = Model.TestCase
+TestShort = Short.TestCase
+TestBrief = Brief.TestCase
+TestLong = Long.TestCase
+for one in (TestPlain, TestShort, TestBrief, TestLong):
+    one.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)

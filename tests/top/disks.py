@@ -1,0 +1,92 @@
+"""The operating system's disk, in the hands of a test: it waits when it is told to, and refuses what it is told to refuse."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+from broker.store.disk import Disk, File, RealDisk
+
+#: Seconds after which a disk that waits gives up: a test that failed must end.
+PATIENCE = 5.0
+
+
+class HandledFile(File):
+    """Asks its disk before it does anything."""
+
+    def __init__(self, disk: HandledDisk, path: str, file: File) -> None:
+        self._disk = disk
+        self._path = path
+        self._file = file
+
+    def read(self, offset: int, count: int) -> bytes:
+        self._disk.ask("read", self._path)
+        return self._file.read(offset, count)
+
+    def write(self, offset: int, octets: bytes | memoryview) -> None:
+        self._disk.ask("write", self._path)
+        self._file.write(offset, octets)
+
+    def sync(self) -> None:
+        self._disk.ask("sync", self._path)
+        assert self._disk.open_for_syncs.wait(PATIENCE), "nobody let the disk go on"
+        self._file.sync()
+        self._disk.syncs += 1
+
+    def truncate(self, size: int) -> None:
+        self._disk.ask("truncate", self._path)
+        self._file.truncate(size)
+
+    def size(self) -> int:
+        return int(self._file.size())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class HandledDisk(Disk):
+    """`refuse(operation, path)` gives an errno for what shall fail, or 0."""
+
+    def __init__(self) -> None:
+        self.refuse: Callable[[str, str], int] = lambda operation, path: 0
+        #: Set: syncs do not wait.
+        self.open_for_syncs = threading.Event()
+        self.open_for_syncs.set()
+        self.syncs = 0
+        self._disk = RealDisk()
+
+    def ask(self, operation: str, path: str) -> None:
+        number = self.refuse(operation, path)
+        if number:
+            raise OSError(number, os.strerror(number), path)
+
+    def open(self, path: str, writable: bool) -> File:
+        self.ask("open", path)
+        return HandledFile(self, path, self._disk.open(path, writable))
+
+    def create(self, path: str) -> File:
+        self.ask("create", path)
+        return HandledFile(self, path, self._disk.create(path))
+
+    def list(self, directory: str) -> list[str]:
+        return self._disk.list(directory)
+
+    def make_directory(self, path: str) -> None:
+        self.ask("mkdir", path)
+        self._disk.make_directory(path)
+
+    def rename(self, old: str, new: str) -> None:
+        self.ask("rename", old)
+        self._disk.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self.ask("remove", path)
+        self._disk.remove(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.ask("syncdir", path)
+        self._disk.sync_directory(path)
+
+    def free(self, directory: str) -> int:
+        return int(self._disk.free(directory))

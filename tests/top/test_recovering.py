@@ -1,0 +1,74 @@
+"""What a start says while it reads the store, and about what it found there."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from broker.store.contract import Defined
+from broker.store.disk import RealDisk
+from broker.store.opening import LOG
+from broker.store.recovery import Recovery
+from tests.store.homes import Home
+from trellis.recovering import Progress, open_directory
+from trellis.settings.schema import Store
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_line_a_second_says_how_far_it_is_how_fast_and_how_long_it_takes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now = [100.0]
+    progress, recovery = Progress(lambda: now[0]), Recovery()
+    recovery.octets_total = 1_000_000_000
+    for at in range(1, 51):
+        now[0] = 100.0 + at / 10
+        recovery.octets = at * 20_000_000
+        recovery.messages = at * 40_000
+        progress(recovery)
+    assert lines(caplog) == [
+        f"recovery messages={400_000 * second} done={20 * second}% rate=200MB/s left={5 - second}s" for second in range(1, 6)]
+
+
+def test_a_short_recovery_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    Progress(lambda: 1.0)(Recovery())
+    assert lines(caplog) == []
+
+
+def test_every_finding_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = Home(tmp_path)
+    client = world.amqp()
+    client.queue("d", durable=True)
+    for serial in range(3):
+        client.publish("", "d", b"%d" % serial, delivery_mode=2)
+    world.crash()
+    (segment,) = (tmp_path / LOG).glob("*.log")
+    octets = bytearray(segment.read_bytes())
+    octets[len(octets) // 2] ^= 1
+    segment.write_bytes(octets + b"torn")
+    opened = open_directory(RealDisk(), tmp_path, Store())
+    assert [line.split()[0] for line in lines(caplog)] == ["recovery_finding", "recovery_finding"]
+    assert "quarantined: " in lines(caplog)[0] and "cut: " in lines(caplog)[1]
+    opened.store.close()
+
+
+def test_a_log_that_ends_before_the_catalog_saw_it_end_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = Home(tmp_path)
+    client = world.amqp()
+    client.queue("d", durable=True)
+    client.publish("", "d", b"x", delivery_mode=2)
+    world.store.append(Defined("/", "queue", "later", {"auto_delete": False, "arguments": {}}), None)
+    world.store.sync()
+    world.crash()
+    for segment in (tmp_path / LOG).glob("*.log"):
+        segment.unlink()
+    opened = open_directory(RealDisk(), tmp_path, Store())
+    assert [line for line in lines(caplog) if "the log ends at position 0, and was written up to 2" in line]
+    assert opened.store.position >= 3
+    opened.store.close()

@@ -1,0 +1,285 @@
+"""The server's part of the store: who waits for the disk, who does not, and what becomes of both at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pamqp.body
+import pamqp.commands as spec
+import pytest
+
+from tests.clients import marshal, mqtt_publish, publication
+from tests.top.conftest import Start
+from tests.top.disks import HandledDisk
+from tests.top.running import Amqp0, Running
+from trellis import storing
+from trellis.storing import DurableStoring
+
+#: The smallest segments that settings allow.
+SMALL = {"segment": 65_536}
+
+
+def at(directory: Path, **store: int) -> dict[str, Any]:
+    """Settings of a broker that keeps its data there."""
+    return {"data": {"dir": str(directory)}, "store": store}
+
+
+def of(running: Running) -> DurableStoring:
+    found = running.node.storing
+    assert isinstance(found, DurableStoring)
+    return found
+
+
+async def confirming(running: Running, queue: str = "q") -> Amqp0:
+    client = await running.amqp()
+    await client.queue(queue, durable=True)
+    await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+    return client
+
+
+async def publish(client: Amqp0, *bodies: bytes, queue: str = "q", delivery_mode: int = 2) -> None:
+    await client.socket.send(b"".join(publication("", queue, body, delivery_mode=delivery_mode) for body in bodies))
+
+
+async def heard(client: Amqp0) -> None:
+    """Everything sent before has been heard; the answer to this waits for no disk."""
+    await client.call(spec.Channel.Flow(True), spec.Channel.FlowOk)
+
+
+async def confirmed(client: Amqp0, number: int) -> None:
+    """Confirms come up to this one."""
+    while (await client.expect(spec.Basic.Ack)).delivery_tag < number:
+        pass
+
+
+async def bodies(client: Amqp0, queue: str, count: int) -> list[bytes]:
+    """So many messages of a queue, acknowledged."""
+    await client.socket.send(marshal(1, spec.Basic.Consume(queue=queue, consumer_tag=queue)))
+    found: list[bytes] = []
+    while len(found) < count:
+        frame = await client.frame()
+        if isinstance(frame, pamqp.body.ContentBody):
+            found.append(frame.value)
+    await client.socket.send(marshal(1, spec.Basic.Ack(count, True)))
+    return found
+
+
+async def test_a_slow_disk_holds_back_confirms_and_nothing_else(start: Start, tmp_path: Path) -> None:
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    client, other, sensor = await confirming(running), await confirming(running), await running.mqtt("sensor")
+    disk.open_for_syncs.clear()
+    await publish(client, b"waits")
+    await heard(client)
+    await sensor.socket.send(mqtt_publish("a", b"to nobody", 1, 1))
+    assert await sensor.packet() == (0x40, b"\x00\x01")
+    await publish(other, b"is not kept", delivery_mode=1)
+    await confirmed(other, 1)
+    # The reader need not wait: that a message was delivered is no promise.
+    reader = await running.amqp()
+    assert await bodies(reader, "q", 2) == [b"waits", b"is not kept"]
+    await heard(client)
+    disk.open_for_syncs.set()
+    await confirmed(client, 1)
+
+
+async def test_one_sync_confirms_all_who_came_while_the_disk_was_busy(start: Start, tmp_path: Path) -> None:
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    clients = [await confirming(running) for _ in range(5)]
+    await publish(clients[0], b"first")
+    await confirmed(clients[0], 1)
+    disk.open_for_syncs.clear()
+    before = disk.syncs
+    for client in clients:
+        await publish(client, b"one")
+        await heard(client)
+    disk.open_for_syncs.set()
+    for client in clients:
+        await confirmed(client, 2 if client is clients[0] else 1)
+    assert disk.syncs - before <= 2
+
+
+@pytest.mark.parametrize("protocol", ["amqp", "mqtt"])
+async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_go_on(
+    protocol: str, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storing, "PENDING", 100_000)
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    bystander = await running.amqp()
+    await bystander.queue("q", "amq.topic", "q", durable=True)
+    disk.open_for_syncs.clear()
+    body, count = bytes(4_000), 1_000
+    if protocol == "amqp":
+        client = await running.amqp()
+        await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
+        octets = publication("amq.topic", "q", body, delivery_mode=2) * count
+        sock = client.socket
+    else:
+        sensor = await running.mqtt("sensor")
+        octets = b"".join(mqtt_publish("q", body, 1, packet_id) for packet_id in range(1, count + 1))
+        sock = sensor.socket
+    sending = asyncio.create_task(sock.send(octets))
+    await running.until(lambda: of(running).crowded)
+    for _ in range(20):
+        await heard(bystander)  # Others are heard meanwhile ...
+    held = of(running).durable.octets
+    assert held < 100_000 + 2 * (256 << 10)  # ... and this one, after the chunk that was one too many, is not.
+    for _ in range(20):
+        await heard(bystander)
+    assert of(running).durable.octets == held
+    disk.open_for_syncs.set()
+    if protocol == "amqp":
+        await confirmed(client, count)
+    else:
+        for packet_id in range(1, count + 1):
+            assert await sensor.packet() == (0x40, packet_id.to_bytes(2, "big"))
+    await sending
+    assert not of(running).crowded
+    assert running.node.broker.vhosts["/"].queues["q"].depth == count
+
+
+async def test_a_clean_stop_writes_what_is_left(start: Start, tmp_path: Path) -> None:
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    client = await confirming(running)
+    disk.open_for_syncs.clear()
+    for body in (b"1", b"2", b"3"):  # The first of them is being written, the others wait for it.
+        await publish(client, body)
+        await heard(client)
+    stopping = asyncio.create_task(running.stop())
+    await client.expect(spec.Connection.Close)
+    await running.until(lambda: of(running)._closing)
+    await asyncio.sleep(0.01)
+    assert not stopping.done()
+    disk.open_for_syncs.set()
+    await stopping
+    client.socket.close()
+
+    assert not [name for name in os.listdir(tmp_path) if name.startswith("catalog.sqlite-")]
+    again = await start(**at(tmp_path))
+    assert await bodies(await again.amqp(), "q", 3) == [b"1", b"2", b"3"]
+
+
+async def test_checkpoints_give_space_back_while_messages_flow(start: Start, tmp_path: Path) -> None:
+    running = await start(**at(tmp_path, **SMALL))
+    client, reader = await confirming(running), await running.amqp()
+    await client.queue("stays", durable=True)
+    await client.call(spec.Basic.Qos(0, 0), spec.Basic.QosOk)
+    await reader.call(spec.Basic.Consume(queue="q", consumer_tag="q", no_ack=True), spec.Basic.ConsumeOk)
+    written, number = 0, 0
+    body = bytes(8_000)
+    while of(running).checkpoints < 5:
+        await publish(client, *[body] * 20)
+        await publish(client, b"%d" % number, queue="stays")
+        number += 1
+        written += 20 * len(body)
+        await confirmed(client, 21 * number)
+        read = 0
+        while read < 20:
+            read += isinstance(await reader.frame(), pamqp.body.ContentBody)
+        assert written < 100 << 20, "there are no checkpoints"
+    await running.until(lambda: of(running)._checkpointing is None)
+    assert of(running).durable.log.octets < written / 2
+    await running.stop()
+    files = os.listdir(tmp_path / "log")
+    assert sum(name.startswith("checkpoint") for name in files) == 1 and not [name for name in files if name.endswith(".tmp")]
+
+    again = await start(**at(tmp_path, **SMALL))
+    assert await bodies(await again.amqp(), "stays", number) == [b"%d" % one for one in range(number)]
+
+
+async def test_a_stop_does_not_wait_for_a_checkpoint(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storing, "BREATH", 0.2)  # It takes long.
+    running = await start(**at(tmp_path, **SMALL))
+    client = await confirming(running)
+    reader = await running.amqp()
+    number = 0
+    while of(running)._checkpointing is None:
+        await publish(client, *[bytes(8_000)] * 20)
+        number += 20
+        await confirmed(client, number)
+        await reader.call(spec.Queue.Purge(queue="q"), spec.Queue.PurgeOk)
+    await publish(client, b"last")
+    await confirmed(client, number + 1)
+    began = asyncio.get_running_loop().time()
+    await running.stop()
+    assert asyncio.get_running_loop().time() - began < 1.5
+    assert not [name for name in os.listdir(tmp_path / "log") if name.endswith(".tmp")]
+    again = await start(**at(tmp_path, **SMALL))
+    assert await bodies(await again.amqp(), "q", 1) == [b"last"]
+
+
+async def test_a_full_disk_holds_back_confirms_until_there_is_room(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(storing, "PATIENCE", 0.005)
+    caplog.set_level("INFO")
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    client = await confirming(running)
+    await publish(client, b"before")
+    await confirmed(client, 1)
+    disk.refuse = lambda operation, path: errno.ENOSPC if operation == "write" else 0
+    await publish(client, b"waits")
+    await running.until(lambda: of(running).refused > 3)
+    await heard(client)
+    # Reads and acks still work.
+    assert await bodies(await running.amqp(), "q", 2) == [b"before", b"waits"]
+    await publish(client, b"waits too")
+    await heard(client)
+    disk.refuse = lambda operation, path: 0
+    await confirmed(client, 3)
+    assert of(running).blocked == ""
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("store_blocked" in line for line in lines) == sum("store_unblocked" in line for line in lines) == 1
+    assert "No space left on device" in next(line for line in lines if "store_blocked" in line)
+    caplog.clear()
+    await running.stop()
+    again = await start(**at(tmp_path))
+    assert await bodies(await again.amqp(), "q", 1) == [b"waits too"]
+
+
+async def test_a_stop_on_a_full_disk_ends_and_says_what_was_not_written(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    client = await confirming(running)
+    await publish(client, b"before")
+    await confirmed(client, 1)
+    disk.refuse = lambda operation, path: errno.ENOSPC if operation == "write" else 0
+    await publish(client, b"never confirmed")
+    await running.until(lambda: of(running).refused > 0)
+    await running.stop()
+    assert any("store_blocked" in record.getMessage() for record in caplog.records)
+    caplog.clear()
+    again = await start(**at(tmp_path))
+    assert await bodies(await again.amqp(), "q", 1) == [b"before"]
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+async def test_a_disk_that_fails_ends_the_broker_and_nothing_is_confirmed_any_more(
+    operation: str, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = HandledDisk()
+    running = await start(disk=disk, **at(tmp_path))
+    client = await confirming(running)
+    await publish(client, b"before")
+    await confirmed(client, 1)
+    disk.refuse = lambda asked, path: errno.EIO if asked == operation else 0
+    await publish(client, b"lost", b"lost too")
+    close = await client.expect(spec.Connection.Close)  # ... and no confirm before it.
+    assert close.reply_code == 320
+    assert await client.socket.read_to_end() == b""
+    await running.stop()
+    assert "Input/output error" in running.app.broken
+    caplog.clear()
+    again = await start(**at(tmp_path))
+    reader = await again.amqp()
+    assert (await bodies(reader, "q", 1))[0] == b"before"

@@ -1,0 +1,161 @@
+"""The exchange that delays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.clients import Amqp, World
+from tests.wire.amqp.speech import deliveries, names, properties, read, refusal
+
+Q, B, X = spec.Queue, spec.Basic, spec.Exchange
+
+
+def delaying(kind: str = "direct", durable: bool = False, **arguments: Any) -> Amqp:
+    client = World().amqp()
+    client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", durable=durable,
+                          arguments={"x-delayed-type": kind, **arguments}))
+    client.queue("q", "later", "k", durable=durable)
+    return client
+
+
+def publish(client: Amqp, body: bytes, delay: Any, key: str = "k", **given: Any) -> list[Any]:
+    headers = {} if delay is None else {"x-delay": delay}
+    return client.publish("later", key, body, headers={**headers, **given.pop("headers", {})}, **given)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 30), max_size=12))
+def test_messages_come_at_their_time_and_those_of_one_time_in_order(delays: list[int]) -> None:
+    client = delaying()
+    for number, delay in enumerate(delays):
+        publish(client, b"%d" % number, delay)
+    for now in range(31):
+        assert read(client, "q") == [b"%d" % number for number, delay in enumerate(delays) if delay == now]
+        client.world.sleep(1)
+        client.world.turn()
+    client.world.fates()
+    assert client.world.copies().get("released", 0) == sum(delay > 0 for delay in delays)
+
+
+@pytest.mark.parametrize("delay", [None, 0, -5, "5000", True, [5]])
+def test_what_asks_for_no_delay_is_routed_at_once(delay: Any) -> None:
+    client = delaying()
+    publish(client, b"x", delay)
+    assert read(client, "q") == [b"x"]
+
+
+def test_when_its_time_has_come_the_header_is_negative_and_the_rest_as_it_was() -> None:
+    client = delaying()
+    publish(client, b"x", 10, headers={"a": 1}, message_id="m", delivery_mode=2)
+    client.world.sleep(10)
+    client.world.turn()
+    frames = client.send(B.Get(queue="q"))
+    found = properties(frames)
+    assert found.headers == {"x-delay": -10, "a": 1} and found.message_id == "m" and found.delivery_mode == 2
+    assert [(one.exchange, one.key) for one in deliveries(frames)] == [("later", "k")]
+
+
+def test_it_is_routed_by_the_bindings_of_its_time() -> None:
+    client = delaying("topic")
+    publish(client, b"x", 10, key="a.b")
+    client.queue("other", "later", "a.*")
+    client.world.sleep(10)
+    client.world.turn()
+    assert read(client, "other") == [b"x"] and read(client, "q") == []
+
+
+@pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
+def test_it_routes_as_the_type_it_names(kind: str) -> None:
+    client = delaying(kind)
+    publish(client, b"now", None)
+    publish(client, b"then", 5)
+    client.world.sleep(5)
+    client.world.turn()
+    assert read(client, "q") == [b"now", b"then"]
+
+
+def test_expiration_counts_from_the_end_of_the_delay() -> None:
+    client = delaying()
+    publish(client, b"x", 100, expiration="50")
+    client.world.sleep(100)
+    client.world.turn()
+    client.world.sleep(49)
+    assert client.world.queue("q").depth == 1
+    client.world.sleep(1)
+    assert client.world.queue("q").depth == 0
+
+
+def test_a_confirm_does_not_wait_for_the_delay_and_the_message_counts_as_routed() -> None:
+    client = delaying()
+    client.send(spec.Confirm.Select())
+    assert names(publish(client, b"x", 1_000, mandatory=True)) == ["Basic.Ack"]
+    assert client.world.fates() == {"routed": 1}
+
+
+def test_a_persistent_message_is_kept_while_it_waits_and_where_it_arrives() -> None:
+    client = delaying(durable=True)
+    state = client.world.store.state
+    publish(client, b"x", 100, delivery_mode=2)
+    [live] = state.messages.values()
+    assert live.queues == [int(client.world.vhost.exchanges["later"].number)]
+    assert live.message.expires == client.world.broker.agenda.now + 100
+    client.world.sleep(100)
+    client.world.turn()
+    [live] = state.messages.values()
+    assert live.queues == [int(client.world.queue("q").number)]
+    assert read(client, "q") == [b"x"] and not state.messages
+
+
+def test_a_transient_message_is_not_kept() -> None:
+    client = delaying(durable=True)
+    publish(client, b"x", 100)
+    assert not client.world.store.state.messages
+
+
+def test_with_the_exchange_goes_what_waits_in_it() -> None:
+    client = delaying(durable=True)
+    publish(client, b"x", 100, delivery_mode=2)
+    client.send(X.Delete(exchange="later"))
+    client.world.sleep(200)
+    assert read(client, "q") == [] and not client.world.store.state.messages
+    client.world.fates()
+
+
+def test_through_another_exchange_the_delay_holds_and_the_other_targets_have_it_at_once() -> None:
+    client = delaying()
+    client.queue("at once", "amq.fanout")
+    client.send(X.Bind(destination="later", source="amq.fanout"))
+    client.publish("amq.fanout", "k", b"x", headers={"x-delay": 10})
+    assert read(client, "at once") == [b"x"] and read(client, "q") == []
+    client.world.sleep(10)
+    client.world.turn()
+    client.world.fates()
+
+
+def test_dead_letters_are_delayed_too_once() -> None:
+    client = delaying()
+    client.queue("work", x_dead_letter_exchange="later", x_dead_letter_routing_key="k")
+    client.publish("", "work", b"x", headers={"x-delay": 10})
+    client.send(B.Get(queue="work"), B.Reject(1, requeue=False))
+    client.world.turn()
+    assert read(client, "q") == []
+    client.world.sleep(10)
+    client.world.turn()
+    assert read(client, "q") == [b"x"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-delayed-type": "x-delayed-message"}, {"x-delayed-type": "nope"}, {"x-delayed-type": 5}])
+def test_it_must_name_a_type(arguments: Any) -> None:
+    found = refusal(World().amqp().send(X.Declare(exchange="x", exchange_type="x-delayed-message", arguments=arguments)))
+    assert found[:2] == ("channel", 406) and "x-delayed-type" in found.text
+
+
+def test_another_type_is_not_equivalent() -> None:
+    client = delaying()
+    found = refusal(client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", arguments={"x-delayed-type": "topic"})))
+    assert found.text.startswith("PRECONDITION_FAILED - inequivalent arg 'x-delayed-type' for exchange 'later' in vhost '/': received 't")

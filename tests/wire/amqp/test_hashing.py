@@ -1,0 +1,112 @@
+"""The consistent-hash exchange: shares, stability, what decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.binding import Binding
+from broker.destination import Destination
+from broker.exchange.base import Options
+from broker.exchange.consistent_hash import ConsistentHashExchange
+from tests.clients import World
+from tests.wire.amqp.speech import names, read, refusal
+
+Q, X = spec.Queue, spec.Exchange
+KEYS = [f"key-{number}" for number in range(8_000)]
+
+
+def ring(*weights: int, first: int = 0) -> ConsistentHashExchange:
+    exchange = ConsistentHashExchange("x", Options())
+    for number, weight in enumerate(weights, first):
+        exchange.bind(Binding(str(weight), Destination(f"q{number}")))
+    return exchange
+
+
+def winners(exchange: ConsistentHashExchange, keys: list[str] = KEYS) -> list[str]:
+    return [exchange.match(key, {})[0].destination.name for key in keys]
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
+def test_everyone_gets_a_share_by_weight(weights: list[int]) -> None:
+    found = winners(ring(*weights))
+    for number, weight in enumerate(weights):
+        share = weight / sum(weights)
+        assert abs(found.count(f"q{number}") / len(KEYS) - share) < 0.01 + 4 * (share * (1 - share) / len(KEYS)) ** 0.5
+
+
+def test_who_comes_or_goes_moves_only_what_it_wins_or_won() -> None:
+    five, four = winners(ring(1, 1, 1, 1, 1)), winners(ring(1, 1, 1, 1))
+    assert all(before == after or before == "q4" for before, after in zip(five, four, strict=True))
+    assert five.count("q4") > len(KEYS) // 6
+
+
+def test_the_order_of_binding_does_not_matter() -> None:
+    forward, backward = ring(2, 3, 1), ConsistentHashExchange("x", Options())
+    for number, weight in ((2, 1), (0, 2), (1, 3)):
+        backward.bind(Binding(str(weight), Destination(f"q{number}")))
+    assert winners(forward) == winners(backward)
+
+
+def test_each_message_goes_to_one_queue_and_equal_keys_to_the_same() -> None:
+    client = World().amqp()
+    client.send(X.Declare(exchange="x", exchange_type="x-consistent-hash"))
+    for number in range(3):
+        client.queue(f"q{number}", "x", "1")
+    for _ in range(2):
+        for key in KEYS[:50]:
+            client.publish("x", key, key.encode())
+    found = [read(client, f"q{number}") for number in range(3)]
+    assert sum(len(one) for one in found) == 100 and all(len(one) == 2 * len(set(one)) for one in found)
+    assert client.world.fates() == {"routed": 100}
+
+
+@pytest.mark.parametrize(("arguments", "properties"), [
+    ({"hash-header": "h"}, {"headers": {"h": "%s"}}), ({"hash-property": "message_id"}, {"message_id": "%s"}),
+    ({"hash-property": "correlation_id"}, {"correlation_id": "%s"})])
+def test_a_header_or_property_decides_instead_of_the_key(arguments: Any, properties: Any) -> None:
+    def filled(value: Any, word: str) -> Any:
+        return {name: filled(one, word) for name, one in value.items()} if isinstance(value, dict) else value % word
+
+    client = World().amqp()
+    client.send(X.Declare(exchange="x", exchange_type="x-consistent-hash", arguments=arguments))
+    for number in range(2):
+        client.queue(f"q{number}", "x", "1")
+    for number in range(40):
+        client.publish("x", f"k{number}", b"same", **filled(properties, "same"))
+        client.publish("x", "k", b"%d" % number, **filled(properties, str(number)))
+    found = [read(client, f"q{number}") for number in range(2)]
+    assert sorted(one.count(b"same") for one in found) == [0, 40]
+    assert all(len(set(one) - {b"same"}) > 5 for one in found)
+
+
+@pytest.mark.parametrize(("arguments", "text"), [
+    ({"hash-header": "a", "hash-property": "message_id"}, "hash-header and hash-property are mutually exclusive"),
+    ({"hash-property": "app_id"}, "Unsupported property: app_id"), ({"hash-header": 5}, "invalid arg 'hash-header'")])
+def test_an_exchange_that_cannot_know_what_decides_is_refused(arguments: Any, text: str) -> None:
+    found = refusal(World().amqp().send(X.Declare(exchange="x", exchange_type="x-consistent-hash", arguments=arguments)))
+    assert found[:2] == ("channel", 406) and text in found.text and found[3:] == (40, 10)
+
+
+@pytest.mark.parametrize("key", ["", "a", "-1", "0", "1.5", "1000001", "\u0661"])
+def test_a_weight_is_a_number_above_zero(key: str) -> None:
+    client = World().amqp()
+    client.send(X.Declare(exchange="x", exchange_type="x-consistent-hash"))
+    client.queue("q")
+    found = refusal(client.send(Q.Bind(queue="q", exchange="x", routing_key=key)))
+    assert found[:2] == ("channel", 406) and "The binding key must be" in found.text
+
+
+def test_without_bindings_a_message_is_unroutable_and_goes_to_the_alternate() -> None:
+    client = World().amqp()
+    client.queue("q", "amq.fanout")
+    client.send(X.Declare(exchange="x", exchange_type="x-consistent-hash", arguments={"alternate-exchange": "amq.fanout"}))
+    client.publish("x", "k", b"x")
+    assert read(client, "q") == [b"x"]
+    client.send(X.Declare(exchange="y", exchange_type="x-consistent-hash"))
+    assert names(client.publish("y", "k", b"x", mandatory=True))[0] == "Basic.Return"

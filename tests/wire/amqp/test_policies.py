@@ -1,0 +1,194 @@
+"""Policies: what holds for queues and exchanges by their names, also for those that are there already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from broker.errors import PreconditionFailed
+from broker.limits import LimitedQueue
+from broker.policies import Policy
+from tests.clients import Amqp, World
+from tests.wire.amqp.speech import deliveries, names, read
+
+Q, B, X = spec.Queue, spec.Basic, spec.Exchange
+
+
+def say(world: World, name: str, definition: dict[str, Any], pattern: str = ".*", priority: int = 0, apply_to: str = "all") -> None:
+    world.vhost.set_policy(Policy("/", name, pattern, apply_to, priority, definition))
+    world.settle()
+
+
+def numbered(client: Amqp, count: int, queue: str = "q") -> None:
+    for number in range(count):
+        client.publish("", queue, b"%d" % number)
+
+
+@pytest.mark.parametrize("first", ["queue", "policy"])
+def test_a_policy_holds_for_queues_before_and_after_it(first: str) -> None:
+    world = World()
+    client = world.amqp()
+    if first == "queue":
+        client.queue("q")
+        numbered(client, 5)
+    say(world, "short", {"max-length": 2}, "^q")
+    if first == "policy":
+        client.queue("q")
+        numbered(client, 5)
+    client.queue("other")
+    numbered(client, 5, "other")
+    assert read(client, "q") == [b"3", b"4"] and len(read(client, "other")) == 5
+    world.fates()
+
+
+def test_the_highest_priority_holds_alone_and_of_two_numbers_the_lower() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q", x_max_length=3)
+    say(world, "low", {"max-length": 1, "expires": 10}, priority=1)
+    say(world, "high", {"max-length": 2}, priority=5)
+    numbered(client, 5)
+    assert read(client, "q") == [b"3", b"4"]
+    say(world, "high", {"max-length": 9}, priority=5)
+    numbered(client, 5)
+    assert read(client, "q") == [b"2", b"3", b"4"]
+    world.sleep(100)
+    assert "q" in world.vhost.queues
+
+
+def test_a_queues_own_word_holds_before_the_policys() -> None:
+    world = World()
+    client = world.amqp()
+    for queue, arguments in (("mine", {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "own"}), ("plain", {})):
+        client.queue(queue, x_max_length=0, **arguments)
+    for queue in ("own", "said"):
+        client.queue(queue)
+    say(world, "graves", {"dead-letter-exchange": "", "dead-letter-routing-key": "said"}, "^(mine|plain)$")
+    client.publish("", "mine", b"mine")
+    client.publish("", "plain", b"plain")
+    world.settle()
+    assert read(client, "own") == [b"mine"] and read(client, "said") == [b"plain"]
+
+
+def test_a_plain_queue_with_all_that_it_holds_becomes_one_that_can_do_more() -> None:
+    world = World()
+    client, other = world.amqp(), world.amqp()
+    client.queue("q", "amq.topic", "a.#", durable=True)
+    client.send(B.Qos(prefetch_count=2), B.Consume(queue="q", consumer_tag="t"))
+    for number in range(6):
+        client.publish("amq.topic", "a.b", b"%d" % number, delivery_mode=2)
+    gotten = other.send(B.Get(queue="q"))
+    assert [one.body for one in deliveries(gotten)] == [b"2"]
+    before = world.queue("q")
+    say(world, "graves", {"dead-letter-exchange": "", "dead-letter-routing-key": "graves", "delivery-limit": 5})
+    after = world.queue("q")
+    assert after is not before and isinstance(after, LimitedQueue) and (after.depth, after.unacked) == (3, 3)
+    client.queue("graves")
+    client.send(B.Reject(1, requeue=False))
+    other.send(B.Reject(1, requeue=False))
+    world.settle()
+    assert read(client, "graves") == [b"0", b"2"]
+    client.send(B.Ack(2), B.Nack(3, requeue=True), B.Cancel("t"))
+    client.publish("amq.topic", "a.c", b"6", delivery_mode=2)
+    client.send(B.Nack(0, multiple=True, requeue=True))
+    assert read(client, "q") == [b"3", b"4", b"5", b"6"]
+    assert not world.store.state.messages and names(client.send(Q.Delete(queue="q"))) == ["Queue.DeleteOk"]
+    world.fates()
+
+
+def test_an_exclusive_queue_goes_with_its_connection_whatever_it_became() -> None:
+    world = World()
+    client = world.amqp()
+    client.send(Q.Declare(queue="q", exclusive=True))
+    say(world, "short", {"max-length": 2})
+    client.connection.connection_lost()
+    assert not world.vhost.queues
+
+
+def test_a_consumer_that_is_cancelled_after_the_change_takes_its_auto_delete_queue_along() -> None:
+    world = World()
+    client = world.amqp()
+    client.send(Q.Declare(queue="q", auto_delete=True), B.Consume(queue="q", consumer_tag="t"))
+    say(world, "short", {"max-length": 2})
+    client.send(B.Cancel("t"))
+    assert not world.vhost.queues
+
+
+def test_without_the_policy_the_queue_is_as_it_was_declared() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    say(world, "short", {"max-length": 1, "overflow": "reject-publish"})
+    client.send(spec.Confirm.Select())
+    client.publish("", "q", b"0")
+    assert names(client.publish("", "q", b"1")) == ["Basic.Nack"]
+    world.vhost.clear_policy("short")
+    world.settle()
+    assert names(client.publish("", "q", b"1")) == ["Basic.Ack"]
+    assert read(client, "q") == [b"0", b"1"]
+    assert names(client.send(Q.Declare(queue="q"))) == ["Queue.DeclareOk"]
+
+
+def test_time_to_live_octets_and_leases_come_by_policy_too() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q")
+    client.publish("", "q", b"xx")
+    say(world, "all", {"message-ttl": 50, "max-length-bytes": 3, "expires": 500})
+    client.publish("", "q", b"yy")
+    assert read(client, "q") == [b"yy"]
+    client.publish("", "q", b"zz")
+    world.sleep(50)
+    assert world.queue("q").depth == 0
+    world.sleep(500)
+    assert not world.vhost.queues
+
+
+def test_an_exchange_has_the_alternate_that_the_policy_says_unless_it_has_its_own() -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("lost", "amq.fanout")
+    client.send(X.Declare(exchange="x"))
+    say(world, "lost", {"alternate-exchange": "amq.fanout"}, "^x", apply_to="exchanges")
+    client.send(X.Declare(exchange="x2"), X.Declare(exchange="x3", arguments={"alternate-exchange": "amq.direct"}))
+    for exchange in ("x", "x2", "x3"):
+        client.publish(exchange, "k", exchange.encode())
+    assert read(client, "lost") == [b"x", b"x2"]
+    world.vhost.clear_policy("lost")
+    client.publish("x", "k", b"again")
+    assert read(client, "lost") == []
+
+
+@pytest.mark.parametrize(("apply_to", "left"), [("queues", 1), ("classic_queues", 2), ("quorum_queues", 1), ("exchanges", 2)])
+def test_a_policy_is_about_the_kinds_it_names(apply_to: str, left: int) -> None:
+    world = World()
+    client = world.amqp()
+    client.queue("q", durable=True, x_queue_type="quorum")
+    say(world, "short", {"max-length": 1}, apply_to=apply_to)
+    numbered(client, 2)
+    assert len(read(client, "q")) == left
+
+
+@pytest.mark.parametrize(("given", "says"), [
+    ({"pattern": "("}, "no regular expression"), ({"apply_to": "people"}, "none of"), ({"definition": {}}, "says nothing"),
+    ({"definition": {"max-lenght": 5}}, "nobody knows 'max-lenght'"), ({"definition": {"max-length": -5}}, "too small"),
+    ({"definition": {"overflow": "up"}}, "'up' is none of"), ({"definition": {"alternate-exchange": 5}}, "not a text"),
+    ({"priority": 1 << 40}, "priority")])
+def test_a_policy_that_means_nothing_is_refused(given: Any, says: str) -> None:
+    row = {"pattern": ".*", "apply_to": "all", "priority": 0, "definition": {"max-length": 1}} | given
+    with pytest.raises(PreconditionFailed, match="policy 'p' in vhost '/'") as refused:
+        Policy("/", "p", **row)
+    assert says in str(refused.value)
+
+
+def test_many_queues_follow_in_slices() -> None:
+    world = World()
+    for number in range(1_200):
+        world.vhost.declare_queue(f"q{number}")
+    world.vhost.set_policy(Policy("/", "p", "", "queues", 0, {"max-length": 1}))
+    followed = sum(isinstance(queue, LimitedQueue) for queue in world.vhost.queues.values())
+    assert 0 < followed < 1_200
+    world.settle()
+    assert all(isinstance(queue, LimitedQueue) for queue in world.vhost.queues.values())

@@ -1,0 +1,132 @@
+"""Several virtual hosts, who may enter them, and how many."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from broker.access import Identity
+from broker.bounds import Bounds
+from tests.clients import World, mqtt_publish
+from tests.wire.amqp.speech import names, open_channel, read, refusal
+
+Q, B = spec.Queue, spec.Basic
+
+
+class Local(Identity):
+    """At home in one virtual host."""
+
+    def __init__(self, name: str, home: str) -> None:
+        super().__init__(name)
+        self._home = Identity(name, configure="mine.*")
+        self._vhost = home
+
+    def within(self, vhost: str) -> Identity | None:
+        return self._home if vhost == self._vhost else None
+
+
+def bounded(**limits: int) -> World:
+    bounds = Bounds()
+    for name, limit in limits.items():
+        setattr(bounds, name, limit)
+    return World(bounds)
+
+
+def closed(client: Any) -> tuple[str, int, str]:
+    found = refusal([one for one in client.greeting if one.name.endswith("Close")])
+    return found.scope, found.code, found.text
+
+
+def test_names_in_one_virtual_host_mean_nothing_in_another() -> None:
+    world = World()
+    world.broker.create_vhost("other")
+    here, there = world.amqp(), world.amqp(vhost="other")
+    for client, body in ((here, b"here"), (there, b"there")):
+        client.queue("q", "amq.topic", "a")
+        client.publish("amq.topic", "a", body)
+    assert read(here, "q") == [b"here"] and read(there, "q") == [b"there"]
+    assert refusal(there.send(Q.Declare(queue="p", passive=True))).text == "NOT_FOUND - no queue 'p' in vhost 'other'"
+
+
+def test_a_virtual_host_that_is_not_there_is_refused() -> None:
+    assert closed(World().amqp(vhost="nope")) == ("connection", 530, "NOT_ALLOWED - vhost nope not found")
+
+
+def test_who_has_no_rights_in_a_virtual_host_does_not_enter_it() -> None:
+    world = World()
+    world.broker.create_vhost("home")
+    world.guests.identities["u"] = Local("u", "home")
+    assert closed(world.amqp(user="u")) == ("connection", 530, "NOT_ALLOWED - access to vhost '/' refused for user 'u'")
+    client = world.amqp(user="u", vhost="home")
+    assert names(client.send(Q.Declare(queue="mine"))) == ["Queue.DeclareOk"]
+    assert refusal(client.send(Q.Declare(queue="other")))[:2] == ("channel", 403)
+    world.mqtt("sensor", user="u/guest")
+    assert not [one for one in world.mqtt_front.connections if not one.finished]
+
+
+def test_a_virtual_host_takes_so_many_connections_of_either_protocol() -> None:
+    world = bounded(vhost_connections=2)
+    world.amqp()
+    sensor = world.mqtt("sensor")
+    assert closed(world.amqp()) == (
+        "connection", 530, "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (2) is reached")
+    sensor.connection.connection_lost()
+    assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
+    assert world.mqtt("other").greeting == b"\x20\x02\x00\x03"
+
+
+def test_a_user_has_so_many_connections_wherever_they_are() -> None:
+    world = bounded(user_connections=2)
+    world.broker.create_vhost("other")
+    world.guests.identities["u"] = Identity("u")
+    first = world.amqp(vhost="other")
+    world.amqp()
+    assert closed(world.amqp())[2] == "NOT_ALLOWED - connection refused for user 'guest': user connection limit (2) is reached"
+    assert names(world.amqp(user="u").greeting)[-1] == "Channel.OpenOk"
+    first.send(spec.Connection.Close(0, "", 0, 0), channel=0)
+    assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
+
+
+def test_a_will_that_waits_is_no_connection_for_ever() -> None:
+    world = bounded(user_connections=1)
+    sensor = world.mqtt("sensor", will=("a", b"gone"), user="guest/guest")
+    sensor.connection.connection_lost()
+    world.turn()
+    assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
+    assert sum(vhost.gates.users for vhost in world.broker.vhosts.values()) == 1
+
+
+def test_a_user_has_so_many_channels() -> None:
+    world = bounded(user_channels=3)
+    client, other = world.amqp(), world.amqp()
+    open_channel(client, 2)
+    found = refusal(other.send(spec.Channel.Open(), channel=2))
+    text = "NOT_ALLOWED - number of channels opened for user 'guest' has reached the maximum allowed limit of (3)"
+    assert found == ("connection", 530, text, 20, 10)
+
+
+def test_a_channel_has_so_many_consumers() -> None:
+    world = bounded(channel_consumers=2)
+    client = world.amqp()
+    client.queue("q")
+    for _ in range(2):
+        assert names(client.send(B.Consume(queue="q"))) == ["Basic.ConsumeOk"]
+    assert refusal(client.send(B.Consume(queue="q"))) == (
+        "connection", 530, "NOT_ALLOWED - reached maximum (2) of consumers per channel", 60, 20)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_mqtt_lives_in_the_virtual_host_of_its_user_name(exists: bool) -> None:
+    world = World()
+    if exists:
+        world.broker.create_vhost("other")
+    sensor = world.mqtt("sensor", user="other:guest/guest")
+    if exists:
+        client = world.amqp(vhost="other")
+        client.queue("q", "amq.topic", "a")
+        sensor.send(mqtt_publish("a", b"x"))
+        assert read(client, "q") == [b"x"]
+    else:
+        assert sensor.connection.finished

@@ -1,0 +1,117 @@
+"""MQTT 5 clients for the tests: octets into the real front end, written and read by another codec (the package mqtt5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mqtt5
+
+from protocols.connection import Connection, Peer
+from tests.clients import World, packet, text
+from tests.wire.mqtt.octets import packets
+
+Q0, Q1, Q2 = mqtt5.QoS.AT_MOST_ONCE, mqtt5.QoS.AT_LEAST_ONCE, mqtt5.QoS.EXACTLY_ONCE
+QUALITIES = (Q0, Q1, Q2)
+HANDLINGS = (mqtt5.RetainHandling.SEND_ALWAYS, mqtt5.RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS, mqtt5.RetainHandling.SEND_NEVER)
+
+
+def members(enum: Any) -> list[Any]:
+    """Of what that package calls an enumeration, though it cannot be iterated."""
+    return [getattr(enum, name) for name in dir(enum) if name.isupper()]
+
+
+def read(octets: bytes) -> list[Any]:
+    """Packets of the broker."""
+    found = []
+    for one in packets(octets):
+        parsed, size = mqtt5.read(one)  # type: ignore[arg-type]  # it takes any buffer
+        assert size == len(one)
+        found.append(parsed)
+    return found
+
+
+def wish(topic_filter: str, qos: int = 2, no_local: bool = False, as_published: bool = False, handling: int = 0) -> mqtt5.TopicFilter:
+    return mqtt5.TopicFilter(topic_filter, max_qos=QUALITIES[qos], no_local=no_local, retain_as_published=as_published,
+                             retain_handling=HANDLINGS[handling])
+
+
+def publish(topic: str, body: bytes = b"", qos: int = 0, packet_id: int | None = None, **properties: Any) -> bytes:
+    """A PUBLISH packet."""
+    packet_id = (packet_id or 1) if qos else None
+    if topic:
+        return mqtt5.PublishPacket(topic, body, qos=QUALITIES[qos], packet_id=packet_id, **properties).write()
+    # The other codec knows no empty topic name.
+    octets = mqtt5.PublishPacket("x", body, qos=QUALITIES[qos], packet_id=packet_id, **properties).write()
+    at = 2 if octets[1] < 128 else 3
+    return packet(octets[0], octets[at:].replace(b"\x00\x01x", b"\x00\x00", 1))
+
+
+def raw_connect(client_id: str = "c", flags: int = 2, properties: bytes = b"", payload: bytes = b"", keep_alive: int = 60) -> bytes:
+    """A CONNECT of level 5 from its octets."""
+    return packet(0x10, text("MQTT") + bytes([5, flags]) + keep_alive.to_bytes(2, "big") + bytes([len(properties)]) + properties
+                  + text(client_id) + payload)
+
+
+class Client5:
+    """Connects; `greeting` are the packets that came back."""
+
+    def __init__(self, world: World, client_id: str = "c", *, clean: bool = True, peer: Peer | None = None, octets: bytes | None = None,
+                 **options: Any) -> None:
+        self.world = world
+        self.connection: Connection = world.mqtt_front.connect(peer or Peer())
+        first = mqtt5.ConnectPacket(client_id, clean_start=clean, **options).write() if octets is None else octets
+        self.greeting = self.send(first)
+
+    @property
+    def connack(self) -> Any:
+        assert isinstance(self.greeting[0], mqtt5.ConnAckPacket)
+        return self.greeting[0]
+
+    def send(self, *some: Any) -> list[Any]:
+        """Packets, or octets, as one chunk; returns what there is to read."""
+        self.connection.receive_data(b"".join(one if isinstance(one, bytes) else one.write() for one in some))
+        return self.read()
+
+    def read_octets(self) -> bytes:
+        octets = self.world.answer(self.connection)
+        while more := self.world.answer(self.connection):
+            octets += more
+        return octets
+
+    def read(self) -> list[Any]:
+        return read(self.read_octets())
+
+    def publications(self) -> list[Any]:
+        """What was published to it meanwhile; nothing else has come."""
+        found = self.read()
+        assert all(isinstance(one, mqtt5.PublishPacket) for one in found), found
+        return found
+
+    def bodies(self) -> list[bytes]:
+        return [one.payload for one in self.publications()]
+
+    def subscribe(self, *wishes: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1) -> list[Any]:
+        """Returns the reason codes, and then what else came."""
+        rest = self.send(mqtt5.SubscribePacket(packet_id, list(wishes), subscription_id=identifier))
+        # Publications may come before the SUBACK (section 3.8.4).
+        [answer] = [one for one in rest if isinstance(one, mqtt5.SubAckPacket)]
+        rest.remove(answer)
+        assert answer.packet_id == packet_id
+        return [[int(code) for code in answer.reason_codes], *rest]
+
+    def vanish(self) -> None:
+        """Without a word."""
+        self.connection.connection_lost()
+        self.world.settle()
+
+    @property
+    def closed(self) -> str:
+        """Why, or nothing if it is not."""
+        return self.connection.reason if self.connection.finished else ""
+
+
+def farewell(client: Client5, octets: bytes) -> tuple[int, str]:
+    """The reason code of the DISCONNECT that answers these octets, and the reason that is counted."""
+    last = client.send(octets)[-1]
+    assert isinstance(last, mqtt5.DisconnectPacket)
+    return int(last.reason_code), client.closed

@@ -1,0 +1,272 @@
+"""CONNECT and CONNACK of MQTT 5: what is asked for, what is granted, and how it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mqtt5
+import pytest
+
+from protocols.mqtt.sessions import MqttOptions
+from tests.clients import World, connect_packet, mqtt_publish, packet, text
+from tests.wire.mqtt.octets import ACCEPTED, Client, subscribe
+from tests.wire.mqtt5.client import Client5, farewell, publish, raw_connect, wish
+
+
+def options(**changes: Any) -> MqttOptions:
+    made = MqttOptions()
+    for name, value in changes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_connack_tells_the_limits_of_the_broker() -> None:  # [MQTT-3.2.2-1]
+    client = Client5(World())
+    connack = client.connack
+    assert (int(connack.reason_code), connack.session_present) == (0, False)
+    assert (connack.receive_max, connack.topic_alias_max, connack.max_packet_size) == (1_024, 16, 16 << 20)
+    assert (connack.session_expiry_interval, connack.assigned_client_id, connack.server_keep_alive, connack.response_info) == (
+        None, None, None, None)
+
+
+def test_a_client_without_an_identifier_is_given_one() -> None:  # [MQTT-3.1.3-6], [MQTT-3.1.3-7], [MQTT-3.2.2-16]
+    world = World()
+    one, two = Client5(world, ""), Client5(world, "", clean=False)
+    names = {one.connack.assigned_client_id, two.connack.assigned_client_id}
+    assert names == {session.name for session in world.mqtt_front.sessions.all()}
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(0, 60), (10, None), (60, None), (61, 60), (65_535, 60)])
+def test_the_keep_alive_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:  # [MQTT-3.1.2-21], [MQTT-3.2.2-21]
+    world = World(mqtt=options(keep_alive_max=60))
+    client = Client5(world, keep_alive=asked)
+    assert client.connack.server_keep_alive == granted
+    world.sleep((granted or asked) * 1_500 - 1)
+    client.connection.advance(int(world.broker.agenda.now))
+    assert client.closed == ""
+    world.sleep(1)
+    client.connection.advance(int(world.broker.agenda.now))
+    assert [int(one.reason_code) for one in client.read()] == [0x8D]  # [MQTT-3.1.2-22]
+    assert client.closed == "keep_alive_timeout"
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(0, None), (99, None), (100, None), (101, 100), (0xFFFFFFFF, 100)])
+def test_the_session_expiry_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:
+    world = World(mqtt=options(session_expiry_s=100))
+    client = Client5(world, session_expiry_interval=asked)
+    assert client.connack.session_expiry_interval == granted
+    client.vanish()
+    kept = asked if granted is None else granted
+    if kept:
+        world.sleep(kept * 1_000 - 1)
+        assert len(world.mqtt_front.sessions) == 1
+    world.sleep(1)
+    assert len(world.mqtt_front.sessions) == 0
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_response_information_is_given_to_those_who_ask(asks: bool) -> None:  # [MQTT-3.1.2-28]
+    client = Client5(World(), request_response_info=asks)
+    assert client.connack.response_info == ("responses/c" if asks else None)
+
+
+@pytest.mark.parametrize(("user", "password", "code"), [
+    ("guest", b"guest", 0), ("guest", b"no", 0x86), ("nobody", b"guest", 0x86), (None, b"no", 0x87), (None, None, 0)])
+def test_credentials_are_judged(user: str | None, password: bytes | None, code: int) -> None:
+    world = World()
+    if user is None and password is not None:
+        del world.guests.identities["guest"]  # A password alone says who one is to nobody here.
+    client = Client5(world, username=user, password=password)
+    assert int(client.connack.reason_code) == code
+    assert client.closed == ("login_refused" if code else "")
+
+
+def test_too_many_sessions() -> None:
+    world = World(mqtt=options(sessions=1))
+    Client5(world, "a")
+    assert int(Client5(world, "b").connack.reason_code) == 0x97
+
+
+def test_an_identifier_that_is_a_shared_subscription_is_none() -> None:  # [MQTT-3.1.3-8]
+    assert int(Client5(World(), "$share/g/a").connack.reason_code) == 0x85
+
+
+@pytest.mark.parametrize(("level", "answer"), [(6, 0x84), (7, 0x84), (127, 0x84)])
+def test_a_later_version_is_told_so(level: int, answer: int) -> None:  # [MQTT-3.1.2-2]
+    octets = bytearray(raw_connect())
+    octets[8] = level
+    client = Client5(World(), octets=bytes(octets))
+    assert (int(client.connack.reason_code), client.closed) == (answer, "unacceptable_version")
+
+
+#: Properties of a CONNECT that are wrong -> the reason code.
+WRONG = {
+    b"\x21\x00\x00": 0x82, b"\x27\x00\x00\x00\x00": 0x82, b"\x17\x02": 0x82, b"\x19\x02": 0x82, b"\x16\x00\x01x": 0x82,
+    b"\x11\x00\x00\x00\x01" * 2: 0x82, b"\x21\x00\x01" * 2: 0x82, b"\x22\x00\x01" * 2: 0x82, b"\x27\x00\x00\x00\x01" * 2: 0x82,
+    b"\x17\x01" * 2: 0x82, b"\x19\x01" * 2: 0x82, b"\x15\x00\x01x" * 2: 0x82, b"\x15\x00\x01x" + b"\x16\x00\x01x" * 2: 0x82,
+    b"\x01\x01": 0x82, b"\x02\x00\x00\x00\x01": 0x82, b"\x12\x00\x01x": 0x82, b"\x18\x00\x00\x00\x01": 0x82, b"\x23\x00\x01": 0x82,
+    b"\x1f\x00\x01x": 0x82, b"\x0b\x01": 0x82, b"\x00": 0x81, b"\x7f\x00": 0x81, b"\x2b\x00": 0x81, b"\x11\x00\x00\x00": 0x81,
+    b"\x21": 0x81,
+    b"\x26\x00\x01a": 0x81, b"\x26\x00\x01a\x00\x01\xff": 0x81, b"\x26\x00\x01a\x00\x01\x00": 0x81}
+
+
+@pytest.mark.parametrize("properties", WRONG)
+def test_wrong_properties_of_a_connect_are_answered_with_their_reason(properties: bytes) -> None:
+    # [MQTT-3.1.2-23..29], [MQTT-2.2.2-1], section 2.2.2.2
+    world = World()
+    client = Client5(world, octets=raw_connect(properties=properties))
+    assert (int(client.connack.reason_code), client.closed) == (WRONG[properties], "protocol_error")
+    assert len(world.mqtt_front.sessions) == 0
+
+
+@pytest.mark.parametrize(("octets", "code"), [
+    (raw_connect(flags=3), 0x81), (raw_connect(flags=0x1E), 0x81), (raw_connect(flags=0x0A), 0x81), (raw_connect(flags=0x22), 0x81),
+    (raw_connect(payload=b"x"), 0x81), (raw_connect(flags=0x82), 0x81), (raw_connect(flags=0x42), 0x81),
+    (raw_connect(flags=6, payload=b"\x00" + text("a/+") + b"\x00\x00"), 0x90),
+    (raw_connect(flags=6, payload=b"\x05\x18\x00\x00\x00\x01" + text("")), 0x90),
+    (raw_connect(flags=6, payload=b"\x05\x11\x00\x00\x00\x01" + text("a") + b"\x00\x00"), 0x82),
+    (raw_connect(flags=6, payload=b"\x0a" + b"\x18\x00\x00\x00\x01" * 2 + text("a") + b"\x00\x00"), 0x82)])
+def test_malformed_connects_are_answered_with_their_reason(octets: bytes, code: int) -> None:  # [MQTT-3.1.2-3], [MQTT-3.1.2-11..13]
+    client = Client5(World(), octets=octets)
+    assert (int(client.connack.reason_code), client.closed) == (code, "protocol_error")
+
+
+def test_a_second_connect_is_a_protocol_error() -> None:  # [MQTT-3.1.0-2]
+    assert farewell(Client5(World()), raw_connect()) == (0x82, "protocol_error")
+
+
+def test_a_newer_connection_takes_the_session_over_and_the_older_one_is_told() -> None:  # [MQTT-3.1.4-3]
+    world = World()
+    old = Client5(world, session_expiry_interval=100)
+    old.subscribe(wish("a"))
+    new = Client5(world, clean=False, session_expiry_interval=100)
+    assert new.connack.session_present is True
+    assert [int(one.reason_code) for one in old.read()] == [0x8E]
+    assert old.closed == "taken_over"
+    Client5(world, "w").send(publish("a", b"x"))
+    assert new.bodies() == [b"x"]
+
+
+@pytest.mark.parametrize("first_expiry", [0, 100])
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("expiry", [0, 100])
+@pytest.mark.parametrize("rude", [False, True])
+def test_session_present_is_right_in_every_combination(first_expiry: int, clean: bool, expiry: int, rude: bool) -> None:
+    # [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-3.1.2-23]
+    world = World()
+    first = Client5(world, clean=False, session_expiry_interval=first_expiry)
+    assert first.connack.session_present is False
+    first.subscribe(wish("a"))
+    first.vanish() if rude else first.send(mqtt5.DisconnectPacket())
+    second = Client5(world, clean=clean, session_expiry_interval=expiry)
+    present = bool(first_expiry and not clean)
+    assert second.connack.session_present is present
+    Client5(world, "w").send(publish("a", b"x"))
+    assert second.bodies() == ([b"x"] if present else [])
+    second.send(mqtt5.DisconnectPacket())
+    assert len(world.mqtt_front.sessions) == 1 + bool(expiry)  # and the writer
+
+
+def test_a_session_may_pass_from_one_version_to_the_other_and_back() -> None:
+    world = World()
+    Client5(world, session_expiry_interval=100).subscribe(wish("a", 1))
+    writer = Client5(world, "w")
+    old = Client(world, connect_packet("c", clean=False))
+    assert old.greeting == b"\x20\x02\x01\x00"
+    writer.send(publish("a", b"1"), publish("a", b"2", 1, content_type="text"))
+    assert old.read() == mqtt_publish("a", b"1") + mqtt_publish("a", b"2", 1, 1)
+    old.vanish()
+    again = Client5(world, clean=False, session_expiry_interval=100)
+    assert [(one.payload, one.duplicate, one.content_type) for one in again.greeting[1:]] == [(b"2", True, "text")]
+    writer.send(publish("a", b"3"))
+    assert again.bodies() == [b"3"]
+
+
+@pytest.mark.parametrize("how", ["0x00", "0x04", "0x80", "gone"])
+def test_the_will_is_published_on_every_end_but_a_normal_disconnect(how: str) -> None:
+    # [MQTT-3.1.2-8], [MQTT-3.1.2-10], [MQTT-3.14.4-3]
+    world = World()
+    watcher = Client5(world, "watcher")
+    watcher.subscribe(wish("gone"))
+    mortal = Client5(world, will=mqtt5.Will("gone", payload=b"x", qos=mqtt5.QoS.AT_LEAST_ONCE, content_type="text",
+                                            user_properties=[("a", "1"), ("a", "2")], message_expiry_interval=50))
+    if how == "gone":
+        mortal.vanish()
+    else:
+        mortal.send(b"\xe0\x02" + bytes([int(how, 16), 0]))
+    assert [(one.payload, one.content_type, one.user_properties, one.message_expiry_interval) for one in watcher.publications()] == (
+        [] if how == "0x00" else [(b"x", "text", [("a", "1"), ("a", "2")], 50)])
+    assert mortal.closed == {"0x80": "client_error", "gone": "lost"}.get(how, "client")
+
+
+@pytest.mark.parametrize(("delay", "expiry", "after"), [(0, 100, 0), (10, 100, 10), (10, 5, 5), (10, 0, 0), (100, 100, 100)])
+def test_the_will_waits_for_its_delay_or_the_end_of_the_session(delay: int, expiry: int, after: int) -> None:  # [MQTT-3.1.2-8]
+    world = World()
+    watcher = Client5(world, "watcher")
+    watcher.subscribe(wish("gone"))
+    Client5(world, session_expiry_interval=expiry, will=mqtt5.Will("gone", payload=b"x", will_delay_interval=delay)).vanish()
+    if after:
+        world.sleep(after * 1_000 - 1)
+        assert watcher.bodies() == []
+        world.sleep(1)
+        world.turn()
+    assert watcher.bodies() == [b"x"]
+    world.sleep(1_000_000)
+    assert watcher.bodies() == []
+    assert world.fates() == {"routed": 1}
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_who_comes_back_in_time_cancels_the_will_unless_the_session_begins_anew(clean: bool) -> None:  # [MQTT-3.1.3-9]
+    world = World()
+    watcher = Client5(world, "watcher")
+    watcher.subscribe(wish("gone"))
+    Client5(world, session_expiry_interval=100, will=mqtt5.Will("gone", payload=b"x", will_delay_interval=10)).vanish()
+    world.sleep(5_000)
+    Client5(world, clean=clean, session_expiry_interval=100)
+    assert watcher.bodies() == ([b"x"] if clean else [])
+    world.sleep(100_000)
+    assert watcher.bodies() == []
+
+
+@pytest.mark.parametrize(("at_connect", "at_disconnect", "kept"), [(100, 10, 10), (10, 100, 100), (100, 0, 0), (10, None, 10), (0, 0, 0)])
+def test_the_session_expiry_may_change_at_the_end(at_connect: int, at_disconnect: int | None, kept: int) -> None:
+    world = World()
+    client = Client5(world, session_expiry_interval=at_connect)
+    client.send(mqtt5.DisconnectPacket(session_expiry_interval=at_disconnect))
+    if kept:
+        world.sleep(kept * 1_000 - 1)
+        assert len(world.mqtt_front.sessions) == 1
+        world.sleep(1)
+    assert len(world.mqtt_front.sessions) == 0
+
+
+def test_a_session_that_ends_with_its_connection_cannot_be_kept_at_the_end() -> None:  # [MQTT-3.14.2-2]
+    assert farewell(Client5(World()), mqtt5.DisconnectPacket(session_expiry_interval=1).write()) == (0x82, "protocol_error")
+
+
+def test_the_broker_says_that_it_shuts_down() -> None:
+    client = Client5(World())
+    client.connection.shut_down()
+    assert [int(one.reason_code) for one in client.read()] == [0x8B]
+    assert client.closed == "shutdown"
+
+
+def test_packets_before_the_connect_are_not_answered() -> None:  # [MQTT-3.1.0-1]
+    for octets in (b"\xf0\x00", b"\xe0\x00", publish("a"), packet(0x20, b"\x00\x00\x00")):
+        client = Client5(World(), octets=octets)
+        assert (client.greeting, client.closed) == ([], "protocol_error")
+
+
+def test_versions_hear_each_other() -> None:
+    world = World()
+    old, new = Client(world, connect_packet("old")), Client5(world, "new")
+    assert old.greeting == ACCEPTED
+    old.send(subscribe(1, ("#", 2)))
+    new.subscribe(wish("#"))
+    old.send(mqtt_publish("a", b"1"), mqtt_publish("b", b"2", 1, 1))
+    assert [(one.topic, one.payload) for one in new.read()] == [("a", b"1"), ("b", b"2")]
+    old.read()
+    new.send(publish("c", b"3"), publish("d", b"4", content_type="text"), publish("e", b"5", 1))
+    assert old.read() == mqtt_publish("c", b"3") + mqtt_publish("d", b"4") + mqtt_publish("e", b"5", 1, 2)
