@@ -387,7 +387,9 @@ def test_examples_in_the_default_file_are_valid_without_their_number_sign() -> N
 
 
 def test_container_file_listens_everywhere_and_lets_nobody_in_without_a_password() -> None:
-    settings = load([CONFIG / "docker.toml"], {})
+    flags = {f"{name}.enabled": "true" for name in ("amqps", "mqtts", "ws", "wss")} | {"tls.certificate": "c"}
+    settings = load([CONFIG / "docker.toml"], {}, flags)
+    assert len(settings.listeners) == 8
     assert {listener.host for listener in settings.listeners.values()} == {"0.0.0.0"}
     assert not settings.auth.guest
     assert settings.mqtt.anonymous == "false"

@@ -39,6 +39,10 @@ def log(level: int, event: str, **fields: object) -> None:
         _log.log(level, "%s", " ".join([event, *(f"{name}={quote(str(value))}" for name, value in fields.items())]))
 
 
+def debug(event: str, **fields: object) -> None:
+    log(logging.DEBUG, event, **fields)
+
+
 def info(event: str, **fields: object) -> None:
     log(logging.INFO, event, **fields)
 

@@ -16,6 +16,7 @@ from mypy_extensions import i64
 
 from protocols.connection import Peer
 from protocols.layer import Layer
+from trellis import logs
 
 #: Octets that one record holds at most (RFC 8446 section 5.1).
 RECORD: Final = 1 << 14
@@ -113,6 +114,7 @@ class TlsLayer(Layer):
         if not self.over:
             self.over = "tls"
             self._tally.failures[reason_of(error)] += 1
+            logs.debug("tls_failed", listener=self._peer.entrance, peer=self._peer, reason=reason_of(error), error=error)
 
     def send(self, parts: list[bytes]) -> list[bytes]:
         """One record a turn, as long as it fits in one. Hot path."""

@@ -347,6 +347,17 @@ async def test_what_is_no_handshake_is_let_go_and_counted(start: Start, authorit
     assert (await running.scrape()).value("trellis_tls_failures_total", listener="amqps", reason=reason) == 1
 
 
+async def test_a_failure_is_a_line_for_who_looks_closely(start: Start, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    running = await start(**secure(authority))
+    caplog.set_level("DEBUG")
+    client = await running.socket("mqtts")
+    await client.send(connect_packet("plain"))
+    await client.read_to_end()
+    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("tls_failed")]
+    assert said.startswith("tls_failed listener=mqtts peer=127.0.0.1:")
+    assert " reason=not_tls error=" in said
+
+
 async def test_one_who_leaves_in_the_handshake_is_counted(start: Start, authority: Authority) -> None:
     running = await start(**secure(authority))
     client = await running.socket("amqps")
