@@ -45,8 +45,9 @@ class LayeredLink(Link):
         self._turn.links[self] = None
 
     def _enter(self, transport: asyncio.Transport, peer: Peer) -> None:
-        self._layers = self._entrance.layers(peer)
         super()._enter(transport, peer)
+        if self._connection is not None:
+            self._layers = self._entrance.layers(peer)
 
     def data_received(self, data: bytes) -> None:
         if self._header is not None:
@@ -140,6 +141,12 @@ class LayeredLink(Link):
         for layer in self._layers:
             layer.lost("lost" if connection is None else connection.reason)
         self._layers = []
+
+    def shut_down(self) -> None:
+        if self._header is None:
+            super().shut_down()
+        else:
+            self.abort()
 
     def advance(self, now: int) -> None:
         if self._header is None:

@@ -239,6 +239,15 @@ async def test_a_proxy_that_does_not_say_whom_it_brings_is_let_go_and_counted(st
     assert running.node.mqtt.opened == 0
 
 
+async def test_a_stop_waits_for_no_header(start: Start) -> None:
+    running = await start(**behind(shutdown={"grace": 15.0}))
+    client = await running.socket("mqtt")
+    await running.until(lambda: len(running.node.turn.links) == 1)
+    async with asyncio.timeout(10):
+        await running.stop()
+    assert await client.read_to_end() == b""
+
+
 async def test_from_elsewhere_a_header_is_nonsense(start: Start) -> None:
     running = await start(mqtt={"port": 0, "host": "127.0.0.1", "proxies": "10.0.0.0/8"})
     liar = await brought(running, GOOD["v1 IPv4"][0])

@@ -358,6 +358,17 @@ async def test_a_failure_is_a_line_for_who_looks_closely(start: Start, authority
     assert " reason=not_tls error=" in said
 
 
+async def test_one_who_is_turned_away_is_no_failure(start: Start, authority: Authority) -> None:
+    running = await start(**secure(authority), limits={"connections": 1})
+    client = await running.mqtt("only", user="known/known")
+    refused = await running.socket("mqtts")
+    assert await refused.read_to_end() == b""
+    await client.ping()
+    assert running.node.admission.refused["connections"] == 1
+    assert failures(running, "mqtts") == {}
+    await client.leave()
+
+
 async def test_one_who_leaves_in_the_handshake_is_counted(start: Start, authority: Authority) -> None:
     running = await start(**secure(authority))
     client = await running.socket("amqps")
