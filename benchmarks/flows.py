@@ -102,8 +102,12 @@ def mqtt_flow(quality: int, readers: int) -> Callable[[int], float]:
     return flow
 
 
-def amqp_flow(readers: int, acks: bool) -> Callable[[int], float]:
-    """Publications to a topic exchange that so many queues are bound to, each with a consumer; with acks also confirms."""
+def amqp_flow(readers: int, acks: bool, by_headers: bool = False) -> Callable[[int], float]:
+    """Publications to a topic exchange, or one that compares headers, that so many queues are bound to, each with a consumer;
+    with acks also confirms."""
+    exchange = "amq.headers" if by_headers else "amq.topic"
+    wanted = table() if not by_headers else long(short("x-match") + b"S" + long(b"all") + short("kind") + b"S" + long(b"temperature"))
+    headers = long(short("kind") + b"S" + long(b"temperature")) if by_headers else b""
 
     def flow(messages: int) -> float:
         bench = Bench()
@@ -114,11 +118,12 @@ def amqp_flow(readers: int, acks: bool) -> Callable[[int], float]:
         for number, reader in enumerate(listeners):
             name = short(f"queue-{number}")
             reader.receive_data(method(1, 50, 10, b"\0\0" + name + b"\0" + table())
-                                + method(1, 50, 20, b"\0\0" + name + short("amq.topic") + short("room.*.temp") + b"\0" + table())
+                                + method(1, 50, 20, b"\0\0" + name + short(exchange) + short("room.*.temp") + b"\0" + wanted)
                                 + method(1, 60, 20, b"\0\0" + name + short("tag") + bytes([0 if acks else 2]) + table()))
             bench.drain(reader)
-        content = frame(2, 1, b"\x00\x3c\x00\x00" + len(BODY).to_bytes(8, "big") + b"\x10\x00\x01") + frame(3, 1, BODY)
-        chunk = b"".join(method(1, 60, 40, b"\0\0" + short("amq.topic") + short(f"room.{number % 16}.temp") + b"\0") + content
+        properties = (b"\x30\x00" if by_headers else b"\x10\x00") + headers + b"\x01"
+        content = frame(2, 1, b"\x00\x3c\x00\x00" + len(BODY).to_bytes(8, "big") + properties) + frame(3, 1, BODY)
+        chunk = b"".join(method(1, 60, 40, b"\0\0" + short(exchange) + short(f"room.{number % 16}.temp") + b"\0") + content
                          for number in range(BATCH))
         spent = 0.0
         bench.drain(writer)
@@ -147,6 +152,7 @@ FLOWS: dict[str, Callable[[int], float]] = {
     "amqp-auto-ack": amqp_flow(1, False),
     "amqp-ack-confirm": amqp_flow(1, True),
     "amqp-1-10": amqp_flow(10, False),
+    "amqp-headers": amqp_flow(1, False, by_headers=True),
 }
 
 

@@ -52,7 +52,7 @@ class Case:
     def blind(self) -> bool:
         """Could something do it that reads nothing? Every message to everybody, and nobody acknowledges."""
         workload = self.workload
-        plain = not workload.qos and not workload.acks and not workload.confirms and not workload.bindings
+        plain = not workload.qos and not workload.acks and not workload.confirms and not workload.bindings and not workload.headers
         return plain and workload.sharing == EVERYBODY and len(self.protocols) == 1
 
     def about(self, rate: float | None) -> dict[str, Any]:

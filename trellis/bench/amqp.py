@@ -8,11 +8,14 @@ Written for this tool and apart from the broker's own front end: what checks the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from trellis.bench.errors import BenchError
 
 Method = tuple[int, int]
+#: No headers, no arguments.
+NONE: Final[Mapping[str, str]] = {}
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 START: Final[Method] = (10, 10)
@@ -72,6 +75,10 @@ def _method(channel: int, method: Method, arguments: bytes) -> bytes:
 _NO_TABLE: Final = _long(b"")
 
 
+def _table(fields: Mapping[str, str]) -> bytes:
+    return _long(b"".join(short(name) + b"S" + _long(value.encode()) for name, value in fields.items()))
+
+
 def start_ok(user: str, password: str) -> bytes:
     """SASL PLAIN. The capability makes a refused login an answer instead of a closed connection."""
     capability = short("authentication_failure_close") + b"t\x01"
@@ -110,8 +117,8 @@ def queue_declare(name: str, passive: bool = False, auto_delete: bool = False, d
     return _method(1, (50, 10), b"\0\0" + short(name) + bytes([passive | durable << 1 | auto_delete << 3]) + _NO_TABLE)
 
 
-def queue_bind(queue: str, exchange: str, key: str) -> bytes:
-    return _method(1, (50, 20), b"\0\0" + short(queue) + short(exchange) + short(key) + b"\0" + _NO_TABLE)
+def queue_bind(queue: str, exchange: str, key: str, arguments: Mapping[str, str] = NONE) -> bytes:
+    return _method(1, (50, 20), b"\0\0" + short(queue) + short(exchange) + short(key) + b"\0" + _table(arguments))
 
 
 def queue_delete(name: str) -> bytes:
@@ -130,9 +137,10 @@ def confirm_select() -> bytes:
     return _method(1, (85, 10), b"\0")
 
 
-def publish(exchange: str, key: str, body: bytes, frame_max: int, persistent: bool = False) -> bytes:
-    """basic.publish, a header that says content type and delivery mode, and the body in as many frames as it takes."""
-    properties = b"\x90\x00" + short("application/octet-stream") + bytes([2 if persistent else 1])
+def publish(exchange: str, key: str, body: bytes, frame_max: int, persistent: bool = False, headers: Mapping[str, str] = NONE) -> bytes:
+    """basic.publish, a header that says content type, delivery mode and these headers, and the body in as many frames as it takes."""
+    flags, table = (b"\xb0\x00", _table(headers)) if headers else (b"\x90\x00", b"")
+    properties = flags + short("application/octet-stream") + table + bytes([2 if persistent else 1])
     header = frame(HEADER_FRAME, 1, b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + properties)
     part = frame_max - OVERHEAD
     bodies = b"".join(frame(BODY_FRAME, 1, body[at:at + part]) for at in range(0, len(body), part))

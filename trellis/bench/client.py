@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Final
 
 from trellis.bench import amqp, mqtt
@@ -102,11 +103,11 @@ class AmqpClient(Conversation):
                 return arguments
             raise amqp.broker_closed(self.where, payload[:-1])
 
-    def bind(self, pairs: list[tuple[str, str]], exchange: str) -> None:
-        """Bind these queues with these keys, some hundred at a time."""
-        for at in range(0, len(pairs), _BINDS):
-            some = pairs[at:at + _BINDS]
-            self.send(b"".join(amqp.queue_bind(queue, exchange, key) for queue, key in some))
+    def bind(self, wanted: list[tuple[str, str, Mapping[str, str]]], exchange: str) -> None:
+        """Bind these queues with these keys and arguments, some hundred at a time."""
+        for at in range(0, len(wanted), _BINDS):
+            some = wanted[at:at + _BINDS]
+            self.send(b"".join(amqp.queue_bind(queue, exchange, key, arguments) for queue, key, arguments in some))
             for _ in some:
                 self.answer(amqp.QUEUE_BIND_OK)
 

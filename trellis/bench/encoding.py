@@ -41,6 +41,21 @@ class Names:
     def binding_key(self) -> str:
         return f"{self._root}.room.*.temp"
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """What each message says of itself, where an exchange asks for headers."""
+        return {"kind": "temperature", "house": self._root}
+
+    @property
+    def wanted(self) -> dict[str, str]:
+        """Arguments of a binding that asks for that."""
+        return {"x-match": "all", **self.headers}
+
+    def other_wanted(self, number: int) -> dict[str, str]:
+        """Arguments of a binding, in two forms in turn, that nothing that is published fits."""
+        house = f"{self._root}-{number}"
+        return {"x-match": "any", "house": house} if number % 2 else self.wanted | {"house": house}
+
     def other_key(self, number: int) -> str:
         """A binding key, in three forms in turn, that matches nothing that is published."""
         forms = (f"{self._root}.room.x{number}.temp", f"{self._root}.*.x{number}.#", f"*.hall.x{number}.*")
@@ -105,7 +120,8 @@ class Encoding:
         """What stands before, at and behind packet identifier, publisher and number."""
         body = _GAP * MARK + self._filler
         if protocol == "amqp":
-            encoded = amqp.publish(self._names.exchange, self._names.key(topic), body, self._frame_max, self._workload.persistent)
+            encoded = amqp.publish(self._names.exchange, self._names.key(topic), body, self._frame_max, self._workload.persistent,
+                                   self._names.headers if self._workload.headers else amqp.NONE)
             return encoded.partition(_GAP * MARK)
         encoded = mqtt.publish(self._names.topic(topic), body, qos, 0xFFFF)
         return encoded.partition(_GAP * (MARK + (2 if qos else 0)))

@@ -94,7 +94,7 @@ class Scene:
             self.server = self._steward.server
             if not self._names.crossing:
                 self._exchanges.append(self._names.exchange)
-                self._steward.ask(amqp.exchange_declare(self._names.exchange, "topic"), amqp.EXCHANGE_DECLARE_OK)
+                self._steward.ask(amqp.exchange_declare(self._names.exchange, "headers" if workload.headers else "topic"), amqp.EXCHANGE_DECLARE_OK)
         encoding = Encoding(workload, self._names, self._ring, self._steward.frame_max if self._steward else FRAME_MAX)
         checkers = self._checkers()
         if workload.consume == "mqtt":
@@ -141,7 +141,7 @@ class Scene:
                 self._queues.append(queue)
                 client.ask(amqp.queue_declare(queue, auto_delete=True, durable=workload.persistent), amqp.QUEUE_DECLARE_OK)
                 key = names.binding_key if workload.sharing != TOPICS else names.key(index)
-                client.bind([(queue, key)], names.exchange)
+                client.bind([(queue, key, names.wanted if workload.headers else amqp.NONE)], names.exchange)
             if workload.prefetch:
                 client.ask(amqp.qos(workload.prefetch), amqp.QOS_OK)
             client.ask(amqp.consume(queue, not workload.acks), amqp.CONSUME_OK)
@@ -176,7 +176,8 @@ class Scene:
         began = time.perf_counter()
         for at, queue in zip(range(0, count, _BINDINGS_OF_A_QUEUE), queues, strict=True):
             numbers = range(at, min(at + _BINDINGS_OF_A_QUEUE, count))
-            steward.bind([(queue, names.other_key(number)) for number in numbers], names.exchange)
+            steward.bind([(queue, "", names.other_wanted(number)) if self.workload.headers else (queue, names.other_key(number), amqp.NONE)
+                          for number in numbers], names.exchange)
             self._progress.say(f"binding {numbers.stop:,} of {count:,}")
         self.bind_seconds = time.perf_counter() - began
 

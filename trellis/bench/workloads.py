@@ -41,6 +41,8 @@ class Workload:
     persistent: bool = False
     #: AMQP: further bindings of the exchange, which match nothing that is published.
     bindings: int = 0
+    #: AMQP: the exchange compares headers instead of keys.
+    headers: bool = False
     #: Octets of a body.
     size: int = 100
     topics: int = 16
@@ -60,11 +62,11 @@ def _mqtt(name: str, text: str, *, qos: int = 0, publishers: int = 1, subscriber
 
 
 def _amqp(name: str, text: str, *, acks: bool = False, prefetch: int = 0, confirms: bool = False, publishers: int = 1,
-          subscribers: int = 1, sharing: str = EVERYBODY, size: int = 100, bindings: int = 0, batch: int = 64,
+          subscribers: int = 1, sharing: str = EVERYBODY, size: int = 100, bindings: int = 0, headers: bool = False, batch: int = 64,
           window: int = 4096) -> Workload:
     return Workload(name="amqp-" + name, text="AMQP " + text, publish="amqp", consume="amqp", acks=acks, prefetch=prefetch,
                     confirms=confirms, publishers=publishers, subscribers=subscribers, sharing=sharing, size=size,
-                    bindings=bindings, batch=batch, window=window)
+                    bindings=bindings, headers=headers, batch=batch, window=window)
 
 
 #: Brokers keep so many QoS 1 and 2 messages for a client that is behind (mosquitto 1,000, NATS 1,024), and drop more.
@@ -89,6 +91,8 @@ _ALL: Final = (
     _amqp("compete5", "one queue, 5 consumers that acknowledge, prefetch 250", subscribers=5, sharing=COMPETING, acks=True, prefetch=250),
     _amqp("bindings10k", "topic exchange with 10,000 other bindings", bindings=10_000),
     _amqp("bindings100k", "topic exchange with 100,000 other bindings", bindings=100_000),
+    _amqp("headers", "headers exchange, two headers asked for, one queue, one consumer", headers=True),
+    _amqp("headers10k", "headers exchange with 10,000 other bindings", headers=True, bindings=10_000),
     Workload(name="amqp-durable", text="AMQP persistent, 256 octets, a durable queue, confirms, acknowledgements, prefetch 1,000",
              publish="amqp", consume="amqp", acks=True, prefetch=1000, confirms=True, persistent=True, size=256),
     Workload(name="amqp-durable-one", text="AMQP the same, one message in flight", publish="amqp", consume="amqp", acks=True,
