@@ -150,7 +150,7 @@ def queues(broker: Broker, first: int, last: int) -> None:
 def _bindings(broker: Broker, keys: list[str]) -> None:
     client = broker.amqp_client()
     client.ask(amqp.queue_declare("work"), amqp.QUEUE_DECLARE_OK)
-    client.bind([("work", key) for key in keys], "amq.topic")
+    client.bind([("work", key, amqp.NONE) for key in keys], "amq.topic")
 
 
 def patterns(broker: Broker, first: int, last: int) -> None:

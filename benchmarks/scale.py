@@ -36,7 +36,7 @@ TICK: Final = 0.001
 #: Requests in flight on a connection that declares.
 FLIGHT: Final = 200
 #: Connections that declare at the same time.
-DECLARERS: Final = 8
+DECLARERS: Final = 50
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
 #: Seconds after which something is wrong.
 PATIENCE: Final = 120.0
@@ -303,7 +303,8 @@ class Scale:
             await asyncio.gather(*(declare(client) for client in self._clients[at:at + 250]))
 
     async def _wide(self, names: list[str], durable: bool) -> None:
-        await self._declare([marshal(1, spec.Exchange.Declare(exchange="wide", exchange_type="topic", durable=durable))], b"\x00\x28\x00\x0b")
+        declare = spec.Exchange.Declare(exchange="wide", exchange_type="topic", durable=durable)
+        await self._declare([marshal(1, declare)], b"\x00\x28\x00\x0b")
         await self._declare([marshal(1, spec.Queue.Bind(queue=name, exchange="wide", routing_key=f"{at}.{name}.#"))
                              for name in names for at in range(self._chosen.bindings // len(names))], b"\x00\x32\x00\x15")
 

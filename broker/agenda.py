@@ -17,6 +17,11 @@ from mypy_extensions import i64
 TURN_TASKS: Final[i64] = 500
 
 
+def _no_clock() -> float:
+    """Says that no time goes by."""
+    return 0.0
+
+
 def _nobody() -> None:
     """Wakes nobody: tests call `turn` themselves."""
 
@@ -31,13 +36,16 @@ class Task:
 class Agenda:
     """The deferred work of a broker, and its clocks, which only `advance` moves.
 
-    `now` is monotonic milliseconds, `wall` seconds since the epoch.
+    `now` is monotonic milliseconds, `wall` seconds since the epoch. `clock`, in seconds, only tells when a turn has lasted
+    for its `share` of the loop.
     """
 
     def __init__(self) -> None:
         self.now: i64 = 1
         self.wall: float = 0.0
         self.wake: Callable[[], None] = _nobody
+        self.clock: Callable[[], float] = _no_clock
+        self.share = 1.0
         self._tasks: list[Task] = []
         self._next: list[Task] = []
         self._timers: list[tuple[int, int, Task]] = []
@@ -78,16 +86,22 @@ class Agenda:
             self.add(heapq.heappop(self._timers)[2])
 
     def turn(self) -> None:
-        """Do the work, including the work it makes, up to TURN_TASKS. A task that fails takes no other with it."""
+        """Do the work, including the work it makes, up to TURN_TASKS and for its share of the time.
+        A task that fails takes no other with it."""
         tasks = self._tasks
         if self._next:
             tasks += self._next
             self._next = []
+        if not tasks:
+            return
         done: i64 = 0
+        end = self.clock() + self.share
         try:
             while done < len(tasks) and done < TURN_TASKS:
                 done += 1
                 tasks[done - 1].run()
+                if self.clock() > end:
+                    break
         finally:
             del tasks[:done]
             if self._tasks or self._next:

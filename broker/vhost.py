@@ -15,7 +15,7 @@ from broker.deaths import Death
 from broker.destination import Destination
 from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked, Typed, inequivalent
 from broker.exchange import TYPES, DelayedExchange, Exchange, TopicExchange
-from broker.exchange.base import Options
+from broker.exchange.base import OCTETS, Options
 from broker.exchange.delayed import delay_of
 from broker.exchange.topic import topic_exchange
 from broker.gate import Gate, Gates, sum_into
@@ -208,10 +208,9 @@ class VirtualHost(Publisher):
             exchange.waiting.die()
             sum_into(self._copy_fates, exchange.waiting.fates())
         if exchange.options.durable:
-            for binding in exchange:
-                self._undefine_binding(exchange, binding, ticket)
             self.store.append(Undefined(self.name, "exchange", name, exchange.number), ticket)
         self._forget(exchange)
+        Unbinding(self, exchange, list(exchange.bindings)).run()
 
     # -- queues
 
@@ -409,15 +408,16 @@ class VirtualHost(Publisher):
         """A destination is gone: no plan may lead there, and its bindings follow."""
         self.changed()
         for exchange in [exchange for exchange in self.exchanges.values() if destination in exchange.bindings]:
-            Unbinding(self, exchange, destination).run()
+            Unbinding(self, exchange, [destination]).run()
 
-    def unbind_slice(self, exchange: Exchange, destination: Destination) -> bool:
-        """Remove some bindings of a destination that is gone; whether there may be more."""
-        removed = exchange.unbind_some(destination, SLICE)
+    def unbind_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
+        """Remove some bindings to a destination that is gone, or from an exchange that is. Returns how many that was, those
+        with long keys counted for several; 0 when there are no more."""
+        removed = exchange.unbind_some(destination, most)
         for binding in removed:
             self._undefine_binding(exchange, binding, None)
         self._unbound(exchange)
-        return bool(removed)
+        return max(len(removed), sum(len(binding.key) for binding in removed) // OCTETS)
 
     def changed(self) -> None:
         """Every plan may be wrong now."""
@@ -546,15 +546,21 @@ class Following(Task):
 
 
 class Unbinding(Task):
-    """Bindings of a destination that is gone leave in slices."""
+    """Bindings of what is gone, an exchange or what it led to, leave in slices."""
 
-    def __init__(self, vhost: VirtualHost, exchange: Exchange, destination: Destination) -> None:
+    def __init__(self, vhost: VirtualHost, exchange: Exchange, destinations: list[Destination]) -> None:
         self._vhost = vhost
         self._exchange = exchange
-        self._destination = destination
+        self._destinations = destinations
 
     def run(self) -> None:
-        if self._vhost.unbind_slice(self._exchange, self._destination):
+        left = SLICE
+        while left > 0 and self._destinations:
+            removed = self._vhost.unbind_slice(self._exchange, self._destinations[-1], left)
+            if not removed:
+                self._destinations.pop()
+            left -= max(1, removed)
+        if self._destinations:
             self._vhost.agenda.later(self)
 
 

@@ -187,6 +187,7 @@ class App:
         for link in list(links):
             link.abort()
         await asyncio.sleep(0)
+        node.turn.see_off()
         logs.info("stopped", aborted=left)
 
 

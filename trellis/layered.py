@@ -139,7 +139,7 @@ class LayeredLink(Link):
             self._turn.schedule()
         super().connection_lost(error)
         for layer in self._layers:
-            layer.lost("lost" if connection is None else connection.reason)
+            layer.lost(connection.reason or "lost" if connection is not None else "lost")
         self._layers = []
 
     def shut_down(self) -> None:

@@ -35,7 +35,7 @@ class Link:
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
         self._reading = True
-        #: What came from a client that has not logged in, and was not heard yet.
+        #: What came from a client that has not logged in, or in a turn that had no time for it, and was not heard yet.
         self._unheard: bytes | None = None
         #: Whether the turn knows that input is left over.
         self._behind = False
@@ -69,7 +69,14 @@ class Link:
             return
         self._turn.schedule()
         if connection.admitted or connection.finished or len(data) > HELD_MAX:
-            self._receive(connection, data)
+            if self._unheard is not None or self._turn.full(len(data)):
+                self._unheard = data if self._unheard is None else self._unheard + data
+                self._pause_reading()
+                if not self._behind:
+                    self._behind = True
+                    self._turn.behind(self)
+            else:
+                self._receive(connection, data)
         else:
             # One chunk waits; the next is not read before this one is heard.
             self._unheard = data if self._unheard is None else self._unheard + data
@@ -77,7 +84,7 @@ class Link:
             self._turn.wait(self)
 
     def hear(self) -> None:
-        """The turn has time for a client that has not logged in."""
+        """The turn has time for what waited."""
         data, self._unheard = self._unheard, None
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or data is None:
@@ -116,13 +123,16 @@ class Link:
             self._connection.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._turn.schedule()
         self._transport = None
         self._turn.links.pop(self, None)
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.connection_lost()
+            if self._turn.full(0):
+                self._turn.leave(connection)
+            else:
+                connection.connection_lost()
             self._admission.leave(connection)
-            self._turn.schedule()
 
     # -- the turn
 
@@ -184,6 +194,9 @@ class Link:
         self._behind = False
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._reading:
+            return
+        if self._unheard is not None:
+            self.hear()
             return
         connection.resume()
         if connection.finished:

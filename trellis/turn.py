@@ -3,6 +3,9 @@
     data_received ... data_received            (many links; the first of them tells the time)
     turn: leftover input, the lobby, agenda, store, then flush the dirty links
 
+A turn has SHARE seconds for input, and as much for the agenda: what else came waits for the next one, first come, first
+served. So a thousand clients that declare, or leave, at once hold nobody for longer than one of them does.
+
 What clients say before they have logged in waits in the lobby, and is heard for at most LOBBY seconds a turn: each
 step of a login is slow, and a thousand clients that come at once take theirs together.
 """
@@ -14,11 +17,17 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from broker.core import Broker
+from protocols.connection import Connection
 from trellis.storing import Storing
 
 if TYPE_CHECKING:
     from trellis.link import Link
 
+#: Seconds of one turn for input, and for the agenda.
+SHARE: Final = 0.002
+#: Chunks of so many octets are heard without a look at the clock, but for one in so many.
+SMALL: Final = 1_024
+UNTIMED: Final = 8
 #: Links flushed in one turn: each costs a system call, and others have input meanwhile.
 FLUSHES: Final = 200
 #: Seconds of one turn that go to those who have not logged in yet.
@@ -40,6 +49,10 @@ class Turn:
         self._dirty: list[Link] = []
         self._behind: list[Link] = []
         self._lobby: list[Link] = []
+        #: Connections whose transports are gone.
+        self._leaving: list[Connection] = []
+        self._full = False
+        self._untimed = 0
         self._scheduled = False
         self._scheduled_at = 0.0
         self._sync_due = False
@@ -50,6 +63,8 @@ class Turn:
         self.turns = 0
         self.longest = 0.0
         broker.agenda.wake = self.schedule
+        broker.agenda.clock = time.perf_counter
+        broker.agenda.share = SHARE
         broker.store.wanted = self.sync
         storing.wake = self.schedule
         self.tell_time()
@@ -59,9 +74,20 @@ class Turn:
         """Have a turn, soon. The first who asks for it tells the time: whatever is input calls this before it is heard."""
         if not self._scheduled:
             self._scheduled = True
+            self._full = False
             self._scheduled_at = time.perf_counter()
             self.tell_time()
             self._loop.call_soon(self.run)
+
+    def full(self, octets: int) -> bool:
+        """Whether the input of this turn has had its time, and a chunk of so many octets must wait. Hot path, once per chunk."""
+        if octets <= SMALL and self._untimed < UNTIMED:
+            self._untimed += 1
+            return self._full
+        self._untimed = 0
+        if not self._full:
+            self._full = time.perf_counter() - self._scheduled_at > SHARE
+        return self._full
 
     def dirty(self, link: Link) -> None:
         """The link has something to send."""
@@ -72,6 +98,17 @@ class Turn:
         """The link has input left over."""
         self._behind.append(link)
         self.schedule()
+
+    def leave(self, connection: Connection) -> None:
+        """The connection's transport is gone, and it will be told soon."""
+        self._leaving.append(connection)
+        self.schedule()
+
+    def see_off(self) -> None:
+        """Tell all that left: nothing comes after this."""
+        leaving, self._leaving = self._leaving, []
+        for connection in leaving:
+            connection.connection_lost()
 
     def wait(self, link: Link) -> None:
         """The link has input from a client that has not logged in."""
@@ -101,9 +138,8 @@ class Turn:
         if self._crowded and not self._storing.crowded:
             crowded, self._crowded = self._crowded, []
             self._behind += crowded
-        behind, self._behind = self._behind, []
-        for link in behind:
-            link.resume()
+        if self._behind or self._leaving:
+            self._catch_up()
         if self._lobby:
             self._hear_lobby()
         agenda.turn()
@@ -124,6 +160,25 @@ class Turn:
         held = time.perf_counter() - asked_at
         if held > self.longest:
             self.longest = held
+
+    def _catch_up(self) -> None:
+        """Go on with what had to wait, those who leave first: they say nothing more."""
+        end = time.perf_counter() + SHARE
+        leaving, behind = self._leaving, self._behind
+        self._leaving, self._behind = [], []
+        done = 0
+        while done < len(leaving) + len(behind):
+            if done < len(leaving):
+                leaving[done].connection_lost()
+            else:
+                behind[done - len(leaving)].resume()
+            done += 1
+            if time.perf_counter() > end:
+                break
+        self._leaving[:0] = leaving[done:]
+        self._behind[:0] = behind[max(0, done - len(leaving)):]
+        if self._leaving or self._behind:
+            self.schedule()
 
     def _hear_lobby(self) -> None:
         """First come, first served."""

@@ -5,13 +5,14 @@ handshake.py has the table of states; this file lives it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pamqp.commands as spec
 from librt.strings import read_i32_be
 from mypy_extensions import i64
 
 from broker.access import Credentials, Identity, Verdict
+from broker.agenda import Task
 from broker.gate import Gate
 from broker.vhost import VirtualHost
 from protocols.amqp.channel import Channel
@@ -21,6 +22,28 @@ from protocols.amqp.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, 
 from protocols.amqp.handshake import CLOSING_MS, FRAME_LEAST, REFUSAL_MS, STEPS, AmqpOptions, credentials, negotiate, tune
 from protocols.connection import HELD_MAX, Peer
 from protocols.front import Front
+
+#: Exclusive queues that go in one turn.
+CLEARED: Final = 100
+
+
+class Clearance(Task):
+    """Deletes the exclusive queues of a connection that ended, some a turn."""
+
+    def __init__(self, vhost: VirtualHost, owner: Client, names: list[str]) -> None:
+        self._vhost = vhost
+        self._owner = owner
+        self._names = names
+
+    def run(self) -> None:
+        vhost = self._vhost
+        for name in self._names[-CLEARED:]:
+            queue = vhost.queues.get(name)  # A policy may have put another in its place.
+            if queue is not None and queue.exclusive_to is self._owner:
+                vhost.delete_queue(queue)
+        del self._names[-CLEARED:]
+        if self._names:
+            vhost.agenda.later(self)
 
 
 class Lifecycle(Client):
@@ -229,10 +252,7 @@ class Lifecycle(Client):
         self.ending.clear()
         vhost, gate = self.vhost, self.gate
         if vhost is not None and gate is not None:
-            for name in [queue.name for queue in self.exclusive]:
-                queue = vhost.queues.get(name)  # A policy may have put another in its place.
-                if queue is not None and queue.exclusive_to is self:
-                    vhost.delete_queue(queue)
+            Clearance(vhost, self, [queue.name for queue in self.exclusive]).run()
             self.exclusive.clear()
             vhost.gates.leave(gate)
             self.gate = None

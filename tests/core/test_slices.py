@@ -10,6 +10,7 @@ from broker.message import ALWAYS
 from broker.planner import SLICE as PLANS
 from broker.queue import SLICE as MESSAGES
 from broker.vhost import SLICE as BINDINGS
+from protocols.amqp.lifecycle import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
 
@@ -123,3 +124,28 @@ def test_retained_messages_are_sent_in_slices_while_others_are_served() -> None:
     world.settle()
     assert reader.connection.data_to_send().count(b"t/") == 700
     assert world.copies()["auto_acknowledged"] == 1_200
+
+
+def test_a_deleted_exchange_is_gone_at_once_and_its_bindings_follow() -> None:
+    world = World()
+    client = world.amqp()
+    client.send(spec.Exchange.Declare(exchange="x", exchange_type="topic"))
+    for name in ("q", "r"):
+        client.queue(name)
+        client.send(*[spec.Queue.Bind(queue=name, exchange="x", routing_key=f"a.{number}", nowait=True) for number in range(BINDINGS)])
+    exchange = world.vhost.exchange("x")
+    client.connection.receive_data(marshal(1, spec.Exchange.Delete(exchange="x")))
+    assert "x" not in world.vhost.exchanges and len(list(exchange)) == BINDINGS
+    world.settle(client.connection)
+    assert list(exchange) == []
+
+
+def test_many_exclusive_queues_go_in_slices_and_soon() -> None:
+    world = World()
+    client, other = world.amqp(), world.amqp()
+    client.send(*[spec.Queue.Declare(queue=f"q{number}", exclusive=True) for number in range(3 * CLEARED)])
+    client.connection.connection_lost()
+    assert len(world.vhost.queues) == 2 * CLEARED
+    world.settle()
+    assert world.vhost.queues == {}
+    assert [one.name for one in other.send(spec.Queue.Declare(queue="q0", exclusive=True))] == ["Queue.DeclareOk"]

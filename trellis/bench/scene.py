@@ -94,7 +94,8 @@ class Scene:
             self.server = self._steward.server
             if not self._names.crossing:
                 self._exchanges.append(self._names.exchange)
-                self._steward.ask(amqp.exchange_declare(self._names.exchange, "headers" if workload.headers else "topic"), amqp.EXCHANGE_DECLARE_OK)
+                kind = "headers" if workload.headers else "topic"
+                self._steward.ask(amqp.exchange_declare(self._names.exchange, kind), amqp.EXCHANGE_DECLARE_OK)
         encoding = Encoding(workload, self._names, self._ring, self._steward.frame_max if self._steward else FRAME_MAX)
         checkers = self._checkers()
         if workload.consume == "mqtt":
