@@ -1,7 +1,9 @@
-"""The garbage collector's keeper: no full collections while messages flow, and every pause counted.
+"""The garbage collector's keeper: what stays is looked at once and then left alone, and every pause is counted.
 
-Nothing the core makes is freed by cycle collection (a test holds that), so full collections find only what
-the top floor's tasks leave behind. At a million subscriptions one would stop the loop for seconds.
+Nothing the core makes is freed by cycle collection (a test holds that), so collections find only what the top floor's
+tasks leave behind. At a million subscriptions a look at everything would stop the loop for seconds. So a full collection
+comes as soon as a few thousand objects have stayed, looks at those, and freezes them: however many there are, each pause is
+as short. What became garbage in the cold is found when nothing happens, after memory has grown.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from typing import Final
 from trellis.process import resident
 from trellis.turn import Turn
 
-#: Allocations until a young collection, young ones until a middle one; full ones are asked for. The pause of a middle
-#: one grows with the product, and what an object costs that stays does not depend on it: (50000, 20) holds the loop
-#: for 64 ms, (5000, 5) for 5 ms (CPython 3.11, uncompiled connections).
-THRESHOLDS: Final = (1_000, 5, 1_000_000_000)
-#: Seconds between two looks, and growth of memory after which a full collection is due even under load.
+#: Allocations until a young collection, young ones until a middle one, and those until a full one. The pause of a full one
+#: grows with the product, and what an object costs that stays does not depend on it: 250,000 objects hold the loop for
+#: 64 ms, 25,000 for 5 ms (CPython 3.11, uncompiled connections).
+THRESHOLDS: Final = (1_000, 5, 2)
+#: Seconds between two looks, and growth of memory after which everything is looked at, once nothing happens.
 LOOK: Final = 10.0
 GROWTH: Final = 2.0
 
@@ -55,6 +57,7 @@ class Collector:
         self.longest = max(self.longest, pause)
         if details["generation"] == 2:
             self.full += 1
+            gc.freeze()
 
     async def watch(self, turn: Turn) -> None:
         """Look every LOOK seconds."""
@@ -63,12 +66,14 @@ class Collector:
             self.look(turn.turns)
 
     def look(self, turns: int) -> None:
-        """Collect in full when there was work, but none since the last look, or when memory has grown."""
+        """Collect when there was work, but none since the last look: all there is, if memory has grown."""
         idle = turns == self._seen
         self._seen = turns
-        if self._due and idle or resident() > GROWTH * self._resident:
+        if self._due and idle:
+            if resident() > GROWTH * self._resident:
+                gc.unfreeze()
+                self._resident = resident()
             gc.collect()
-            self._resident = resident()
             self._due = False
         self._due = self._due or not idle
 

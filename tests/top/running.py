@@ -345,6 +345,7 @@ class Leaks:
 
     def _things(self) -> tuple[int, int, dict[str, int], int, int]:
         ours: dict[str, int] = {}
+        gc.unfreeze()  # What the broker's collector has left alone is not seen otherwise.
         for thing in gc.get_objects():
             if type(thing).__module__.partition(".")[0] in ("trellis", "protocols"):
                 ours[type(thing).__qualname__] = ours.get(type(thing).__qualname__, 0) + 1
@@ -364,6 +365,7 @@ class Leaks:
             assert now == self._before
         finally:
             gc.enable()
+        gc.unfreeze()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         gc.set_debug(0)
