@@ -347,7 +347,7 @@ class Leaks:
         ours: dict[str, int] = {}
         gc.unfreeze()  # What the broker's collector has left alone is not seen otherwise.
         for thing in gc.get_objects():
-            if type(thing).__module__.partition(".")[0] in ("trellis", "protocols"):
+            if str(type(thing).__module__).partition(".")[0] in ("trellis", "protocols"):
                 ours[type(thing).__qualname__] = ours.get(type(thing).__qualname__, 0) + 1
         node = self._running.node
         descriptors = len(os.listdir("/proc/self/fd" if os.path.exists("/proc/self/fd") else "/dev/fd"))
@@ -369,6 +369,6 @@ class Leaks:
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         gc.set_debug(0)
-        ours = [type(thing) for thing in gc.garbage if type(thing).__module__.startswith(("trellis", "protocols", "broker"))]
+        ours = [type(thing) for thing in gc.garbage if str(type(thing).__module__).startswith(("trellis", "protocols", "broker"))]
         gc.garbage.clear()
         assert ours == []
