@@ -17,7 +17,17 @@ def further_keys(headers: Mapping[str, object]) -> list[str]:
     for header in (CC, BCC):
         if not isinstance(headers.get(header, []), list):
             raise PreconditionFailed(f"invalid message: the header '{header}' is no list of routing keys")
-    return [*open_keys(headers), *_texts(headers.get(BCC))]
+    return all_keys(headers)
+
+
+def all_keys(headers: Mapping[str, object]) -> list[str]:
+    """The keys, in order; what is no list of keys names none."""
+    return [*open_keys(headers), *blind_keys(headers)]
+
+
+def blind_keys(headers: Mapping[str, object]) -> list[str]:
+    """Those that nobody sees."""
+    return _texts(headers.get(BCC))
 
 
 def open_keys(headers: Mapping[str, object]) -> list[str]:

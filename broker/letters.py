@@ -7,7 +7,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.carbon import CC, open_keys
+from broker.carbon import BCC, CC, all_keys, open_keys
 from broker.deaths import Death, deaths_of, record, told
 from broker.errors import BrokerError
 from broker.exchange.delayed import DELAY_MAX, HEADER, delay_of
@@ -125,8 +125,10 @@ class Release(Task):
         gate, properties = publisher.internal, message.properties
         found = properties.get("headers")
         headers: Properties = found if isinstance(found, dict) else {}
-        over: Properties = {HEADER: -delay_of(properties)}
-        route = publisher.route_by(gate, message.address.exchange, [message.address.key, *open_keys(headers)],
+        over: dict[str, object] = {HEADER: -delay_of(properties)}
+        if BCC in headers:
+            over[BCC] = None
+        route = publisher.route_by(gate, message.address.exchange, [message.address.key, *all_keys(headers)],
                                    {**properties, "headers": {**headers, **over}})
         released = Message(route, message.content, amend(message.encoding, over, {}), message.assurance)
         expiration = properties.get("expiration")

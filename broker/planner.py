@@ -83,6 +83,12 @@ class Planner(Resolver):
             targets = left
         return Plan(targets, unheard, False)
 
+    def aim(self, identity: Identity, exchange: str, keys: list[str], properties: Properties) -> Aim:
+        """Where a message with these routing keys goes now, for one that is published later. Raises NotFound, AccessRefused."""
+        routes = [Route(exchange, key, _NO_PLAN) for key in keys]
+        targets, unheard, _, _ = self._targets(self._admit(identity, exchange, routes), routes[0], keys, properties)
+        return Aim(targets, unheard)
+
     def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
         """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""
         source = self._exchange(exchange)
@@ -177,6 +183,24 @@ class Planner(Resolver):
         if exchange is None:
             raise NotFound(f"no exchange '{name}' in vhost '{self._vhost}'")
         return exchange
+
+
+class Aim:
+    """Where a message goes that is not published yet."""
+
+    def __init__(self, targets: list[tuple[Queue | Listener, int]], unheard: int) -> None:
+        self._targets = targets
+        self._unheard = unheard
+
+    def plan(self) -> Plan:
+        """What is left of it; who came since gets nothing."""
+        left: list[tuple[Queue | Listener, int]] = []
+        for target, assurance in self._targets:
+            while isinstance(target, Queue) and target.heir is not None:
+                target = target.heir
+            if not target.dead:
+                left.append((target, assurance))
+        return Plan(left, self._unheard, False)
 
 
 class Release(Task):

@@ -187,5 +187,14 @@ class Route(Address):
         self.count: i64 = 0
 
 
+class Carbons(Route):
+    """The route of one message with several routing keys. Its readers are told the first; they do not know of the `blind` ones."""
+
+    def __init__(self, exchange: str, keys: list[str], blind: list[str], plan: Plan) -> None:
+        super().__init__(exchange, keys[0], plan)
+        self.keys = keys
+        self.blind = blind
+
+
 def _relay(listeners: list[Listener]) -> Relay:
     return Relay(listeners) if listeners else NOBODY

@@ -10,6 +10,7 @@ from mypy_extensions import i64
 from broker.agenda import Agenda, Task
 from broker.binding import Binding
 from broker.bounds import Bounds
+from broker.carbon import BCC
 from broker.census import Census
 from broker.deaths import Death
 from broker.destination import Destination
@@ -21,13 +22,13 @@ from broker.exchange.topic import topic_exchange
 from broker.gate import Gate, Gates, sum_into
 from broker.letters import DeadLetter, Publisher, Release, Will
 from broker.limits import LimitedQueue
-from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties
-from broker.planner import NAME_OCTETS, Planner
+from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties, amend
+from broker.planner import NAME_OCTETS, Aim, Planner
 from broker.policies import Policies, Policy
 from broker.queue import COPY_FATES, Queue
 from broker.ranked import RankedQueue
 from broker.retained import Retained
-from broker.route import REFUSED, Listener, Plan, Route
+from broker.route import REFUSED, Carbons, Listener, Plan, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
 from broker.terms import NO_TERMS, Terms, check_quorum
 
@@ -439,6 +440,14 @@ class VirtualHost(Publisher):
         """A route for one message that has several routing keys, or these deaths."""
         return Route(exchange, keys[0], self._planner.blend(gate.identity, exchange, keys, properties, deaths))
 
+    def route_copies(self, gate: Gate, exchange: str, keys: list[str], blind: list[str], properties: Properties) -> Route:
+        """A route for one message that has several routing keys, some of them blind."""
+        return Carbons(exchange, keys, blind, self._planner.blend(gate.identity, exchange, keys, properties))
+
+    def aim(self, gate: Gate, exchange: str, keys: list[str], properties: Properties) -> Aim:
+        """Where a message goes that is published later, as things are now. Raises NotFound, AccessRefused."""
+        return self._planner.aim(gate.identity, exchange, keys, properties)
+
     def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
         """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
 
@@ -466,7 +475,7 @@ class VirtualHost(Publisher):
             else:
                 queue.put(message)
         for waiting in plan.delays:
-            self._delay(waiting, message, ticket)
+            self._delay(waiting, message, route.blind if isinstance(route, Carbons) else [], ticket)
         (plan.relay if message.assurance == AT_MOST_ONCE else plan.kept_relay).offer(message)
         if refusing:
             gate.count_fate(REFUSED)
@@ -475,14 +484,17 @@ class VirtualHost(Publisher):
         gate.count(plan, 1)
         return plan.fate
 
-    def _delay(self, waiting: RankedQueue, message: Message, ticket: Ticket | None) -> None:
-        """A copy waits for its time."""
+    def _delay(self, waiting: RankedQueue, message: Message, blind: list[str], ticket: Ticket | None) -> None:
+        """A copy waits for its time, and knows its `blind` routing keys until then."""
         copy = message.copy(message.assurance, False)
+        if blind:
+            copy.encoding = amend(copy.encoding, {BCC: blind}, {})
         copy.position = 0
         copy.expires = self.agenda.now + delay_of(message.properties)
         if copy.assurance > AT_MOST_ONCE and waiting.durable:
             copy.position = self.store.append(Kept(self.name, copy, [int(waiting.number)]), ticket)
         waiting.put(copy)
+
     def _keep(self, message: Message, plan: Plan, refusing: list[LimitedQueue], ticket: Ticket | None) -> None:
         """Give the message to the store, for the durable queues among its destinations."""
         numbers = plan.numbers

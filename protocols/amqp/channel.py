@@ -8,14 +8,14 @@ import pamqp.base
 import pamqp.commands as spec
 from mypy_extensions import i64
 
-from broker.carbon import BCC, further_keys
+from broker.carbon import BCC, blind_keys, further_keys
 from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, HEADERS, REPLY_TO, USER_ID, Message, amend
 from broker.outlet import LARGE
 from broker.planner import TOPICS
 from broker.queue import Delivery, Pool, Queue
-from broker.route import REFUSED, TOO_LARGE, UNROUTABLE, Route
+from broker.route import REFUSED, TOO_LARGE, UNROUTABLE, Carbons, Route
 from broker.store.contract import Ticket
 from broker.vhost import VirtualHost
 from protocols.amqp.client import Client
@@ -148,7 +148,8 @@ class Channel(Owner):
             if carried & REPLY_TO and asks_directly(content, 0):
                 self._ask_directly(message)
         if self.transaction is not None and route.plan.refusal is None:
-            self.transaction.publish(route, message, flags)
+            keys = [route.key] if not isinstance(route, Carbons) else route.keys
+            self.transaction.publish(route, self.vhost.aim(self.gate, route.exchange, keys, message.properties), message, flags)
             return self._cost(route)
         confirms = self.confirms
         ticket = Ticket(confirms) if confirms is not None and message.assurance else None
@@ -227,7 +228,7 @@ class Channel(Owner):
             self._count(REFUSED)
             raise from_broker(error) from error
         if keys:
-            route = self.vhost.route_by(self.gate, route.exchange, [route.key, *keys], properties)
+            route = self.vhost.route_copies(self.gate, route.exchange, [route.key, *keys], blind_keys(headers), properties)
             message.address = route
         if BCC in headers:
             message.encoding = amend(message.encoding, {BCC: None}, {})
@@ -439,8 +440,10 @@ class Channel(Owner):
         store.begin()
         try:
             for publication in publications:
+                route = publication.route
+                route = Carbons(route.exchange, [route.key], route.blind if isinstance(route, Carbons) else [], publication.aim.plan())
                 try:
-                    self._deliver(publication.route, publication.message, publication.flags, None)
+                    self._deliver(route, publication.message, publication.flags, None)
                 except BrokerError:
                     pass  # Its exchange has gone meanwhile: it has its fate, and the others have theirs.
             back: list[i64] = []

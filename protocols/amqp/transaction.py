@@ -1,7 +1,7 @@
 """tx: what a channel has published and settled since the last commit.
 
-Publications are checked at once and routed at the commit; settled deliveries stay the channel's until then, so that a
-rollback need only forget. A commit is one record of the store: after a crash it was whole, or was not.
+Publications are checked and routed at once, as RabbitMQ does, and go to what is left of that at the commit; settled
+deliveries stay the channel's until then, so that a rollback need only forget. A commit is one record of the store: after a crash it was whole, or was not.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.message import Message
+from broker.planner import Aim
 from broker.route import Route
 from protocols.amqp.errors import AmqpError
 
@@ -21,10 +22,11 @@ PUT_BACK: Final = 2
 
 
 class Publication:
-    """A message on its way to where the commit finds it wanted."""
+    """A message, and where it goes at the commit."""
 
-    def __init__(self, route: Route, message: Message, flags: i64) -> None:
+    def __init__(self, route: Route, aim: Aim, message: Message, flags: i64) -> None:
         self.route = route
+        self.aim = aim
         self.message = message
         self.flags: i64 = flags
 
@@ -40,12 +42,12 @@ class Transaction:
         self._most = most
         self._octets = 0
 
-    def publish(self, route: Route, message: Message, flags: i64) -> None:
+    def publish(self, route: Route, aim: Aim, message: Message, flags: i64) -> None:
         """Raises AmqpError when it grows too large."""
         self._octets += len(message.content)
         if self._octets > self._most:
             raise AmqpError(506, f"transaction of more than {self._most} octets")
-        self.publications.append(Publication(route, message, flags))
+        self.publications.append(Publication(route, aim, message, flags))
 
     def clear(self) -> None:
         """Forget everything."""

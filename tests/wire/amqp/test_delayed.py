@@ -159,3 +159,15 @@ def test_another_type_is_not_equivalent() -> None:
     client = delaying()
     found = refusal(client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", arguments={"x-delayed-type": "topic"})))
     assert found.text.startswith("PRECONDITION_FAILED - inequivalent arg 'x-delayed-type' for exchange 'later' in vhost '/': received 't")
+
+
+def test_all_routing_keys_of_a_message_count_when_its_time_has_come_and_the_blind_ones_stay_unseen() -> None:
+    client = delaying()
+    publish(client, b"x", 10, headers={"CC": ["open"], "BCC": ["blind"]})
+    client.queue("seen", "later", "open")
+    client.queue("unseen", "later", "blind")
+    client.world.sleep(10)
+    client.world.turn()
+    for queue in ("q", "seen", "unseen"):
+        assert properties(client.send(B.Get(queue=queue, no_ack=True))).headers == {"x-delay": -10, "CC": ["open"]}
+    client.world.fates()

@@ -8,6 +8,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.bounds import Bounds
+from broker.policies import policy_of
 from tests.clients import Amqp, World, publication
 from tests.wire.amqp.speech import names, refusal
 
@@ -151,6 +152,33 @@ def test_an_exchange_that_goes_before_the_commit_takes_only_its_own_with_it() ->
     other.send(spec.Exchange.Delete(exchange="e"))
     assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
     assert got(client) == (1, False, b"kept") and depth(client) == 0
+
+
+@pytest.mark.parametrize("headers", [None, {"CC": ["b"]}, {"BCC": ["b"]}])
+def test_a_publication_goes_to_the_queues_of_its_time_that_are_left_at_the_commit(headers: Any) -> None:
+    client = transacting()
+    other = client.world.amqp()
+    key = "b" if headers is None else "a"
+    for name in ("goes", "stays", "comes", "leaves"):
+        other.queue(name)
+    for name in ("goes", "stays", "leaves"):
+        other.send(Q.Bind(queue=name, exchange="amq.direct", routing_key="b"))
+    client.publish("amq.direct", key, b"x", headers=headers)
+    other.send(Q.Delete(queue="goes"), Q.Bind(queue="comes", exchange="amq.direct", routing_key="b"),
+               Q.Unbind(queue="leaves", exchange="amq.direct", routing_key="b"))
+    assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
+    assert [depth(client, name) for name in ("stays", "comes", "leaves")] == [1, 0, 1]
+    client.world.fates()
+
+
+def test_a_publication_of_a_transaction_follows_a_queue_that_a_policy_has_replaced() -> None:
+    client = transacting()
+    client.publish("", "q", b"x")
+    client.world.vhost.set_policy(policy_of("/", "lazy", {"pattern": "q", "definition": {"message-ttl": 60_000}}))
+    client.world.settle(client.connection)
+    assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
+    assert got(client) == (1, False, b"x")
+    client.world.fates()
 
 
 @pytest.mark.parametrize("method", [T.Commit(), T.Rollback()])
