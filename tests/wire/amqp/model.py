@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import pamqp.body
 import pamqp.commands as spec
 import pamqp.header
 
@@ -117,17 +116,19 @@ class Play:
 
     # -- what the model knows of a step
 
-    def said(self, who: int, *methods: Any) -> list[str]:
-        """Say it, take what all sides hear, and compare the deliveries; returns the other answers."""
+    def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
+        """Say it, take what all sides hear, and compare the deliveries; returns the other answers. `first` is whether those
+        with a higher priority must have had credit first: not when some credit comes only in the middle of the step."""
         frames = [side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)]
-        self.check([[*mine, *side.client.read()] for mine, side in zip(frames, self.sides, strict=True)])
-        return [name for name in plain(frames[who]) if name not in DELIVERY]
+        self.world.sleep(0)  # What came back too late to its queue goes when the clock is told next.
+        self.check([[*mine, *side.client.read()] for mine, side in zip(frames, self.sides, strict=True)], first)
+        return [name for name in names(frames[who]) if name not in DELIVERY]
 
-    def check(self, frames: list[list[Any]]) -> None:
+    def check(self, frames: list[list[Any]], first: bool = True) -> None:
         consumers = [consumer for side in self.sides for consumer in side.consumers.values()]
-        credits = {name: {priority: sum(one.credit for one in consumers if one.queue == name and one.priority == priority)
+        credit_of = {name: {priority: sum(one.credit for one in consumers if one.queue == name and one.priority == priority)
                           for priority in {one.priority for one in consumers}} for name in self.queues}
-        expected = {name: queue.waiting[:sum(credits[name].values())] for name, queue in self.queues.items()}
+        expected = {name: queue.waiting[:sum(credit_of[name].values())] for name, queue in self.queues.items()}
         came: dict[str, list[Copy]] = {name: [] for name in self.queues}
         by_priority: dict[str, dict[int, int]] = {name: {} for name in self.queues}
         for side, heard in zip(self.sides, frames, strict=True):
@@ -142,10 +143,10 @@ class Play:
                 places.setdefault(consumer.queue, []).append((-min(copy.priority, most), copy.place))
             assert all(mine == sorted(mine) for mine in places.values())
         assert {name: set(copies) for name, copies in came.items()} == {name: set(copies) for name, copies in expected.items()}
-        for name, copies in expected.items():
+        for name, copies in expected.items() if first else ():
             left = len(copies)
-            for priority in sorted(credits[name], reverse=True):
-                mine = min(left, credits[name][priority])
+            for priority in sorted(credit_of[name], reverse=True):
+                mine = min(left, credit_of[name][priority])
                 assert by_priority[name].get(priority, 0) == mine
                 left -= mine
 
@@ -244,13 +245,18 @@ class Play:
             bindings = self.queues[name].bindings[exchange]
             (bindings.add if there else bindings.discard)(pattern)
             kind = Q.Bind if there else Q.Unbind
-            assert self.said(who, kind(queue=name, exchange=exchange, routing_key=pattern)) == ["Queue.BindOk" if there else "Queue.UnbindOk"]
+            answer = "Queue.BindOk" if there else "Queue.UnbindOk"
+            assert self.said(who, kind(queue=name, exchange=exchange, routing_key=pattern)) == [answer]
 
     def publish(self, who: int, key: str, count: int, direct: str | None, cut: int, copies: list[str] | None = None,
                 blind: list[str] | None = None, priority: int = 0, delay: int = 0) -> None:
         """Some messages, by topic, or to a queue (and then returned when nobody wants it), or by topic and later."""
         octets = b""
         side, returned = self.sides[who], 0
+        if side.transaction is not None and "requeue" in side.transaction.settled.values():
+            return  # Which of them finds a consumer first, the model does not know.
+        if side.transaction is not None or delay:
+            priority = 0  # Those of several priorities that find consumers come in their order, not in that of the queue.
         exchange, key = ("", direct) if direct else ("later" if delay else "amq.topic", key)
         keys = [key, *(copies or []), *(blind or [])]
         headers = {name: value for name, value in (("CC", copies), ("BCC", blind), ("x-delay", delay)) if value}
@@ -307,12 +313,15 @@ class Play:
             for one, headers in zip(deliveries(frames[:size]), told(frames[:size]), strict=True):
                 assert one.body == waiting[0].body
                 self.take(side, one, headers, name, None, no_ack)
-            self.check([frames[size:] if at == who else other.client.read() for at, other in enumerate(self.sides)])
+            self.world.sleep(0)
+            self.check([[*(frames[size:] if at == who else []), *other.client.read()] for at, other in enumerate(self.sides)])
 
     def settle(self, who: int, which: int, multiple: bool, how: str) -> None:
         """ack, drop or requeue. In a transaction that is done at the commit."""
         side = self.sides[who]
         settled = side.transaction.settled if side.transaction is not None else {}
+        if side.transaction is not None and side.transaction.published and how == "requeue":
+            how = "drop"
         open_tags = [tag for tag in sorted(side.unsettled) if tag not in settled]
         if not open_tags:
             return
@@ -349,7 +358,7 @@ class Play:
             for tag, how in transaction.settled.items():
                 self.give_back(side.unsettled.pop(tag), how)
             self.expire()
-            assert [name for name in self.said(who, T.Commit()) if name != "Basic.Return"] == ["Tx.CommitOk"]
+            assert [name for name in self.said(who, T.Commit(), first=False) if name != "Basic.Return"] == ["Tx.CommitOk"]
 
     def rollback(self, who: int) -> None:
         side = self.sides[who]
@@ -402,11 +411,6 @@ def round_again(deaths: list[tuple[str, str, int]], target: str) -> bool:
 
 def deaths_in(headers: dict[str, Any]) -> list[tuple[str, str, int]]:
     return [(death["queue"], death["reason"], death["count"]) for death in headers.get("x-death", [])]
-
-
-def plain(frames: list[Any]) -> list[str]:
-    """The names of frames, without the contents of what is returned."""
-    return names(frames)
 
 
 def told(frames: list[Any]) -> list[dict[str, Any]]:

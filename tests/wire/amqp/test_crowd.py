@@ -13,8 +13,8 @@ from tests.wire.amqp.model import KEYS, PATTERNS, QUEUES, Play
 
 CONNECTIONS = 10
 CONSUMERS = 50
-STEPS = {"publish": 30, "settle": 40, "consume": 25, "later": 5, "time": 6, "get": 5, "cancel": 3, "bind": 4, "recover": 2, "select": 1,
-         "commit": 6, "rollback": 1, "close": 2, "break": 2, "lose": 3, "declare": 3, "delete": 1, "purge": 1}
+STEPS = {"publish": 30, "settle": 40, "consume": 70, "later": 5, "time": 6, "get": 5, "cancel": 3, "bind": 4, "recover": 2, "select": 1,
+         "commit": 6, "rollback": 1, "close": 1.5, "break": 1.5, "lose": 2, "declare": 3, "delete": 0.5, "purge": 1}
 
 
 class Crowd(Play):
@@ -23,8 +23,8 @@ class Crowd(Play):
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.begin(CONNECTIONS, CONSUMERS // CONNECTIONS)
-        #: How many deliveries there were, again, by priority, and with deaths.
-        self.delivered = self.again = self.dead = self.most = 0
+        #: How many consumers there were at most.
+        self.most = 0
         for name in QUEUES:
             self.declare(0, name)
             self.bind_or_unbind(0, name, "k.#", True, False)
@@ -89,8 +89,8 @@ def play(seed: int, steps: int) -> Crowd:
 def test_a_crowd_gets_everything_in_order(seed: int) -> None:
     crowd = play(seed, 400)
     tally = crowd.world.amqp_front.tally
-    assert crowd.most > CONSUMERS // 2 and tally.delivered_manual > 300 and tally.redelivered > 30
-    assert crowd.world.copies()["dead_lettered"] > 10
+    assert crowd.most >= 0.7 * CONSUMERS and tally.delivered_manual > 300 and tally.redelivered > 30
+    assert crowd.world.copies()["dead_lettered"] > 3
 
 
 @pytest.mark.long
