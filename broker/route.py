@@ -44,6 +44,8 @@ REFUSED: Final[i64] = 2
 DENIED: Final[i64] = 3
 TOO_LARGE: Final[i64] = 4
 LOOPED: Final[i64] = 5
+#: Destinations that count double, each, beside as many others.
+CROWD: Final[i64] = 1_000
 FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped")
 
 
@@ -149,7 +151,8 @@ class Plan:
         self.fate: i64 = ROUTED if targets else UNROUTABLE
         self.copies: i64 = len(targets) + unrepresentable
         self.unrepresentable: i64 = unrepresentable
-        self.weight: i64 = 1 + len(targets)
+        #: What a publication costs of the budget of a turn. Thousands of queues are not in the processor's cache: each costs more.
+        self.weight: i64 = 1 + len(targets) * (1 + len(targets) // CROWD)
         self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if by_headers or by_speaker or self.limited:
             self.attention |= ALWAYS
