@@ -1,0 +1,178 @@
+"""Our frames and tables beside those of pamqp, a codec that others wrote: what one writes the other reads, and says the same of it."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import datetime
+from typing import Any, Final
+
+import pamqp.commands as spec
+import pamqp.decode
+import pamqp.encode
+import pamqp.exceptions
+import pamqp.frame
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocols.amqp.errors import AmqpError
+from protocols.amqp.frames import decode, encode
+from protocols.amqp.tables import read_table
+from tests.clients import World, marshal, unmarshal
+from tests.wire.amqp.speech import Frame, frame, long, short, split
+from tests.wire.amqp.test_garbage import CUTS, LOGIN, TALK, heard, streams
+from tests.wire.amqp.test_tables import TABLES
+
+METHODS: Final[list[Any]] = sorted(spec.INDEX_MAPPING.values(), key=lambda kind: str(kind.name))
+#: The last second of the year 9999.
+CALENDAR: Final = 253_402_300_799
+#: Values of a field, by its type.
+FIELDS: Final[dict[str, Any]] = {
+    "bit": st.booleans(), "octet": st.integers(0, 255), "short": st.integers(0, 0xFFFF), "long": st.integers(0, 0xFFFF_FFFF),
+    "longlong": st.integers(0, (1 << 63) - 1), "shortstr": st.text(max_size=20), "longstr": st.text(max_size=20),
+    "table": st.dictionaries(st.text(max_size=10), TABLES, max_size=3)}
+RESERVED: Final = ("ticket", "out_of_band", "channel_id", "capabilities", "insist", "known_hosts", "cluster_id")
+TELLING: Final = st.sampled_from([b"\0", b"\xff", b"\x80", b"\xce", b"\1", b"\0\0\0\0", b"\xff\xff\xff\xff", b"F", b"A", b"S", b"x", b"t"])
+
+
+@st.composite
+def methods(draw: Any) -> Any:
+    """Any method with any arguments that pamqp writes."""
+    kind = draw(st.sampled_from(METHODS))
+    method = kind.__new__(kind)
+    for name in kind.attributes():
+        known = inspect.signature(kind).parameters[name].default
+        # What is reserved, pamqp writes with its default value only.
+        setattr(method, name, known if name in RESERVED else draw(FIELDS[kind.amqp_type(name)]))
+    return method
+
+
+def fields(method: Any) -> dict[str, object]:
+    """What was read of each argument."""
+    return {name: same(getattr(method, name)) for name in type(method).attributes()}
+
+
+def same(value: Any) -> Any:
+    """A value without the differences between the two: octets that may be text, and timestamps that no calendar knows, which
+    pamqp takes for milliseconds."""
+    if isinstance(value, dict):
+        return {name: same(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [same(inner) for inner in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, datetime) or isinstance(value, int) and value > CALENDAR:
+        return "late" if isinstance(value, int) or value.timestamp() > CALENDAR / 1_000 else value
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def agree(octets: bytes) -> None:
+    """Both read the method frame, and alike, or ours says which of the three errors it is."""
+    refusal: AmqpError | None = None
+    try:
+        ours = decode(octets)
+    except AmqpError as error:
+        refusal = error
+    if refusal is not None:
+        assert refusal.code in (501, 502, 503) and refusal.hard
+        return
+    try:
+        theirs = pamqp.frame.unmarshal(octets)[2]
+    except (pamqp.exceptions.PAMQPException, ValueError, KeyError, IndexError, TypeError, OverflowError, UnicodeDecodeError):
+        return  # It knows fewer types, and no octets that are not text.
+    mine, other = fields(ours), fields(theirs)
+    assert type(ours) is type(theirs)
+    assert repr(mine) == repr(other)  # NaN is not equal to itself.
+
+
+@settings(max_examples=120, deadline=None)
+@given(methods(), st.integers(0, 0xFFFF))
+def test_a_method_that_pamqp_writes_is_read_as_pamqp_reads_it(method: Any, channel: int) -> None:
+    octets = pamqp.frame.marshal(method, channel)
+    assert fields(decode(octets)) == fields(pamqp.frame.unmarshal(octets)[2]) == fields(method)
+    assert encode(channel, method) == octets
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_a_method_with_octets_changed_is_read_alike_or_refused(data: Any) -> None:
+    agree(changed(data))
+
+
+@pytest.mark.long
+@settings(max_examples=20_000, deadline=None)
+@given(st.data())
+def test_many_methods_with_octets_changed_are_read_alike_or_refused(data: Any) -> None:
+    agree(changed(data))
+
+
+def changed(data: Any) -> bytes:
+    """A method frame, some of its arguments overwritten, cut or longer, its length right."""
+    payload = bytearray(split(pamqp.frame.marshal(data.draw(methods()), 1))[0].payload)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(4, len(payload)))
+        kind = data.draw(st.sampled_from(["write", "insert", "drop", "cut"]))
+        if kind == "cut":
+            del payload[at:]
+        elif kind == "drop":
+            del payload[at:at + data.draw(st.integers(1, 6))]
+        else:
+            telling = data.draw(TELLING)
+            payload[at:at + (len(telling) if kind == "write" else 0)] = telling
+    return frame(1, 1, bytes(payload))
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.dictionaries(st.text(max_size=10), TABLES, min_size=1, max_size=4), st.data())
+def test_a_table_with_octets_changed_is_read_alike_or_refused(table: Any, data: Any) -> None:
+    octets = bytearray(pamqp.encode.field_table(table)[4:])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(octets)))
+        telling = data.draw(TELLING)
+        octets[at:at + len(telling)] = telling
+    whole = long(bytes(octets))
+    try:
+        ours, end = read_table(whole, 0, len(whole))
+    except ValueError:
+        refused_by_the_broker(whole)
+        return
+    assert end == len(whole)
+    try:
+        theirs = pamqp.decode.field_table(whole)[1]
+    except (ValueError, KeyError, IndexError, TypeError, OverflowError, pamqp.exceptions.PAMQPException):
+        return
+    assert repr(same(ours)) == repr(same(theirs))
+
+
+def refused_by_the_broker(table: bytes) -> None:
+    """As the arguments of a queue, they end the connection with 501, about queue.declare."""
+    client = World().amqp()
+    client.connection.receive_data(frame(1, 1, b"\0\x32\0\x0a\0\0" + short("q") + b"\0" + table))
+    [close] = client.read()
+    assert (close.name, close.reply_code, close.class_id, close.method_id) == ("Connection.Close", 501, 50, 10)
+
+
+def test_everything_the_broker_says_is_read_and_written_alike_by_pamqp() -> None:
+    answer = heard(b"".join(LOGIN + TALK), [])[0]
+    assert len(split(answer)) > 40
+    for one in split(answer):
+        if not one.payload.startswith(b"\0\x1e"):  # access.request-ok, which pamqp does not know
+            reads_and_writes(one)
+
+
+def reads_and_writes(one: Frame) -> None:
+    size, channel, method = pamqp.frame.unmarshal(one.octets)
+    assert (size, channel) == (len(one.octets), one.channel)
+    if one.kind == 1 and method.name != "Connection.Start":  # It writes the types of tables in its own way.
+        assert marshal(channel, method) == one.octets
+
+
+@pytest.mark.long
+@settings(max_examples=4_000, deadline=None)
+@given(streams(), CUTS)
+def test_many_broken_streams_have_one_answer_that_pamqp_reads(octets: bytes, cuts: list[int]) -> None:
+    whole = heard(octets, [])
+    assert heard(octets, cuts) == whole
+    said = whole[0]
+    if not said.endswith(b"AMQP\0\0\x09\x01"):
+        unmarshal(b"".join(one.octets for one in split(said) if not one.payload.startswith(b"\0\x1e")))
