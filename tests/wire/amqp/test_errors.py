@@ -12,6 +12,7 @@ import pytest
 
 from broker.bounds import Bounds
 from tests.clients import Amqp, World, marshal, publication, unmarshal
+from tests.wire.amqp.refused import DECLARING
 from tests.wire.amqp.speech import (
     METHOD,
     Refusal,
@@ -188,7 +189,7 @@ def octets(provocation: Any, channel: int) -> bytes:
     return provocation if isinstance(provocation, bytes) else marshal(channel, provocation)
 
 
-@pytest.mark.parametrize(("provocation", "code", "text", "class_id", "method_id"), SOFT)
+@pytest.mark.parametrize(("provocation", "code", "text", "class_id", "method_id"), SOFT + DECLARING)
 def test_a_soft_error_ends_its_channel_and_leaves_the_others_alone(provocation: Any, code: int, text: str, class_id: int,
                                                                    method_id: int) -> None:
     client = prepared()
