@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from typing import Final
 
@@ -23,7 +24,7 @@ from broker.queue import (
     Queue,
     Returned,
 )
-from broker.store.contract import Store
+from broker.store.contract import LAPSES_MOST, LAPSES_SINCE, Store
 from broker.tail import stored
 from broker.terms import ENDLESS, Terms
 
@@ -62,6 +63,17 @@ class LimitedQueue(Queue):
 
     def latest(self) -> i64:
         return self.agenda.now + self.terms.ttl if self.terms.ttl >= 0 else -1
+
+    @property
+    def noted(self) -> bool:
+        return self.terms.ttl >= 0 or self.private
+
+    def note(self, lowered: bool) -> int:
+        ttl: i64 = self.terms.ttl
+        if ttl < 0:
+            return super().note(lowered)
+        when = math.ceil(self.agenda.wall + int(ttl) / 1_000) - LAPSES_SINCE
+        return when if 0 < when <= LAPSES_MOST else 0
 
     def follow(self, terms: Terms) -> None:
         """From now on these hold. What waits is measured again, as far as it is in memory."""
@@ -145,7 +157,7 @@ class LimitedQueue(Queue):
     def restore(self, positions: array[int], order: i64) -> None:
         super().restore(positions, order)
         if self.terms.max_octets != ENDLESS:  # Which is what there is to be read here, at most.
-            for message in stored(self.store, self.number, positions):
+            for message in stored(self.store, self.number, positions, False):
                 if message is not None:
                     self._came(message)
 

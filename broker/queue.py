@@ -230,6 +230,18 @@ class Queue(Destination):
         """The `order` that the next message to come in will have."""
         return self._order + self._waiting.size + self._paged + 1
 
+    @property
+    def noted(self) -> bool:
+        """Whether the store notes something of each message for this queue."""
+        return self.private
+
+    def note(self, lowered: bool) -> int:
+        """What it notes of the message that comes next: for a session how manieth it is (below 0: of those that it takes with
+        less assurance), otherwise when its time to live is over."""
+        if not self.private:
+            return 0
+        return -int(self.coming()) if lowered else int(self.coming())
+
     def requeue(self, delivery: Delivery) -> None:
         """Take back what a consumer did not settle, to its old place."""
         if self.dead:

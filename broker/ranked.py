@@ -46,7 +46,7 @@ class RankedQueue(LimitedQueue):
 
     def restore(self, positions: array[int], order: i64) -> None:
         latest: i64 = self.latest()
-        for message in stored(self.store, self.number, positions):
+        for message in stored(self.store, self.number, positions, latest >= 0):
             self._order += 1
             if message is None:
                 self.lose()

@@ -141,8 +141,8 @@ class Plan:
         self.kept_relay = _relay([listener for listener, assurance in listeners if assurance == AT_MOST_ONCE])
         self.durable = [queue for queue in self.kept if queue.durable]
         self.numbers = [int(queue.number) for queue in self.durable]
-        #: Whether some of them number what they get: the inboxes of sessions.
-        self.numbered = any(queue.private for queue in self.durable)
+        #: Whether the store notes something of each message for some of them.
+        self.noted = any(queue.noted for queue in self.durable)
         self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.terms.reject_publish]
         self.by_headers = by_headers
         self.by_speaker = by_speaker

@@ -50,6 +50,10 @@ class Tail:
     def __init__(self, store: Store, queue: i64) -> None:
         self._store = store
         self._queue: i64 = queue
+        #: Whether the store says when those that were there before expire.
+        self._lapsing = False
+        #: Messages that are read, and wait behind one that cannot be.
+        self._ahead: list[Message | None] = []
         self._chunks: Fifo[Chunk] = Fifo()
         self._last = Chunk()
 
@@ -61,6 +65,7 @@ class Tail:
 
     def restore(self, positions: array[int], latest: i64) -> None:
         """Messages that are in the store already, and were never seen. They expire when they say, and at `latest` (-1: never)."""
+        self._lapsing = latest >= 0
         for at in range(0, len(positions), CHUNK):
             chunk = Chunk()
             chunk.positions = positions[at:at + CHUNK]
@@ -77,17 +82,30 @@ class Tail:
 
     def pop_positions(self) -> array[int]:
         """The positions of the next chunk, which nobody wants to read."""
+        if self._ahead:
+            ahead, self._ahead = self._ahead, []
+            return array("q", [message.position for message in ahead if message is not None])
         return self._chunks.pop().positions
 
     @property
     def empty(self) -> bool:
-        return self._chunks.size == 0
+        return self._chunks.size == 0 and not self._ahead
 
     def pop(self) -> list[Message | None]:
-        """The messages of the next chunk; None for one that cannot be read. The store has reported that."""
+        """Messages that come next; or None, alone, for one that cannot be read. The store has reported that."""
+        messages = self._ahead or self._read()
+        self._ahead = []
+        for at, message in enumerate(messages):
+            if message is None:
+                self._ahead = messages[max(1, at):]
+                return messages[:max(1, at)]
+        return messages
+
+    def _read(self) -> list[Message | None]:
+        """The messages of the next chunk."""
         chunk = self._chunks.pop()
         wanted = [position for position in chunk.positions if position > 0]
-        found = self._store.fetch(self._queue, wanted)
+        found = self._store.fetch(self._queue, wanted, self._lapsing)
         messages: list[Message | None] = []
         fetched: i64 = 0
         held: i64 = 0
@@ -104,10 +122,10 @@ class Tail:
         return messages
 
 
-def stored(store: Store, queue: i64, positions: array[int]) -> Iterator[Message | None]:
+def stored(store: Store, queue: i64, positions: array[int], lapsing: bool) -> Iterator[Message | None]:
     """The messages that the queue has at these positions, read in chunks; None for one that cannot be read."""
     for at in range(0, len(positions), CHUNK):
-        yield from store.fetch(queue, list(positions[at:at + CHUNK]))
+        yield from store.fetch(queue, list(positions[at:at + CHUNK]), lapsing)
 
 
 def _as_it_was(message: Message, expires: i64, kind: i64) -> Message:

@@ -502,9 +502,9 @@ class VirtualHost(Publisher):
             numbers = [int(queue.number) for queue in plan.durable if queue not in refusing]
         if numbers:
             serials: list[int] | None = None
-            if plan.numbered:  # Inboxes refuse nothing.
+            if plan.noted:
                 lowered = plan.lowered if message.assurance == EXACTLY_ONCE else []
-                serials = [_serial(queue, queue in lowered) for queue in plan.durable if queue not in refusing]
+                serials = [queue.note(queue in lowered) for queue in plan.durable if queue not in refusing]
             message.position = self.store.append(Kept(self.name, message, numbers, serials), ticket)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
@@ -574,13 +574,6 @@ class Unbinding(Task):
             left -= max(1, removed)
         if self._destinations:
             self._vhost.agenda.later(self)
-
-
-def _serial(queue: Queue, lowered: bool) -> int:
-    """What the store notes of a message for this queue."""
-    if not queue.private:
-        return 0
-    return -int(queue.coming()) if lowered else int(queue.coming())
 
 
 def _lasting(exchange: Exchange, binding: Binding) -> bool:

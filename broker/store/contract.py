@@ -41,6 +41,11 @@ class Ticket:
         self.outstanding: i64 = 0
 
 
+#: The beginning of 2020, from which seconds count in what the store notes of messages that live for a time; and the last of them.
+LAPSES_SINCE: Final = 1_577_836_800
+LAPSES_MOST: Final = 2_000_000_000
+
+
 @mypyc_attr(acyclic=True)
 class Entry:
     """A change of durable state, decided: it holds no clock, no chance and no question."""
@@ -52,7 +57,8 @@ class Kept(Entry):
 
     `serials`, where there are any, says for each queue the how manieth message of it this is, or 0 where nobody asks:
     a session's packet identifiers follow from that, so it has the same ones after a crash. Below 0: the queue takes
-    the message, which travels exactly once, with less.
+    the message, which travels exactly once, with less. Of a queue whose messages live for a time it says when this one's
+    is over, in seconds since LAPSES_SINCE.
     """
 
     def __init__(self, vhost: str, message: Message, queues: list[int], serials: list[int] | None = None) -> None:
@@ -60,6 +66,21 @@ class Kept(Entry):
         self.message = message
         self.queues = queues
         self.serials = serials
+
+    def lapses(self, queue: i64, clock: i64) -> Message:
+        """The message as a queue takes it whose messages live for a time. `clock` is what the wall clock is ahead of the
+        broker's, in ms."""
+        message, serials = self.message, self.serials
+        serial: i64 = serials[self.queues.index(int(queue))] if serials is not None and queue in self.queues else 0
+        if serial <= 0:
+            return message
+        expires: i64 = max(1, (serial + LAPSES_SINCE) * 1_000 - clock)
+        if 0 < message.expires <= expires:
+            return message
+        lapsing = message.copy(message.assurance, message.retained)
+        lapsing.position = message.position
+        lapsing.expires = expires
+        return lapsing
 
     def taken_by(self, queue: i64) -> Message:
         """The message as this queue takes it."""
@@ -272,8 +293,9 @@ class Store:
         """A queue forgets a message that is kept here, and will `fetch` it by its position."""
         raise NotImplementedError
 
-    def fetch(self, queue: i64, positions: list[int]) -> list[Message | None]:
-        """Messages that are kept here, as this queue took them; None for one that cannot be read, which is reported."""
+    def fetch(self, queue: i64, positions: list[int], lapsing: bool = False) -> list[Message | None]:
+        """Messages that are kept here, as this queue took them; None for one that cannot be read, which is reported. `lapsing` is
+        whether what was noted of each says when it expires."""
         raise NotImplementedError
 
     def abandon(self, queue: i64, position: i64) -> None:

@@ -119,11 +119,11 @@ class DurableStore(Store):
         if message.position > self.durable:
             self._paged[message.position] = message
 
-    def fetch(self, queue: i64, positions: list[int]) -> list[Message | None]:
+    def fetch(self, queue: i64, positions: list[int], lapsing: bool = False) -> list[Message | None]:
         reader = self.log.reader()
-        return [self._fetch(reader, queue, position) for position in positions]
+        return [self._fetch(reader, queue, position, lapsing) for position in positions]
 
-    def _fetch(self, reader: LogReader, queue: i64, position: i64) -> Message | None:
+    def _fetch(self, reader: LogReader, queue: i64, position: i64, lapsing: bool) -> Message | None:
         if position > self.durable:
             message = self._paged.get(position)
             if message is None and self._flying is not None:
@@ -131,7 +131,9 @@ class DurableStore(Store):
             if message is not None:
                 return message
         kept = self.kept(reader, position)
-        return None if kept is None else kept.taken_by(queue)
+        if kept is None:
+            return None
+        return kept.lapses(queue, self._decoder.clock) if lapsing else kept.taken_by(queue)
 
     def kept(self, reader: LogReader, position: i64) -> Kept | None:
         """The message at a position, and who held it; None, and a report, when it cannot be read."""

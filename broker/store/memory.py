@@ -32,7 +32,7 @@ class MemoryStore(Store):
     def page(self, message: Message) -> None:
         """It is kept here already."""
 
-    def fetch(self, queue: i64, positions: list[int]) -> list[Message | None]:
+    def fetch(self, queue: i64, positions: list[int], lapsing: bool = False) -> list[Message | None]:
         messages = self.state.messages
         return [messages[position].message if position in messages else None for position in positions]
 

@@ -8,6 +8,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
+from broker.policies import Policy
 from broker.restore import Report, reopen
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
@@ -141,3 +142,48 @@ def test_direct_replies_and_blind_copies_are_stored_as_they_are_delivered(tmp_pa
     frames = later(tmp_path).amqp().send(B.Get(queue="q"))
     assert [one.body for one in deliveries(frames)] == [b"question"]
     assert properties(frames).reply_to.startswith("amq.rabbitmq.reply-to.") and properties(frames).headers == {"CC": ["q"], "a": 1}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}, {"x-max-length-bytes": 1_000}])
+@pytest.mark.parametrize("backlog", [1, 3])
+def test_messages_live_no_longer_for_a_restart(tmp_path: Path, arguments: dict[str, Any], backlog: int) -> None:
+    world = Lasting(tmp_path)
+    client = world.amqp()
+    client.send(Q.Declare(queue="q", durable=True, arguments={"x-message-ttl": 10_000, **arguments}))
+    client.queue("plain", durable=True)
+    client.send(Q.Bind(queue="q", exchange="amq.fanout"), Q.Bind(queue="plain", exchange="amq.fanout"))
+    for _ in range(backlog):
+        persistent(client, "amq.fanout", "", b"old")
+    world.sleep(4_000)
+    persistent(client, "amq.fanout", "", b"new")
+    world.stop()
+
+    world = later(tmp_path, 8.0)  # The old ones have two seconds left, and the new one six; they are noted to the second.
+    world.sleep(1_900)
+    assert world.queue("q").depth == backlog + 1
+    world.sleep(1_100)
+    assert world.queue("q").depth == 1
+    world.stop()
+
+    world = later(tmp_path, 15.0)
+    world.sleep(0)
+    world.settle()
+    assert world.queue("q").depth == 0 and world.queue("plain").depth == backlog + 1
+    world.stop()
+
+
+def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(tmp_path: Path) -> None:
+    world = Lasting(tmp_path)
+    client = world.amqp()
+    client.queue("q", durable=True)
+    persistent(client, "", "q", b"before")
+    world.vhost.set_policy(Policy("/", "short", "q", "all", 0, {"message-ttl": 10_000}))
+    world.settle(client.connection)
+    persistent(client, "", "q", b"after")
+    world.stop()
+    world = later(tmp_path, 8.0)
+    world.sleep(2_500)
+    assert world.queue("q").depth == 2  # What came before the policy stands at the head, and lives anew.
+    world.sleep(8_000)
+    assert world.queue("q").depth == 0
+    world.stop()

@@ -93,23 +93,20 @@ class TxPublisher(Amqp):
 
     def connect(self) -> None:
         super().connect()
-        #: Message -> the place it goes to.
-        self._pending: dict[str, str] = {}
+        #: Message -> where it goes: it is routed when it is published.
+        self._pending: dict[str, dict[str, int]] = {}
         self._committing: dict[str, dict[str, int]] = {}
 
     def act(self) -> None:
         if self._committing:
             return
         if len(self._pending) < self.random.randrange(5):
-            place = self.random.choice(("plain", "fan", "topic"))
-            exchange, key, _ = self.world.place(place)
+            exchange, key, targets = self.world.place(self.random.choice(("plain", "fan", "topic")))
             message = self.world.new_message(self.name)
-            self._pending[message] = place
+            self._pending[message] = targets
             self.tell(publication(exchange, key, self.world.body(message), delivery_mode=2))
         elif self._pending and self.random.random() < 0.8:
-            # Routed now.
-            self._committing = {message: self.world.place(place)[2] for message, place in self._pending.items()}
-            self._pending = {}
+            self._committing, self._pending = self._pending, {}
             self.world.ledger.transaction(self._committing)
             self.tell(marshal(1, spec.Tx.Commit()))
         elif self._pending:
