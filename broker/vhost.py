@@ -7,7 +7,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, Task
+from broker.agenda import Agenda
 from broker.binding import Binding
 from broker.bounds import Bounds
 from broker.carbon import BCC
@@ -20,7 +20,7 @@ from broker.exchange.base import OCTETS, Options
 from broker.exchange.delayed import delay_of
 from broker.exchange.topic import topic_exchange
 from broker.gate import Gate, Gates, sum_into
-from broker.letters import DeadLetter, Publisher, Release, Will
+from broker.letters import DeadLetter, Release, Will
 from broker.limits import LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties, amend
 from broker.planner import NAME_OCTETS, Aim, Planner
@@ -29,11 +29,10 @@ from broker.queue import COPY_FATES, Queue
 from broker.ranked import RankedQueue
 from broker.retained import Retained
 from broker.route import REFUSED, Carbons, Listener, Plan, Route
+from broker.slices import Following, Sliced, Unbinding
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
 from broker.terms import NO_TERMS, Terms, check_quorum
 
-#: Bindings of a deleted destination that are removed in one turn.
-SLICE: Final = 500
 #: Arguments of an exchange that count when it is declared again.
 COMPARED: Final = ("alternate-exchange", "x-matcher", "x-delayed-type", "hash-header", "hash-property")
 
@@ -45,7 +44,7 @@ _PREDECLARED: Final = (("", "direct"), ("amq.direct", "direct"), ("amq.fanout", 
                        ("amq.headers", "headers"), ("amq.match", "headers"))
 
 
-class VirtualHost(Publisher):
+class VirtualHost(Sliced):
     """The core's front door. Raises kinds of BrokerError."""
 
     def __init__(self, name: str, agenda: Agenda, store: Store, bounds: Bounds) -> None:
@@ -342,15 +341,22 @@ class VirtualHost(Publisher):
         """Remove a policy; one that is not there is removed already."""
         if self.policies.by_name.pop(name, None) is not None:
             self.store.append(Undefined(self.name, "policy", name), ticket)
-            Following(self).run()
+            Following(self, list(self.queues.values()), list(self.exchanges.values())).run()
 
     def add_policy(self, policy: Policy) -> None:
         """A policy that is made now, or was before."""
         self.policies.by_name[policy.name] = policy
-        Following(self).run()
+        Following(self, list(self.queues.values()), list(self.exchanges.values())).run()
+
+    def follow_alternates(self, exchanges: list[Exchange]) -> None:
+        for exchange in exchanges:
+            if exchange.options.alternate is None:
+                exchange.alternate = self.policies.alternate(exchange.name)
 
     def follow_policies(self, queue: Queue) -> None:
         """What holds for the queue now. A plain one that must do more becomes another one in its place."""
+        if self.queues.get(queue.name) is not queue:
+            return
         arguments = queue.terms.arguments
         terms = Terms(queue.name, self.name, arguments, self.policies.terms(queue.name, arguments))
         if isinstance(queue, LimitedQueue):
@@ -412,8 +418,6 @@ class VirtualHost(Publisher):
             Unbinding(self, exchange, [destination]).run()
 
     def unbind_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
-        """Remove some bindings to a destination that is gone, or from an exchange that is. Returns how many that was, those
-        with long keys counted for several; 0 when there are no more."""
         removed = exchange.unbind_some(destination, most)
         for binding in removed:
             self._undefine_binding(exchange, binding, None)
@@ -530,50 +534,6 @@ class VirtualHost(Publisher):
     def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
         self.agenda.add(DeadLetter(self, queue, message, reason))
-
-
-class Following(Task):
-    """Queues and exchanges follow the policies of now, some a turn."""
-
-    def __init__(self, vhost: VirtualHost) -> None:
-        self._vhost = vhost
-        self._queues = list(vhost.queues.values())
-        self._exchanges = list(vhost.exchanges.values())
-
-    def run(self) -> None:
-        vhost = self._vhost
-        for exchange in self._exchanges:
-            if exchange.options.alternate is None:
-                exchange.alternate = vhost.policies.alternate(exchange.name)
-        self._exchanges = []
-        left = SLICE
-        while self._queues and left:
-            left -= 1
-            queue = self._queues.pop()
-            if vhost.queues.get(queue.name) is queue:
-                vhost.follow_policies(queue)
-        vhost.changed()
-        if self._queues:
-            vhost.agenda.later(self)
-
-
-class Unbinding(Task):
-    """Bindings of what is gone, an exchange or what it led to, leave in slices."""
-
-    def __init__(self, vhost: VirtualHost, exchange: Exchange, destinations: list[Destination]) -> None:
-        self._vhost = vhost
-        self._exchange = exchange
-        self._destinations = destinations
-
-    def run(self) -> None:
-        left = SLICE
-        while left > 0 and self._destinations:
-            removed = self._vhost.unbind_slice(self._exchange, self._destinations[-1], left)
-            if not removed:
-                self._destinations.pop()
-            left -= max(1, removed)
-        if self._destinations:
-            self._vhost.agenda.later(self)
 
 
 def _lasting(exchange: Exchange, binding: Binding) -> bool:

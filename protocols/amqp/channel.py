@@ -18,12 +18,12 @@ from broker.queue import Delivery, Pool, Queue
 from broker.route import REFUSED, TOO_LARGE, UNROUTABLE, Carbons, Route
 from broker.store.contract import Ticket
 from broker.vhost import VirtualHost
+from protocols.amqp.assembly import Assembly
 from protocols.amqp.client import Client
 from protocols.amqp.confirms import Confirms
 from protocols.amqp.consumer import AmqpConsumer, Owner, put_back, refuse, settle
 from protocols.amqp.contents import (
     DIRECT,
-    FIXED_HEADER,
     asks_directly,
     content_for,
     frames_of,
@@ -33,7 +33,7 @@ from protocols.amqp.contents import (
     short_property,
 )
 from protocols.amqp.errors import AmqpError, from_broker
-from protocols.amqp.frames import BODY, HEADER, encode, got, returned
+from protocols.amqp.frames import encode, got, returned
 from protocols.amqp.transaction import ACKED, GIVEN_UP, PUT_BACK, Transaction
 from protocols.connection import BUDGET
 from protocols.crossing import MARK, wanted_qos, wants_retain
@@ -44,49 +44,6 @@ MANDATORY: Final[i64] = 1
 IMMEDIATE: Final[i64] = 2
 #: Milliseconds of the longest expiration.
 EXPIRATION_MAX: Final = 1 << 50
-
-
-class Assembly:
-    """A content that comes frame by frame."""
-
-    def __init__(self, address: bytes, flags: i64) -> None:
-        self.address = address
-        self.flags: i64 = flags
-        #: Octets of the body that are still to come; -1 before the header.
-        self.left: i64 = -1
-        #: Octets of the body.
-        self.size: i64 = 0
-        self._content = bytearray()
-
-    def add(self, kind: i64, frame: bytes) -> bool:
-        """Take a frame; whether the content is complete now. Raises AmqpError."""
-        if kind != (HEADER if self.left < 0 else BODY):
-            raise AmqpError(505, "expected content header or body")
-        if kind == HEADER:
-            if len(frame) < FIXED_HEADER + 8:
-                raise AmqpError(501, "content header is cut off")
-            if frame[7:9] != b"\x00\x3c":
-                raise AmqpError(505, "content header of another class than basic")
-            self.size = self.left = int.from_bytes(frame[11:19], "big", signed=True)
-            if self.left < 0:
-                raise AmqpError(501, "negative body size")
-        else:
-            self.left -= len(frame) - 8
-            if self.left < 0:
-                raise AmqpError(501, "body longer than declared")
-            if len(frame) == 8:
-                return False  # An empty body frame says nothing.
-        self._content += frame
-        return self.left == 0
-
-    @property
-    def held(self) -> i64:
-        """Octets that came so far, frames and all."""
-        return len(self._content)
-
-    @property
-    def content(self) -> bytes:
-        return bytes(self._content)
 
 
 class Channel(Owner):

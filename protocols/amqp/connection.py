@@ -11,7 +11,8 @@ from mypy_extensions import i64
 from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.message import ALWAYS, AT_MOST_ONCE, LISTENERS, NOWHERE, Message
-from protocols.amqp.channel import MANDATORY, Assembly, Channel
+from protocols.amqp.assembly import Assembly
+from protocols.amqp.channel import MANDATORY, Channel
 from protocols.amqp.contents import content_end, needs_care, property_flags
 from protocols.amqp.errors import AmqpError, from_broker
 from protocols.amqp.frames import (

@@ -9,7 +9,7 @@ from broker.exchange.base import OCTETS
 from broker.message import ALWAYS
 from broker.planner import SLICE as PLANS
 from broker.queue import SLICE as MESSAGES
-from broker.vhost import SLICE as BINDINGS
+from broker.slices import SLICE as BINDINGS
 from protocols.amqp.lifecycle import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pamqp.commands as spec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -17,6 +18,7 @@ from broker.queue import Consumer, Delivery, Queue
 from broker.store.contract import Kept
 from broker.store.memory import MemoryStore
 from broker.terms import Terms
+from tests.clients import World
 
 NUMBER = 3
 
@@ -210,3 +212,17 @@ TestBrief = Brief.TestCase
 TestLong = Long.TestCase
 for one in (TestPlain, TestShort, TestBrief, TestLong):
     one.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+def test_a_message_that_cannot_be_read_leaves_its_place_and_nobody_elses() -> None:
+    world = World()
+    world.store.window = 2
+    client = world.amqp()
+    client.queue("q", durable=True)
+    for number in range(6):
+        client.publish("", "q", b"%d" % number, delivery_mode=2)
+    del world.store.state.messages[sorted(world.store.state.messages)[4]]
+    for number in (0, 1, 2, 3, 5):
+        assert client.bodies(client.send(spec.Basic.Get(queue="q"))) == [b"%d" % number]
+    assert [int(delivery.order) for _, delivery in client.connection.channels[1].unacked.outstanding()] == [1, 2, 3, 4, 6]
+    assert world.queue("q").coming() == 7 and world.copies() == {"unreadable": 1}

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from broker.bounds import Bounds
 from broker.exchange import TopicExchange
+from broker.slices import SLICE
 from broker.store.contract import Defined
-from broker.vhost import SLICE
 from protocols.amqp.tables import write_table
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.store.homes import Home, bindings, listing, numbers, options
