@@ -3,14 +3,16 @@
     python -P benchmarks/scale.py [--queues N] [--bindings N] [--connections N] [--channels N] [--memory] [--json FILE]
 
 The broker is a process of its own, a clock in its loop: a timer of 1 ms notes how much processor time its thread used from one
-ring to the next, and how much time went by. The first is what the broker's work held the loop for; the second has in it what the
-machine did meanwhile. A phase is a line: its longest pause, and the longest turn, and who held it.
+ring to the next (`held`), and how much time went by beyond that (`late`). The first is what the broker's work held the loop for; the
+second has in it what the machine did meanwhile. A phase is a line; it has the longest turn, too, by the clock on the wall, and the
+longest garbage collection, in processor time, with its generation.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -47,13 +49,21 @@ class Clock:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        gc.callbacks.append(self._collection)
         self.begin()
         self._ring()
 
     def begin(self) -> None:
         """Forget what was."""
-        self.held = self.late = 0.0
+        self.held = self.late = self.collected = 0.0
+        self.generation = 0
         self._used, self._rang = time.thread_time(), time.perf_counter()
+
+    def _collection(self, phase: str, details: dict[str, int]) -> None:
+        if phase == "start":
+            self._collecting = time.thread_time()
+        elif time.thread_time() - self._collecting > self.collected:
+            self.collected, self.generation = time.thread_time() - self._collecting, details["generation"]
 
     def _ring(self) -> None:
         used, rang = time.thread_time(), time.perf_counter()
@@ -79,8 +89,8 @@ async def serve(directory: str, told: Connection) -> None:
     told.send({name: int(address.rpartition(":")[2]) for name, address in app.addresses.items()})
     while await loop.run_in_executor(None, told.recv):
         told.send({"held_ms": clock.held * 1000, "late_ms": clock.late * 1000, "turn_ms": node.turn.longest * 1000,
-                   "collection_ms": node.collector.longest * 1000})
-        node.turn.longest = node.collector.longest = 0.0
+                   "collection_ms": clock.collected * 1000, "generation": clock.generation})
+        node.turn.longest = 0.0
         clock.begin()
     app.stop()
     await serving
@@ -181,7 +191,7 @@ class Scale:
         result = self._ask() | {"seconds": took}
         self.results[name] = result
         print(f"{name:34} {took:7.2f} s   held {result['held_ms']:6.1f} ms   late {result['late_ms']:6.1f}   turn "
-              f"{result['turn_ms']:6.1f}   collection {result['collection_ms']:5.1f}", flush=True)
+              f"{result['turn_ms']:6.1f}   collection {result['collection_ms']:5.1f} ({result['generation']})", flush=True)
 
     def _ask(self) -> dict[str, float]:
         self._told.send(True)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 #: What one call of `receive_data` may do, in publications and copies; the rest resumes next turn.
 BUDGET: Final[i64] = 20_000
-#: What a packet that comes rarely costs of it: a declaration takes as long as a hundred publications.
-COLD: Final[i64] = 100
+#: What a packet that comes rarely costs of it.
+COLD: Final[i64] = 10
 #: Octets that are kept for a client that waits for the verdict on its credentials.
 HELD_MAX: Final[i64] = 64 << 10
 

@@ -43,6 +43,10 @@ _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
 _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
 _CHANNEL_CLOSE_OK: Final[i64] = 20 << 16 | 41
+#: The class of methods that come with messages, from publish on; and what any other costs of the budget: a declaration takes as
+#: long as a hundred publications.
+BASIC: Final[i64] = 60
+DECLARED: Final[i64] = 100
 #: How many messages of the largest size may be unfinished on one connection, in octets, frames and all; and some
 #: octets more, so that a small limit leaves room for small frames.
 UNFINISHED: Final[i64] = 4
@@ -151,7 +155,7 @@ class AmqpConnection(Lifecycle):
                 return self.await_close_ok(data, position)
             gate = self.gate
             number = -1
-            budget -= COLD
+            budget -= COLD if self.about >= _PUBLISH and self.about >> 16 == BASIC else DECLARED
         if confirming is not None:
             confirming.confirm()
         return position
