@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 import h11
 
-from trellis.link import peer_of
+from trellis.entrance import peer_of
 
 #: Octets of the longest request line and headers.
 REQUEST_MAX: Final = 16 << 10
