@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i32, i64, mypyc_attr, u8
 
 from broker.agenda import Agenda, Task
-from broker.message import Message
+from broker.message import Address, Message
 from broker.store.contract import RetainedSet, Store, Ticket
 from matching.grammar import DEFAULT, Grammar, swap
 from matching.topics import TopicIndex
@@ -19,15 +19,33 @@ SLICE: int = 500
 LOOK: Final = 10_000
 
 
+@mypyc_attr(acyclic=True)
 class Held:
-    """A retained message, and when it came: a subscription gets what was there before it."""
+    """A retained message, and when it came: a subscription gets what was there before it.
 
-    __slots__ = ("message", "serial", "size")
+    Only what is needed to make the message again: with key, content and its place in the dict of topics it takes some 300
+    octets beside the payload; a Message with its Address would take twice that.
+    """
 
-    def __init__(self, message: Message, serial: int, size: int) -> None:
-        self.message = message
-        self.serial = serial
-        self.size = size
+    __slots__ = ("assurance", "content", "encoding", "exchange", "expires", "key", "serial", "size")
+
+    def __init__(self, key: str, message: Message, serial: i64) -> None:
+        address = message.address
+        self.key = key
+        self.exchange = address.exchange
+        self.content = message.content
+        self.encoding = message.encoding
+        self.serial: i64 = serial
+        self.expires: i64 = message.expires
+        self.size: i32 = i32(_size(message))
+        self.assurance: u8 = u8(message.assurance)
+
+    def message(self) -> Message:
+        """As it was published."""
+        message = Message(Address(self.exchange, self.key), self.content, self.encoding, i64(self.assurance))
+        message.expires = self.expires
+        message.retained = True
+        return message
 
 
 class Receiver:
@@ -67,7 +85,7 @@ class Retained:
     def get(self, key: str) -> Message | None:
         """The retained message of a routing key."""
         held = self._held.get(key)
-        return None if held is None else held.message
+        return None if held is None else held.message()
 
     def keep(self, message: Message, ticket: Ticket | None) -> bool:
         """Remember the last message of its topic; an empty body forgets it. False when there is no room: then nothing
@@ -82,8 +100,8 @@ class Retained:
             elif ticket is not None:
                 self._store.wait_for_all(ticket)  # Another one forgot it, perhaps just now.
             return True
-        size = len(body) + len(message.address.topic)
-        octets = self.octets + size - (0 if known is None else known.size)
+        size = _size(message)
+        octets = self.octets + size - (0 if known is None else int(known.size))
         if octets > self._most_octets or known is None and len(self._held) >= self._most:
             self.refused += 1
             if known is not None:
@@ -92,12 +110,12 @@ class Retained:
                 self._store.append(RetainedSet(self._vhost, key, None), ticket)
             return False
         self._serial += 1
-        held = Held(message.copy(message.assurance, True), self._serial, size)
+        held = Held(key if known is None else known.key, message, self._serial)
         self.octets = octets
         self._held[key] = held
         for grammar, index in self._topics.items():
             index.put(_topic(key, grammar), held)
-        self._store.append(RetainedSet(self._vhost, key, held.message), ticket)
+        self._store.append(RetainedSet(self._vhost, key, message.copy(message.assurance, True)), ticket)
         if message.expires > 0:
             self._mortal[key] = held
             self._watch()
@@ -117,7 +135,7 @@ class Retained:
     def expire(self, key: str) -> None:
         """Forget the topic's message if its time is over."""
         held = self._mortal.get(key)
-        if held is not None and held.message.expires <= self._agenda.now:
+        if held is not None and held.expires <= self._agenda.now:
             self._remove(key, held)
             self._store.append(RetainedSet(self._vhost, key, None), None)
 
@@ -128,10 +146,9 @@ class Retained:
 
     def restore(self, message: Message) -> None:
         """It was the last message of its topic when the broker stopped. The bounds of today hold for new ones."""
-        size = len(message.body) + len(message.address.topic)
         self._serial += 1
-        held = self._held[message.address.key] = Held(message, self._serial, size)
-        self.octets += size
+        held = self._held[message.address.key] = Held(message.address.key, message, self._serial)
+        self.octets += held.size
         if message.expires > 0:
             self._mortal[message.address.key] = held
             self._watch()
@@ -173,9 +190,9 @@ class Sending(Task):
             return
         now: i64 = self._agenda.now
         for held in self._found:
-            if 0 < held.message.expires <= now:
+            if 0 < held.expires <= now:
                 continue
-            if held.serial <= self._serial and not self._receiver.receive_retained(held.message):
+            if held.serial <= self._serial and not self._receiver.receive_retained(held.message()):
                 return
             left -= 1
             if left == 0:
@@ -207,3 +224,8 @@ class Fading(Task):
 
 def _topic(key: str, grammar: Grammar) -> str:
     return key if grammar is DEFAULT else swap(key)
+
+
+def _size(message: Message) -> i64:
+    """Octets of payload and topic."""
+    return message.encoding.size(message.content) + len(message.address.topic)

@@ -89,7 +89,7 @@ class BrokerSurvey(Survey):
             most -= 1
             session = self._sessions.pop()
             self._connected += session.outlet is not None
-            self._subscriptions += len(session.subscriptions)
+            self._subscriptions += session.subscription_count
         while most > 0 and self._connections:
             most -= 1
             connection = self._connections.pop()

@@ -6,11 +6,11 @@ from array import array
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, Task
+from broker.agenda import Agenda
 from broker.binding import Binding
 from broker.errors import PreconditionFailed
 from broker.outlet import Outlet
-from broker.restore import Definition, Keeper
+from broker.restore import Definition
 from broker.route import Listener
 from broker.store.contract import Defined, Ticket, Undefined
 from broker.store.durable import DurableStore
@@ -19,6 +19,7 @@ from protocols.mqtt.connect import NEVER
 from protocols.mqtt.deadlines import Deadlines
 from protocols.mqtt.pen import Pen
 from protocols.mqtt.restoring import restore_inbox
+from protocols.mqtt.roles import Register
 from protocols.mqtt.session import Session
 from protocols.mqtt.shared import Group, Groups
 from protocols.mqtt.topics import SHARE
@@ -49,7 +50,7 @@ class MqttOptions:
         self.version = ""
 
 
-class Sessions(Keeper):
+class Sessions(Register):
     """At most `options.sessions`; one that nobody comes back to ends when it has been away for as long as its client said,
     or `options.session_expiry_s`.
 
@@ -62,7 +63,9 @@ class Sessions(Keeper):
         self._agenda = agenda
         self._options = options
         self._tally = tally
-        self._sessions: dict[tuple[str, str], Session] = {}
+        #: By virtual host (there may be none yet) and client identifier.
+        self._sessions: dict[str, dict[str, Session]] = {}
+        self._count = 0
         #: Ends of sessions whose clients are away, and wills that wait.
         self.deadlines = Deadlines(agenda)
         self.groups = Groups(options.session_backlog)
@@ -72,17 +75,18 @@ class Sessions(Keeper):
         self._shared: list[tuple[Session, dict[str, object]]] = []
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return self._count
 
     def all(self) -> list[Session]:
-        return list(self._sessions.values())
+        return [session for sessions in self._sessions.values() for session in sessions.values()]
 
     def find(self, vhost: VirtualHost, client_id: str) -> Session | None:
-        return self._sessions.get((vhost.name, client_id))
+        sessions = self._sessions.get(vhost.name)
+        return None if sessions is None else sessions.get(client_id)
 
     @property
     def full(self) -> bool:
-        return len(self._sessions) >= self._options.sessions
+        return self._count >= self._options.sessions
 
     def granted(self, expiry: int) -> int:
         """The session expiry that a client gets that wants this one; both in seconds."""
@@ -101,7 +105,12 @@ class Sessions(Keeper):
     def _add(self, vhost: VirtualHost, client_id: str, persistent: bool) -> Session:
         options = self._options
         session = Session(vhost, client_id, persistent, options.session_backlog, options.receive_maximum, self._tally)
-        self._sessions[vhost.name, client_id] = session
+        session.register = self
+        sessions = self._sessions.get(vhost.name)
+        if sessions is None:
+            sessions = self._sessions[vhost.name] = {}
+        sessions[client_id] = session
+        self._count += 1
         return session
 
     def enter(self, session: Session, outlet: Outlet, expiry: int, pen: Pen | None) -> None:
@@ -134,12 +143,17 @@ class Sessions(Keeper):
         """Its client has been away for so many ms."""
         session.away_since = self._agenda.now - away
         if session.expiry != NEVER:
-            session.alarm = self.deadlines.at(session.away_since + session.expiry * 1000, Expiry(self, session))
+            session.alarm = self.deadlines.at(session.away_since + session.expiry * 1000, session)
 
     def end(self, session: Session, ticket: Ticket | None) -> None:
         """Forget the session."""
-        if self._sessions.get((session.vhost.name, session.name)) is session:
-            del self._sessions[session.vhost.name, session.name]
+        if self.find(session.vhost, session.name) is session:
+            sessions = self._sessions[session.vhost.name]
+            del sessions[session.name]
+            if not sessions:
+                del self._sessions[session.vhost.name]
+            self._count -= 1
+            session.register = None
             if session.alarm is not None:
                 self.deadlines.cancel(session.alarm)
                 session.alarm = None
@@ -147,8 +161,8 @@ class Sessions(Keeper):
             if session.persistent:
                 session.vhost.store.append(Undefined(session.vhost.name, "session", session.name, session.number), ticket)
 
-    def expire(self, session: Session) -> None:
-        """Its time is over."""
+    def expire(self, session: Listener) -> None:
+        assert isinstance(session, Session)
         session.alarm = None
         self.expired += 1
         self.end(session, None)
@@ -199,7 +213,7 @@ class Sessions(Keeper):
     def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
         assert isinstance(listener, Session)
         for packet_id in identifiers:
-            listener.received[packet_id] = None
+            listener.hold_again(packet_id, None)
 
     def restored(self) -> None:
         """Those whose clients were here when the broker stopped are away from now on. Groups have their members again."""
@@ -215,17 +229,6 @@ class Sessions(Keeper):
             self._wait_for(session, max(away, 0))
             if away < 0:
                 self.note(session, int(self._agenda.wall * 1000), None)
-
-
-class Expiry(Task):
-    """A session was left some time ago."""
-
-    def __init__(self, sessions: Sessions, session: Session) -> None:
-        self._sessions = sessions
-        self._session = session
-
-    def run(self) -> None:
-        self._sessions.expire(self._session)
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:

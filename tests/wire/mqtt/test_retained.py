@@ -6,8 +6,8 @@ import pytest
 
 from broker.bounds import Bounds
 from broker.retained import SLICE
-from protocols.mqtt.session import CROWDED
 from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.subscriber import CROWDED
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     PINGREQ,
