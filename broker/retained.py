@@ -11,10 +11,14 @@ from broker.agenda import Agenda, Task
 from broker.message import Address, Message
 from broker.store.contract import RetainedSet, Store, Ticket
 from matching.grammar import DEFAULT, Grammar, swap
-from matching.topics import TopicIndex
+from matching.topics import Absent, TopicIndex
 
 #: Retained messages that one subscription is sent in one turn, or that are looked at because they may have expired.
 SLICE: int = 500
+#: Topics that are put into an index in one turn (2.5 us each).
+INDEXED: Final[i64] = 1_000
+#: What of a slice is used up when some topics (matching.topics.PAUSE) were looked at, and none was wanted.
+SEARCHED: Final[i64] = 16
 #: Milliseconds between two looks at those that expire.
 LOOK: Final = 10_000
 
@@ -73,7 +77,10 @@ class Retained:
         self._most = most
         self._most_octets = octets
         self._serial = 0
+        #: Made for the first pattern in a grammar, and kept.
         self._topics: dict[Grammar, TopicIndex[Held]] = {}
+        #: Those that are not whole yet.
+        self._indexing: dict[Grammar, Indexing] = {}
         self._held: dict[str, Held] = {}
         #: Topics whose messages expire, and whether somebody looks after them.
         self._mortal: dict[str, Held] = {}
@@ -154,17 +161,39 @@ class Retained:
             self._watch()
 
     def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver) -> None:
-        """Give the receiver what the pattern matches, in slices: the first one now."""
-        if self._held:
-            Sending(self._agenda, self._matching(pattern, grammar), self._serial, receiver).run()
-
-    def _matching(self, pattern: str, grammar: Grammar) -> Iterator[Held]:
+        """Give the receiver what the pattern matches, in slices: the first one now, unless the topics have to be indexed before."""
+        if not self._held:
+            return
+        if not grammar.is_pattern(pattern):
+            one = self._held.get(_topic(pattern, grammar))
+            if one is not None:
+                Sending(self._agenda, iter([one]), self._serial, receiver).run()
+            return
         index = self._topics.get(grammar)
         if index is None:
             index = self._topics[grammar] = TopicIndex(grammar)
-            for key, held in self._held.items():
-                index.put(_topic(key, grammar), held)
-        return index.walk(pattern)
+            self._indexing[grammar] = Indexing(self, self._agenda, grammar)
+            self._indexing[grammar].run()
+        sending = Sending(self._agenda, index.browse(pattern), self._serial, receiver)
+        indexing = self._indexing.get(grammar)
+        if indexing is None:
+            sending.run()
+        else:
+            indexing.wait(sending)
+
+    def topics(self) -> list[str]:
+        """Keys of all that is retained."""
+        return list(self._held)
+
+    def index(self, key: str, grammar: Grammar) -> None:
+        """Let patterns find the topic, if it is still there."""
+        held = self._held.get(key)
+        if held is not None:
+            self._topics[grammar].put(_topic(key, grammar), held)
+
+    def indexed(self, grammar: Grammar) -> None:
+        """All topics are in the index."""
+        del self._indexing[grammar]
 
     def _remove(self, key: str, held: Held) -> None:
         self.octets -= held.size
@@ -175,10 +204,37 @@ class Retained:
             index.remove(_topic(key, grammar))
 
 
+class Indexing(Task):
+    """Puts all topics into the index of a grammar, some a turn. Those who subscribe meanwhile wait."""
+
+    def __init__(self, retained: Retained, agenda: Agenda, grammar: Grammar) -> None:
+        self._retained = retained
+        self._agenda = agenda
+        self._grammar = grammar
+        self._left = retained.topics()
+        self._waiting: list[Sending] = []
+
+    def wait(self, sending: Sending) -> None:
+        self._waiting.append(sending)
+
+    def run(self) -> None:
+        left: i64 = INDEXED
+        topics = self._left
+        while topics and left > 0:
+            self._retained.index(topics.pop(), self._grammar)
+            left -= 1
+        if topics:
+            self._agenda.later(self)
+            return
+        self._retained.indexed(self._grammar)
+        for sending in self._waiting:
+            self._agenda.later(sending)
+
+
 class Sending(Task):
     """Retained messages on their way to a new subscription, as fast as it takes them."""
 
-    def __init__(self, agenda: Agenda, found: Iterator[Held], serial: int, receiver: Receiver) -> None:
+    def __init__(self, agenda: Agenda, found: Iterator[Held | Absent], serial: int, receiver: Receiver) -> None:
         self._agenda = agenda
         self._found = found
         self._serial = serial
@@ -190,12 +246,15 @@ class Sending(Task):
             return
         now: i64 = self._agenda.now
         for held in self._found:
-            if 0 < held.expires <= now:
-                continue
-            if held.serial <= self._serial and not self._receiver.receive_retained(held.message()):
+            if isinstance(held, Absent):
+                left -= SEARCHED
+            elif 0 < held.expires <= now:
+                left -= 1
+            elif held.serial <= self._serial and not self._receiver.receive_retained(held.message()):
                 return
-            left -= 1
-            if left == 0:
+            else:
+                left -= 1
+            if left <= 0:
                 self._agenda.later(self)
                 return
             if self._receiver.crowded(self):
