@@ -49,3 +49,7 @@ class Register(Keeper):
     def expire(self, session: Listener) -> None:
         """The session's client stayed away for too long: forget it."""
         raise NotImplementedError
+
+    def forget_will(self, session: Listener) -> None:
+        """The will of the session's client is published: the store need not keep it any more."""
+        raise NotImplementedError

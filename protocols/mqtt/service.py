@@ -26,6 +26,7 @@ class MqttService(Front):
         self.options = options
         self.sessions = Sessions(broker.agenda, options, self.tally)
         self.sys = SysTree(broker.agenda, options.sys_interval_s, f"trellis {options.version}".rstrip(), Surveying(self))
+        self.sessions.sys = self.sys
         #: Octets of connections that are gone, in and out, and the most clients that there were at once.
         self.octets_in = 0
         self.octets_out = 0

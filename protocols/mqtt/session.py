@@ -14,6 +14,7 @@ from mypy_extensions import i64
 from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.outlet import Outlet
 from broker.queue import UNREPRESENTABLE, Delivery
+from broker.restore import Definition
 from broker.store.contract import Stepped, Ticket, Waiter
 from broker.vhost import VirtualHost
 from protocols.mqtt.deadlines import Alarm
@@ -60,6 +61,8 @@ class Session(Subscriber):
         self._knocked = False
         #: Its client's will, while that waits for the client to come back.
         self.late_will: LateWill | None = None
+        #: What the store knows of the will, while there is one that shall survive a crash.
+        self.testament: Definition | None = None
         #: When its last connection went, in ms.
         self.away_since: i64 = 0
         #: Packet identifiers of ours that got their PUBREC, and the position of that in the store (0: nowhere).

@@ -9,7 +9,6 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.binding import Binding
 from broker.errors import PreconditionFailed
-from broker.outlet import Outlet
 from broker.restore import Definition
 from broker.route import Listener
 from broker.store.contract import Defined, Ticket, Undefined
@@ -17,12 +16,13 @@ from broker.store.durable import DurableStore
 from broker.vhost import VirtualHost
 from protocols.mqtt.connect import NEVER
 from protocols.mqtt.deadlines import Deadlines
-from protocols.mqtt.pen import Pen
 from protocols.mqtt.restoring import restore_inbox
 from protocols.mqtt.roles import Register
 from protocols.mqtt.session import Session
 from protocols.mqtt.shared import Group, Groups
+from protocols.mqtt.sys import ROOT, SysTree
 from protocols.mqtt.topics import SHARE
+from protocols.mqtt.wills import Waiting, Will, restored_will
 from protocols.tally import Tally
 
 
@@ -69,8 +69,12 @@ class Sessions(Register):
         #: Ends of sessions whose clients are away, and wills that wait.
         self.deadlines = Deadlines(agenda)
         self.groups = Groups(options.session_backlog)
+        #: Whom restored sessions watch; the front end says.
+        self.sys: SysTree | None = None
         #: Restored sessions that were away for so long, in ms.
         self._restored: list[tuple[int, Session]] = []
+        #: ... those that watch $SYS,
+        self._watching: list[Session] = []
         #: ... and their shared subscriptions.
         self._shared: list[tuple[Session, dict[str, object]]] = []
 
@@ -92,12 +96,14 @@ class Sessions(Register):
         """The session expiry that a client gets that wants this one; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
 
-    def make(self, vhost: VirtualHost, client_id: str, expiry: int, ticket: Ticket) -> Session:
-        """A new session under an identifier that has none. It outlives its connection by `expiry` seconds."""
+    def make(self, vhost: VirtualHost, client_id: str, expiry: int, testament: Definition | None, ticket: Ticket) -> Session:
+        """A new session under an identifier that has none. It outlives its connection by `expiry` seconds, and so does what the
+        store knows of the client's will."""
         session = self._add(vhost, client_id, expiry > 0)
         session.expiry = expiry
         self.created += 1
         if session.persistent:
+            session.testament = testament
             session.number = vhost.store.append(Defined(vhost.name, "session", client_id, _definition(session, 0)), ticket)
             session.inbox.number = session.number
         return session
@@ -113,17 +119,17 @@ class Sessions(Register):
         self._count += 1
         return session
 
-    def enter(self, session: Session, outlet: Outlet, expiry: int, pen: Pen | None) -> None:
-        """Its client is here, and wants it kept for so long from now on."""
-        changed = session.expiry != expiry
+    def reclaim(self, session: Session, expiry: int, testament: Definition | None, ticket: Ticket) -> None:
+        """Its client is here, and wants it kept for so long from now on. The ticket waits for a will."""
+        changed = session.expiry != expiry or testament is not None or session.testament is not None
         session.expiry = expiry
+        session.testament = testament if session.persistent else None
         if session.alarm is not None:
             self.deadlines.cancel(session.alarm)
             session.alarm = None
             changed = True
         if changed and session.persistent:
-            self.note(session, 0, None)
-        session.attach(outlet, pen)
+            self.note(session, 0, None if testament is None else ticket)
 
     def leave(self, session: Session) -> None:
         """Its connection is gone: a persistent session stays, for a while."""
@@ -167,6 +173,13 @@ class Sessions(Register):
         self.expired += 1
         self.end(session, None)
 
+    def forget_will(self, session: Listener) -> None:
+        assert isinstance(session, Session)
+        if session.testament is not None:
+            session.testament = None
+            away = 0 if session.outlet is not None else int(self._agenda.wall * 1000) - int(self._agenda.now - session.away_since)
+            self.note(session, away, None)
+
     # -- Keeper
 
     def restore(self, vhost: VirtualHost, name: str, number: i64, definition: Definition) -> Listener:
@@ -186,6 +199,10 @@ class Sessions(Register):
         shared = definition.get("shared")
         if isinstance(shared, dict):
             self._shared.append((session, shared))
+        will = definition.get("will")
+        if isinstance(will, dict):
+            restored_will(will)
+            session.testament = will
         # A clock that was set back since makes nobody's time longer than it is from now on.
         self._restored.append((max(int(self._agenda.wall * 1000) - away_since, 0) if away_since else -1, session))
         return session
@@ -202,6 +219,8 @@ class Sessions(Register):
         else:
             assert isinstance(listener, Session)
             listener.restore_subscription(binding)
+            if binding.key.startswith(ROOT):
+                self._watching.append(listener)
 
     def restore_inbox(self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
         if isinstance(listener, Group):
@@ -227,13 +246,26 @@ class Sessions(Register):
         restored.sort(key=_longest_first)
         for away, session in restored:
             self._wait_for(session, max(away, 0))
+            if session.testament is not None:
+                self._wait_with(session, restored_will(session.testament), max(away, 0))
             if away < 0:
                 self.note(session, int(self._agenda.wall * 1000), None)
+        watching, self._watching = self._watching, []
+        for session in watching:
+            if self.sys is not None:
+                self.sys.watch(session)
+
+    def _wait_with(self, session: Session, will: Will, away: int) -> None:
+        """Its client's will waits for what is left of its delay, from when the client was lost. It was allowed when it was left."""
+        late = session.late_will = Waiting(session.vhost, session.vhost.internal, will, session)
+        late.alarm = self.deadlines.at(self._agenda.now + max(will.delay - away, 0), late)
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
     """What the store knows of it. (Its number is not known yet when it is made.)"""
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
+    if session.testament is not None:
+        definition["will"] = session.testament
     if session.memberships:
         definition["shared"] = {name: [one.assurance, one.identifier] for name, one in session.memberships.items()}
     if session.number:
