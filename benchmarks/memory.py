@@ -76,6 +76,7 @@ class Broker(NamedTuple):
     amqp: Target
     mqtt: Target
     processes: Processes
+    pids: list[int]
     clients: list[MqttClient | AmqpClient]
 
     def mqtt_client(self) -> Client:
@@ -211,7 +212,8 @@ def running(trellis: Path) -> Iterator[Broker]:
     """A broker of its own on free ports. Raises peers.process.Failed."""
     with tempfile.TemporaryDirectory(prefix="trellis-memory-") as directory:
         started: Running = Trellis(Tools(trellis=trellis)).start(Path(directory))
-        broker = Broker(parse("amqp", started.amqp_url), parse("mqtt", f"mqtt://127.0.0.1:{started.mqtt}"), Processes(started.roots), [])
+        broker = Broker(parse("amqp", started.amqp_url), parse("mqtt", f"mqtt://127.0.0.1:{started.mqtt}"), Processes(started.roots),
+                        list(started.roots), [])
         try:
             yield broker
         finally:
