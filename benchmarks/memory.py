@@ -45,6 +45,8 @@ BACKLOG: Final = 500_000
 #: Publications that are sent before the broker is asked whether it has them.
 RUN: Final = 1_000
 FRAME_MAX: Final = 131_072
+#: Routes that a broker remembers.
+ROUTES: Final = 65_536
 
 
 class Client(MqttClient):
@@ -74,6 +76,7 @@ class Broker(NamedTuple):
     amqp: Target
     mqtt: Target
     processes: Processes
+    pids: list[int]
     clients: list[MqttClient | AmqpClient]
 
     def mqtt_client(self) -> Client:
@@ -127,13 +130,19 @@ def mqtt_plain(broker: Broker, first: int, last: int) -> None:
         client.subscribe(f"site/s{number % 100}/device/d{number}/temp", 0)
 
 
-def mqtt_retained(broker: Broker, first: int, last: int) -> None:
+def _publications(broker: Broker, first: int, last: int, kind: int) -> None:
     client = broker.mqtt_client()
     for at in range(first, last, RUN):
         numbers = range(at, min(at + RUN, last))
         topics = (f"site/s{number % 100}/device/d{number}/temp" for number in numbers)
-        client.send(b"".join(mqtt.packet(0x31, mqtt.string(topic) + BODY) for topic in topics))
+        client.send(b"".join(mqtt.packet(kind, mqtt.string(topic) + BODY) for topic in topics))
         client.round_trip()
+
+
+def mqtt_retained(broker: Broker, first: int, last: int) -> None:
+    """The cache of routes ends up full of other topics, so that its growth is not taken for that of the messages."""
+    _publications(broker, first, last, 0x31)
+    _publications(broker, 10_000_000, 10_000_000 + 2 * ROUTES, 0x30)
 
 
 def amqp_connections(broker: Broker, first: int, last: int) -> None:
@@ -181,10 +190,10 @@ def messages(broker: Broker, first: int, last: int) -> None:
 SUBJECTS: Final = (
     Subject("mqtt-connection", "MQTT connection, idle, no subscription", 5_000, mqtt_connections, 6_000),
     Subject("mqtt-subscriber", "MQTT connection with one subscription", 5_000, mqtt_subscribers),
-    Subject("mqtt-session", "MQTT session with one subscription, its client away", 5_000, mqtt_sessions),
+    Subject("mqtt-session", "MQTT session with one subscription, its client away", 5_000, mqtt_sessions, 2_000),
     Subject("mqtt-wildcard", "MQTT subscription with a wildcard", 20_000, mqtt_wildcards),
     Subject("mqtt-plain", "MQTT subscription without a wildcard", 20_000, mqtt_plain),
-    Subject("mqtt-retained", "retained message of 100 octets, on a topic of its own", 50_000, mqtt_retained),
+    Subject("mqtt-retained", "retained message of 100 octets, on a topic of its own", 50_000, mqtt_retained, 500),
     Subject("amqp-connection", "AMQP connection, idle, with one channel", 5_000, amqp_connections, 12_000),
     Subject("queue", "queue, empty", 20_000, queues, 2_000),
     Subject("binding-pattern", "binding to a topic exchange with a wildcard", 20_000, patterns, 500),
@@ -203,7 +212,8 @@ def running(trellis: Path) -> Iterator[Broker]:
     """A broker of its own on free ports. Raises peers.process.Failed."""
     with tempfile.TemporaryDirectory(prefix="trellis-memory-") as directory:
         started: Running = Trellis(Tools(trellis=trellis)).start(Path(directory))
-        broker = Broker(parse("amqp", started.amqp_url), parse("mqtt", f"mqtt://127.0.0.1:{started.mqtt}"), Processes(started.roots), [])
+        broker = Broker(parse("amqp", started.amqp_url), parse("mqtt", f"mqtt://127.0.0.1:{started.mqtt}"), Processes(started.roots),
+                        list(started.roots), [])
         try:
             yield broker
         finally:

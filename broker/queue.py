@@ -51,8 +51,13 @@ UNREADABLE: Final[i64] = 10
 OVERDELIVERED: Final[i64] = 11
 #: Its delay is over.
 RELEASED: Final[i64] = 12
+#: What a queue has while it has none of these, one for all: nobody ever adds to them. Idle queues are many (a session has one).
+_NO_FATES: Final[list[int]] = [0] * 13
 COPY_FATES: Final = ("acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable",
                      "purged", "dead_lettered", "rejected", "unreadable", "delivery_limit", "released")
+
+
+assert len(COPY_FATES) == len(_NO_FATES)
 
 
 @mypyc_attr(acyclic=True, free_list_len=1)
@@ -136,6 +141,11 @@ class Consumer:
         """The queue is gone."""
 
 
+_NOBODY: Final[list[Consumer]] = []
+_NOTHING: Final[Fifo[Message]] = Fifo()
+_NONE_CAME_BACK: Final[list[Returned]] = []
+
+
 class Queue(Destination):
     """A queue without arguments. `LimitedQueue` has them, so that this one pays nothing for them.
 
@@ -160,14 +170,14 @@ class Queue(Destination):
         self.acknowledged: i64 = 0
         self.auto_acknowledged: i64 = 0
         #: Those who take turns, and those behind them: with lower priorities, or waiting to be the single active one.
-        self.consumers: list[Consumer] = []
-        self.others: list[Consumer] = []
+        self.consumers: list[Consumer] = _NOBODY
+        self.others: list[Consumer] = _NOBODY
         self.terms = NO_TERMS
         #: The queue that this one became, when a policy asked for one that can do more.
         self.heir: Queue | None = None
-        self._fates = [0] * len(COPY_FATES)
-        self._waiting: Fifo[Message] = Fifo()
-        self._returned: list[Returned] = []
+        self._fates = _NO_FATES
+        self._waiting = _NOTHING
+        self._returned = _NONE_CAME_BACK
         self._tail: Tail | None = None
         #: Messages in the tail.
         self._paged: i64 = 0
@@ -200,6 +210,8 @@ class Queue(Destination):
                 self._order += 1
                 consumer.deliver(message, self._order)
                 return
+        if self._waiting is _NOTHING:
+            self._waiting = Fifo()
         self._waiting.push(message)
         self.depth += 1
         if message.expires > 0:
@@ -251,12 +263,17 @@ class Queue(Destination):
                 self.forget(delivery.message)
             return
         self.unacked -= 1
-        insort(self._returned, Returned(delivery.message, delivery.order, delivery.attempts + 1), key=_newest_first)
+        self._came_back(Returned(delivery.message, delivery.order, delivery.attempts + 1))
         self.depth += 1
         expires: i64 = delivery.message.expires
         if expires > 0:
             self._watch(expires)
         self.stir()
+
+    def _came_back(self, returned: Returned) -> None:
+        if self._returned is _NONE_CAME_BACK:
+            self._returned = []
+        insort(self._returned, returned, key=_newest_first)
 
     # -- after a restart
 
@@ -272,7 +289,7 @@ class Queue(Destination):
 
     def restore_returned(self, message: Message, order: i64) -> None:
         """... and before those this one, which a consumer may have had."""
-        insort(self._returned, Returned(message, order, 1), key=_newest_first)
+        self._came_back(Returned(message, order, 1))
         self._order = max(self._order, order)
         self.depth += 1
 
@@ -283,7 +300,7 @@ class Queue(Destination):
 
     def lose(self) -> None:
         """... and one that cannot be read."""
-        self._fates[UNREADABLE] += 1
+        self.count(UNREADABLE)
 
     def latest(self) -> i64:
         """When messages of now expire at the latest, in ms; -1: never."""
@@ -335,8 +352,10 @@ class Queue(Destination):
                 if message is None:
                     self._order += 1
                     self.depth -= 1
-                    self._fates[UNREADABLE] += 1
+                    self.count(UNREADABLE)
                 else:
+                    if self._waiting is _NOTHING:
+                        self._waiting = Fifo()
                     self._waiting.push(message)
         if self._paged == 0:
             self._tail = None
@@ -452,12 +471,14 @@ class Queue(Destination):
 
     def discard(self, message: Message, fate: i64) -> None:
         """The message leaves without having been consumed."""
-        self._fates[fate] += 1
+        self.count(fate)
         self.forget(message)
 
-    def count(self, fate: i64) -> None:
-        """A copy that was meant for this queue ended before it came in."""
-        self._fates[fate] += 1
+    def count(self, fate: i64, copies: int = 1) -> None:
+        """So many copies that were in this queue, or meant for it, ended like this."""
+        if self._fates is _NO_FATES:
+            self._fates = list(_NO_FATES)
+        self._fates[fate] += copies
 
     def fates(self) -> list[int]:
         """How many copies ended how, in the order of COPY_FATES."""
@@ -476,8 +497,12 @@ class Queue(Destination):
         """The consumer takes its place: beside its equals, or behind those with a higher priority, or behind the single active one."""
         first = self.consumers[0] if self.consumers else None
         if first is None or not self.terms.single and consumer.priority == first.priority:
+            if self.consumers is _NOBODY:
+                self.consumers = []
             self.consumers.append(consumer)
         elif self.terms.single or consumer.priority < first.priority:
+            if self.others is _NOBODY:
+                self.others = []
             insort(self.others, consumer, key=_highest_first)
         else:
             self.others = self.consumers + self.others
@@ -494,6 +519,8 @@ class Queue(Destination):
                 count = 1 if self.terms.single else sum(other.priority == self.others[0].priority for other in self.others)
                 self.consumers, self.others = self.others[:count], self.others[count:]
                 self.stir()
+            elif not self.consumers:
+                self.consumers = _NOBODY
 
     def use(self) -> None:
         """Somebody declared the queue, asked for a message or consumed: one that expires is needed from now on."""
@@ -542,8 +569,8 @@ class Queue(Destination):
             consumer.queue = self
         old.dead = True
         old.heir = self
-        old.consumers, old.others, old.depth, old._paged = [], [], 0, 0
-        old._waiting, old._returned, old._tail = Fifo(), [], None
+        old.consumers, old.others, old.depth, old._paged = _NOBODY, _NOBODY, 0, 0
+        old._waiting, old._returned, old._tail = _NOTHING, _NONE_CAME_BACK, None
         if self.depth > 0:
             self._watch(self._head().expires)
             self.stir()
@@ -552,13 +579,13 @@ class Queue(Destination):
         """Discard what waits; returns how many. They are gone at once, their memory goes in slices."""
         purged = int(self.depth)
         if purged:
-            self._fates[PURGED] += purged
+            self.count(PURGED, purged)
             # The places of those who come later are behind all of these.
             self._order += self._waiting.size + self._paged
             self.depth = self._paged = 0
             emptying = Emptying(self, self._waiting, self._returned, self._tail)
-            self._waiting = Fifo()
-            self._returned = []
+            self._waiting = _NOTHING
+            self._returned = _NONE_CAME_BACK
             self._tail = None
             self._set_bound()
             emptying.run()
@@ -570,10 +597,11 @@ class Queue(Destination):
         purged = self.purge()
         if self._expiry is not None:
             self._expiry.queue = None
-        self._fates[PURGED] += int(self.unacked)
+        if self.unacked:
+            self.count(PURGED, int(self.unacked))
         self.unacked = 0
         consumers = self.consumers + self.others
-        self.consumers, self.others = [], []
+        self.consumers, self.others = _NOBODY, _NOBODY
         for consumer in consumers:
             consumer.cancelled()
         return purged

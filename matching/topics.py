@@ -19,11 +19,13 @@ from matching.grammar import Grammar
 V = TypeVar("V")
 
 
-class _Absent:
+class Absent:
     """The value where no topic ends. (None may be somebody's value.)"""
 
 
-_ABSENT: Final = _Absent()
+_ABSENT: Final = Absent()
+#: Nodes that `browse` looks at without an answer before it says so.
+PAUSE: Final = 64
 
 
 class _Node(Generic[V]):
@@ -33,7 +35,7 @@ class _Node(Generic[V]):
 
     def __init__(self) -> None:
         self.children: dict[str, _Node[V]] | None = None
-        self.value: V | _Absent = _ABSENT
+        self.value: V | Absent = _ABSENT
 
 
 class _Places:
@@ -98,7 +100,7 @@ class TopicIndex(Generic[V]):
             if child is None:
                 child = node.children[word] = _Node()
             node = child
-        new = isinstance(node.value, _Absent)
+        new = isinstance(node.value, Absent)
         if new:
             self._topics += 1
         node.value = value
@@ -108,12 +110,12 @@ class TopicIndex(Generic[V]):
         """Forget the topic; False when it was not there."""
         words = self.grammar.split(topic)
         path = self._path(words)
-        if path is None or isinstance(path[-1].value, _Absent):
+        if path is None or isinstance(path[-1].value, Absent):
             return False
         path[-1].value = _ABSENT
         self._topics -= 1
         depth = len(words)
-        while depth and path[depth].children is None and isinstance(path[depth].value, _Absent):
+        while depth and path[depth].children is None and isinstance(path[depth].value, Absent):
             depth -= 1
             children = path[depth].children
             assert children is not None
@@ -126,7 +128,7 @@ class TopicIndex(Generic[V]):
         """The topic's value, None when it is not there."""
         path = self._path(self.grammar.split(topic))
         value = _ABSENT if path is None else path[-1].value
-        return None if isinstance(value, _Absent) else value
+        return None if isinstance(value, Absent) else value
 
     def match(self, pattern: str) -> list[V]:
         """The values of all topics that the pattern matches, in no order. Raises InvalidPattern."""
@@ -138,8 +140,17 @@ class TopicIndex(Generic[V]):
         Topics may be put and removed between two steps: one that is there all the time comes exactly once, any other
         at most once.
         """
+        return self._values(self.browse(pattern))
+
+    def browse(self, pattern: str) -> Iterator[V | Absent]:
+        """The same for one who shares its time with others: after PAUSE nodes without an answer comes an Absent."""
         self.grammar.check(pattern)
         return self._walk(_Places(pattern, self.grammar), self._hidden_from(pattern))
+
+    def _values(self, found: Iterator[V | Absent]) -> Iterator[V]:
+        for value in found:
+            if not isinstance(value, Absent):
+                yield value
 
     def within(self, pattern: str, most: int) -> list[V] | None:
         """The same as `match`, or None when more than `most` nodes had to be looked at. Raises InvalidPattern."""
@@ -148,7 +159,7 @@ class TopicIndex(Generic[V]):
         veiled = self._hidden_from(pattern)
         found: list[V] = []
         root = self._root
-        if places.begin & places.end and not isinstance(root.value, _Absent):
+        if places.begin & places.end and not isinstance(root.value, Absent):
             found.append(root.value)
         waiting: list[tuple[_Node[V], int]] = [(root, places.begin)]
         left = most
@@ -169,7 +180,7 @@ class TopicIndex(Generic[V]):
                 if child is None:
                     continue
                 there = places.follow(here, word)
-                if there & places.end and not isinstance(child.value, _Absent):
+                if there & places.end and not isinstance(child.value, Absent):
                     found.append(child.value)
                 waiting.append((child, there))
         return found
@@ -194,7 +205,7 @@ class TopicIndex(Generic[V]):
         grammar = self.grammar
         return grammar.hides and grammar.split(pattern)[0] in (grammar.one, grammar.many)
 
-    def _walk(self, places: _Places, veiled: bool) -> Iterator[V]:
+    def _walk(self, places: _Places, veiled: bool) -> Iterator[V | Absent]:
         """Depth first. Each level of the stack: a node, the places there, and the words still to try.
 
         A node above a topic that stays is never pruned, so what the stack holds of the way to it is the trie itself.
@@ -202,15 +213,20 @@ class TopicIndex(Generic[V]):
         node = self._root
         here = places.begin
         words: list[str] = []
-        if here & places.end and not isinstance(node.value, _Absent):
+        if here & places.end and not isinstance(node.value, Absent):
             yield node.value
         if node.children is not None:
             words = places.wanted(here, node.children)
             if veiled:
                 words = [word for word in words if not self.grammar.hidden(word)]
         stack: list[tuple[_Node[V], int, list[str]]] = [(node, here, words)]
+        fruitless = 0
         while stack:
             node, here, words = stack[-1]
+            fruitless += 1
+            if fruitless >= PAUSE:
+                fruitless = 0
+                yield _ABSENT
             if not words or node.children is None:
                 stack.pop()
                 continue
@@ -219,7 +235,8 @@ class TopicIndex(Generic[V]):
             if child is None:
                 continue
             there = places.follow(here, word)
-            if there & places.end and not isinstance(child.value, _Absent):
+            if there & places.end and not isinstance(child.value, Absent):
+                fruitless = 0
                 yield child.value
             if there and child.children is not None:
                 words = places.wanted(there, child.children)

@@ -20,6 +20,8 @@ from broker.queue import Delivery
 SLACK: Final[i64] = 512
 #: Numbers between the oldest outstanding and the newest from which few outstanding ones are stragglers.
 SPAN: Final[i64] = 65_536
+#: What most windows have, in one copy; nothing is ever put here.
+_NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
 
 
 class Window:
@@ -31,7 +33,7 @@ class Window:
         self.head: i64 = 0
         self._items: list[Delivery | None] = []
         #: What was outstanding before `base`, oldest first.
-        self._stragglers: dict[int, Delivery] = {}
+        self._stragglers: dict[int, Delivery] = _NO_STRAGGLERS
 
     def add(self, delivery: Delivery) -> i64:
         """Returns the delivery's number."""
@@ -140,6 +142,8 @@ class Window:
         """If only few of so many numbers are outstanding, they are stragglers, and the list begins anew."""
         if (self.count - len(self._stragglers)) * 8 > self.span():
             return
+        if self._stragglers is _NO_STRAGGLERS:
+            self._stragglers = {}
         items = self._items
         for at in range(self.head, len(items)):
             item = items[at]

@@ -1,4 +1,4 @@
-"""Prints docs/mqtt-conformance.md: which normative statements have a test, from the tests themselves.
+"""Prints docs/mqtt-conformance.md: all normative statements, and the tests that name them.
 
     python tools/conformance_page.py > docs/mqtt-conformance.md
 
@@ -10,32 +10,81 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Version -> where its tests are.
-TESTS = {"MQTT 5": "tests/wire/mqtt5", "MQTT 3.1.1": "tests/wire/mqtt"}
+
+Statement = tuple[tuple[int, ...], int]
+
+
+class Version(NamedTuple):
+    """A specification: where its tests are, its numbered statements (appendix B), and those that no test can name, with why."""
+
+    folders: tuple[str, ...]
+    statements: str
+    untested: dict[str, str]
+
+
+CLIENT = "binds clients"
+VERSIONS = {
+    "MQTT 5": Version(
+        ("tests/wire/mqtt5", "tests/top"),
+        "1.5.4-1..3 1.5.5-1 1.5.7-1 2.1.3-1 2.2.1-2..6 2.2.2-1 3.1.0-1..2 3.1.2-1..30 3.1.3-1..12 3.1.4-1..6 3.2.0-1..2 3.2.2-1..22 "
+        "3.3.1-1..13 3.3.2-1..20 3.3.4-1..10 3.4.2-1..3 3.5.2-1..3 3.6.1-1 3.6.2-1..3 3.7.2-1..3 3.8.1-1 3.8.3-1..5 3.8.4-1..8 "
+        "3.9.2-1..2 3.9.3-1..2 3.10.1-1 3.10.3-1..2 3.10.4-1..6 3.11.2-1..2 3.11.3-1..2 3.12.4-1 3.14.0-1 3.14.1-1 3.14.2-1..4 "
+        "3.14.4-1..3 3.15.1-1 3.15.2-1..3 4.1.0-1..2 4.2.0-1 4.3.1-1 4.3.2-1..5 4.3.3-1..13 4.4.0-1..2 4.5.0-1..2 4.6.0-1..6 4.7.0-1 "
+        "4.7.1-1..2 4.7.2-1 4.7.3-1..4 4.8.2-1..6 4.9.0-1..3 4.12.0-1..7 4.12.1-1..2 4.13.1-1 4.13.2-1 6.0.0-1..4",
+        {
+            "3.1.2-20 3.2.2-4 3.2.2-5 3.2.2-11 3.2.2-14 3.2.2-17 3.2.2-18 3.3.4-8 4.5.0-2 4.6.0-2..4 6.0.0-3": CLIENT,
+            "3.2.2-9 3.2.2-10 3.2.2-12": "does not arise: every QoS is supported",
+            "3.2.2-13": "does not arise: retained messages are supported",
+            "4.2.0-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
+        }),
+    "MQTT 3.1.1": Version(
+        ("tests/wire/mqtt", "tests/top"),
+        "1.5.3-1..3 2.2.2-1..2 2.3.1-1..7 3.1.0-1..2 3.1.2-1..24 3.1.3-1..11 3.1.4-1..5 3.2.0-1 3.2.2-1..6 3.3.1-1..12 3.3.2-1..3 3.3.4-1 "
+        "3.3.5-1..2 3.6.1-1 3.8.1-1 3.8.3-1..4 3.8.4-1..6 3.9.3-1..2 3.10.1-1 3.10.3-1..2 3.10.4-1..6 3.12.4-1 3.14.1-1 3.14.4-1..3 "
+        "4.1.0-1..2 4.3.1-1 4.3.2-1..2 4.3.3-1..2 4.4.0-1 4.5.0-1..2 4.6.0-1..6 4.7.1-1..3 4.7.2-1 4.7.3-1..4 4.8.0-1..2 6.0.0-1..4 "
+        "7.0.0-1..2 7.1.1-1 7.1.2-1",
+        {
+            "3.1.2-23 3.1.3-7 3.14.4-1 4.5.0-2 6.0.0-3 7.1.2-1": CLIENT,
+            "3.2.2-6": "does not arise: each refusal has a return code that fits, or none is wanted",
+            "4.8.0-2": "not observable from outside: no packet meets an error that passes by itself",
+            "7.0.0-1": "does not arise: the broker connects to no other one",
+            "7.0.0-2": "not observable: the clients in the tests use no extension",
+            "7.1.1-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
+        }),
+}
 
 HEAD = """# MQTT conformance
 
-Statements of the OASIS specifications by their numbers, and the tests that hold the broker to them: octets in, octets out. The
-tests of 5 are written with another codec (the package mqtt5). This page is made by `tools/conformance_page.py` from the tests;
-a test holds it equal to them.
+All numbered statements of the OASIS specifications (their appendix B), each with the tests that hold the broker to it: octets in,
+octets out. The tests of 5 are written with another codec (the package mqtt5). This page is made by `tools/conformance_page.py`
+from the tests; a test holds it equal to them, and to the numbers: a statement without a test has a reason.
 
 The scenarios of Eclipse's interoperability suite are tests too ([test_eclipse.py](../tests/wire/mqtt5/test_eclipse.py)), with
-the settings of [conformance.toml](../config/conformance.toml).
+the settings of [conformance.toml](../config/conformance.toml). Clients of other makers work through their habits in
+[tests/interop](../tests/interop): paho (Python and Go, 3.1.1 and 5), aiomqtt, gmqtt, amqtt's client, MQTT.js, mosquitto's tools,
+HiveMQ's client (Java) and rumqttc (Rust).
 """
 
-_TEST = re.compile(r"^(?:    )?def (test_\w+)", re.MULTILINE)
-_STATEMENT = re.compile(r"\[MQTT-(\d+\.\d+\.\d+(?:\.\d+)?)-(\d+)(?:\.\.(\d+))?\]")
+_TEST = re.compile(r"^(?:    )?(?:async )?def (test_\w+)", re.MULTILINE)
+_NUMBER = r"(\d+\.\d+\.\d+(?:\.\d+)?)-(\d+)(?:\.\.(\d+))?"
+_STATEMENT = re.compile(rf"\[MQTT-{_NUMBER}\]")
 
 
-def statements(text: str) -> list[tuple[tuple[int, ...], int]]:
+def statements(text: str, form: re.Pattern[str] = _STATEMENT) -> list[Statement]:
     """Sections and numbers."""
     found = []
-    for section, first, last in _STATEMENT.findall(text):
+    for section, first, last in form.findall(text):
         key = tuple(int(part) for part in section.split("."))
         found += [(key, number) for number in range(int(first), int(last or first) + 1)]
     return found
+
+
+def listed(numbers: str) -> list[Statement]:
+    """The same of a list as it stands above."""
+    return statements(numbers, re.compile(_NUMBER))
 
 
 def tests(folder: Path) -> list[tuple[Path, str, str]]:
@@ -52,21 +101,36 @@ def tests(folder: Path) -> list[tuple[Path, str, str]]:
     return found
 
 
-def table(folder: str) -> str:
-    rows: dict[tuple[tuple[int, ...], int], dict[str, None]] = {}
-    for file, name, text in tests(ROOT / folder):
-        label = f"[{name.removeprefix('test_').replace('_', ' ')}](../{file.relative_to(ROOT)})"
-        for statement in statements(text):
-            rows.setdefault(statement, {})[label] = None
-    lines = ["| statement | tests |", "|---|---|"]
-    for (section, number), labels in sorted(rows.items()):
-        lines.append(f"| MQTT-{'.'.join(map(str, section))}-{number} | {'; '.join(labels)} |")
-    return f"{len(rows)} statements have a test that names them.\n\n" + "\n".join(lines) + "\n"
+def table(version: Version) -> str:
+    """Raises SystemExit when a statement has neither a test nor a reason, or a test names one that there is not."""
+    rows: dict[Statement, dict[str, None]] = {}
+    for folder in version.folders:
+        for file, name, text in tests(ROOT / folder):
+            label = f"[{name.removeprefix('test_').replace('_', ' ')}](../{file.relative_to(ROOT)})"
+            for statement in statements(text):
+                rows.setdefault(statement, {})[label] = None
+    known = listed(version.statements)
+    reasons = {statement: reason for numbers, reason in version.untested.items() for statement in listed(numbers)}
+    wrong = [f"{spelling(one)} is in no specification" for one in rows if one not in known]
+    wrong += [f"{spelling(one)} has neither a test nor a reason" for one in known if one not in rows and one not in reasons]
+    if wrong:
+        raise SystemExit("\n".join(wrong))
+    binding = sum(one in rows for one in known)
+    clients = sum(reasons.get(one) == CLIENT and one not in rows for one in known)
+    count = f"{len(known)} statements: {binding} have tests, {clients} bind clients alone, the others have a reason."
+    lines = [count, "", "| statement | tests |", "|---|---|"]
+    for statement in sorted(known):
+        lines.append(f"| {spelling(statement)} | {'; '.join(rows[statement]) if statement in rows else reasons[statement]} |")
+    return "\n".join(lines) + "\n"
+
+
+def spelling(statement: Statement) -> str:
+    return f"MQTT-{'.'.join(map(str, statement[0]))}-{statement[1]}"
 
 
 def document() -> str:
     """The whole page."""
-    return HEAD + "".join(f"\n## {version}\n\n{table(folder)}" for version, folder in TESTS.items())
+    return HEAD + "".join(f"\n## {name}\n\n{table(version)}" for name, version in VERSIONS.items())
 
 
 if __name__ == "__main__":

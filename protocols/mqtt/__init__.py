@@ -2,7 +2,7 @@
 
     octets      reasons, packets, properties, packets5, connect
     contents    content (MQTT's words and the core's), stored, dialects (who relays octets to whom)
-    sessions    topics, views, pen, flight, roles, session, restoring, latecomer, deadlines, shared, wills, sessions, sys
+    sessions    topics, views, pen, flight, roles, subscriber, session, restoring, latecomer, deadlines, shared, wills, sessions, sys
     clients     answers, service, subscribing, client -> level4 -> level5 -> connection, front
 
 A connection is one object: `client` is what it is whatever it speaks, `level4` and `level5` are the packet loops, and

@@ -97,8 +97,8 @@ class Client(Connection):
             self.deadline = self.heard_at + limit
 
     def shut_down(self) -> None:
-        """A clean stop publishes no will of a session that persists."""
-        if self.session is not None and self.session.persistent:
+        """A clean stop publishes no will of a session that persists; one with a delay waits on when the broker is back."""
+        if self.session is not None and self.session.persistent and self.will is not None and not self.will.delay:
             self.will = None
         self.turn_out(SERVER_SHUTTING_DOWN, "shutdown")
 
@@ -111,6 +111,8 @@ class Client(Connection):
         if session is not None:
             if gate is not None and will is not None:
                 self._leave_will(session, gate, will)
+            if session.late_will is None:
+                session.testament = None
             self.mqtt.sessions.leave(session)
         if gate is not None:
             self._vhost.gates.leave(gate)

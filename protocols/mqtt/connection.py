@@ -11,6 +11,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access import Conversation, Credentials, Step, Verdict
+from broker.restore import Definition
+from matching.grammar import swap
 from protocols.connection import Peer
 from protocols.mqtt.client import Client
 from protocols.mqtt.connect import LEVEL_5, LEVEL_31, Connect, UnacceptableVersion, read_connect, read_level
@@ -56,8 +58,8 @@ from protocols.mqtt.reasons import (
 )
 from protocols.mqtt.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
 from protocols.mqtt.service import NAMES, MqttService
-from protocols.mqtt.topics import SHARE
-from protocols.mqtt.wills import Will
+from protocols.mqtt.topics import EXCHANGE, SHARE
+from protocols.mqtt.wills import will_of
 
 #: The largest packet that MQTT knows: with a Maximum Packet Size above it a client sets no limit.
 PACKET_MAX: Final = 268_435_460
@@ -222,7 +224,7 @@ class MqttConnection(Level5):
         self.packet_max = self.mqtt.options.max_packet
         self.gate = vhost.gates.enter(identity, NAMES[self.level])
         if connect.will is not None:
-            self.will = Will(connect.will)
+            self.will = will_of(connect.will)
         self._connect = None
         if self._method is None:
             self._login = None
@@ -247,11 +249,12 @@ class MqttConnection(Level5):
             session = None
         present = session is not None
         if session is None:
-            session = sessions.make(self._vhost, client_id, expiry, ticket)
+            session = sessions.make(self._vhost, client_id, expiry, self._testament(), ticket)
         else:
             self._vhost.await_durable(session, ticket)
             if session.late_will is not None:
                 session.late_will.forget()
+            sessions.reclaim(session, expiry, self._testament(), ticket)
         self.client_id = client_id
         self.session = session
         self.expiry = connect.expiry
@@ -267,7 +270,15 @@ class MqttConnection(Level5):
             session.receive_maximum = self.mqtt.options.receive_maximum
         self.deadline = self.agenda.now + self.keep_alive * 1500 if self.keep_alive else 0
         self.answer_when_settled(ticket, answer)
-        sessions.enter(session, self, expiry, pen)
+        session.attach(self, pen)
+
+    def _testament(self) -> Definition | None:
+        """What a store keeps of the will of a session that persists; only of one that could be published now."""
+        will, gate = self.will, self.gate
+        if will is None or gate is None or not self.mqtt.topics.serves(swap(will.message.address.key)):
+            return None
+        route = self._vhost.route(gate, EXCHANGE, will.message.address.key)
+        return will.definition() if route.plan.refusal is None else None
 
     def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:
         """What the client may do, and what it gets other than it asked for (section 3.2.2.3)."""

@@ -25,6 +25,9 @@ from protocols.window import Window
 IDENTIFIERS: Final[i64] = 65_535
 #: Taken from the credit of a consumer that holds a message back: acknowledgements alone never make up for it.
 HELD: Final[i64] = 1 << 40
+#: What a session has whose client is away and owes nothing, in one copy; nothing is ever put into these.
+_NOTHING: Final = Window()
+_NONE_HELD: Final[dict[int, Ticket | None]] = {}
 #: Where a consumer writes whose connection is gone: nowhere, and it is never asked to.
 NOWHERE: Final = Outlet()
 
@@ -37,9 +40,9 @@ class Flight(Listener):
         self.vhost = vhost
         self.tally = tally
         self.persistent = persistent
-        self.in_flight = Window()
+        self.in_flight = _NOTHING
         #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for, if anything.
-        self.received: dict[int, Ticket | None] = {}
+        self.received: dict[int, Ticket | None] = _NONE_HELD
         #: Writes for its client, if that is one of level 5.
         self.pen: Pen | None = None
         #: What its subscriptions want to see; None if they want nothing special.
@@ -53,13 +56,32 @@ class Flight(Listener):
     def go_on(self) -> None:
         """What its consumer held back has left."""
 
+    def window(self) -> Window:
+        """What is in flight, to put more into it."""
+        if self.in_flight is _NOTHING:
+            self.in_flight = Window()
+        return self.in_flight
+
+    def tidy(self) -> None:
+        """Its client is gone: keep no room for what is not there."""
+        if self.in_flight.count == 0:
+            self.in_flight = _NOTHING
+        if not self.received:
+            self.received = _NONE_HELD
+
     # -- what it sends with QoS 2
 
     def hold(self, packet_id: i64, ticket: Ticket) -> None:
         """A message came under this identifier, and its copies are dropped until the PUBREL."""
-        self.received[packet_id] = ticket
+        self.hold_again(packet_id, ticket)
         if self.persistent:
             self.vhost.store.append(Received(self.number, packet_id), ticket)
+
+    def hold_again(self, packet_id: int, ticket: Ticket | None) -> None:
+        """It is held, and the store knows."""
+        if self.received is _NONE_HELD:
+            self.received = {}
+        self.received[packet_id] = ticket
 
     def let_go(self, packet_id: i64, ticket: Ticket) -> None:
         """PUBREL: the identifier may be used again. The ticket is what the PUBCOMP waits for."""

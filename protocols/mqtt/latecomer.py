@@ -17,7 +17,7 @@ from protocols.mqtt.views import Addressed, identifier_of
 
 def send_retained(session: Session, topic_filter: str) -> None:
     """Send the retained messages that a subscription matches [MQTT-3.3.1-9]."""
-    binding = session.subscriptions.get(topic_filter)
+    binding = session.subscription(topic_filter)
     if binding is not None:
         session.vhost.retained.deliver(topic_filter, MQTT, Latecomer(session, binding))
 
@@ -32,7 +32,7 @@ class Latecomer(Receiver):
     @property
     def _obsolete(self) -> bool:
         """Whether the subscription ended, or another one took its place."""
-        return self._session.dead or self._session.subscriptions.get(self._binding.key) is not self._binding
+        return self._session.dead or self._session.subscription(self._binding.key) is not self._binding
 
     def crowded(self, task: Task) -> bool:
         return not self._obsolete and self._session.crowded(self._binding.key, task)

@@ -52,11 +52,12 @@ def restore_inbox(session: Session, store: DurableStore, positions: array[int], 
 
 def _take(session: Session, delivery: Delivery, stepped: bool) -> None:
     """It was in the client's hands."""
-    session.in_flight.skip_to(delivery.order)
-    session.in_flight.add(delivery)
+    window = session.window()
+    window.skip_to(delivery.order)
+    window.add(delivery)
     session.inbox.restore_unacked(delivery.order)
     if stepped:
-        session.released[identifier(delivery.order)] = 0
+        session.step(identifier(delivery.order))
 
 
 def _order(kept: Kept | None, inbox: i64, before: i64) -> i64:

@@ -1,9 +1,11 @@
-"""What a session knows of its shared subscriptions and of its client's will: roles, played elsewhere."""
+"""What a session knows of its shared subscriptions, of its client's will and of where it is listed: roles, played elsewhere."""
 
 from __future__ import annotations
 
 from broker.agenda import Task
 from broker.outlet import Outlet
+from broker.restore import Keeper
+from broker.route import Listener
 from broker.store.contract import Ticket
 
 
@@ -38,4 +40,16 @@ class LateWill(Task):
 
     def forget(self) -> None:
         """The client is back."""
+        raise NotImplementedError
+
+
+class Register(Keeper):
+    """Where all sessions are listed."""
+
+    def expire(self, session: Listener) -> None:
+        """The session's client stayed away for too long: forget it."""
+        raise NotImplementedError
+
+    def forget_will(self, session: Listener) -> None:
+        """The will of the session's client is published: the store need not keep it any more."""
         raise NotImplementedError

@@ -26,6 +26,7 @@ class MqttService(Front):
         self.options = options
         self.sessions = Sessions(broker.agenda, options, self.tally)
         self.sys = SysTree(broker.agenda, options.sys_interval_s, f"trellis {options.version}".rstrip(), Surveying(self))
+        self.sessions.sys = self.sys
         #: Octets of connections that are gone, in and out, and the most clients that there were at once.
         self.octets_in = 0
         self.octets_out = 0
@@ -89,7 +90,7 @@ class BrokerSurvey(Survey):
             most -= 1
             session = self._sessions.pop()
             self._connected += session.outlet is not None
-            self._subscriptions += len(session.subscriptions)
+            self._subscriptions += session.subscription_count
         while most > 0 and self._connections:
             most -= 1
             connection = self._connections.pop()

@@ -11,28 +11,25 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.agenda import Task
-from broker.binding import Arguments, Binding
 from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.outlet import Outlet
 from broker.queue import UNREPRESENTABLE, Delivery
+from broker.restore import Definition
 from broker.store.contract import Stepped, Ticket, Waiter
 from broker.vhost import VirtualHost
-from matching.grammar import MQTT
 from protocols.mqtt.deadlines import Alarm
-from protocols.mqtt.dialects import VERSION_4
-from protocols.mqtt.flight import IDENTIFIERS, NOWHERE, Flight, InboxConsumer, identifier, write
+from protocols.mqtt.flight import IDENTIFIERS, NOWHERE, InboxConsumer, identifier, write
 from protocols.mqtt.packets import DUP, PUBREL, write_answer
 from protocols.mqtt.pen import Pen
-from protocols.mqtt.roles import LateWill, Membership
-from protocols.mqtt.topics import EXCHANGE, speakable
-from protocols.mqtt.views import Addressed, Views, is_special
+from protocols.mqtt.roles import LateWill, Membership, Register
+from protocols.mqtt.subscriber import CROWDED, NO_MEMBERSHIPS, Subscriber
+from protocols.mqtt.topics import speakable
+from protocols.mqtt.views import Addressed
 from protocols.tally import Tally
 
-#: Messages in the inbox from which on retained ones wait outside, and do not push others out of it.
-CROWDED: Final[i64] = 500
-#: What most sessions have, in one copy; nothing is ever put here.
-_NO_MEMBERSHIPS: Final[dict[str, Membership]] = {}
+#: What most sessions have, in one copy; nothing is ever put into these.
+_NONE_RELEASED: Final[dict[int, int]] = {}
+_ALL_SENT: Final[list[tuple[i64, Delivery]]] = []
 
 
 class Resend(Waiter):
@@ -45,7 +42,7 @@ class Resend(Waiter):
         self._session.resend()
 
 
-class Session(Flight):
+class Session(Subscriber):
     """One client identifier's subscriptions, inbox and packets in flight. `receive_maximum` bounds those."""
 
     def __init__(self, vhost: VirtualHost, client_id: str, persistent: bool, backlog: int, receive_maximum: int, tally: Tally) -> None:
@@ -55,34 +52,37 @@ class Session(Flight):
         self.receive_maximum: i64 = receive_maximum
         #: Seconds that it outlives its connection.
         self.expiry = 0
+        #: Where it is listed, while it lives.
+        self.register: Register | None = None
         #: Its end, while its client is away.
         self.alarm: Alarm | None = None
-        #: Its shared subscriptions, by name; whether it had some since it is connected, and whether they were refused.
-        self.memberships: dict[str, Membership] = _NO_MEMBERSHIPS
+        #: Whether it had shared subscriptions since it is connected, and whether they were refused.
         self._sharing = False
         self._knocked = False
         #: Its client's will, while that waits for the client to come back.
         self.late_will: LateWill | None = None
+        #: What the store knows of the will, while there is one that shall survive a crash.
+        self.testament: Definition | None = None
         #: When its last connection went, in ms.
         self.away_since: i64 = 0
-        self.subscriptions: dict[str, Binding] = {}
         #: Packet identifiers of ours that got their PUBREC, and the position of that in the store (0: nowhere).
-        self.released: dict[int, int] = {}
+        self.released: dict[int, int] = _NONE_RELEASED
         self._consumer: InboxConsumer | None = None
         #: What is in flight and not resent yet over this connection, oldest last.
-        self._unsent: list[tuple[i64, Delivery]] = []
+        self._unsent = _ALL_SENT
         #: How many of them its client takes now.
         self._resendable: i64 = 0
         self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
-        #: Whether a SUBACK waits for the store: retained messages come after it.
-        self.unheard = False
-        #: Retained messages on their way that wait for that or for room, by topic filter.
-        self._parked: dict[str, Task] = {}
         vhost.welcome(self)
 
     # -- Listener
+
+    def run(self) -> None:
+        """Its client stayed away for too long."""
+        if self.register is not None:
+            self.register.expire(self)
 
     def hears(self, topic: bytes) -> bool:
         return speakable(topic)
@@ -117,7 +117,7 @@ class Session(Flight):
         for membership in self.memberships.values():
             self._sharing = True
             membership.attach(outlet)
-        self._unsent = self.in_flight.outstanding()
+        self._unsent = self.window().outstanding()
         self._unsent.reverse()
         self._resend(outlet)
 
@@ -191,7 +191,7 @@ class Session(Flight):
             self.inbox.unsubscribe(self._consumer)
             self._consumer.outlet = NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
             self._consumer = None
-        self._unsent = []
+        self._unsent = _ALL_SENT
         if self._sharing:
             self._sharing = False
             for membership in self.memberships.values():
@@ -199,89 +199,28 @@ class Session(Flight):
             self._give_back()
         self.unheard = False
         self.unpark()
+        self.tidy()
+        if not self.released:
+            self.released = _NONE_RELEASED
 
     def end(self) -> None:
         """Forget the session."""
         self.detach()
         if self.late_will is not None:
             self.late_will.run()  # [MQTT-3.1.2-8]
-        memberships, self.memberships = self.memberships, _NO_MEMBERSHIPS
+        memberships, self.memberships = self.memberships, NO_MEMBERSHIPS
         for membership in memberships.values():
             membership.leave(None)
         self.vhost.delete_listener(self)
-        self.subscriptions.clear()
-        self.views = None
+        self._drop_all()
         for delivery in self.in_flight.take_all():
             delivery.consumer.queue.settle(delivery.message)
-
-    # -- subscriptions
-
-    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket, wishes: Arguments | None = None) -> None:
-        """Add or replace a subscription [MQTT-3.8.4-3]."""
-        known = self.subscriptions.get(topic_filter)
-        binding = self.subscriptions[topic_filter] = Binding(topic_filter, self, assurance, wishes, MQTT)
-        if known is not None and known.identity != binding.identity:
-            self.vhost.unbind(EXCHANGE, known, ticket)
-        self._look_again(known, binding)
-        self.vhost.bind(EXCHANGE, binding, ticket)
-
-    def restore_subscription(self, binding: Binding) -> None:
-        """It had this one before, and is bound already."""
-        self.subscriptions[binding.key] = binding
-        self._look_again(None, binding)
-
-    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> bool:
-        """Whether it was there."""
-        binding = self.subscriptions.pop(topic_filter, None)
-        if binding is not None:
-            self._look_again(binding, None)
-            self.vhost.unbind(EXCHANGE, binding, ticket)
-        elif self.persistent:
-            self.vhost.await_all(ticket)
-        return binding is not None
-
-    def _look_again(self, old: Binding | None, new: Binding | None) -> None:
-        """A subscription changed, and with it perhaps what the client wants to see."""
-        if old is not None and is_special(old):
-            self._see().remove(old)
-        elif new is None or not is_special(new):
-            return
-        if new is not None and is_special(new):
-            self._see().add(new)
-        self._choose_view()
-
-    def rename(self, membership: Membership, identifier: int) -> None:
-        """A shared subscription has this identifier from now on; 0 for none."""
-        if membership.identifier or identifier:
-            self._see().shared += bool(identifier) - bool(membership.identifier)
-            membership.identifier = identifier
-            self._choose_view()
-
-    def _see(self) -> Views:
-        views = self.views
-        if views is None:
-            views = self.views = Views()
-        return views
-
-    def _choose_view(self) -> None:
-        if self.views is not None and self.views.empty:
-            self.views = None
-        self._choose_dialect()
-
-    def _choose_dialect(self) -> None:
-        """Others may relay their octets here, or may not any more."""
-        pen = self.pen
-        dialect = VERSION_4 if pen is None else pen.dialect(self.views)
-        if dialect is not self.dialect:
-            self.dialect = dialect
-            if self.subscriptions:
-                self.vhost.changed()
 
     # -- shared subscriptions
 
     def join(self, membership: Membership) -> None:
         """A new one."""
-        if self.memberships is _NO_MEMBERSHIPS:
+        if self.memberships is NO_MEMBERSHIPS:
             self.memberships = {}
         self.memberships[membership.name] = membership
         if self.outlet is not None:
@@ -403,8 +342,16 @@ class Session(Flight):
         if packet_id in self.released:
             store.wait(self.released[packet_id], ticket)
         else:
+            if self.released is _NONE_RELEASED:
+                self.released = {}
             self.released[packet_id] = store.append(Stepped(self.inbox.number, position), ticket) if position > 0 and self.persistent else 0
         return True
+
+    def step(self, packet_id: i64) -> None:
+        """It had its PUBREC before the broker stopped."""
+        if self.released is _NONE_RELEASED:
+            self.released = {}
+        self.released[packet_id] = 0
 
     def holds(self, packet_id: i64) -> bool:
         """Whether a publication is in flight under this identifier."""
@@ -443,25 +390,8 @@ class Session(Flight):
             self._withhold(consumer)
         self.stir()
 
-    # -- retained messages
-
-    def crowded(self, topic_filter: str, task: Task) -> bool:
-        """Whether more of them must wait; then the task runs again when there is room."""
-        outlet = self.outlet
-        if outlet is None or not self.unheard and self.inbox.depth < CROWDED and outlet.open():
-            return False
-        self._parked[topic_filter] = task
-        return True
-
-    def unpark(self) -> None:
-        """There may be room for what waited for it."""
-        if self._parked:
-            parked, self._parked = self._parked, {}
-            for task in parked.values():
-                self.vhost.agenda.add(task)
-
     def describe(self) -> dict[str, object]:
         """A row for operators."""
         return {"client_id": self.name, "vhost": self.vhost.name, "connected": self.outlet is not None, "persistent": self.persistent,
-                "subscriptions": len(self.subscriptions), "inbox": self.inbox.name, "queued": int(self.inbox.depth),
+                "subscriptions": self.subscription_count, "inbox": self.inbox.name, "queued": int(self.inbox.depth),
                 "in_flight": int(self.in_flight.count), "dropped": int(self.dropped), "missed": int(self.missed)}

@@ -6,22 +6,23 @@ from array import array
 
 from mypy_extensions import i64
 
-from broker.agenda import Agenda, Task
+from broker.agenda import Agenda
 from broker.binding import Binding
 from broker.errors import PreconditionFailed
-from broker.outlet import Outlet
-from broker.restore import Definition, Keeper
+from broker.restore import Definition
 from broker.route import Listener
 from broker.store.contract import Defined, Ticket, Undefined
 from broker.store.durable import DurableStore
 from broker.vhost import VirtualHost
 from protocols.mqtt.connect import NEVER
 from protocols.mqtt.deadlines import Deadlines
-from protocols.mqtt.pen import Pen
 from protocols.mqtt.restoring import restore_inbox
+from protocols.mqtt.roles import Register
 from protocols.mqtt.session import Session
 from protocols.mqtt.shared import Group, Groups
+from protocols.mqtt.sys import ROOT, SysTree
 from protocols.mqtt.topics import SHARE
+from protocols.mqtt.wills import Waiting, Will, restored_will
 from protocols.tally import Tally
 
 
@@ -49,7 +50,7 @@ class MqttOptions:
         self.version = ""
 
 
-class Sessions(Keeper):
+class Sessions(Register):
     """At most `options.sessions`; one that nobody comes back to ends when it has been away for as long as its client said,
     or `options.session_expiry_s`.
 
@@ -62,38 +63,47 @@ class Sessions(Keeper):
         self._agenda = agenda
         self._options = options
         self._tally = tally
-        self._sessions: dict[tuple[str, str], Session] = {}
+        #: By virtual host (there may be none yet) and client identifier.
+        self._sessions: dict[str, dict[str, Session]] = {}
+        self._count = 0
         #: Ends of sessions whose clients are away, and wills that wait.
         self.deadlines = Deadlines(agenda)
         self.groups = Groups(options.session_backlog)
+        #: Whom restored sessions watch; the front end says.
+        self.sys: SysTree | None = None
         #: Restored sessions that were away for so long, in ms.
         self._restored: list[tuple[int, Session]] = []
+        #: ... those that watch $SYS,
+        self._watching: list[Session] = []
         #: ... and their shared subscriptions.
         self._shared: list[tuple[Session, dict[str, object]]] = []
 
     def __len__(self) -> int:
-        return len(self._sessions)
+        return self._count
 
     def all(self) -> list[Session]:
-        return list(self._sessions.values())
+        return [session for sessions in self._sessions.values() for session in sessions.values()]
 
     def find(self, vhost: VirtualHost, client_id: str) -> Session | None:
-        return self._sessions.get((vhost.name, client_id))
+        sessions = self._sessions.get(vhost.name)
+        return None if sessions is None else sessions.get(client_id)
 
     @property
     def full(self) -> bool:
-        return len(self._sessions) >= self._options.sessions
+        return self._count >= self._options.sessions
 
     def granted(self, expiry: int) -> int:
         """The session expiry that a client gets that wants this one; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
 
-    def make(self, vhost: VirtualHost, client_id: str, expiry: int, ticket: Ticket) -> Session:
-        """A new session under an identifier that has none. It outlives its connection by `expiry` seconds."""
+    def make(self, vhost: VirtualHost, client_id: str, expiry: int, testament: Definition | None, ticket: Ticket) -> Session:
+        """A new session under an identifier that has none. It outlives its connection by `expiry` seconds, and so does what the
+        store knows of the client's will."""
         session = self._add(vhost, client_id, expiry > 0)
         session.expiry = expiry
         self.created += 1
         if session.persistent:
+            session.testament = testament
             session.number = vhost.store.append(Defined(vhost.name, "session", client_id, _definition(session, 0)), ticket)
             session.inbox.number = session.number
         return session
@@ -101,20 +111,25 @@ class Sessions(Keeper):
     def _add(self, vhost: VirtualHost, client_id: str, persistent: bool) -> Session:
         options = self._options
         session = Session(vhost, client_id, persistent, options.session_backlog, options.receive_maximum, self._tally)
-        self._sessions[vhost.name, client_id] = session
+        session.register = self
+        sessions = self._sessions.get(vhost.name)
+        if sessions is None:
+            sessions = self._sessions[vhost.name] = {}
+        sessions[client_id] = session
+        self._count += 1
         return session
 
-    def enter(self, session: Session, outlet: Outlet, expiry: int, pen: Pen | None) -> None:
-        """Its client is here, and wants it kept for so long from now on."""
-        changed = session.expiry != expiry
+    def reclaim(self, session: Session, expiry: int, testament: Definition | None, ticket: Ticket) -> None:
+        """Its client is here, and wants it kept for so long from now on. The ticket waits for a will."""
+        changed = session.expiry != expiry or testament is not None or session.testament is not None
         session.expiry = expiry
+        session.testament = testament if session.persistent else None
         if session.alarm is not None:
             self.deadlines.cancel(session.alarm)
             session.alarm = None
             changed = True
         if changed and session.persistent:
-            self.note(session, 0, None)
-        session.attach(outlet, pen)
+            self.note(session, 0, None if testament is None else ticket)
 
     def leave(self, session: Session) -> None:
         """Its connection is gone: a persistent session stays, for a while."""
@@ -134,12 +149,17 @@ class Sessions(Keeper):
         """Its client has been away for so many ms."""
         session.away_since = self._agenda.now - away
         if session.expiry != NEVER:
-            session.alarm = self.deadlines.at(session.away_since + session.expiry * 1000, Expiry(self, session))
+            session.alarm = self.deadlines.at(session.away_since + session.expiry * 1000, session)
 
     def end(self, session: Session, ticket: Ticket | None) -> None:
         """Forget the session."""
-        if self._sessions.get((session.vhost.name, session.name)) is session:
-            del self._sessions[session.vhost.name, session.name]
+        if self.find(session.vhost, session.name) is session:
+            sessions = self._sessions[session.vhost.name]
+            del sessions[session.name]
+            if not sessions:
+                del self._sessions[session.vhost.name]
+            self._count -= 1
+            session.register = None
             if session.alarm is not None:
                 self.deadlines.cancel(session.alarm)
                 session.alarm = None
@@ -147,11 +167,18 @@ class Sessions(Keeper):
             if session.persistent:
                 session.vhost.store.append(Undefined(session.vhost.name, "session", session.name, session.number), ticket)
 
-    def expire(self, session: Session) -> None:
-        """Its time is over."""
+    def expire(self, session: Listener) -> None:
+        assert isinstance(session, Session)
         session.alarm = None
         self.expired += 1
         self.end(session, None)
+
+    def forget_will(self, session: Listener) -> None:
+        assert isinstance(session, Session)
+        if session.testament is not None:
+            session.testament = None
+            away = 0 if session.outlet is not None else int(self._agenda.wall * 1000) - int(self._agenda.now - session.away_since)
+            self.note(session, away, None)
 
     # -- Keeper
 
@@ -172,6 +199,10 @@ class Sessions(Keeper):
         shared = definition.get("shared")
         if isinstance(shared, dict):
             self._shared.append((session, shared))
+        will = definition.get("will")
+        if isinstance(will, dict):
+            restored_will(will)
+            session.testament = will
         # A clock that was set back since makes nobody's time longer than it is from now on.
         self._restored.append((max(int(self._agenda.wall * 1000) - away_since, 0) if away_since else -1, session))
         return session
@@ -188,6 +219,8 @@ class Sessions(Keeper):
         else:
             assert isinstance(listener, Session)
             listener.restore_subscription(binding)
+            if binding.key.startswith(ROOT):
+                self._watching.append(listener)
 
     def restore_inbox(self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
         if isinstance(listener, Group):
@@ -199,7 +232,7 @@ class Sessions(Keeper):
     def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
         assert isinstance(listener, Session)
         for packet_id in identifiers:
-            listener.received[packet_id] = None
+            listener.hold_again(packet_id, None)
 
     def restored(self) -> None:
         """Those whose clients were here when the broker stopped are away from now on. Groups have their members again."""
@@ -213,24 +246,26 @@ class Sessions(Keeper):
         restored.sort(key=_longest_first)
         for away, session in restored:
             self._wait_for(session, max(away, 0))
+            if session.testament is not None:
+                self._wait_with(session, restored_will(session.testament), max(away, 0))
             if away < 0:
                 self.note(session, int(self._agenda.wall * 1000), None)
+        watching, self._watching = self._watching, []
+        for session in watching:
+            if self.sys is not None:
+                self.sys.watch(session)
 
-
-class Expiry(Task):
-    """A session was left some time ago."""
-
-    def __init__(self, sessions: Sessions, session: Session) -> None:
-        self._sessions = sessions
-        self._session = session
-
-    def run(self) -> None:
-        self._sessions.expire(self._session)
+    def _wait_with(self, session: Session, will: Will, away: int) -> None:
+        """Its client's will waits for what is left of its delay, from when the client was lost. It was allowed when it was left."""
+        late = session.late_will = Waiting(session.vhost, session.vhost.internal, will, session)
+        late.alarm = self.deadlines.at(self._agenda.now + max(will.delay - away, 0), late)
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
     """What the store knows of it. (Its number is not known yet when it is made.)"""
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
+    if session.testament is not None:
+        definition["will"] = session.testament
     if session.memberships:
         definition["shared"] = {name: [one.assurance, one.identifier] for name, one in session.memberships.items()}
     if session.number:

@@ -169,7 +169,7 @@ class Subscribing(Change):
             self._service.sessions.groups.join(session, name, wish.assurance, self._identifier, self.ticket)
             self._shared = True
             return
-        known = name in session.subscriptions
+        known = session.subscription(name) is not None
         wishes: dict[str, object] = {}
         if self._identifier:
             wishes[IDENTIFIER] = self._identifier

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mypy_extensions import i64
-
+from broker.errors import PreconditionFailed
 from broker.gate import Gate
 from broker.message import Address, Message
+from broker.restore import Definition
 from broker.vhost import VirtualHost
 from matching.grammar import swap
 from protocols.mqtt.connect import LeftWill
@@ -20,25 +20,47 @@ from protocols.mqtt.topics import EXCHANGE
 class Will:
     """Ready to be published. `lifetime` and `delay` are in ms; a lifetime below 0 is endless."""
 
-    def __init__(self, left: LeftWill) -> None:
-        properties = left.properties
-        self.delay = properties.number(WILL_DELAY, 0) * 1000
-        expiry = properties.number(MESSAGE_EXPIRY, -1)
-        self.lifetime = expiry * 1000 if expiry >= 0 else -1
-        properties.numbers.pop(WILL_DELAY, None)
-        octets = properties.encoded()
-        described = octets != b"\0"
-        assurance: i64 = left.assurance
-        encoding = encoding_of(described, left.retain, left.assurance == 2)
-        message = Message(Address(EXCHANGE, swap(left.topic)), octets + left.body if described else left.body, encoding, assurance)
-        self.message = message.copy(assurance, left.retain)
+    def __init__(self, key: str, content: bytes, described: bool, assurance: int, retain: bool, delay: int, lifetime: int) -> None:
+        self.delay = delay
+        self.lifetime = lifetime
+        self.described = described
+        message = Message(Address(EXCHANGE, key), content, encoding_of(described, retain, assurance == 2), assurance)
+        self.message = message.copy(assurance, retain)
+
+    def definition(self) -> Definition:
+        """What the store keeps of it, with the session."""
+        message = self.message
+        return {"key": message.address.key, "content": message.content, "described": self.described, "assurance": int(message.assurance),
+                "retain": message.retained, "delay": self.delay, "lifetime": self.lifetime}
+
+
+def will_of(left: LeftWill) -> Will:
+    """From a CONNECT."""
+    properties = left.properties
+    delay = properties.number(WILL_DELAY, 0) * 1000
+    expiry = properties.number(MESSAGE_EXPIRY, -1)
+    properties.numbers.pop(WILL_DELAY, None)
+    octets = properties.encoded()
+    described = octets != b"\0"
+    return Will(swap(left.topic), octets + left.body if described else left.body, described, left.assurance, left.retain, delay,
+                expiry * 1000 if expiry >= 0 else -1)
+
+
+def restored_will(definition: Definition) -> Will:
+    """From the store. Raises PreconditionFailed."""
+    key, content = definition.get("key"), definition.get("content")
+    assurance, delay, lifetime = definition.get("assurance"), definition.get("delay"), definition.get("lifetime")
+    if not (isinstance(key, str) and isinstance(content, bytes) and isinstance(assurance, int) and 0 <= assurance <= 2
+            and isinstance(delay, int) and isinstance(lifetime, int)):
+        raise PreconditionFailed(f"its will is {definition!r}")
+    return Will(key, content, definition.get("described") is True, assurance, definition.get("retain") is True, delay, lifetime)
 
 
 class Waiting(LateWill):
     """A will that waits for its client to come back. It keeps the gate that it will go through."""
 
     def __init__(self, vhost: VirtualHost, gate: Gate, will: Will, session: Session) -> None:
-        gate.users += 1
+        vhost.gates.join(gate)
         self.alarm: Alarm | None = None
         self._vhost = vhost
         self._gate = gate
@@ -52,6 +74,8 @@ class Waiting(LateWill):
             session.late_will = None
             self._vhost.publish_will(self._gate, self._will.message, self._will.lifetime, session)
             self._vhost.leave(self._gate)
+            if session.register is not None:
+                session.register.forget_will(session)
 
     def forget(self) -> None:
         """The client is back [MQTT-3.1.3-9]."""

@@ -146,8 +146,9 @@ def _host(authority: str) -> str:
 
 
 def _subprotocol(fields: dict[bytes, bytes]) -> str:
-    """The first that the client offers and we speak [MQTT-6.0.0-3]. Raises Refused."""
-    for word in _words(fields, b"sec-websocket-protocol"):
-        if word in SUBPROTOCOLS:
+    """The first of ours that the client offers [MQTT-6.0.0-3], [MQTT-6.0.0-4]. Raises Refused."""
+    offered = list(_words(fields, b"sec-websocket-protocol"))
+    for word in SUBPROTOCOLS:
+        if word in offered:
             return word
     raise Refused("subprotocol", 400, "only MQTT is spoken here: offer the subprotocol mqtt (Sec-WebSocket-Protocol)")

@@ -1,4 +1,7 @@
-"""Clients of other toolchains: amqp091-go, the Java client, lapin. Each is a program that works through its habits and says "ok"."""
+"""Clients of other toolchains. Each is a program that works through its habits and says "ok".
+
+AMQP: amqp091-go, the Java client, lapin. MQTT, 3.1.1 and 5: Eclipse's two Go clients, HiveMQ's client, rumqttc.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,13 @@ def run(*command: str, directory: Path | None = None) -> None:
     assert re.search(r"(^|\x1b\[0?m)ok$", done.stdout, re.MULTILINE), done.stdout + done.stderr
 
 
+def run_java(program: str, *args: str) -> None:
+    maven = require("mvn")
+    target = [f"-DbuildDirectory={BUILT / 'java'}", "-q", "-B"]
+    build([maven, *target, "compile"], HERE / "java")
+    run(maven, *target, "exec:java", f"-Dexec.mainClass={program}", f"-Dexec.args={' '.join(args)}", directory=HERE / "java")
+
+
 @pytest.mark.long
 def test_amqp091_go(broker: BrokerProcess) -> None:
     go = require("go")
@@ -39,11 +49,27 @@ def test_amqp091_go(broker: BrokerProcess) -> None:
 
 
 @pytest.mark.long
+def test_mqtt_in_go(broker: BrokerProcess, unique: str) -> None:
+    go = require("go")
+    build([go, "build", "-o", str(BUILT / "go-mqtt"), "."], HERE / "go" / "mqtt")
+    run(str(BUILT / "go-mqtt"), "{}:{}".format(*broker.mqtt), unique)
+
+
+@pytest.mark.long
+def test_mqtt_in_java(broker: BrokerProcess, unique: str) -> None:
+    run_java("Mqtt", broker.mqtt.host, str(broker.mqtt.port), unique)
+
+
+@pytest.mark.long
+def test_mqtt_in_rust(broker: BrokerProcess, unique: str) -> None:
+    cargo = require("cargo")
+    build([cargo, "build", "--quiet", "--target-dir", str(BUILT / "rumqttc")], HERE / "rust" / "rumqttc")
+    run(str(BUILT / "rumqttc" / "debug" / "rumqttc-test"), broker.mqtt.host, str(broker.mqtt.port), unique)
+
+
+@pytest.mark.long
 def test_the_java_client(broker: BrokerProcess) -> None:
-    maven = require("mvn")
-    target = [f"-DbuildDirectory={BUILT / 'java'}", "-q", "-B"]
-    build([maven, *target, "compile"], HERE / "java")
-    run(maven, *target, "exec:java", "-Dexec.mainClass=Amqp", f"-Dexec.args={broker.amqp_url}", directory=HERE / "java")
+    run_java("Amqp", broker.amqp_url)
 
 
 @pytest.mark.long

@@ -43,7 +43,7 @@ async def exactly(client: ClientConnection, count: int) -> bytes:
     return octets
 
 
-async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(start: Start) -> None:
+async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(start: Start) -> None:  # [MQTT-6.0.0-2]
     running = await start(ws=WS)
     client, plain = await logged_in(running), await running.mqtt("plain", user="known/known")
     await client.send(b"\x82\x06\x00\x01\x00\x01t\x00")
@@ -85,7 +85,7 @@ async def closed(client: ClientConnection) -> int:
     return client.close_code
 
 
-async def test_ends_have_their_codes(start: Start) -> None:
+async def test_ends_have_their_codes(start: Start) -> None:  # [MQTT-6.0.0-1]
     running = await start(ws=WS, mqtt={"port": 0, "max_packet": 1_000})
     for octets, code in ((b"\xe0\x00", 1000), (b"\x00\x00", 1002), (b"\x30\x90\x4e", 1009), ("text", 1003)):
         client = await logged_in(running)
@@ -204,6 +204,14 @@ async def test_over_tls_a_certificate_may_be_the_user(start: Start, tmp_path: Pa
     await client.close()
     assert client.close_code == 1000
     await running.until(lambda: not running.node.turn.links)
+
+
+async def test_the_subprotocol_is_mqtt(start: Start) -> None:  # [MQTT-6.0.0-4]
+    running = await start(ws=WS)
+    for offered in (["mqtt"], ["mqttv3.1", "mqtt"], ["other", "mqtt", "mqttv3.1"]):
+        client = await connect(f"ws://localhost:{running.port('ws')}/ws", subprotocols=[Subprotocol(name) for name in offered], proxy=None)
+        assert client.subprotocol == "mqtt"
+        await client.close()
 
 
 async def test_mqtt_over_tcp_is_served_beside_it(start: Start) -> None:

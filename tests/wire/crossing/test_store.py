@@ -247,7 +247,10 @@ def check(world: World) -> None:
     assert {number: sorted(some) for number, some in stored.items()} == kept(world, vhost)
     assert len(state.retained) == len(vhost.retained)
     for (_, key), message in state.retained.items():
-        assert vhost.retained.get(key) is message
+        held = vhost.retained.get(key)
+        assert held is not None
+        assert (held.body, held.assurance, held.encoding, held.address.topic, held.expires) == (
+            message.body, message.assurance, message.encoding, message.address.topic, message.expires)
     kinds: dict[str, set[str]] = defaultdict(set)
     for _, kind, name in state.definitions:
         kinds[kind].add(name)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from broker import retained
 from broker.bounds import Bounds
-from broker.retained import SLICE
-from protocols.mqtt.session import CROWDED
+from broker.retained import INDEXED, SLICE
 from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.subscriber import CROWDED
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     PINGREQ,
@@ -44,7 +47,9 @@ def retain(world: World, topic: str, body: bytes, qos: int = 0) -> None:
 def retain_many(world: World, body: bytes = b"x", qos: int = 0) -> None:
     writer = here(world, "retainer")
     writer.send(*[mqtt_publish(f"t/{number}", body, qos, 1 if qos else 0, RETAIN) for number in range(MANY)])
-    writer.send(b"\xe0\x00")
+    # The first pattern has the topics indexed.
+    writer.send(subscribe(1, ("nothing/+", 0)), b"\xe0\x00")
+    world.settle()
     assert len(world.vhost.retained) == MANY
 
 
@@ -201,6 +206,60 @@ def test_thousands_come_in_slices_while_others_are_served(qos: int) -> None:
     assert {one.qos for one in got} == {qos}
     assert sorted(int(one.topic[2:]) for one in got) == list(range(MANY))
     assert all(one.retain for one in got)
+
+
+@pytest.mark.parametrize("topic_filter", ["#", "t/+", "t/+/#", "+/+/nothing", "t/nothing/#"])
+def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) -> None:
+    world = World()
+    writer, late = here(world, "w"), here(world, "late")
+    many = 4 * INDEXED
+    for at in range(0, many, 500):
+        writer.send(*[mqtt_publish(f"t/{number}/x", b"old", flags=RETAIN) for number in range(at, at + 500)])
+    late.connection.receive_data(subscribe(1, (topic_filter, 0), ("t/7/x", 0)))
+    some = publications(late.connection.data_to_send())
+    assert [one.topic for one in some] == ["t/7/x"]  # No pattern: it needs no index.
+    writer.connection.receive_data(mqtt_publish("t/7/x", b"", flags=RETAIN) + mqtt_publish("t/8/x", b"new", flags=RETAIN)
+                                   + mqtt_publish("u/1/x", b"new", flags=RETAIN))
+    live = publications(late.connection.data_to_send())
+    got: list[Publication] = []
+    turns = 0
+    while not world.broker.agenda.idle:
+        world.broker.agenda.turn()
+        some = publications(late.connection.data_to_send())
+        assert len(some) <= SLICE
+        got += some
+        turns += 1
+    wanted = {f"t/{number}/x" for number in range(many)} - {"t/7/x", "t/8/x"} if topic_filter in ("#", "t/+/#") else set()
+    assert {one.topic for one in got} == wanted
+    assert len(got) == len(wanted)
+    assert [one.body for one in live if one.topic == "t/8/x"] == [b"new"] * bool(wanted)
+    assert turns >= many // INDEXED + (len(wanted) // SLICE if wanted else topic_filter == "+/+/nothing")
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not retained.__file__.endswith(".so"), reason="uncompiled it takes its time")
+@pytest.mark.parametrize("topic_filter", ["#", "homeassistant/+/+/+/config", "+/+/+/+/nothing"])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_no_turn_takes_more_than_5_ms_with_100000_of_them(topic_filter: str, qos: int) -> None:
+    world = World()
+    writer, late, other = here(world, "w"), here(world, "late"), here(world, "other")
+    for at in range(0, 100_000, 500):
+        topics = [f"homeassistant/sensor/{number % 100}/{number}/config" for number in range(at, at + 500)]
+        writer.send(*[mqtt_publish(topic, bytes(100), 1, 1, RETAIN) for topic in topics])
+    got, slowest = 0, 0.0
+    octets = subscribe(1, (topic_filter, qos))
+    while octets or not world.broker.agenda.idle:
+        began = time.thread_time()
+        late.connection.receive_data(octets)
+        other.connection.receive_data(PINGREQ)
+        world.turn()
+        slowest = max(slowest, time.thread_time() - began)
+        assert other.connection.data_to_send() == PINGRESP
+        some = publications(late.connection.data_to_send())
+        got += len(some)
+        octets = b"".join(puback(one.packet_id) for one in some if qos)
+    assert got == (0 if "nothing" in topic_filter else 100_000)
+    assert slowest < 0.005
 
 
 def test_what_changes_between_two_slices_is_told_as_it_happens() -> None:

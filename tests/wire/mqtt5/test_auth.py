@@ -74,7 +74,7 @@ def login(world: World, **options: Any) -> Client5:
     return client
 
 
-def test_a_challenge_is_answered_and_the_client_is_in() -> None:  # [MQTT-4.12.0-2], [MQTT-4.12.0-3]
+def test_a_challenge_is_answered_and_the_client_is_in() -> None:  # [MQTT-4.12.0-2], [MQTT-4.12.0-3], [MQTT-3.15.2-1], [MQTT-3.2.0-1]
     world, _ = riddling()
     client = Client5(world, authentication_method="RIDDLE", authentication_data=b"hello")
     [challenge] = client.greeting

@@ -20,7 +20,7 @@ def options(**changes: Any) -> MqttOptions:
     return made
 
 
-def test_connack_tells_the_limits_of_the_broker() -> None:  # [MQTT-3.2.2-1]
+def test_connack_tells_the_limits_of_the_broker() -> None:  # [MQTT-3.2.2-1], [MQTT-3.1.4-5]
     client = Client5(World())
     connack = client.connack
     assert (int(connack.reason_code), connack.session_present) == (0, False)
@@ -38,7 +38,8 @@ def test_a_client_without_an_identifier_is_given_one() -> None:  # [MQTT-3.1.3-6
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(0, 60), (10, None), (60, None), (61, 60), (65_535, 60)])
-def test_the_keep_alive_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:  # [MQTT-3.1.2-21], [MQTT-3.2.2-21]
+def test_the_keep_alive_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:
+    # [MQTT-3.1.2-21], [MQTT-3.2.2-21], [MQTT-3.2.2-22]
     world = World(mqtt=options(keep_alive_max=60))
     client = Client5(world, keep_alive=asked)
     assert client.connack.server_keep_alive == granted
@@ -52,7 +53,7 @@ def test_the_keep_alive_has_a_cap_and_its_client_is_told(asked: int, granted: in
 
 
 @pytest.mark.parametrize(("asked", "granted"), [(0, None), (99, None), (100, None), (101, 100), (0xFFFFFFFF, 100)])
-def test_the_session_expiry_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:
+def test_the_session_expiry_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:  # [MQTT-4.1.0-2]
     world = World(mqtt=options(session_expiry_s=100))
     client = Client5(world, session_expiry_interval=asked)
     assert client.connack.session_expiry_interval == granted
@@ -74,6 +75,7 @@ def test_response_information_is_given_to_those_who_ask(asks: bool) -> None:  # 
 @pytest.mark.parametrize(("user", "password", "code"), [
     ("guest", b"guest", 0), ("guest", b"no", 0x86), ("nobody", b"guest", 0x86), (None, b"no", 0x87), (None, None, 0)])
 def test_credentials_are_judged(user: str | None, password: bytes | None, code: int) -> None:
+    # [MQTT-3.1.4-2]
     world = World()
     if user is None and password is not None:
         del world.guests.identities["guest"]  # A password alone says who one is to nobody here.
@@ -113,7 +115,7 @@ WRONG = {
 
 @pytest.mark.parametrize("properties", WRONG)
 def test_wrong_properties_of_a_connect_are_answered_with_their_reason(properties: bytes) -> None:
-    # [MQTT-3.1.2-23..29], [MQTT-2.2.2-1], section 2.2.2.2
+    # [MQTT-3.1.2-23..29], [MQTT-2.2.2-1], [MQTT-1.5.7-1], [MQTT-3.1.4-1], section 2.2.2.2
     world = World()
     client = Client5(world, octets=raw_connect(properties=properties))
     assert (int(client.connack.reason_code), client.closed) == (WRONG[properties], "protocol_error")
@@ -123,16 +125,22 @@ def test_wrong_properties_of_a_connect_are_answered_with_their_reason(properties
 @pytest.mark.parametrize(("octets", "code"), [
     (raw_connect(flags=3), 0x81), (raw_connect(flags=0x1E), 0x81), (raw_connect(flags=0x0A), 0x81), (raw_connect(flags=0x22), 0x81),
     (raw_connect(payload=b"x"), 0x81), (raw_connect(flags=0x82), 0x81), (raw_connect(flags=0x42), 0x81),
+    (raw_connect(flags=6), 0x81), (raw_connect(flags=6, payload=b"\x00"), 0x81), (raw_connect(flags=6, payload=b"\x00" + text("a")), 0x81),
+    (raw_connect(flags=6, payload=b"\x00\x00\x01\xff\x00\x00"), 0x81), (raw_connect(flags=0x82, payload=b"\x00\x01\xff"), 0x81),
+    (raw_connect(client_id="\0"), 0x81), (packet(0x10, text("MQTT") + b"\x05\x02\x00\x3c\x00\x00\x01\xff"), 0x81),
+    (packet(0x10, text("MQTT") + b"\x05\x02\x00\x3c\x00"), 0x81),
     (raw_connect(flags=6, payload=b"\x00" + text("a/+") + b"\x00\x00"), 0x90),
     (raw_connect(flags=6, payload=b"\x05\x18\x00\x00\x00\x01" + text("")), 0x90),
     (raw_connect(flags=6, payload=b"\x05\x11\x00\x00\x00\x01" + text("a") + b"\x00\x00"), 0x82),
     (raw_connect(flags=6, payload=b"\x0a" + b"\x18\x00\x00\x00\x01" * 2 + text("a") + b"\x00\x00"), 0x82)])
-def test_malformed_connects_are_answered_with_their_reason(octets: bytes, code: int) -> None:  # [MQTT-3.1.2-3], [MQTT-3.1.2-11..13]
+def test_malformed_connects_are_answered_with_their_reason(octets: bytes, code: int) -> None:
+    # [MQTT-3.1.2-3], [MQTT-3.1.2-9], [MQTT-3.1.2-11..13], [MQTT-3.1.2-16..19], [MQTT-3.1.3-3], [MQTT-3.1.3-4], [MQTT-3.1.3-11],
+    # [MQTT-3.1.3-12], [MQTT-3.1.4-1], [MQTT-3.2.2-7], [MQTT-4.13.2-1]
     client = Client5(World(), octets=octets)
     assert (int(client.connack.reason_code), client.closed) == (code, "protocol_error")
 
 
-def test_a_second_connect_is_a_protocol_error() -> None:  # [MQTT-3.1.0-2]
+def test_a_second_connect_is_a_protocol_error() -> None:  # [MQTT-3.1.0-2], [MQTT-3.2.0-2]
     assert farewell(Client5(World()), raw_connect()) == (0x82, "protocol_error")
 
 
@@ -153,7 +161,7 @@ def test_a_newer_connection_takes_the_session_over_and_the_older_one_is_told() -
 @pytest.mark.parametrize("expiry", [0, 100])
 @pytest.mark.parametrize("rude", [False, True])
 def test_session_present_is_right_in_every_combination(first_expiry: int, clean: bool, expiry: int, rude: bool) -> None:
-    # [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-3.1.2-23]
+    # [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-3.1.2-23], [MQTT-3.1.3-2], [MQTT-3.1.4-4]
     world = World()
     first = Client5(world, clean=False, session_expiry_interval=first_expiry)
     assert first.connack.session_present is False
@@ -185,7 +193,7 @@ def test_a_session_may_pass_from_one_version_to_the_other_and_back() -> None:
 
 @pytest.mark.parametrize("how", ["0x00", "0x04", "0x80", "gone"])
 def test_the_will_is_published_on_every_end_but_a_normal_disconnect(how: str) -> None:
-    # [MQTT-3.1.2-8], [MQTT-3.1.2-10], [MQTT-3.14.4-3]
+    # [MQTT-3.1.2-7], [MQTT-3.1.2-8], [MQTT-3.1.2-10], [MQTT-3.14.4-3]
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("gone"))

@@ -143,7 +143,7 @@ def test_the_receive_maximum_of_the_client_is_never_exceeded(maximum: int) -> No
     assert seen == [b"%d" % number for number in range(25)]
 
 
-def test_what_is_in_flight_is_resent_within_a_smaller_receive_maximum() -> None:
+def test_what_is_in_flight_is_resent_within_a_smaller_receive_maximum() -> None:  # [MQTT-3.3.1-1], [MQTT-4.4.0-1], [MQTT-4.6.0-1]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
     reader.subscribe(wish("a", 1))
@@ -207,7 +207,7 @@ def test_a_packet_larger_than_the_broker_takes() -> None:  # [MQTT-3.2.2-15]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_reason_codes_of_publications(qos: int) -> None:  # section 3.4.2.1, 3.5.2.1
+def test_reason_codes_of_publications(qos: int) -> None:  # [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.3.4-1]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
     reader.subscribe(wish("heard", 2))
@@ -262,7 +262,7 @@ def test_a_refused_delivery_is_over(qos: int, code: int) -> None:  # [MQTT-4.4.0
     assert [one.payload for one in Client5(world, "r", clean=False, session_expiry_interval=100).greeting[1:]] == [b"2"]
 
 
-def test_acknowledgements_of_what_is_not_in_flight() -> None:  # section 3.6.2.1
+def test_acknowledgements_of_what_is_not_in_flight() -> None:  # [MQTT-3.6.2-1], [MQTT-3.7.2-1]
     client = Client5(World())
     assert client.send(mqtt5.PubAckPacket(5)) == []
     [pubrel] = client.send(mqtt5.PubRecPacket(5))
@@ -295,6 +295,7 @@ WRONG: dict[bytes, int] = {
     b"\x30\x06\x00\x01a\x02\x7e\x01": 0x81, b"\x30\x06\x00\x01a\x05\x01\x01": 0x81, b"\x30\x05\x00\x01a\x80\x00": 0x81,
     b"\x00\x00": 0x82, b"\x10\x00": 0x82, b"\x20\x03\x00\x00\x00": 0x82, b"\x90\x04\x00\x01\x00\x00": 0x82,
     b"\xb0\x04\x00\x01\x00\x00": 0x82,
+    b"\xf1\x02\x19\x00": 0x81, b"\x30\x08\x00\x01a\x04\x08\x00\x01\xff": 0x81, b"\x30\x08\x00\x01a\x04\x03\x00\x01\xff": 0x81,
     b"\xd0\x00": 0x82, b"\xf0\x00": 0x82, b"\xf0\x02\x18\x00": 0x82, b"\xc1\x00": 0x81, b"\xc0\x01\x00": 0x81, b"\xe1\x00": 0x81,
     b"\x41\x02\x00\x01": 0x81, b"\x51\x02\x00\x01": 0x81, b"\x60\x02\x00\x01": 0x81, b"\x61\x02\x00\x01": 0x81, b"\x71\x02\x00\x01": 0x81,
     b"\x80\x07\x00\x01\x00\x00\x01a\x00": 0x81, b"\xa0\x06\x00\x01\x00\x00\x01a": 0x81, b"\x40\x02\x00\x00": 0x81, b"\x40\x01\x00": 0x81,
@@ -315,7 +316,9 @@ WRONG: dict[bytes, int] = {
 @pytest.mark.parametrize("piecemeal", [False, True])
 def test_what_no_client_may_send_is_answered_with_its_reason(octets: bytes, piecemeal: bool) -> None:
     # [MQTT-1.5.4-1..3], [MQTT-1.5.5-1], [MQTT-2.1.3-1], [MQTT-2.2.1-2..6], [MQTT-3.3.1-4], [MQTT-3.3.2-1..3], [MQTT-3.6.1-1],
-    # [MQTT-3.8.1-1], [MQTT-3.8.3-1..5], [MQTT-3.10.1-1], [MQTT-3.10.3-1], [MQTT-3.14.0-1], [MQTT-4.13.1-1]
+    # [MQTT-3.8.1-1], [MQTT-3.8.3-1..5], [MQTT-3.10.1-1], [MQTT-3.10.3-1..2], [MQTT-3.14.0-1], [MQTT-4.13.1-1], [MQTT-3.3.1-2],
+    # [MQTT-3.3.2-13..14], [MQTT-3.3.2-19], [MQTT-3.3.4-6], [MQTT-3.14.1-1], [MQTT-3.14.2-1], [MQTT-3.14.4-1..2], [MQTT-3.15.1-1],
+    # [MQTT-4.7.0-1], [MQTT-4.7.1-1..2], [MQTT-4.7.3-1..2], [MQTT-4.8.2-1..2], [MQTT-4.13.2-1]
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("gone"))

@@ -1,0 +1,200 @@
+import com.hivemq.client.mqtt.*;
+import com.hivemq.client.mqtt.datatypes.MqttQos;
+import com.hivemq.client.mqtt.mqtt3.*;
+import com.hivemq.client.mqtt.mqtt3.message.connect.Mqtt3ConnectBuilder;
+import com.hivemq.client.mqtt.mqtt3.message.subscribe.suback.Mqtt3SubAckReturnCode;
+import com.hivemq.client.mqtt.mqtt5.*;
+import com.hivemq.client.mqtt.mqtt5.datatypes.*;
+import com.hivemq.client.mqtt.mqtt5.message.connect.*;
+import com.hivemq.client.mqtt.mqtt5.message.disconnect.Mqtt5DisconnectReasonCode;
+import com.hivemq.client.mqtt.mqtt5.message.publish.*;
+import com.hivemq.client.mqtt.mqtt5.message.publish.puback.Mqtt5PubAckReasonCode;
+import com.hivemq.client.mqtt.mqtt5.message.subscribe.suback.Mqtt5SubAckReasonCode;
+import java.util.*;
+import java.util.concurrent.*;
+
+/** Works through what users of HiveMQ's client rely on, with 3.1.1 and with 5, and prints "ok". */
+public class Mqtt {
+    static String host;
+    static int port;
+
+    record Heard(String topic, String payload, int qos, boolean retained) {}
+
+    static void want(boolean truth, String what) {
+        if (!truth) throw new AssertionError(what);
+    }
+
+    static <T> T next(BlockingQueue<T> from, String what) throws Exception {
+        T one = from.poll(10, TimeUnit.SECONDS);
+        want(one != null, "nothing came: " + what);
+        return one;
+    }
+
+    /** What the scenarios need of a client of either version. */
+    interface Client {
+        void subscribe(String filter, int qos);
+        void publish(String topic, String payload, int qos, boolean retain);
+        BlockingQueue<Heard> heard();
+        /** End without a normal DISCONNECT: the will is published. */
+        void fail() throws Exception;
+        void leave();
+    }
+
+    interface Connect {
+        /** A session that was resumed is told in `resumed`. */
+        Client connect(String name, boolean clean, Heard will, boolean[] resumed) throws Exception;
+    }
+
+    static class Three implements Client {
+        final BlockingQueue<Heard> heard = new LinkedBlockingQueue<>();
+        final Mqtt3BlockingClient client;
+
+        Three(String name, boolean clean, Heard will, boolean[] resumed) {
+            client = Mqtt3Client.builder().identifier(name).serverHost(host).serverPort(port).buildBlocking();
+            client.toAsync().publishes(MqttGlobalPublishFilter.ALL, one -> heard.add(new Heard(one.getTopic().toString(),
+                new String(one.getPayloadAsBytes()), one.getQos().getCode(), one.isRetain())));
+            Mqtt3ConnectBuilder.Send<com.hivemq.client.mqtt.mqtt3.message.connect.connack.Mqtt3ConnAck> asked = client.connectWith().cleanSession(clean);
+            if (will != null) asked = asked.willPublish().topic(will.topic).qos(MqttQos.fromCode(will.qos)).payload(will.payload.getBytes()).applyWillPublish();
+            resumed[0] = asked.send().isSessionPresent();
+        }
+
+        public void subscribe(String filter, int qos) {
+            want(client.subscribeWith().topicFilter(filter).qos(MqttQos.fromCode(qos)).send().getReturnCodes().get(0)
+                == Mqtt3SubAckReturnCode.fromCode(qos), "the QoS is granted");
+        }
+
+        public void publish(String topic, String payload, int qos, boolean retain) {
+            client.publishWith().topic(topic).qos(MqttQos.fromCode(qos)).payload(payload.getBytes()).retain(retain).send();
+        }
+
+        public BlockingQueue<Heard> heard() { return heard; }
+
+        /** This library has no way to lose a connection; an older one with its identifier is closed by the broker, which is as good. */
+        public void fail() {
+            Mqtt3Client.builder().identifier(client.getConfig().getClientIdentifier().get().toString()).serverHost(host).serverPort(port)
+                .buildBlocking().connect();
+        }
+
+        public void leave() { client.disconnect(); }
+    }
+
+    static class Five implements Client {
+        final BlockingQueue<Heard> heard = new LinkedBlockingQueue<>();
+        final BlockingQueue<Mqtt5Publish> whole = new LinkedBlockingQueue<>();
+        final Mqtt5BlockingClient client;
+
+        Five(String name, boolean clean, Heard will, boolean[] resumed) {
+            Mqtt5ClientBuilder builder = Mqtt5Client.builder().serverHost(host).serverPort(port);
+            client = (name.isEmpty() ? builder : builder.identifier(name)).buildBlocking();
+            client.toAsync().publishes(MqttGlobalPublishFilter.ALL, one -> {
+                whole.add(one);
+                heard.add(new Heard(one.getTopic().toString(), new String(one.getPayloadAsBytes()), one.getQos().getCode(), one.isRetain()));
+            });
+            var asked = client.connectWith().cleanStart(clean).sessionExpiryInterval(clean ? 0 : 1000);
+            if (will != null) asked = asked.willPublish().topic(will.topic).qos(MqttQos.fromCode(will.qos)).payload(will.payload.getBytes()).applyWillPublish();
+            resumed[0] = asked.send().isSessionPresent();
+        }
+
+        public void subscribe(String filter, int qos) {
+            want(client.subscribeWith().topicFilter(filter).qos(MqttQos.fromCode(qos)).send().getReasonCodes().get(0)
+                == Mqtt5SubAckReasonCode.fromCode(qos), "the QoS is granted");
+        }
+
+        public void publish(String topic, String payload, int qos, boolean retain) {
+            client.publishWith().topic(topic).qos(MqttQos.fromCode(qos)).payload(payload.getBytes()).retain(retain).send();
+        }
+
+        public BlockingQueue<Heard> heard() { return heard; }
+
+        public void fail() {
+            client.disconnectWith().reasonCode(Mqtt5DisconnectReasonCode.DISCONNECT_WITH_WILL_MESSAGE).send();
+        }
+
+        public void leave() { client.disconnect(); }
+    }
+
+    static void scenarios(Connect connect, String prefix) throws Exception {
+        boolean[] resumed = new boolean[1];
+        Client listener = connect.connect(prefix + "listener", true, null, resumed);
+        Client writer = connect.connect(prefix + "writer", true, null, resumed);
+        listener.subscribe(prefix + "/plain/#", 2);
+        for (int qos = 0; qos <= 2; qos++) {
+            for (int n = 0; n < 50; n++) writer.publish(prefix + "/plain/x", "" + n, qos, false);
+            for (int n = 0; n < 50; n++) {
+                want(next(listener.heard(), "plain").equals(new Heard(prefix + "/plain/x", "" + n, qos, false)), "in order, QoS " + qos);
+            }
+        }
+
+        writer.publish(prefix + "/lamp", "on", 1, true);
+        Client late = connect.connect(prefix + "late", true, null, resumed);
+        late.subscribe(prefix + "/+", 1);
+        want(next(late.heard(), "retained").equals(new Heard(prefix + "/lamp", "on", 1, true)), "retained");
+        writer.publish(prefix + "/lamp", "", 1, true);
+        want(next(late.heard(), "cleared").equals(new Heard(prefix + "/lamp", "", 1, false)), "cleared");
+        late.leave();
+
+        listener.subscribe(prefix + "/will", 1);
+        Client mortal = connect.connect(prefix + "mortal", true, new Heard(prefix + "/will", "gone", 1, false), resumed);
+        mortal.fail();
+        want(next(listener.heard(), "will").equals(new Heard(prefix + "/will", "gone", 1, false)), "the will");
+
+        Client one = connect.connect(prefix + "one", true, null, resumed), two = connect.connect(prefix + "two", true, null, resumed);
+        one.subscribe("$share/group/" + prefix + "/jobs", 1);
+        two.subscribe("$share/group/" + prefix + "/jobs", 1);
+        Set<String> jobs = new TreeSet<>();
+        for (int n = 0; n < 20; n++) writer.publish(prefix + "/jobs", "" + n, 1, false);
+        for (int n = 0; n < 10; n++) {
+            jobs.add(next(one.heard(), "a job").payload);
+            jobs.add(next(two.heard(), "a job").payload);
+        }
+        want(jobs.size() == 20, "each job has one who does it: " + jobs);
+        one.leave();
+        two.leave();
+
+        Client sleeper = connect.connect(prefix + "sleeper", false, null, resumed);
+        want(!resumed[0], "a first session is new");
+        sleeper.subscribe(prefix + "/kept", 2);
+        sleeper.leave();
+        writer.publish(prefix + "/kept", "first", 1, false);
+        writer.publish(prefix + "/kept", "second", 2, false);
+        sleeper = connect.connect(prefix + "sleeper", false, null, resumed);
+        want(resumed[0], "the session is there");
+        want(next(sleeper.heard(), "kept").equals(new Heard(prefix + "/kept", "first", 1, false)), "kept, QoS 1");
+        want(next(sleeper.heard(), "kept").equals(new Heard(prefix + "/kept", "second", 2, false)), "kept, QoS 2");
+        sleeper.leave();
+        listener.leave();
+        writer.leave();
+    }
+
+    /** There and back with everything that a publication of version 5 can say. */
+    static void properties(String prefix) throws Exception {
+        Five one = new Five("", true, null, new boolean[1]);
+        want(one.client.getConfig().getClientIdentifier().isPresent(), "a client without an identifier is given one");
+        one.client.toAsync().subscribeWith().topicFilter(prefix + "/#").qos(MqttQos.EXACTLY_ONCE).retainAsPublished(true).send().get(10, TimeUnit.SECONDS);
+        Mqtt5UserProperties user = Mqtt5UserProperties.builder().add("a", "1").add("b", "2").add("a", "3").build();
+        Mqtt5PublishResult taken = one.client.publishWith().topic(prefix + "/ask").qos(MqttQos.AT_LEAST_ONCE).payload("?".getBytes()).contentType("text/plain")
+            .responseTopic(prefix + "/answer").correlationData(new byte[] {0, 1, 2}).payloadFormatIndicator(Mqtt5PayloadFormatIndicator.UTF_8)
+            .messageExpiryInterval(30).userProperties(user).retain(true).send();
+        want(taken.getError().isEmpty(), "taken");
+        Mqtt5Publish got = next(one.whole, "its own publication");
+        want(got.getUserProperties().equals(user), "user properties: " + got.getUserProperties());
+        want(got.getContentType().get().toString().equals("text/plain") && got.getResponseTopic().get().toString().equals(prefix + "/answer"), "strings");
+        want(got.getPayloadFormatIndicator().get() == Mqtt5PayloadFormatIndicator.UTF_8 && got.getMessageExpiryInterval().getAsLong() <= 30, "numbers");
+        want(got.isRetain() && got.getCorrelationData().get().remaining() == 3, "retained as published, with its correlation data");
+        one.publish(prefix + "/ask", "", 1, true);
+        Mqtt5PublishResult.Mqtt5Qos1Result nobody = (Mqtt5PublishResult.Mqtt5Qos1Result)
+            one.client.publishWith().topic(prefix + "-nobody").qos(MqttQos.AT_LEAST_ONCE).send();
+        want(nobody.getPubAck().getReasonCode() == Mqtt5PubAckReasonCode.NO_MATCHING_SUBSCRIBERS, "nobody hears: " + nobody);
+        one.leave();
+    }
+
+    public static void main(String[] args) throws Exception {
+        host = args[0];
+        port = Integer.parseInt(args[1]);
+        scenarios(Three::new, args[2] + "v3");
+        scenarios(Five::new, args[2] + "v5");
+        properties(args[2] + "properties");
+        System.out.println("ok");
+        System.exit(0); // The library's threads do not end by themselves.
+    }
+}
