@@ -172,6 +172,13 @@ class Connection(Outlet):
         """The broker stops: tell the client, as far as its protocol has words for it."""
         raise NotImplementedError
 
+    def review(self) -> None:
+        """Somebody's rights changed, perhaps this client's: it goes on with those that it has now, or goes."""
+
+    def expel(self, reason: str) -> None:
+        """An operator, or a rule, wants the client gone: tell it why, as far as its protocol has words for it."""
+        raise NotImplementedError
+
     def end(self, reason: str) -> None:
         """Let go of everything; the transport closes once the output is sent. The first reason counts."""
         if not self.finished:

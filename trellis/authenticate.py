@@ -68,7 +68,7 @@ class Accounts(Authenticator):
         self.hashed = 0
 
     def replace(self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool) -> None:
-        """From now on these may log in. Who is in already stays as it is."""
+        """From now on these may log in. Who is in already is to be looked at again."""
         self._accounts = {account.identity.name: account for account in accounts}
         self._anonymous = anonymous
         self._anonymous_from_afar = anonymous_from_afar
@@ -100,6 +100,17 @@ class Accounts(Authenticator):
         else:
             self._checking[mark] = [answer]
             self._pool.submit(self._hash, loop, mark, account, password_hash, credentials)
+
+    def renew(self, identity: Identity) -> Identity | None:
+        if identity.nameless:
+            return self._anonymous
+        return self.named(identity.name)
+
+    def named(self, user: str) -> Identity | None:
+        account = self._accounts.get(user)
+        if account is not None:
+            return account.identity
+        return None if self.users is None else self.users.by_name.get(user)
 
     def _account(self, name: str, proven: bool) -> Account | None:
         """One without a password can log in by a certificate only."""

@@ -72,7 +72,14 @@ class Node:
         accounts.users = self.broker.users
         if settings.definitions.file:
             take_in_file(self.broker, settings.definitions.file)
+        self.broker.users.changed.append(self.review)
+        self.mqtt.review()
         self.watch = Watch(self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory)
+
+    def review(self, user: str = "") -> None:
+        """Somebody's rights changed: whoever is here, or has left a session, is looked at again."""
+        for front in self.fronts:
+            front.review()
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:

@@ -1,7 +1,7 @@
 """SIGHUP: certificates, users with their access rules, and the log level are read again; nothing else is.
 
 What is wrong changes nothing: the broker goes on with what it has, and says what is wrong. Who is connected stays
-connected, with the rights and the certificate of before.
+connected, under the certificate of before and with the rights of now, unless it is nobody any more.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ class Reloading:
         self._node.certificates.reload(settings)
         if found is not None:
             self._node.accounts.replace(found, anonymous(settings), settings.mqtt.anonymous == "true")
+            self._node.review()
         logs.set_level(settings.log.level)
         ignored = [key for key in OPTIONS if key not in (*USERS, *OTHERS) and _value(settings, key) != _value(self._node.settings, key)]
         self._settings = settings

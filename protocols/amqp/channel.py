@@ -9,7 +9,7 @@ import pamqp.commands as spec
 from mypy_extensions import i64
 
 from broker.carbon import BCC, further_keys
-from broker.errors import BrokerError
+from broker.errors import AccessRefused, BrokerError
 from broker.gate import Gate
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, HEADERS, REPLY_TO, USER_ID, Message, amend
 from broker.outlet import LARGE
@@ -282,6 +282,23 @@ class Channel(Owner):
         if queue.auto_delete and not queue.consumer_count and self.vhost.queues.get(queue.name) is queue:
             self.vhost.delete_queue(queue)
             self.connection.disown(queue)
+
+    def review(self, gate: Gate) -> bool:
+        """Its user has other rights now: consumers of queues that may not be read any more are cancelled. False when that
+        cannot be said to the client, and the channel must end."""
+        self.gate = gate
+        for consumer in list(self.consumers.values()):
+            if consumer.queue is self.replies:
+                continue
+            try:
+                gate.identity.may("read", "queue", consumer.queue.name, self.vhost.name)
+            except AccessRefused:
+                if not self._cancel_notify:
+                    return False
+                self.cancel(consumer.tag)
+                self.send(spec.Basic.Cancel(consumer.tag, True))
+                self.connection.touch()
+        return True
 
     def lost(self, consumer: AmqpConsumer) -> None:
         if self.consumers.pop(consumer.tag, None) is not None:

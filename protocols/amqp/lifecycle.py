@@ -17,7 +17,7 @@ from broker.vhost import VirtualHost
 from protocols.amqp.channel import Channel
 from protocols.amqp.client import Client
 from protocols.amqp.errors import AmqpError
-from protocols.amqp.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, close_connection, encode
+from protocols.amqp.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, close_channel, close_connection, encode
 from protocols.amqp.handshake import CLOSING_MS, FRAME_LEAST, REFUSAL_MS, STEPS, AmqpOptions, credentials, negotiate, tune
 from protocols.connection import HELD_MAX, Peer
 from protocols.front import Front
@@ -116,7 +116,7 @@ class Lifecycle(Client):
         vhost = self.front.broker.vhosts.get(name)
         identity = None if self._identity is None else self._identity.within(name)
         self.state = "open"
-        if vhost is None:
+        if vhost is None or vhost.closing:
             raise AmqpError(530, f"vhost {name} not found")
         if identity is None:
             raise AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
@@ -155,6 +155,40 @@ class Lifecycle(Client):
         if not self.finished and self.capabilities.get("connection.blocked") is True:
             self.send(0, spec.Connection.Unblocked())
         super().unblock()
+
+    # -- other rights than before
+
+    def review(self) -> None:
+        known, vhost, gate = self._identity, self.vhost, self.gate
+        if self.finished or self.state == "closing" or known is None:
+            return
+        renewed = self._identity = self.front.broker.authenticator.renew(known)
+        if renewed is None:
+            self._expel(f"user '{self.user}' is deleted, or may not log in any more")
+            return
+        if vhost is None or gate is None:
+            return  # It is asked when it opens one.
+        identity = renewed.within(vhost.name)
+        if vhost.closing:
+            self._expel(f"vhost '{vhost.name}' is deleted")
+        elif identity is None:
+            self._expel(f"access to vhost '{vhost.name}' refused for user '{self.user}'")
+        elif identity is not gate.identity:
+            fresh = self.gate = vhost.gates.enter(identity, self.front.name)
+            vhost.gates.leave(gate)
+            for number, channel in list(self.channels.items()):
+                if not channel.review(fresh):
+                    self.end_channel(number)
+                    self.ending.add(number)
+                    self.out.write(close_channel(number, AmqpError(403, f"user '{self.user}' may not read any more what it reads"), 0))
+                    self.touch()
+
+    def expel(self, reason: str) -> None:
+        if self.state != "closing" and not self.finished:
+            self._expel(reason)
+
+    def _expel(self, reason: str) -> None:
+        self.close(AmqpError(320, reason), 0, "expelled")
 
     # -- time, and the end
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.access import Identity
 from broker.agenda import Task
 from broker.binding import Arguments, Binding
 from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
@@ -53,6 +54,10 @@ class Session(Flight):
         super().__init__(vhost, client_id, inbox, persistent, tally)
         #: How many may be in flight; what its client allows, if that is less.
         self.receive_maximum: i64 = receive_maximum
+        #: Whose it is: the name that its client logged in by, whether names alone say who that is, and its rights.
+        self.user = ""
+        self.named = False
+        self.identity: Identity | None = None
         #: Seconds that it outlives its connection.
         self.expiry = 0
         #: Its end, while its client is away.
@@ -86,6 +91,9 @@ class Session(Flight):
 
     def hears(self, topic: bytes) -> bool:
         return speakable(topic)
+
+    def may_hear(self, topic: bytes) -> bool:
+        return self.identity is not None and self.identity.may_hear(topic)
 
     def offer(self, message: Message) -> None:
         outlet = self.outlet
@@ -216,7 +224,7 @@ class Session(Flight):
 
     # -- subscriptions
 
-    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket, wishes: Arguments | None = None) -> None:
+    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket | None, wishes: Arguments | None = None) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3]."""
         known = self.subscriptions.get(topic_filter)
         binding = self.subscriptions[topic_filter] = Binding(topic_filter, self, assurance, wishes, MQTT)
@@ -230,7 +238,7 @@ class Session(Flight):
         self.subscriptions[binding.key] = binding
         self._look_again(None, binding)
 
-    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> bool:
+    def unsubscribe(self, topic_filter: str, ticket: Ticket | None) -> bool:
         """Whether it was there."""
         binding = self.subscriptions.pop(topic_filter, None)
         if binding is not None:

@@ -88,9 +88,10 @@ class Sessions(Keeper):
         """The session expiry that a client gets that wants this one; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
 
-    def make(self, vhost: VirtualHost, client_id: str, expiry: int, ticket: Ticket) -> Session:
-        """A new session under an identifier that has none. It outlives its connection by `expiry` seconds."""
+    def make(self, vhost: VirtualHost, client_id: str, expiry: int, ticket: Ticket, user: str = "", named: bool = False) -> Session:
+        """A new session under an identifier that has none, of a user. It outlives its connection by `expiry` seconds."""
         session = self._add(vhost, client_id, expiry > 0)
+        session.user, session.named = user, named
         session.expiry = expiry
         self.created += 1
         if session.persistent:
@@ -169,6 +170,7 @@ class Sessions(Keeper):
         session = self._add(vhost, name, True)
         session.expiry = expiry
         session.number = session.inbox.number = number
+        session.user, session.named = str(definition.get("user", "")), definition.get("named") is True
         shared = definition.get("shared")
         if isinstance(shared, dict):
             self._shared.append((session, shared))
@@ -231,6 +233,9 @@ class Expiry(Task):
 def _definition(session: Session, away_since: int) -> dict[str, object]:
     """What the store knows of it. (Its number is not known yet when it is made.)"""
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
+    if session.user:
+        definition["user"] = session.user
+        definition["named"] = session.named
     if session.memberships:
         definition["shared"] = {name: [one.assurance, one.identifier] for name, one in session.memberships.items()}
     if session.number:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
+from broker.access import Identity
 from broker.gate import Gate
 from broker.message import Address, Message
 from broker.vhost import VirtualHost
@@ -38,7 +39,7 @@ class Waiting(LateWill):
     """A will that waits for its client to come back. It keeps the gate that it will go through."""
 
     def __init__(self, vhost: VirtualHost, gate: Gate, will: Will, session: Session) -> None:
-        gate.users += 1
+        vhost.gates.join(gate)
         self.alarm: Alarm | None = None
         self._vhost = vhost
         self._gate = gate
@@ -52,6 +53,11 @@ class Waiting(LateWill):
             session.late_will = None
             self._vhost.publish_will(self._gate, self._will.message, self._will.lifetime, session)
             self._vhost.leave(self._gate)
+
+    def review(self, identity: Identity) -> None:
+        if self._session is not None and identity is not self._gate.identity:
+            old, self._gate = self._gate, self._vhost.gates.enter(identity, self._gate.front)
+            self._vhost.leave(old)
 
     def forget(self) -> None:
         """The client is back [MQTT-3.1.3-9]."""

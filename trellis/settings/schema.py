@@ -33,6 +33,7 @@ Anonymous = Literal["loopback", "true", "false"]
 Level = Literal["debug", "info", "warning", "error"]
 ClientCertificate = Literal["none", "optional", "required"]
 TlsVersion = Literal["1.2", "1.3"]
+Tag = Literal["management", "policymaker", "monitoring"]
 NameFrom = Literal["common_name", "dns", "email", "uri"]
 Plugins = dict[str, dict[str, object]]
 Certificates = dict[str, dict[str, str]]
@@ -342,7 +343,8 @@ class User(Section, frozen=True, kw_only=True):
     write: Annotated[str, option("where may be published", check=check_regex)] = ".*"
     read: Annotated[str, option("what may be read", check=check_regex)] = ".*"
     loopback_only: Annotated[bool, option("refuse this user from other machines")] = False
-    administrator: Annotated[bool, option("may import and export definitions, and cancel delayed messages")] = False
+    administrator: Annotated[bool, option("may do everything over HTTP: users, virtual hosts, policies, definitions")] = False
+    tags: Annotated[tuple[Tag, ...], option("what an administrator is not, and may still ask the HTTP API for")] = ()
     vhosts: Annotated[tuple[str, ...], option("virtual hosts that this user may enter")] = ("/",)
     rules: Annotated[
         tuple[str, ...], option("rules about topics, the first that matches decides; none at all allow all", check=check_rule)
