@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
@@ -18,6 +19,10 @@ BUDGET: Final[i64] = 20_000
 COLD: Final[i64] = 10
 #: Octets that are kept for a client that waits for the verdict on its credentials.
 HELD_MAX: Final[i64] = 64 << 10
+
+
+def _nothing() -> int:
+    return 0
 
 
 class Peer:
@@ -75,6 +80,14 @@ class Connection(Outlet):
         self._held: i64 = 0
         self._feeding = False
         front.enter(self)
+        #: The how manieth of its front end it is, and how many octets its transport holds that are not sent yet.
+        self.serial = front.opened
+        self.backlog: Callable[[], int] = _nothing
+
+    @property
+    def unsent(self) -> int:
+        """Octets that wait for the client to read: here and in the transport."""
+        return int(len(self.out) + self._parted) + self.backlog()
 
     # -- input
 
@@ -186,6 +199,7 @@ class Connection(Outlet):
             self.stalled = False
             self.front.broker.alarms.leave(self)
             self.reason = self.reason or reason
+            self.backlog = _nothing
             self._input.clear()
             self.front.leave(self)
             self.released()
@@ -202,7 +216,16 @@ class Connection(Outlet):
         """A row for operators."""
         return {"peer": str(self.peer), "protocol": self.front.name, "user": "", "state": "closing" if self.finished else "open",
                 "listener": self.peer.entrance, "since": int(self.opened),
-                "octets_in": int(self.octets_in), "octets_out": int(self.octets_out)}
+                "octets_in": int(self.octets_in), "octets_out": int(self.octets_out), "unsent": self.unsent, "slow": self._slowness}
+
+    @property
+    def _slowness(self) -> str:
+        """Why nothing is given to the client, or taken from it, just now; empty: it is."""
+        if self.paused:
+            return "reads too slowly"
+        if self in self.front.broker.alarms.waiting:
+            return "waits for the end of an alarm"
+        return "waits" if self.stalled else ""
 
 
 class HeldAnswer(Waiter):

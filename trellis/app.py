@@ -21,8 +21,9 @@ from trellis.http import HttpServer
 from trellis.layered import LayeredLink
 from trellis.link import Link
 from trellis.listener import Bound, ListenError, bind
+from trellis.management.api import api
 from trellis.node import Node
-from trellis.pages import open_pages, user_pages
+from trellis.pages import open_pages
 from trellis.reload import Read, Reloading
 from trellis.settings import Settings, SettingsError
 from trellis.users import accounts_of
@@ -147,7 +148,7 @@ class App:
                 await server.close()
 
     def _listen(self, node: Node, bound: dict[str, Bound]) -> None:
-        pages = {"metrics": open_pages, "http": user_pages}
+        pages = {"metrics": open_pages, "http": api}
         for name, ports in bound.items():
             if name in pages:
                 server = node.pages[name] = HttpServer(pages[name](node), self.settings.limits.handshake)
@@ -155,6 +156,7 @@ class App:
             else:
                 ports.serve(link_maker(node.entrances[name]), node.admission)
             self.addresses[name] = ports.address
+        node.addresses = self.addresses
         node.collector.settle()
         node.ready = True
 

@@ -73,6 +73,11 @@ class Accounts(Authenticator):
         self._anonymous = anonymous
         self._anonymous_from_afar = anonymous_from_afar
 
+    @property
+    def listed(self) -> dict[str, Account]:
+        """Users of the settings, by their names."""
+        return self._accounts
+
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         name = credentials.user
         if name is None:

@@ -59,6 +59,7 @@ class Link:
         self._transport = transport
         connection = self._connection = self._entrance.front.connect(peer)
         connection.wake = self._wake
+        connection.backlog = transport.get_write_buffer_size
         self._admission.enter(connection)
         self._turn.links[self] = None
 

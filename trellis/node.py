@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,9 @@ class Node:
         self.collector = Collector()
         #: The HTTP servers, by listener.
         self.pages: dict[str, HttpServer] = {}
+        #: Listener -> HOST:PORT, once they are open; and when that began, by the monotonic clock.
+        self.addresses: dict[str, str] = {}
+        self.began = time.monotonic()
         #: Whether clients may come: not while starting, and not while stopping.
         self.ready = False
         if opened is not None:

@@ -103,6 +103,8 @@ class Channel(Owner):
         self.consumers: dict[str, AmqpConsumer] = {}
         self.prefetch: i64 = 0
         self.pool: Pool | None = None
+        #: The limit that all its consumers share; 0 for none.
+        self.shared_prefetch: i64 = 0
         self.last_queue = ""
         self.assembly: Assembly | None = None
         self.confirms: Confirms | None = None
@@ -312,6 +314,7 @@ class Channel(Owner):
 
     def share_prefetch(self, prefetch: i64) -> None:
         """basic.qos global=true: one limit for all consumers of the channel, those at work too, and for what they hold."""
+        self.shared_prefetch = prefetch
         pool = self.pool = Pool(prefetch) if prefetch else None
         for _, delivery in self.unacked.outstanding():
             holder = delivery.consumer

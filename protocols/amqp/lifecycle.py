@@ -37,6 +37,9 @@ class Lifecycle(Client):
         self.channel_max: i64 = 0
         self.heartbeat: i64 = 0
         self.user = ""
+        self.mechanism = ""
+        #: What the client calls this connection.
+        self.title = ""
         self.deadline = self.agenda.now + options.handshake_ms
         self.state = "greeting"
         self.ending: set[int] = set()
@@ -73,6 +76,8 @@ class Lifecycle(Client):
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         self.product = str(properties.get("product", ""))
         self.version = str(properties.get("version", ""))
+        self.title = str(properties.get("connection_name", ""))
+        self.mechanism = str(method.mechanism)
         response: Any = method.response  # Octets, whatever pamqp declares.
         login = credentials(method.mechanism, response, self.peer)
         self.user = login.user or ""
@@ -281,7 +286,7 @@ class Lifecycle(Client):
         row["vhost"] = "" if self.vhost is None else self.vhost.name
         row["state"] = self.state
         row["channels"] = len(self.channels)
-        row["client"] = f"{self.product} {self.version}".strip()
+        row["client"] = self.title or f"{self.product} {self.version}".strip()
         return row
 
     def end_channel(self, number: i64) -> None:

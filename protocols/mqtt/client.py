@@ -47,6 +47,11 @@ class Client(Connection):
         self._vhost: VirtualHost = front.broker.vhosts["/"]
         self._answers = Answers(self)
 
+    @property
+    def vhost(self) -> VirtualHost:
+        """Where it is, once there is a session."""
+        return self._vhost
+
     def _flush(self, count: i64, run: Relay, data: bytes, start: i64, end: i64) -> None:
         """What came before something wrong, or new, goes out first."""
         if count > 0:
@@ -147,5 +152,6 @@ class Client(Connection):
         row["protocol"] = NAMES[self.level]
         row["user"] = self.user
         row["client"] = self.client_id
+        row["vhost"] = "" if self.session is None else self._vhost.name
         row["keep_alive"] = int(self.keep_alive)
         return row

@@ -221,7 +221,7 @@ async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -
     await running.until(lambda: running.node.accounts.waiting == 1)
     assert (await running.scrape()).value("trellis_logins_waiting") == 1
     assert await Mqtt0(await running.socket("mqtt")).connect("second", user="slow/wrong") == 3  # Server unavailable.
-    status, _ = await running.get("http", "/api/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n")
+    status, _ = await running.get("http", "/api/trellis/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n")
     assert status == 503
     assert await asking == 0
     page = await running.scrape()

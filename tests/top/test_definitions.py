@@ -168,7 +168,7 @@ async def logs_in(running: Running, user: str, password: str, vhost: str) -> boo
 
 
 async def test_others_may_not(running: Running) -> None:
-    for line in ("GET /api/definitions", "POST /api/definitions", "DELETE /api/delayed"):
+    for line in ("GET /api/definitions", "POST /api/definitions", "DELETE /api/trellis/delayed"):
         status, _, _ = await running.ask("http", f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n{AUTHORISED}\r\n\r\n".encode())
         assert status == 403
 
