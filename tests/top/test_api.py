@@ -39,7 +39,8 @@ async def broker(start: Start) -> Running:
 
 GETS: Final = (
     "overview", "cluster-name", "nodes", "nodes/trellis", "whoami", "vhosts", "vhosts/%2F", "vhosts/%2F/permissions", "users",
-    "users/admin", "users/without-permissions", "users/admin/permissions", "permissions", "permissions/%2F/admin", "topic-permissions", "topic-rules",
+    "users/admin", "users/without-permissions", "users/admin/permissions",
+    "permissions", "permissions/%2F/admin", "topic-permissions", "topic-rules",
     "exchanges", "exchanges/%2F", "exchanges/%2F/amq.topic", "exchanges/%2F/amq.default/bindings/source", "queues", "queues/%2F",
     "bindings", "bindings/%2F", "policies", "connections", "channels", "consumers", "definitions", "definitions/%2F",
     "health/checks/alarms", "health/checks/virtual-hosts", "health/checks/certificate-expiration/1/months", "aliveness-test/%2F",

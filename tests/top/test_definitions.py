@@ -104,7 +104,9 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
     ("users", {"name": "u", "password_hash": "", "hashing_algorithm": "rot13"}, ""),
     ("permissions", {"user": "nobody", "vhost": "/", "configure": "", "write": "", "read": ""}, "no user 'nobody'"),
     ("policies", {"vhost": "/", "name": "p", "pattern": "(", "definition": {"max-length": 1}}, "no regular expression"),
-    ("topic_permissions", {"user": "ann"}, "nothing that these would be")])
+    ("topic_permissions", {"user": "nobody", "vhost": "/", "exchange": "amq.topic", "write": "", "read": ""}, "no user 'nobody'"),
+    ("topic_rules", {"user": "ann", "vhost": "/", "rules": "allow all #"}, "not a list of texts"),
+    ("operator_policies", {"name": "p"}, "nothing that these would be")])
 def test_what_is_not_understood_is_named_and_the_rest_taken(section: str, row: Any, says: str) -> None:
     world = World()
     imported = taken(world, {section: [row], "vhosts": [{"name": "other"}]})

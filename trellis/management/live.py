@@ -67,7 +67,7 @@ async def connections(call: Call) -> Listing:
 
     async def rows() -> AsyncIterator[Row]:
         for connection in seen:
-            if not connection.finished:
+            if _here(connection):
                 yield connection_row(connection, call.broker.name)
 
     return Listing(rows())
@@ -78,9 +78,14 @@ def _in(call: Call, connection: Connection) -> bool:
     return vhost_of(connection) is call.vhost(call.parts[0])
 
 
+def _here(connection: Connection) -> bool:
+    """Whether it has not been told to go."""
+    return not connection.finished and not (isinstance(connection, Lifecycle) and connection.state == "closing")
+
+
 def _named(call: Call) -> Connection:
     for connection in _seen(call):
-        if not connection.finished and name_of(connection) == call.parts[0]:
+        if _here(connection) and name_of(connection) == call.parts[0]:
             return connection
     raise missing(f"there is no connection '{call.parts[0]}'")
 
@@ -100,7 +105,7 @@ async def user_connections(call: Call) -> Listing:
 
     async def rows() -> AsyncIterator[Row]:
         for connection in mine:
-            if not connection.finished:
+            if _here(connection):
                 yield connection_row(connection, call.broker.name)
 
     return Listing(rows())
