@@ -66,6 +66,8 @@ class Node:
         self.collector = Collector()
         #: The HTTP servers, by listener.
         self.pages: dict[str, HttpServer] = {}
+        #: Logins over HTTP by outcome.
+        self.http_logins: dict[str, int] = {}
         #: Listener -> HOST:PORT, once they are open; and when that began, by the monotonic clock.
         self.addresses: dict[str, str] = {}
         self.began = time.monotonic()
@@ -84,6 +86,11 @@ class Node:
         """Somebody's rights changed: whoever is here, or has left a session, is looked at again."""
         for front in self.fronts:
             front.review()
+
+    @property
+    def logins(self) -> dict[str, dict[str, int]]:
+        """By protocol and outcome."""
+        return {**{front.name: front.logins for front in self.fronts}, "http": self.http_logins}
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:

@@ -127,7 +127,10 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
 
 
 class ApiRouter(Router):
-    """Errors are JSON here."""
+    """Errors are JSON here, and a slash at the end says nothing (Flower asks for /api/queues//)."""
+
+    def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
+        return super().find(method, path.rstrip("/") or "/")
 
     def missing(self, path: str) -> Response:
         return refuse(404, "Object Not Found", "no such page; docs/http-api.md lists them")
@@ -186,4 +189,7 @@ async def judge(node: Node, request: Request) -> Verdict:
 
     password = request.token or request.password
     node.accounts.authenticate(Credentials(request.user or "", password, "/", request.address, request.local), heard)
-    return await answer
+    verdict = await answer
+    outcome = "accepted" if verdict.identity is not None else "busy" if verdict.busy else "refused"
+    node.http_logins[outcome] = node.http_logins.get(outcome, 0) + 1
+    return verdict

@@ -120,7 +120,6 @@ async def nothing(call: Call) -> Listing:
 
 async def attempts(call: Call) -> Listing:
     """Logins by protocol."""
-    return Listing(_listed([{"protocol": front.name, "auth_attempts": sum(front.logins.values()),
-                             "auth_attempts_succeeded": front.logins.get("accepted", 0),
-                             "auth_attempts_failed": sum(front.logins.values()) - front.logins.get("accepted", 0)}
-                            for front in call.node.fronts]))
+    return Listing(_listed([{"protocol": name, "auth_attempts": sum(logins.values()), "auth_attempts_succeeded": logins.get("accepted", 0),
+                             "auth_attempts_failed": sum(logins.values()) - logins.get("accepted", 0)}
+                            for name, logins in call.node.logins.items()]))
