@@ -83,6 +83,18 @@ class Connection(Outlet):
         #: The how manieth of its front end it is, and how many octets its transport holds that are not sent yet.
         self.serial = front.opened
         self.backlog: Callable[[], int] = _nothing
+        #: Why it is not read for a while; empty: it is.
+        self.held = ""
+
+    @property
+    def published(self) -> int:
+        """Publications that came in by this connection's gate, which others use too: what matters is how it grows."""
+        return 0
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        """User and virtual host; empty before they are known."""
+        return "", ""
 
     @property
     def unsent(self) -> int:
@@ -192,6 +204,10 @@ class Connection(Outlet):
         """An operator, or a rule, wants the client gone: tell it why, as far as its protocol has words for it."""
         raise NotImplementedError
 
+    def too_fast(self, reason: str) -> None:
+        """It publishes faster than it may, and waiting did not help."""
+        raise NotImplementedError
+
     def end(self, reason: str) -> None:
         """Let go of everything; the transport closes once the output is sent. The first reason counts."""
         if not self.finished:
@@ -225,7 +241,7 @@ class Connection(Outlet):
             return "reads too slowly"
         if self in self.front.broker.alarms.waiting:
             return "waits for the end of an alarm"
-        return "waits" if self.stalled else ""
+        return self.held or ("waits" if self.stalled else "")
 
 
 class HeldAnswer(Waiter):

@@ -22,6 +22,7 @@ from trellis.layered import LayeredLink
 from trellis.link import Link
 from trellis.listener import Bound, ListenError, bind
 from trellis.management.api import api
+from trellis.metered import MeteredLink
 from trellis.node import Node
 from trellis.pages import open_pages
 from trellis.reload import Read, Reloading
@@ -193,8 +194,9 @@ class App:
 
 
 def link_maker(entrance: Entrance) -> Callable[[], asyncio.Protocol]:
-    """Makes the links of an entrance; those of plain TCP know nothing of layers."""
-    kind = LayeredLink if entrance.layered else Link
+    """Makes the links of an entrance; those of plain TCP know nothing of layers, and without rates
+    none is metered."""
+    kind = MeteredLink if entrance.rates.on else LayeredLink if entrance.layered else Link
 
     def make() -> asyncio.Protocol:
         return cast(asyncio.Protocol, kind(entrance))

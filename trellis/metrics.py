@@ -160,6 +160,11 @@ def _connections(page: Page, node: Node) -> None:
     for reason, count in node.admission.refused.items():
         page.counter("trellis_connections_refused", "Connections turned away unread, and pauses for lack of descriptors", count,
                      reason=reason)
+    for limit in node.rates.limits:
+        page.counter("trellis_rate_waits", "Times that a client was not read, because it was faster than it may be",
+                     node.rates.waits[limit], limit=limit)
+        page.counter("trellis_rate_refused", "Clients disconnected because they were faster than they may be",
+                     node.rates.refused[limit], limit=limit)
     page.gauge("trellis_connections_limit", "Connections that are taken at most", node.admission.connections)
 
 

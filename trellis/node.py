@@ -27,6 +27,7 @@ from trellis.defining import take_in_file
 from trellis.entrance import Entrance
 from trellis.http import HttpServer
 from trellis.process import raise_descriptor_limit
+from trellis.rates import Rates
 from trellis.recovering import open_directory, restore
 from trellis.settings import Settings
 from trellis.storing import DurableStoring, Storing
@@ -57,11 +58,12 @@ class Node:
         self.amqp = AmqpFront(self.broker, amqp_options(settings))
         self.mqtt = MqttFront(self.broker, mqtt_options(settings))
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
-        self.admission = Admission(connections, settings.limits.unauthenticated_per_address)
+        self.admission = Admission(connections, settings.limits.unauthenticated_per_address, settings.limits.address_connections)
+        self.rates = Rates(settings.rates)
         #: Where clients come in, by listener.
         self.entrances = {
             name: Entrance(name, entry, settings, self.amqp if name.startswith("amqp") else self.mqtt, self.turn, self.admission,
-                           self.certificates.securities.get(name))
+                           self.certificates.securities.get(name), self.rates)
             for name, entry in settings.entries.items()}
         self.collector = Collector()
         #: The HTTP servers, by listener.
@@ -132,6 +134,7 @@ def mqtt_options(settings: Settings) -> MqttOptions:
     options.receive_maximum = settings.mqtt.receive_maximum
     options.session_expiry_s = settings.mqtt.session_expiry
     options.sessions = settings.mqtt.sessions
+    options.subscriptions = settings.mqtt.subscriptions
     options.session_backlog = settings.mqtt.session_backlog
     options.topic_alias_maximum = settings.mqtt.topic_alias_maximum
     options.keep_alive_max = settings.mqtt.keep_alive_max

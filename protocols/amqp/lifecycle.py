@@ -195,6 +195,18 @@ class Lifecycle(Client):
     def _expel(self, reason: str) -> None:
         self.close(AmqpError(320, reason), 0, "expelled")
 
+    def too_fast(self, reason: str) -> None:
+        if self.state != "closing" and not self.finished:
+            self.close(AmqpError(506, reason), 0, "too_fast")
+
+    @property
+    def published(self) -> int:
+        return 0 if self.gate is None else int(self.gate.received)
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        return (self.user, self.vhost.name) if self.vhost is not None else ("", "")
+
     # -- time, and the end
 
     def hang_up(self, error: AmqpError) -> None:

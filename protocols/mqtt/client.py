@@ -18,7 +18,7 @@ from protocols.mqtt.connect import LEVEL_5
 from protocols.mqtt.packets import PUBLISH, MalformedPacket
 from protocols.mqtt.packets5 import disconnect5
 from protocols.mqtt.properties import reason as reason_string
-from protocols.mqtt.reasons import ADMINISTRATIVE_ACTION, KEEP_ALIVE_TIMEOUT, PACKET_TOO_LARGE, SERVER_SHUTTING_DOWN
+from protocols.mqtt.reasons import ADMINISTRATIVE_ACTION, KEEP_ALIVE_TIMEOUT, MESSAGE_RATE_TOO_HIGH, PACKET_TOO_LARGE, SERVER_SHUTTING_DOWN
 from protocols.mqtt.service import NAMES, MqttService
 from protocols.mqtt.session import Session
 from protocols.mqtt.wills import Waiting, Will
@@ -46,6 +46,14 @@ class Client(Connection):
         self.deadline = self.agenda.now + front.options.handshake_ms
         self._vhost: VirtualHost = front.broker.vhosts["/"]
         self._answers = Answers(self)
+
+    @property
+    def published(self) -> int:
+        return 0 if self.gate is None else int(self.gate.received)
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        return (self.gate.identity.name, self._vhost.name) if self.gate is not None else ("", "")
 
     @property
     def vhost(self) -> VirtualHost:
@@ -93,6 +101,9 @@ class Client(Connection):
 
     def expel(self, reason: str) -> None:
         self.turn_out(ADMINISTRATIVE_ACTION, "expelled", reason)
+
+    def too_fast(self, reason: str) -> None:
+        self.turn_out(MESSAGE_RATE_TOO_HIGH, "too_fast", reason)
 
     def advance(self, now: int) -> None:
         """One and a half keep-alive intervals of silence, or no CONNECT in time [MQTT-3.1.2-22]."""

@@ -36,6 +36,8 @@ class MqttOptions:
         self.session_expiry_s = 14 * 86_400
         self.sessions = 1_000_000
         self.session_backlog = 100_000
+        #: Subscriptions of one session, shared ones among them; 0 for any number.
+        self.subscriptions = 100_000
         #: Topic aliases that a client of level 5 may use.
         self.topic_alias_maximum = 16
         #: The longest keep-alive in seconds; clients of level 5 are told. 0 for any.

@@ -18,7 +18,7 @@ from protocols.mqtt.latecomer import send_retained
 from protocols.mqtt.packets import FAILURE, SUBACK, UNSUBACK, MalformedPacket, Reader, suback
 from protocols.mqtt.packets5 import Subscription, Unsubscription, Wish, codes5, read_subscribe, read_unsubscribe
 from protocols.mqtt.properties import Properties5
-from protocols.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORISED, SUCCESS, TOPIC_FILTER_INVALID, UNSPECIFIED
+from protocols.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORISED, QUOTA_EXCEEDED, SUCCESS, TOPIC_FILTER_INVALID, UNSPECIFIED
 from protocols.mqtt.reviewing import judge
 from protocols.mqtt.service import MqttService
 from protocols.mqtt.session import Session
@@ -164,8 +164,16 @@ class Subscribing(Change):
         verdict = judge(self._identity, wish.topic_filter, self.session.vhost.name)
         if verdict == NONE:
             self._codes[at] = NOT_AUTHORISED
+        elif self._is_too_many(wish.topic_filter):
+            self._codes[at] = QUOTA_EXCEEDED
         else:
             self._subscribe(wish, verdict == SOME)
+
+    def _is_too_many(self, topic_filter: str) -> bool:
+        session, most = self.session, self._service.options.subscriptions
+        if most == 0 or len(session.subscriptions) + len(session.memberships) < most:
+            return False
+        return topic_filter not in session.subscriptions and topic_filter not in session.memberships
 
     def _subscribe(self, wish: Wish, partly: bool) -> None:
         session, name = self.session, wish.topic_filter
