@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from broker.access import Identity
 from broker.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
 
@@ -83,6 +84,8 @@ class Connection(Outlet):
         #: The how manieth of its front end it is, and how many octets its transport holds that are not sent yet.
         self.serial = front.opened
         self.backlog: Callable[[], int] = _nothing
+        #: When its client is nobody any more, unless it proves itself anew: in ms, 0 for never.
+        self.lapses: i64 = 0
         #: Why it is not read for a while; empty: it is.
         self.held = ""
 
@@ -196,6 +199,11 @@ class Connection(Outlet):
     def shut_down(self) -> None:
         """The broker stops: tell the client, as far as its protocol has words for it."""
         raise NotImplementedError
+
+    def remember(self, identity: Identity | None) -> None:
+        """Whoever the client is has proven it until then."""
+        expires = 0.0 if identity is None else identity.expires
+        self.lapses = 0 if expires == 0.0 else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
 
     def review(self) -> None:
         """Somebody's rights changed, perhaps this client's: it goes on with those that it has now, or goes."""

@@ -201,7 +201,11 @@ class Link:
         if connection.finished:
             if 0 < self._linger_until <= now and self._transport is not None:
                 self._transport.abort()
-        elif 0 < connection.deadline <= now:
+            return
+        if 0 < connection.lapses <= now:
+            connection.lapses = 0
+            connection.review()
+        if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
 
     def shut_down(self) -> None:

@@ -31,6 +31,7 @@ from trellis.rates import Rates
 from trellis.recovering import open_directory, restore
 from trellis.settings import Settings
 from trellis.storing import DurableStoring, Storing
+from trellis.tokens import TokenAuthenticator
 from trellis.turn import Turn
 
 #: The part of the descriptor limit that connections may have.
@@ -51,7 +52,10 @@ class Node:
         self.max_descriptors = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
         opened = None if directory is None else open_directory(disk or RealDisk(), directory, settings.store)
-        self.broker = Broker(MemoryStore() if opened is None else opened.store, _authenticator(settings, accounts),
+        authenticator = _authenticator(settings, accounts)
+        #: Who judges tokens, where they are taken.
+        self.tokens = TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.keys else None
+        self.broker = Broker(MemoryStore() if opened is None else opened.store, self.tokens or authenticator,
                              lambda: uuid.uuid4().hex, bounds_of(settings), settings.node.name)
         self.storing = Storing(self.broker.store) if opened is None else DurableStoring(opened.store, loop, failed)
         self.turn = Turn(loop, self.broker, self.storing)

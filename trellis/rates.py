@@ -52,7 +52,8 @@ class Rates:
         """The buckets of a connection's own."""
         return {name: Bucket(rate, now) for name, rate in self.limits.items() if name.startswith("connection_")}
 
-    def charge(self, own: dict[str, Bucket], user: str, vhost: str, address: str, messages: int, octets: int, now: int) -> tuple[float, str]:
+    def charge(self, own: dict[str, Bucket], user: str, vhost: str, address: str, messages: int, octets: int,
+               now: int) -> tuple[float, str]:
         """Charge what came; returns how many seconds to wait, and because of which limit."""
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

@@ -106,6 +106,8 @@ class Lifecycle(Client):
         self.admitted = True
         self.state = "tune"
         self._identity = verdict.identity
+        self.remember(verdict.identity)
+        self.user = verdict.identity.name  # A token names another one than the client does.
         self.frame_max = self.options.frame_max
         self.send(0, tune(self.options))
         self.go_on()
@@ -142,10 +144,14 @@ class Lifecycle(Client):
     def _judge_secret(self, verdict: Verdict) -> None:
         if self.finished or self.state != "running":
             return
-        if verdict.identity is None:
+        known, identity = self._identity, verdict.identity
+        if identity is None or known is None or identity.name != known.name:
             self.hang_up(AmqpError(530, "New secret was refused by one of the backends"))
         else:
+            self._identity = identity
+            self.remember(identity)
             self.send(0, spec.Connection.UpdateSecretOk())
+            self.review()
         self.go_on()
 
     def send(self, number: i64, method: Any) -> None:
@@ -169,7 +175,7 @@ class Lifecycle(Client):
             return
         renewed = self._identity = self.front.broker.authenticator.renew(known)
         if renewed is None:
-            self._expel(f"user '{self.user}' is deleted, or may not log in any more")
+            self._expel("the token has expired" if known.expires else f"user '{self.user}' is deleted, or may not log in any more")
             return
         if vhost is None or gate is None:
             return  # It is asked when it opens one.

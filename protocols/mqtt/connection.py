@@ -197,7 +197,8 @@ class MqttConnection(Level5):
         identity = None if renewed is None or vhost.closing else renewed.within(vhost.name, self.client_id)
         if identity is None:
             self.will = None
-            self.turn_out(NOT_AUTHORISED_5, "expelled", f"user '{self.user}' is deleted, or may not enter vhost '{vhost.name}' any more")
+            why = f"user '{self.user}' is deleted, or may not enter vhost '{vhost.name}' any more"
+            self.turn_out(NOT_AUTHORISED_5, "expelled", "the token has expired" if renewed is None and known.expires else why)
             if not session.dead and (vhost.closing or session.named):
                 self.mqtt.sessions.end(session, None)
         else:
@@ -207,6 +208,7 @@ class MqttConnection(Level5):
         """Go on with these rights."""
         old, session = self.gate, self.session
         self.identity = who
+        self.remember(who)
         if old is not None and session is not None and old.identity is not identity:
             self.gate = self._vhost.gates.enter(identity, NAMES[self.level])
             self._vhost.gates.leave(old)
@@ -246,6 +248,8 @@ class MqttConnection(Level5):
         self._vhost = vhost
         self.packet_max = self.mqtt.options.max_packet
         self.identity = verdict.identity
+        self.remember(verdict.identity)
+        self.user = identity.name if login.user is not None or self._method is not None else ""
         self.gate = vhost.gates.enter(identity, NAMES[self.level])
         if connect.will is not None:
             self.will = Will(connect.will)

@@ -21,6 +21,7 @@ from trellis.management.answers import JSON, Call, Done, Listing, Refusal, encod
 from trellis.management.paging import page_of
 from trellis.node import Node
 from trellis.routing import Router
+from trellis.tokens import token_of
 
 Answer = Callable[[Call], Awaitable[object]]
 
@@ -187,8 +188,11 @@ async def judge(node: Node, request: Request) -> Verdict:
         if not answer.done():
             answer.set_result(verdict)
 
-    password = request.token or request.password
-    node.accounts.authenticate(Credentials(request.user or "", password, "/", request.address, request.local), heard)
+    credentials = Credentials(request.user or "", request.token or request.password, "/", request.address, request.local)
+    if node.tokens is not None and token_of(credentials):
+        heard(node.tokens.judge(token_of(credentials), credentials))
+    else:
+        node.accounts.authenticate(credentials, heard)
     verdict = await answer
     outcome = "accepted" if verdict.identity is not None else "busy" if verdict.busy else "refused"
     node.http_logins[outcome] = node.http_logins.get(outcome, 0) + 1

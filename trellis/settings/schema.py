@@ -34,6 +34,7 @@ Anonymous = Literal["loopback", "true", "false"]
 Level = Literal["debug", "info", "warning", "error"]
 ClientCertificate = Literal["none", "optional", "required"]
 TlsVersion = Literal["1.2", "1.3"]
+JwtAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"]
 NameFrom = Literal["common_name", "dns", "email", "uri"]
 Plugins = dict[str, dict[str, object]]
 Certificates = dict[str, dict[str, str]]
@@ -275,6 +276,19 @@ class Auth(Section, frozen=True, kw_only=True):
     )
 
 
+class Jwt(Section, frozen=True, kw_only=True):
+    """Logins by JSON Web Tokens (install the extra `jwt`). Read again at SIGHUP."""
+
+    keys: Annotated[str, option('file of public keys that sign tokens, in PEM or as a JWKS; "" takes no tokens')] = ""
+    algorithms: Annotated[tuple[JwtAlgorithm, ...], option("algorithms of signatures")] = ("RS256", "PS256", "ES256", "EdDSA")
+    issuer: Annotated[str, option('who must have made a token (claim iss); "" is anybody with a key')] = ""
+    audience: Annotated[str, option('for whom a token must be made (claim aud); "" is anybody')] = "trellis"
+    user: Annotated[str, option("claim that names the user")] = "sub"
+    scopes: Annotated[str, option("claim that says what may be done: a text with spaces, or a list")] = "scope"
+    prefix: Annotated[str, option('what scopes for this broker begin with, such as "trellis."; others are left alone')] = ""
+    leeway: Annotated[int, option("how far clocks may differ", ge=0, le=600, unit="s")] = 10
+
+
 class Limits(Section, frozen=True, kw_only=True):
     """Bounds for the whole broker."""
 
@@ -397,6 +411,7 @@ class Settings(Section, frozen=True, kw_only=True):
     data: Data = Data()
     store: Store = Store()
     auth: Auth = Auth()
+    jwt: Jwt = Jwt()
     limits: Limits = Limits()
     rates: Rates = Rates()
     definitions: Definitions = Definitions()
