@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ import mqtt5
 import pamqp.commands as spec
 import pytest
 from joserfc import jwt
-from joserfc.jwk import ECKey, KeySet, OctKey, RSAKey
+from joserfc.jwk import ECKey, KeySet, RSAKey
 
 from broker.access import ALL, NONE, Credentials
 from broker.errors import AccessRefused
@@ -27,8 +28,6 @@ from trellis.tokens import Scope, TokenIdentity, Tokens, token_of
 KEY = RSAKey.generate_key(2048, {"kid": "one"})
 OTHER = RSAKey.generate_key(2048, {"kid": "two"})
 CURVE = ECKey.generate_key("P-256", {"kid": "curve"})
-#: What whoever mistakes our public key for a secret would sign with.
-SECRET = OctKey.import_key({"kty": "oct", "k": base64.urlsafe_b64encode(KEY.as_pem(private=False)).decode().rstrip("=")})
 EVERYTHING = "configure:*/* write:*/* read:*/*"
 
 
@@ -36,6 +35,14 @@ def token(key: Any = KEY, algorithm: str = "RS256", kid: str | None = "one", wit
     said = {"sub": "ann", "aud": "trellis", "exp": int(time.time()) + 100, "scope": EVERYTHING} | claims
     said.pop(without, None)
     return jwt.encode({"alg": algorithm} | ({"kid": kid} if kid else {}), said, key, algorithms=[algorithm])
+
+
+def confused() -> str:
+    """Signed with our public key, as if that were a secret."""
+    body = token().split(".")[1]
+    head = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"one"}').decode().rstrip("=")
+    digest = hmac.digest(KEY.as_pem(private=False), f"{head}.{body}".encode(), "sha256")
+    return f"{head}.{body}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
 
 @pytest.fixture
@@ -82,7 +89,7 @@ def bad(name: str) -> str:
         "another audience": token(aud="other"), "no audience": token(without="aud"), "another issuer": token(iss="other"),
         "nobody": token(without="sub"), "another key": token(OTHER, kid="one"), "an unknown key": token(OTHER, kid="two"),
         "another algorithm": token(algorithm="RS512"),
-        "our public key as a secret": token(SECRET, "HS256"),
+        "our public key as a secret": confused(),
         "no signature": token().rpartition(".")[0] + ".", "none": "eyJhbGciOiJub25lIn0.e30.", "a broken one": token()[:-4] + "AAAA",
         "no JSON": "eyJ.e30.AA", "long": "eyJ" + "a" * 20_000 + ".e30.AA",
     }[name]
