@@ -14,11 +14,16 @@ from mypy_extensions import mypyc_attr
 
 from broker.errors import AccessRefused
 
+#: What of a filter's topics an identity may hear.
+NONE: Final = 0
+SOME: Final = 1
+ALL: Final = 2
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Identity:
-    """A user, and which names it may configure, write to and read from (regular expressions, matched whole; `.` is
-    any character, for names may hold any).
+    """A user, and which names it may configure, write to and read from: regular expressions that are found somewhere in a
+    name, as in RabbitMQ (`^orders$` is that name alone, an empty one none; `.` is any character, for names may hold any).
 
     Verdicts live in plans: an Identity is never changed, it is replaced.
     """
@@ -27,18 +32,26 @@ class Identity:
         self.name = name
         #: May define what belongs to no one user: vhosts, users, policies.
         self.administrator = False
-        self._configure = re.compile(configure, re.DOTALL)
-        self._write = re.compile(write, re.DOTALL)
-        self._read = re.compile(read, re.DOTALL)
+        #: What RabbitMQ's tools ask for: administrator, monitoring, policymaker, management.
+        self.tags: list[str] = []
+        #: Whether it is whoever gives no name.
+        self.nameless = False
+        #: When it is nobody any more, in seconds of the wall clock; 0 for never.
+        self.expires = 0.0
+        #: How much more work its verdicts are than those of others.
+        self.weight = 1
+        self._configure = pattern_of(configure)
+        self._write = pattern_of(write)
+        self._read = pattern_of(read)
 
-    def within(self, vhost: str) -> Identity | None:
+    def within(self, vhost: str, client_id: str = "") -> Identity | None:
         """Who this is in a virtual host: the same object each time, for routes are kept by it. None: nobody who may enter."""
         return self
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
         """Raises AccessRefused unless the operation (configure, write, read) on the exchange or queue is allowed."""
         rule = self._configure if operation == "configure" else self._write if operation == "write" else self._read
-        if not rule.fullmatch(name):
+        if not rule.search(name):
             raise AccessRefused(f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'")
 
     def may_publish(self, topic: bytes) -> bool:
@@ -49,6 +62,25 @@ class Identity:
         """Whether a subscription by this filter (words separated by `/`, wildcards `+` and a last `#`) is allowed,
         beyond what `may` says of its exchange."""
         return True
+
+    def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
+        """The same of a publication to a topic exchange by this key, which is spelled `topic` in MQTT. Cold: asked when a
+        route is found."""
+        return self.may_publish(topic)
+
+    def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+        """How much of what a binding of a topic exchange takes it may hear: ALL, SOME or NONE. The key is spelled
+        `topic_filter` in MQTT; `hides` says whether a leading wildcard takes no topics that begin with `$`."""
+        return ALL if self.may_subscribe(topic_filter) else NONE
+
+    def may_hear(self, topic: bytes) -> bool:
+        """One topic of a filter of which it may hear SOME. Cold: asked when a route is found."""
+        return True
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """A permission's regular expression; an empty one matches the empty name alone. Raises re.error."""
+    return re.compile(text or "^$", re.DOTALL)
 
 
 #: The broker itself, which may do everything: what it publishes, somebody was allowed to ask for.
@@ -110,6 +142,14 @@ class Authenticator:
 
     def converse(self, method: str, credentials: Credentials) -> Conversation | None:
         """Begin an enhanced authentication by this method, such as SCRAM-SHA-1; None where it is not known."""
+        return None
+
+    def renew(self, identity: Identity) -> Identity | None:
+        """Who is that now whom a verdict named: the same object, if nothing has changed. None: nobody any more."""
+        return identity
+
+    def named(self, user: str) -> Identity | None:
+        """Who has this name: for what a client left here, who is away. None where names alone say nothing."""
         return None
 
     def close(self) -> None:

@@ -15,6 +15,8 @@ Arguments = Mapping[str, object]
 _NONE: Arguments = {}
 #: An argument of a listener's binding: what the listener itself publishes does not follow it.
 NO_LOCAL: Final = "no-local"
+#: ... its owner may hear some of what it takes: the listener is asked about each topic, when a route is resolved.
+PARTLY: Final = "partly-allowed"
 
 
 class Binding:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
+from typing import Final
 
 from broker.access import Authenticator
-from broker.agenda import Agenda
+from broker.agenda import Agenda, Task
 from broker.alarms import Alarms
 from broker.bounds import Bounds
-from broker.store.contract import Defined, Store, Ticket
+from broker.errors import PreconditionFailed
+from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.users import Users
 from broker.vhost import VirtualHost
+
+#: Objects of a virtual host that are deleted in one turn, and milliseconds until the next ones are.
+SLICE: Final = 200
+PAUSE: Final = 5
 
 
 class Broker:
@@ -47,6 +54,24 @@ class Broker:
         self.store.append(Defined(name, "vhost", name, {}), ticket)
         return self.add_vhost(name)
 
+    def close_vhost(self, name: str, ticket: Ticket | None = None) -> None:
+        """Delete a virtual host with all that it holds, in slices: nobody comes in any more, and whoever is in is to be
+        expelled. It is gone from `vhosts` in the end. The first one, which others are counted under, stays."""
+        if name == "/":
+            raise PreconditionFailed("vhost '/' cannot be deleted")
+        vhost = self.vhosts[name]
+        if not vhost.closing:
+            vhost.closing = True
+            self.users.leave(name, ticket)
+            Clearing(self, vhost).run()
+
+    def forget_vhost(self, vhost: VirtualHost) -> None:
+        """It is empty."""
+        del self.vhosts[vhost.name]
+        self.vhosts["/"].absorb(vhost)
+        self.alarms.changed.remove(vhost.alarm)
+        self.store.append(Undefined(vhost.name, "vhost", vhost.name), None)
+
     def full(self, user: str, vhost: VirtualHost) -> str:
         """Why this user may have no further connection to the virtual host; empty when there is room."""
         most = self.bounds.vhost_connections
@@ -56,3 +81,27 @@ class Broker:
         if 0 < most <= sum(one.gates.by_name.get(user, 0) for one in self.vhosts.values()):
             return f"connection refused for user '{user}': user connection limit ({most}) is reached"
         return ""
+
+
+class Clearing(Task):
+    """A virtual host is emptied, some objects a turn."""
+
+    def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
+        self._broker = broker
+        self._vhost = vhost
+
+    def run(self) -> None:
+        vhost = self._vhost
+        for queue in list(islice(vhost.queues.values(), SLICE)):
+            vhost.delete_queue(queue)
+        for exchange in [one for one in islice(vhost.exchanges.values(), SLICE) if one.number >= 0]:
+            vhost.delete_exchange(exchange.name)
+        for name in list(vhost.policies.by_name):
+            vhost.clear_policy(name)
+        # Sessions and connections leave by themselves: the front ends are told.
+        done = not vhost.queues and all(one.number < 0 for one in vhost.exchanges.values()) and not vhost.listeners \
+            and not vhost.gates.users and vhost.retained.clear(SLICE)
+        if done:
+            self._broker.forget_vhost(vhost)
+        else:
+            self._broker.agenda.at(self._broker.agenda.now + PAUSE, self)

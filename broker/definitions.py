@@ -1,6 +1,7 @@
 """Definitions as RabbitMQ writes them into a JSON file: taken in, and given out.
 
-    {users, vhosts, permissions, policies, exchanges, queues, bindings}      each a list of tables
+    {users, vhosts, permissions, topic_permissions, policies, exchanges, queues, bindings}      each a list of tables
+    {topic_rules}                                                                               ours: ordered rules about topics
 
 What is there already and the same is left alone; what differs, or is not understood, is reported and the rest taken.
 """
@@ -24,9 +25,9 @@ from broker.vhost import VirtualHost
 Row = Mapping[str, object]
 
 #: Lists that are taken in, in the order that each needs.
-SECTIONS: Final = ("vhosts", "users", "permissions", "policies", "exchanges", "queues", "bindings")
+SECTIONS: Final = ("vhosts", "users", "permissions", "topic_permissions", "topic_rules", "policies", "exchanges", "queues", "bindings")
 #: Lists of RabbitMQ's that mean nothing here; they are reported where they hold something.
-UNKNOWN: Final = ("topic_permissions", "parameters", "global_parameters", "operator_policies")
+UNKNOWN: Final = ("parameters", "global_parameters", "operator_policies")
 
 
 class Imported:
@@ -81,6 +82,16 @@ class _Importing:
             self._vhost(row)
             self._broker.users.permit(_text(row, "vhost"), _text(row, "user"), _text(row, "configure"), _text(row, "write"),
                                       _text(row, "read"), self._ticket)
+        elif section == "topic_permissions":
+            self._vhost(row)
+            self._broker.users.permit_topics(_text(row, "vhost"), _text(row, "user"), _text(row, "exchange"),
+                                             (_text(row, "write"), _text(row, "read")), self._ticket)
+        elif section == "topic_rules":
+            self._vhost(row)
+            rules = row.get("rules")
+            if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+                raise PreconditionFailed(f"its 'rules' is {rules!r}, not a list of texts")
+            self._broker.users.rule(_text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket)
         elif section == "policies":
             vhost = self._vhost(row)
             vhost.set_policy(policy_of(vhost.name, _text(row, "name"), row), self._ticket)
@@ -131,6 +142,12 @@ def dump(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[st
         "permissions": [
             {"user": user.name, "vhost": vhost, "configure": configure, "write": write, "read": read}
             for user in broker.users.by_name.values() for vhost, (configure, write, read) in user.permissions.items()],
+        "topic_permissions": [
+            {"user": user.name, "vhost": vhost, "exchange": exchange, "write": write, "read": read}
+            for user in broker.users.by_name.values() for vhost, topics in user.topics.items()
+            for exchange, (write, read) in topics.items()],
+        "topic_rules": [{"user": user.name, "vhost": vhost, "rules": list(rules)}
+                        for user in broker.users.by_name.values() for vhost, rules in user.rules.items()],
         "policies": [{"vhost": vhost.name, "name": policy.name, **policy.row}
                      for vhost in vhosts for policy in vhost.policies.by_name.values()],
         "exchanges": [_exchange_row(vhost, exchange) for vhost in vhosts for exchange in vhost.exchanges.values() if _lasts(exchange)],

@@ -126,6 +126,13 @@ class Ingress:
         self.misses += gate.misses
         sum_into(self.fates, fates)
 
+    def join(self, other: Ingress) -> None:
+        self.received += other.received
+        self.copies += other.copies
+        self.unrepresentable += other.unrepresentable
+        self.misses += other.misses
+        sum_into(self.fates, other.fates)
+
     def copy(self) -> Ingress:
         other = Ingress()
         other.received, other.fates, other.copies = self.received, list(self.fates), self.copies
@@ -178,6 +185,11 @@ class Gates:
             del self._gates[key]
         # Where most are in use, the next look waits until there are twice as many.
         self._most = max(self._bounds.gates, 2 * len(self._gates))
+
+    def absorb(self, other: Gates) -> None:
+        """The other virtual host is gone: what it counted counts here."""
+        for front, ingress in other.ingress().items():
+            self._past.setdefault(front, Ingress()).join(ingress)
 
     def __iter__(self) -> Iterator[Gate]:
         return iter([self.internal, *self._gates.values()])

@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.access import CORE, Identity
 from broker.agenda import Agenda, Task
-from broker.binding import NO_LOCAL, Binding
+from broker.binding import NO_LOCAL, PARTLY, Binding
 from broker.bounds import Bounds
 from broker.deaths import Death, looped
 from broker.destination import Destination
@@ -98,7 +98,7 @@ class Planner(Resolver):
             identity.may("write", "exchange", exchange or "amq.default", self._vhost)
         if source.kind == TopicExchange.kind:
             for route in routes:
-                if not identity.may_publish(route.topic):
+                if not identity.may_route(exchange, route.key, route.topic):
                     raise AccessRefused(f"write access to topic '{route.key}' in exchange '{exchange}' in vhost '{self._vhost}' refused "
                                         f"for user '{identity.name}'")
         return source
@@ -131,6 +131,8 @@ class Planner(Resolver):
                     by_speaker = True
                     if target is speaker:
                         continue
+                if binding.arguments and PARTLY in binding.arguments and not target.may_hear(route.topic):
+                    continue
                 if target.dialect not in heard:
                     heard[target.dialect] = target.hears(route.topic)
                 hears = heard[target.dialect]

@@ -208,8 +208,9 @@ class Restoring:
 
 
 def _later(numbered: tuple[int, Defined]) -> bool:
-    """Whether there is something that must be known before: a queue is made by the policies of its virtual host."""
-    return numbered[1].kind not in ("vhost", "policy")
+    """Whether there is something that must be known before: a queue is made by the policies of its virtual host, and a user
+    keeps its permissions when its password changes."""
+    return numbered[1].kind not in ("vhost", "policy", "user")
 
 
 def _position(retained: tuple[tuple[str, str], int]) -> int:

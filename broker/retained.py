@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from mypy_extensions import i32, i64, mypyc_attr, u8
@@ -150,6 +151,13 @@ class Retained:
         """All of them have been looked at."""
         self._watched = False
         self._watch()
+
+    def clear(self, most: int) -> bool:
+        """Forget so many; whether none are left."""
+        for key, held in list(islice(self._held.items(), most)):
+            self._remove(key, held)
+            self._store.append(RetainedSet(self._vhost, key, None), None)
+        return not self._held
 
     def restore(self, message: Message) -> None:
         """It was the last message of its topic when the broker stopped. The bounds of today hold for new ones."""

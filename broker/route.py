@@ -75,6 +75,10 @@ class Listener(Destination):
         """Whether this can be said to the listener at all."""
         raise NotImplementedError
 
+    def may_hear(self, topic: bytes) -> bool:
+        """Whether its owner may hear this, of a filter of which it may not hear all."""
+        return True
+
     def offer(self, message: Message) -> None:
         """Write the message out if that is possible now; else count it as dropped or missed."""
         raise NotImplementedError

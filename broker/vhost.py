@@ -67,6 +67,8 @@ class VirtualHost(Sliced):
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
         self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
         self.gates = Gates(self._planner, bounds)
+        #: Whether it is being deleted: nobody comes in any more.
+        self.closing = False
         #: Whether an alarm is on: who publishes must wait.
         self.alarmed = False
         #: Why messages became dead letters, and how many.
@@ -96,6 +98,17 @@ class VirtualHost(Sliced):
         """A count of what is held here, and of how copies ended."""
         return Census(list(self.queues.values()), [*self.replies.values(), *self.delays.values()], list(self.listeners),
                       self._copy_fates, self._relayed, sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
+
+    def absorb(self, other: VirtualHost) -> None:
+        """The other one is gone: what it counted counts here."""
+        self.gates.absorb(other.gates)
+        sum_into(self._copy_fates, other._copy_fates)
+        self._relayed += other._relayed
+        for reason, count in other.dead_letters.items():
+            self.dead_letters[reason] = self.dead_letters.get(reason, 0) + count
+        self.queues_declared += other.queues_declared
+        self.queues_created += other.queues_created
+        self.queues_deleted += other.queues_deleted
 
     # -- what others asked for, and is not durable yet
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
+from broker.access import Identity
 from broker.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
 
@@ -18,6 +20,10 @@ BUDGET: Final[i64] = 20_000
 COLD: Final[i64] = 10
 #: Octets that are kept for a client that waits for the verdict on its credentials.
 HELD_MAX: Final[i64] = 64 << 10
+
+
+def _nothing() -> int:
+    return 0
 
 
 class Peer:
@@ -75,6 +81,28 @@ class Connection(Outlet):
         self._held: i64 = 0
         self._feeding = False
         front.enter(self)
+        #: The how manieth of its front end it is, and how many octets its transport holds that are not sent yet.
+        self.serial = front.opened
+        self.backlog: Callable[[], int] = _nothing
+        #: When its client is nobody any more, unless it proves itself anew: in ms, 0 for never.
+        self.lapses: i64 = 0
+        #: Why it is not read for a while; empty: it is.
+        self.held = ""
+
+    @property
+    def published(self) -> int:
+        """Publications that came in by this connection's gate, which others use too: what matters is how it grows."""
+        return 0
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        """User and virtual host; empty before they are known."""
+        return "", ""
+
+    @property
+    def unsent(self) -> int:
+        """Octets that wait for the client to read: here and in the transport."""
+        return int(len(self.out) + self._parted) + self.backlog()
 
     # -- input
 
@@ -172,6 +200,22 @@ class Connection(Outlet):
         """The broker stops: tell the client, as far as its protocol has words for it."""
         raise NotImplementedError
 
+    def remember(self, identity: Identity | None) -> None:
+        """Whoever the client is has proven it until then."""
+        expires = 0.0 if identity is None else identity.expires
+        self.lapses = 0 if expires == 0.0 else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
+
+    def review(self) -> None:
+        """Somebody's rights changed, perhaps this client's: it goes on with those that it has now, or goes."""
+
+    def expel(self, reason: str) -> None:
+        """An operator, or a rule, wants the client gone: tell it why, as far as its protocol has words for it."""
+        raise NotImplementedError
+
+    def too_fast(self, reason: str) -> None:
+        """It publishes faster than it may, and waiting did not help."""
+        raise NotImplementedError
+
     def end(self, reason: str) -> None:
         """Let go of everything; the transport closes once the output is sent. The first reason counts."""
         if not self.finished:
@@ -179,6 +223,7 @@ class Connection(Outlet):
             self.stalled = False
             self.front.broker.alarms.leave(self)
             self.reason = self.reason or reason
+            self.backlog = _nothing
             self._input.clear()
             self.front.leave(self)
             self.released()
@@ -195,7 +240,16 @@ class Connection(Outlet):
         """A row for operators."""
         return {"peer": str(self.peer), "protocol": self.front.name, "user": "", "state": "closing" if self.finished else "open",
                 "listener": self.peer.entrance, "since": int(self.opened),
-                "octets_in": int(self.octets_in), "octets_out": int(self.octets_out)}
+                "octets_in": int(self.octets_in), "octets_out": int(self.octets_out), "unsent": self.unsent, "slow": self._slowness}
+
+    @property
+    def _slowness(self) -> str:
+        """Why nothing is given to the client, or taken from it, just now; empty: it is."""
+        if self.paused:
+            return "reads too slowly"
+        if self in self.front.broker.alarms.waiting:
+            return "waits for the end of an alarm"
+        return self.held or ("waits" if self.stalled else "")
 
 
 class HeldAnswer(Waiter):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from broker.agenda import Task
 from broker.core import Broker
 from protocols.connection import Connection, Peer
 from protocols.tally import Tally
+
+#: Connections that are looked at again in one turn.
+REVIEWED: Final = 100
 
 
 class Front:
@@ -35,9 +41,29 @@ class Front:
         self.connections.pop(connection, None)
         self.closed[connection.reason] = self.closed.get(connection.reason, 0) + 1
 
+    def review(self) -> None:
+        """Rights changed: whoever is here is looked at again, some a turn."""
+        self.broker.agenda.add(Review(self))
+
     def channels_of(self, user: str) -> int:
         """Channels that the connections of a user have open; none where a protocol has no channels."""
         return 0
 
     def count_login(self, outcome: str) -> None:
         self.logins[outcome] = self.logins.get(outcome, 0) + 1
+
+
+class Review(Task):
+    """A walk through the connections of a front end. Those that come meanwhile have the new rights."""
+
+    def __init__(self, front: Front) -> None:
+        self._left = list(front.connections)
+        self._agenda = front.broker.agenda
+
+    def run(self) -> None:
+        some, self._left = self._left[:REVIEWED], self._left[REVIEWED:]
+        for connection in some:
+            if not connection.finished:
+                connection.review()
+        if self._left:
+            self._agenda.later(self)

@@ -45,6 +45,12 @@ class Guests(Authenticator):
         else:
             answer(verdict)
 
+    def renew(self, identity: Identity) -> Identity | None:
+        return self.identities.get(identity.name)
+
+    def named(self, user: str) -> Identity | None:
+        return self.identities.get(user)
+
     def decide(self) -> None:
         held, self.held = self.held, []
         for answer, verdict in held:
@@ -74,6 +80,12 @@ class World:
         if not self.slow_disk:
             self.store.sync()
             self.broker.agenda.turn()
+
+    def review(self) -> None:
+        """Rights have changed."""
+        self.amqp_front.review()
+        self.mqtt_front.review()
+        self.turn()
 
     def durable(self) -> None:
         """The disk answers."""

@@ -46,11 +46,11 @@ class Answers(BaseHTTPRequestHandler):
     pages: ClassVar[dict[str, tuple[int, bytes]]] = {
         "/readyz": (200, b"ready\n"),
         "/draining/readyz": (503, b"draining\x1b[2J\n"),
-        "/api/queues": (200, json.dumps(ROWS).encode()),
-        "/api/sessions": (200, b"[]"),
-        "/api/exchanges": (200, b'{"not": "a list"}'),
-        "/api/bindings": (200, b"<html>\xff"),
-        "/api/connections": (500, b""),
+        "/api/trellis/queues": (200, json.dumps(ROWS).encode()),
+        "/api/trellis/sessions": (200, b"[]"),
+        "/api/trellis/exchanges": (200, b'{"not": "a list"}'),
+        "/api/trellis/bindings": (200, b"<html>\xff"),
+        "/api/trellis/connections": (500, b""),
     }
     users = ("ann:s3cret é", "guest:guest")
 
@@ -372,9 +372,9 @@ def test_asking_as_a_user(capsys: pytest.CaptureFixture[str], port: int, monkeyp
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("exchanges", "/api/exchanges answered no JSON list of flat objects; is it Trellis?"),
-        ("bindings", "/api/bindings answered no JSON list of flat objects; is it Trellis?"),
-        ("connections", "/api/connections answered 500 Internal Server Error"),
+        ("exchanges", "/api/trellis/exchanges answered no JSON list of flat objects; is it Trellis?"),
+        ("bindings", "/api/trellis/bindings answered no JSON list of flat objects; is it Trellis?"),
+        ("connections", "/api/trellis/connections answered 500 Internal Server Error"),
     ],
 )
 def test_odd_answer_is_told(capsys: pytest.CaptureFixture[str], port: int, kind: str, said: str) -> None:

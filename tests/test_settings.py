@@ -465,6 +465,10 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         return st.dictionaries(TEXT, st.fixed_dictionaries({"certificate": TEXT.filter(bool)}, optional={"key": TEXT}), max_size=2)
     if option.key == "rules":
         return st.lists(st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]), max_size=2)
+    if option.key == "jwt.algorithms":
+        return st.lists(st.sampled_from(option.choices), min_size=1, max_size=3)
+    if option.key == "tags":
+        return st.lists(st.sampled_from(["management", "policymaker", "monitoring"]), max_size=2)
     if option.in_files_only:
         return st.just(list(NAMES))
     if option.choices:

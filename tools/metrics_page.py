@@ -17,14 +17,15 @@ from protocols.amqp.handshake import GREETING
 from protocols.connection import Peer
 from trellis import metrics
 from trellis.node import Node
-from trellis.settings import Data, Settings, Tls, Wss
+from trellis.settings import Data, Rates, Settings, Tls, Wss
 from trellis.users import accounts_of
 
 HEAD = """# Metrics
 
 The metrics port (`metrics.port`, 15692) serves `/metrics`, with everything summed up, and `/metrics/per-object`, with queues and
 sessions by name. Names beginning with `rabbitmq_` mean what they mean in RabbitMQ, so its dashboards work; the rest is
-`trellis_`. Counters never fall, also when queues, sessions and connections end. This page is made by
+`trellis_`. Counters never fall, also when queues, sessions and connections end. (`trellis_rate_...` is there for the
+rates that are set.) This page is made by
 `tools/metrics_page.py`; a test holds it equal to the broker.
 """
 
@@ -34,7 +35,8 @@ async def pages() -> list[tuple[str, metrics.Page]]:
     with tempfile.TemporaryDirectory() as directory:
         certificate = Path(directory, "certificate.pem")
         trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
-        settings = Settings(data=Data(dir=":memory:"), wss=Wss(enabled=True), tls=Tls(certificate=str(certificate)))
+        settings = Settings(data=Data(dir=":memory:"), wss=Wss(enabled=True), rates=Rates(user_messages=1),
+                            tls=Tls(certificate=str(certificate)))
         accounts = accounts_of(settings, None)
         node = Node(settings, accounts, Path(directory), print)
         try:

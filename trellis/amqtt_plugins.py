@@ -28,7 +28,7 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Final
 
-from broker.access import Authenticator, Credentials, Identity, Verdict
+from broker.access import ALL, NONE, Authenticator, Credentials, Identity, Verdict
 from trellis import logs
 from trellis.authenticate import Answer, stand_back
 from trellis.settings.errors import SettingsError, nearest
@@ -115,6 +115,10 @@ class TopicRules:
             logs.warning("amqtt_topic_denied", plugin=path_of(plugin), problem=problem)
 
 
+class Vouched(Identity):
+    """Somebody whom plugins let in, with every right: no account says who that is."""
+
+
 class PluginIdentity(Identity):
     """The rights of an account, or every right, narrowed by the topic plugins. Gates keep what they answered."""
 
@@ -123,6 +127,30 @@ class PluginIdentity(Identity):
         self._rights = rights
         self._session = session
         self._rules = rules
+        self._within: dict[str, tuple[Identity, PluginIdentity]] = {}
+        if rights is not None:
+            self.administrator, self.tags, self.nameless = rights.administrator, rights.tags, rights.nameless
+
+    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+        """An account is somebody in its virtual hosts only, plugins or not. (Each client has an identity of its own here.)"""
+        if self._rights is None:
+            return self
+        rights = self._rights.within(vhost, client_id)
+        if rights is None or rights is self._rights:
+            return None if rights is None else self
+        known = self._within.get(vhost)
+        if known is None or known[0] is not rights:
+            known = self._within[vhost] = rights, PluginIdentity(self.name, rights, self._session, self._rules)
+        return known[1]
+
+    def renewed(self, accounts: Authenticator) -> Identity | None:
+        """The same with what its account may do now."""
+        if self._rights is None:
+            return self
+        rights = accounts.renew(self._rights)
+        if rights is None or rights is self._rights:
+            return None if rights is None else self
+        return PluginIdentity(self.name, rights, self._session, self._rules)
 
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
         """Whether a plugin asked about the two of them would see the same."""
@@ -135,6 +163,18 @@ class PluginIdentity(Identity):
             super().may(operation, kind, name, vhost)
         else:
             self._rights.may(operation, kind, name, vhost)
+
+    def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
+        allowed = self._rights is None or self._rights.may_route(exchange, key, topic)
+        return allowed and self.may_publish(topic)
+
+    def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+        if not self.may_subscribe(topic_filter):
+            return NONE
+        return ALL if self._rights is None else self._rights.hears(exchange, key, topic_filter, hides)
+
+    def may_hear(self, topic: bytes) -> bool:
+        return self._rights is None or self._rights.may_hear(topic)
 
     def may_publish(self, topic: bytes) -> bool:
         try:
@@ -247,6 +287,15 @@ class PluginAuthenticator(Authenticator):
         else:
             login.answer(Verdict(None, "a plugin says no"))
 
+    def renew(self, identity: Identity) -> Identity | None:
+        if isinstance(identity, Vouched):
+            return identity
+        return identity.renewed(self._accounts) if isinstance(identity, PluginIdentity) else self._accounts.renew(identity)
+
+    def named(self, user: str) -> Identity | None:
+        """Where plugins narrow rights, a name alone says nothing."""
+        return None if self._rules else self._accounts.named(user)
+
     def _ask_accounts(self, credentials: Credentials, session: PluginSession, answer: Answer) -> None:
         def narrow(verdict: Verdict) -> None:
             rights = verdict.identity
@@ -262,7 +311,7 @@ class PluginAuthenticator(Authenticator):
         known = self._identities.pop(key, None)
         if known is None or isinstance(known, PluginIdentity) and not known.fits(rights, session):
             name = credentials.user or NOBODY if rights is None else rights.name
-            known = PluginIdentity(name, rights, session, self._rules) if self._rules else Identity(name)
+            known = PluginIdentity(name, rights, session, self._rules) if self._rules else Vouched(name)
         while len(self._identities) >= IDENTITIES:
             del self._identities[next(iter(self._identities))]
         self._identities[key] = known

@@ -21,8 +21,10 @@ from trellis.http import HttpServer
 from trellis.layered import LayeredLink
 from trellis.link import Link
 from trellis.listener import Bound, ListenError, bind
+from trellis.management.api import api
+from trellis.metered import MeteredLink
 from trellis.node import Node
-from trellis.pages import open_pages, user_pages
+from trellis.pages import open_pages
 from trellis.reload import Read, Reloading
 from trellis.settings import Settings, SettingsError
 from trellis.users import accounts_of
@@ -147,7 +149,7 @@ class App:
                 await server.close()
 
     def _listen(self, node: Node, bound: dict[str, Bound]) -> None:
-        pages = {"metrics": open_pages, "http": user_pages}
+        pages = {"metrics": open_pages, "http": api}
         for name, ports in bound.items():
             if name in pages:
                 server = node.pages[name] = HttpServer(pages[name](node), self.settings.limits.handshake)
@@ -155,6 +157,7 @@ class App:
             else:
                 ports.serve(link_maker(node.entrances[name]), node.admission)
             self.addresses[name] = ports.address
+        node.addresses = self.addresses
         node.collector.settle()
         node.ready = True
 
@@ -192,8 +195,9 @@ class App:
 
 
 def link_maker(entrance: Entrance) -> Callable[[], asyncio.Protocol]:
-    """Makes the links of an entrance; those of plain TCP know nothing of layers."""
-    kind = LayeredLink if entrance.layered else Link
+    """Makes the links of an entrance; those of plain TCP know nothing of layers, and without rates
+    none is metered."""
+    kind = MeteredLink if entrance.rates.on else LayeredLink if entrance.layered else Link
 
     def make() -> asyncio.Protocol:
         return cast(asyncio.Protocol, kind(entrance))

@@ -1,6 +1,7 @@
 """Who may come in: users with argon2id hashes, checked in threads so that the loop never waits.
 
     credentials --+-- remembered (keyed hash, five minutes) ------------------------------> verdict at once
+                  +-- after many failures (trellis/guessing.py): wait, then go on here
                   +-- the same ones are being checked already: wait with them ------------> one verdict for all
                   +-- room in the queue: a thread hashes (24 ms, 19 MiB) -----------------> verdict later
                   +-- no room ------------------------------------------------------------> busy
@@ -22,6 +23,7 @@ from typing import Final
 from broker.access import Authenticator, Credentials, Identity, Verdict
 from broker.users import Users
 from trellis import logs
+from trellis.guessing import Guessing
 from trellis.passwords import HASHER, verify
 
 #: Verified credentials remembered; the oldest go first.
@@ -56,7 +58,10 @@ class Accounts(Authenticator):
         self._remember = remember
         self._secret = secrets.token_bytes(32)
         self._verified: dict[bytes, float] = {}
-        self._checking: dict[bytes, list[Answer]] = {}
+        self._checking: dict[bytes, list[tuple[Answer, Credentials]]] = {}
+        self.guessing = Guessing()
+        #: Attempts that wait because of failures before them.
+        self._held_back = 0
         #: Verdicts that nobody has been told yet.
         self._found_out: deque[tuple[Answer, Verdict]] = deque()
         #: Hashed for names that nobody has, so that those take as long as wrong passwords.
@@ -66,12 +71,18 @@ class Accounts(Authenticator):
         self.users: Users | None = None
         #: Passwords hashed so far.
         self.hashed = 0
+        self._closed = False
 
     def replace(self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool) -> None:
-        """From now on these may log in. Who is in already stays as it is."""
+        """From now on these may log in. Who is in already is to be looked at again."""
         self._accounts = {account.identity.name: account for account in accounts}
         self._anonymous = anonymous
         self._anonymous_from_afar = anonymous_from_afar
+
+    @property
+    def listed(self) -> dict[str, Account]:
+        """Users of the settings, by their names."""
+        return self._accounts
 
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         name = credentials.user
@@ -81,8 +92,9 @@ class Accounts(Authenticator):
             return
         account = self._account(name, credentials.proven)
         if account is not None and account.loopback_only and not credentials.local:
-            answer(Verdict(None, f"user '{name}' may log in from loopback only"))
-            return
+            # As slow as a name that nobody has: it is nobody there.
+            logs.info("login_refused", user=name, address=credentials.address, note="may log in from loopback only")
+            account = None
         if credentials.proven:
             if account is None:
                 logs.info("login_refused", user=name, address=credentials.address, note="the name in a certificate, and no user's")
@@ -93,13 +105,41 @@ class Accounts(Authenticator):
         loop = asyncio.get_running_loop()
         if self._verified.get(mark, 0.0) > loop.time() and account is not None:
             answer(Verdict(account.identity))
-        elif mark in self._checking:
-            self._checking[mark].append(answer)
+            return
+        seconds = self.guessing.wait(name, credentials.address, credentials.local, loop.time())
+        if seconds == 0:
+            self._check(mark, account, password_hash, credentials, answer)
+        elif self._held_back >= self._queue:
+            answer(Verdict(None, "too many logins at once", busy=True))
+        else:
+            self._held_back += 1
+            loop.call_later(seconds, self._go_on, mark, account, password_hash, credentials, answer)
+
+    def _go_on(self, mark: bytes, account: Account | None, password_hash: str, credentials: Credentials, answer: Answer) -> None:
+        """It has waited long enough."""
+        self._held_back -= 1
+        if not self._closed:
+            self._check(mark, account, password_hash, credentials, answer)
+
+    def _check(self, mark: bytes, account: Account | None, password_hash: str, credentials: Credentials, answer: Answer) -> None:
+        if mark in self._checking:
+            self._checking[mark].append((answer, credentials))
         elif len(self._checking) >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
-            self._checking[mark] = [answer]
-            self._pool.submit(self._hash, loop, mark, account, password_hash, credentials)
+            self._checking[mark] = [(answer, credentials)]
+            self._pool.submit(self._hash, asyncio.get_running_loop(), mark, account, password_hash, credentials)
+
+    def renew(self, identity: Identity) -> Identity | None:
+        if identity.nameless:
+            return self._anonymous
+        return self.named(identity.name)
+
+    def named(self, user: str) -> Identity | None:
+        account = self._accounts.get(user)
+        if account is not None:
+            return account.identity
+        return None if self.users is None else self.users.by_name.get(user)
 
     def _account(self, name: str, proven: bool) -> Account | None:
         """One without a password can log in by a certificate only."""
@@ -121,6 +161,8 @@ class Accounts(Authenticator):
         good = False
         try:
             good = verify(password_hash, credentials.password)
+            if not password_hash.startswith("$argon2"):
+                verify(self._decoy, credentials.password)  # A hash of RabbitMQ's takes no time, and would tell who has one.
         finally:
             try:
                 loop.call_soon_threadsafe(self._found, mark, account if good else None, credentials)
@@ -136,9 +178,16 @@ class Accounts(Authenticator):
             if len(self._verified) >= REMEMBERED:
                 del self._verified[next(iter(self._verified))]
             self._verified[mark] = asyncio.get_running_loop().time() + self._remember
+        waiting = self._checking.pop(mark)
+        now = asyncio.get_running_loop().time()
+        for _, waited in waiting:
+            if account is None:
+                self.guessing.failed(waited.user or "", waited.address, waited.local, now)
+        if account is not None:
+            self.guessing.succeeded(account.identity.name)
         verdict = Verdict(None, "unknown user or wrong password") if account is None else Verdict(account.identity)
         idle = not self._found_out
-        self._found_out.extend((answer, verdict) for answer in self._checking.pop(mark))
+        self._found_out.extend((answer, verdict) for answer, _ in waiting)
         if idle:
             self._tell()
 
@@ -152,10 +201,11 @@ class Accounts(Authenticator):
     @property
     def waiting(self) -> int:
         """Different credentials that are being checked, or wait for it."""
-        return len(self._checking)
+        return len(self._checking) + self._held_back
 
     def close(self) -> None:
         """No more hashing."""
+        self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -12,6 +12,7 @@ from protocols.layer import Layer
 from protocols.websocket import Policy, WebSocketLayer, WebSocketTally
 from trellis.admission import Admission
 from trellis.certificates import Security
+from trellis.rates import Rates
 from trellis.settings import Entry, Mqtts, Settings, Ws, Wss
 from trellis.tls import TlsLayer, TlsTally
 from trellis.turn import Turn
@@ -24,12 +25,13 @@ class Entrance:
     """One listener for clients. `security` is what it shows them, None without TLS."""
 
     def __init__(self, name: str, entry: Entry, settings: Settings, front: Front, turn: Turn, admission: Admission,
-                 security: Security | None) -> None:
+                 security: Security | None, rates: Rates) -> None:
         self.name = name
         self.front = front
         self.turn = turn
         self.admission = admission
         self.security = security
+        self.rates = rates
         amqp = name.startswith("amqp")
         #: Octets that may lie unsent in a client's transport before nothing more is given to it.
         self.high_mark = AMQP_HIGH_MARK if amqp else settings.mqtt.qos0_high_mark

@@ -1,6 +1,6 @@
 """A small HTTP/1.1 server on h11: one request a connection, everything within a time limit.
 
-A handler is known by its path, and is for GET; one for another method by `METHOD path`.
+Who answers which method and path, a Router knows (trellis/routing.py).
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ CLOSED: Final = ("lost", "too_many", "timeout")
 
 
 class Request:
-    """What is asked: `path` without its query, `user` and `password` of basic authentication or None."""
+    """What is asked: `path` without its query, `user` and `password` of basic authentication or None; `parts` are those of the
+    path that a route leaves open, `token` what a Bearer says."""
 
-    def __init__(self, path: str, address: str, local: bool, user: str | None, password: bytes, query: dict[str, str], body: bytes) -> None:
+    def __init__(self, method: str, path: str, address: str, local: bool, user: str | None, password: bytes, query: dict[str, str],
+                 body: bytes, parts: list[str], token: bytes) -> None:
+        self.method = method
         self.path = path
+        self.parts = parts
+        self.token = token
         self.query = query
         self.body = body
         self.address = address
@@ -42,9 +47,11 @@ class Request:
 
 
 class Response:
-    """What is answered."""
+    """What is answered. `allow` are the methods that are answered there, where another one was asked."""
 
-    def __init__(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8", challenge: bool = False) -> None:
+    def __init__(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8", challenge: bool = False,
+                 allow: str = "") -> None:
+        self.allow = allow
         self.status = status
         self.body = body
         self.content_type = content_type
@@ -54,10 +61,18 @@ class Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-class HttpServer:
-    """Serves paths. `limit` is the seconds a client has for its request and for taking the answer, each."""
+class Routes:
+    """The role of whoever knows the answers."""
 
-    def __init__(self, routes: dict[str, Handler], limit: float) -> None:
+    def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
+        """Who answers, and the parts of the path that were left open; or what is answered to what nobody knows."""
+        raise NotImplementedError
+
+
+class HttpServer:
+    """Serves routes. `limit` is the seconds a client has for its request and for taking the answer, each."""
+
+    def __init__(self, routes: Routes, limit: float) -> None:
         self._routes = routes
         self._limit = limit
         self._serving: set[asyncio.Task[None]] = set()
@@ -139,18 +154,19 @@ class HttpServer:
         head = event.method == b"HEAD"
         method = event.method.decode("ascii", "replace")
         path, _, query = event.target.decode("ascii", "replace").partition("?")
-        handler = self._routes.get(path if method in ("GET", "HEAD") else f"{method} {path}")
-        if handler is None and method not in ("GET", "HEAD"):
-            return Response(405, b"only GET and HEAD are served here\n"), False
-        if handler is None:
-            known = ", ".join(sorted(route for route in self._routes if route.startswith("/")))
-            return Response(404, f"no such page; there are {known}\n".encode()), head
+        found = self._routes.find("GET" if head else method, path)
+        if isinstance(found, Response):
+            return found, head
+        handler, parts = found
         peer = peer_of(writer.get_extra_info("peername"))
-        user, password = basic(dict(event.headers).get(b"authorization", b""))
+        authorization = dict(event.headers).get(b"authorization", b"")
+        user, password = basic(authorization)
         body = await self._body(connection, reader)
         if body is None:
             return Response(413, f"more than {BODY_MAX} octets\n".encode()), head
-        return await handler(Request(path, peer.address, peer.local, user, password, dict(parse_qsl(query)), body)), head
+        asked = Request(method, path, peer.address, peer.local, user, password, dict(parse_qsl(query, keep_blank_values=True)), body, parts,
+                        bearer(authorization))
+        return await handler(asked), head
 
     async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> bytes | None:
         """What comes with the request; None when it is too much. Raises ConnectionError, h11.ProtocolError."""
@@ -174,10 +190,11 @@ class HttpServer:
         if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         self.answered[response.status] = self.answered.get(response.status, 0) + 1
-        headers = [("Content-Type", response.content_type), ("Content-Length", str(len(response.body))), ("Connection", "close"),
-                   ("Cache-Control", "no-store")]
-        if response.status == 405:
-            headers.append(("Allow", "GET, HEAD"))
+        headers = [("Connection", "close"), ("Cache-Control", "no-store")]
+        if response.status != 204:
+            headers += [("Content-Type", response.content_type), ("Content-Length", str(len(response.body)))]
+        if response.allow:
+            headers.append(("Allow", response.allow))
         if response.challenge:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
         writer.write(connection.send(h11.Response(status_code=response.status, headers=headers)) or b"")
@@ -186,6 +203,12 @@ class HttpServer:
                 writer.write(connection.send(h11.Data(data=response.body[at:at + PIECE])) or b"")
                 await writer.drain()
         await writer.drain()
+
+
+def bearer(header: bytes) -> bytes:
+    """The token of an Authorization header (RFC 6750); nothing when there is none."""
+    scheme, _, token = header.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
 
 
 def basic(header: bytes) -> tuple[str | None, bytes]:

@@ -59,6 +59,7 @@ class Link:
         self._transport = transport
         connection = self._connection = self._entrance.front.connect(peer)
         connection.wake = self._wake
+        connection.backlog = transport.get_write_buffer_size
         self._admission.enter(connection)
         self._turn.links[self] = None
 
@@ -213,7 +214,11 @@ class Link:
         if connection.finished:
             if 0 < self._linger_until <= now and self._transport is not None:
                 self._transport.abort()
-        elif 0 < connection.deadline <= now:
+            return
+        if 0 < connection.lapses <= now:
+            connection.lapses = 0
+            connection.review()
+        if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
 
     def shut_down(self) -> None:

@@ -149,17 +149,22 @@ def _connections(page: Page, node: Node) -> None:
         page.gauge("trellis_connections", "Connections open now by protocol", len(front.connections), protocol=front.name)
         for reason, count in sorted(front.closed.items()):
             page.counter("trellis_connections_closed", "Connections closed by reason", count, protocol=front.name, reason=reason)
-        for outcome in ("accepted", "refused", "busy"):
-            count = front.logins.get(outcome, 0)
-            page.counter("trellis_logins", "Logins by outcome", count, protocol=front.name, outcome=outcome)
-        logins = {outcome: front.logins.get(outcome, 0) for outcome in ("accepted", "refused", "busy")}
-        page.counter("rabbitmq_auth_attempts", "Authentication attempts", sum(logins.values()), protocol=front.name)
-        page.counter("rabbitmq_auth_attempts_succeeded", "Authentication attempts that succeeded", logins["accepted"], protocol=front.name)
+    for name, counted in node.logins.items():
+        logins = {outcome: counted.get(outcome, 0) for outcome in ("accepted", "refused", "busy")}
+        for outcome, count in logins.items():
+            page.counter("trellis_logins", "Logins by outcome", count, protocol=name, outcome=outcome)
+        page.counter("rabbitmq_auth_attempts", "Authentication attempts", sum(logins.values()), protocol=name)
+        page.counter("rabbitmq_auth_attempts_succeeded", "Authentication attempts that succeeded", logins["accepted"], protocol=name)
         page.counter("rabbitmq_auth_attempts_failed", "Authentication attempts that failed", logins["refused"] + logins["busy"],
-                     protocol=front.name)
+                     protocol=name)
     for reason, count in node.admission.refused.items():
         page.counter("trellis_connections_refused", "Connections turned away unread, and pauses for lack of descriptors", count,
                      reason=reason)
+    for limit in node.rates.limits:
+        page.counter("trellis_rate_waits", "Times that a client was not read, because it was faster than it may be",
+                     node.rates.waits[limit], limit=limit)
+        page.counter("trellis_rate_refused", "Clients disconnected because they were faster than they may be",
+                     node.rates.refused[limit], limit=limit)
     page.gauge("trellis_connections_limit", "Connections that are taken at most", node.admission.connections)
 
 
@@ -266,6 +271,10 @@ def _trellis(page: Page, node: Node) -> None:
     page.gauge("trellis_gc_pause_seconds_max", "Longest garbage collection so far", node.collector.longest)
     page.counter("trellis_passwords_hashed", "Passwords hashed to judge a login", node.accounts.hashed)
     page.gauge("trellis_logins_waiting", "Different credentials that wait for a verdict", node.accounts.waiting)
+    guessing = node.accounts.guessing
+    page.counter("trellis_logins_delayed", "Logins that waited because of failures before them", guessing.delayed)
+    page.gauge("trellis_login_failures", "Addresses and user names that failed to log in of late", len(guessing.addresses), by="address")
+    page.gauge("trellis_login_failures", "Addresses and user names that failed to log in of late", len(guessing.users), by="user")
     page.gauge("trellis_logins_waiting_limit", "Different credentials that may wait; more are told to come again", node.settings.auth.queue)
     _store(page, node.storing)
     for vhost in node.broker.vhosts.values():

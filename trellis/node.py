@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +27,11 @@ from trellis.defining import take_in_file
 from trellis.entrance import Entrance
 from trellis.http import HttpServer
 from trellis.process import raise_descriptor_limit
+from trellis.rates import Rates
 from trellis.recovering import open_directory, restore
 from trellis.settings import Settings
 from trellis.storing import DurableStoring, Storing
+from trellis.tokens import TokenAuthenticator
 from trellis.turn import Turn
 
 #: The part of the descriptor limit that connections may have.
@@ -49,22 +52,31 @@ class Node:
         self.max_descriptors = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
         opened = None if directory is None else open_directory(disk or RealDisk(), directory, settings.store)
-        self.broker = Broker(MemoryStore() if opened is None else opened.store, _authenticator(settings, accounts),
+        authenticator = _authenticator(settings, accounts)
+        #: Who judges tokens, where they are taken.
+        self.tokens = TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.keys else None
+        self.broker = Broker(MemoryStore() if opened is None else opened.store, self.tokens or authenticator,
                              lambda: uuid.uuid4().hex, bounds_of(settings), settings.node.name)
         self.storing = Storing(self.broker.store) if opened is None else DurableStoring(opened.store, loop, failed)
         self.turn = Turn(loop, self.broker, self.storing)
         self.amqp = AmqpFront(self.broker, amqp_options(settings))
         self.mqtt = MqttFront(self.broker, mqtt_options(settings))
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
-        self.admission = Admission(connections, settings.limits.unauthenticated_per_address)
+        self.admission = Admission(connections, settings.limits.unauthenticated_per_address, settings.limits.address_connections)
+        self.rates = Rates(settings.rates)
         #: Where clients come in, by listener.
         self.entrances = {
             name: Entrance(name, entry, settings, self.amqp if name.startswith("amqp") else self.mqtt, self.turn, self.admission,
-                           self.certificates.securities.get(name))
+                           self.certificates.securities.get(name), self.rates)
             for name, entry in settings.entries.items()}
         self.collector = Collector()
         #: The HTTP servers, by listener.
         self.pages: dict[str, HttpServer] = {}
+        #: Logins over HTTP by outcome.
+        self.http_logins: dict[str, int] = {}
+        #: Listener -> HOST:PORT, once they are open; and when that began, by the monotonic clock.
+        self.addresses: dict[str, str] = {}
+        self.began = time.monotonic()
         #: Whether clients may come: not while starting, and not while stopping.
         self.ready = False
         if opened is not None:
@@ -72,7 +84,19 @@ class Node:
         accounts.users = self.broker.users
         if settings.definitions.file:
             take_in_file(self.broker, settings.definitions.file)
+        self.broker.users.changed.append(self.review)
+        self.mqtt.review()
         self.watch = Watch(self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory)
+
+    def review(self, user: str = "") -> None:
+        """Somebody's rights changed: whoever is here, or has left a session, is looked at again."""
+        for front in self.fronts:
+            front.review()
+
+    @property
+    def logins(self) -> dict[str, dict[str, int]]:
+        """By protocol and outcome."""
+        return {**{front.name: front.logins for front in self.fronts}, "http": self.http_logins}
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
@@ -114,6 +138,7 @@ def mqtt_options(settings: Settings) -> MqttOptions:
     options.receive_maximum = settings.mqtt.receive_maximum
     options.session_expiry_s = settings.mqtt.session_expiry
     options.sessions = settings.mqtt.sessions
+    options.subscriptions = settings.mqtt.subscriptions
     options.session_backlog = settings.mqtt.session_backlog
     options.topic_alias_maximum = settings.mqtt.topic_alias_maximum
     options.keep_alive_max = settings.mqtt.keep_alive_max

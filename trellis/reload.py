@@ -1,7 +1,7 @@
-"""SIGHUP: certificates, users with their access rules, and the log level are read again; nothing else is.
+"""SIGHUP: certificates, users with their access rules, keys of tokens, and the log level are read again; nothing else is.
 
 What is wrong changes nothing: the broker goes on with what it has, and says what is wrong. Who is connected stays
-connected, with the rights and the certificate of before.
+connected, under the certificate of before and with the rights of now, unless it is nobody any more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Read = Callable[[], Settings]
 #: Of whom the users are made.
 USERS: Final = ("users", "user", "password", "password_file", "auth.guest", "mqtt.anonymous")
 #: Where certificates are, and the log level.
-OTHERS: Final = ("tls.certificate", "tls.key", "tls.ca", "tls.minimum", "tls.names", "log.level")
+OTHERS: Final = ("tls.certificate", "tls.key", "tls.ca", "tls.minimum", "tls.names", "log.level",
+                 *(f"jwt.{name}" for name in ("keys", "algorithms", "issuer", "audience", "user", "scopes", "prefix", "leeway")))
 
 
 class Reloading:
@@ -69,8 +70,11 @@ class Reloading:
     def _apply(self, settings: Settings, found: list[Account] | None) -> None:
         """Raises SettingsError, and has changed nothing then."""
         self._node.certificates.reload(settings)
+        if self._node.tokens is not None and settings.jwt.keys:
+            self._node.tokens.reload(settings.jwt)
         if found is not None:
             self._node.accounts.replace(found, anonymous(settings), settings.mqtt.anonymous == "true")
+            self._node.review()
         logs.set_level(settings.log.level)
         ignored = [key for key in OPTIONS if key not in (*USERS, *OTHERS) and _value(settings, key) != _value(self._node.settings, key)]
         self._settings = settings

@@ -11,7 +11,7 @@ import argon2
 import msgspec
 
 from broker.access import Identity
-from broker.rules import Rule, Ruled
+from broker.rules import Rights
 from trellis import logs
 from trellis.authenticate import Account, Accounts
 from trellis.passwords import HASHER
@@ -36,21 +36,20 @@ class Listed(Identity):
     def __init__(self, user: User) -> None:
         super().__init__(user.name, user.configure, user.write, user.read)
         self.administrator = user.administrator
-        self._within = {vhost: self._in(user, vhost) for vhost in user.vhosts}
+        self.tags = ["administrator"] if user.administrator else list(user.tags)
+        permission = (user.configure, user.write, user.read)
+        self.rights = {vhost: Rights(user.name, vhost, permission, user.rules) for vhost in user.vhosts}
 
-    def _in(self, user: User, vhost: str) -> Identity:
-        if not user.rules:
-            return Identity(user.name, user.configure, user.write, user.read)
-        return Ruled(user.name, user.configure, user.write, user.read, [Rule(rule, user.name, vhost) for rule in user.rules])
-
-    def within(self, vhost: str) -> Identity | None:
-        return self._within.get(vhost)
+    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+        rights = self.rights.get(vhost)
+        return None if rights is None else rights.identity(client_id)
 
 
 def almighty(name: str) -> Identity:
     """A user with every right."""
     identity = Identity(name)
     identity.administrator = True
+    identity.tags = ["administrator"]
     return identity
 
 
@@ -62,7 +61,11 @@ def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
 
 def anonymous(settings: Settings) -> Identity | None:
     """Whose rights they have who give no name, if they may come in at all."""
-    return None if settings.mqtt.anonymous == "false" else Identity("anonymous")
+    if settings.mqtt.anonymous == "false":
+        return None
+    identity = Identity("anonymous")
+    identity.nameless = True
+    return identity
 
 
 def everybody(settings: Settings, directory: Path | None) -> list[Account]:

@@ -30,6 +30,16 @@ class Waiter:
         raise NotImplementedError
 
 
+class Caller(Waiter):
+    """Calls somebody who is no part of the core."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell = tell
+
+    def settled(self) -> None:
+        self._tell()
+
+
 @mypyc_attr(acyclic=True)
 class Ticket:
     """Counts appends that are not durable yet, for one waiter."""

@@ -9,7 +9,7 @@ import pamqp.commands as spec
 from mypy_extensions import i64
 
 from broker.carbon import BCC, blind_keys, further_keys
-from broker.errors import BrokerError
+from broker.errors import AccessRefused, BrokerError
 from broker.gate import Gate
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, HEADERS, REPLY_TO, USER_ID, Message, amend
 from broker.outlet import LARGE
@@ -60,6 +60,8 @@ class Channel(Owner):
         self.consumers: dict[str, AmqpConsumer] = {}
         self.prefetch: i64 = 0
         self.pool: Pool | None = None
+        #: The limit that all its consumers share; 0 for none.
+        self.shared_prefetch: i64 = 0
         self.last_queue = ""
         self.assembly: Assembly | None = None
         self.confirms: Confirms | None = None
@@ -241,6 +243,23 @@ class Channel(Owner):
             self.vhost.delete_queue(queue)
             self.connection.disown(queue)
 
+    def review(self, gate: Gate) -> bool:
+        """Its user has other rights now: consumers of queues that may not be read any more are cancelled. False when that
+        cannot be said to the client, and the channel must end."""
+        self.gate = gate
+        for consumer in list(self.consumers.values()):
+            if consumer.queue is self.replies:
+                continue
+            try:
+                gate.identity.may("read", "queue", consumer.queue.name, self.vhost.name)
+            except AccessRefused:
+                if not self._cancel_notify:
+                    return False
+                self.cancel(consumer.tag)
+                self.send(spec.Basic.Cancel(consumer.tag, True))
+                self.connection.touch()
+        return True
+
     def lost(self, consumer: AmqpConsumer) -> None:
         if self.consumers.pop(consumer.tag, None) is not None:
             self._leave_pool(consumer)
@@ -253,6 +272,7 @@ class Channel(Owner):
 
     def share_prefetch(self, prefetch: i64) -> None:
         """basic.qos global=true: one limit for all consumers of the channel, those at work too, and for what they hold."""
+        self.shared_prefetch = prefetch
         pool = self.pool = Pool(prefetch) if prefetch else None
         for _, delivery in self.unacked.outstanding():
             holder = delivery.consumer

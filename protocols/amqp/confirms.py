@@ -66,6 +66,11 @@ class Confirms(Waiter):
         if last > self._confirmed:
             self._answer(_ACK, last, 1 if last - self._confirmed > 1 else 0)
 
+    @property
+    def waiting(self) -> int:
+        """Publications that are not confirmed yet."""
+        return int(self.published - self._confirmed)
+
     def settled(self) -> None:
         if self._pending:
             self.flush()

@@ -18,7 +18,7 @@ from broker.vhost import VirtualHost
 from protocols.amqp.channel import Channel
 from protocols.amqp.client import Client
 from protocols.amqp.errors import AmqpError
-from protocols.amqp.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, close_connection, encode
+from protocols.amqp.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, close_channel, close_connection, encode
 from protocols.amqp.handshake import CLOSING_MS, FRAME_LEAST, REFUSAL_MS, STEPS, AmqpOptions, credentials, negotiate, tune
 from protocols.connection import HELD_MAX, Peer
 from protocols.front import Front
@@ -60,6 +60,9 @@ class Lifecycle(Client):
         self.channel_max: i64 = 0
         self.heartbeat: i64 = 0
         self.user = ""
+        self.mechanism = ""
+        #: What the client calls this connection.
+        self.title = ""
         self.deadline = self.agenda.now + options.handshake_ms
         self.state = "greeting"
         self.ending: set[int] = set()
@@ -96,6 +99,8 @@ class Lifecycle(Client):
         self.capabilities = capabilities if isinstance(capabilities, dict) else {}
         self.product = str(properties.get("product", ""))
         self.version = str(properties.get("version", ""))
+        self.title = str(properties.get("connection_name", ""))
+        self.mechanism = str(method.mechanism)
         response: Any = method.response  # Octets, whatever pamqp declares.
         login = credentials(method.mechanism, response, self.peer)
         self.user = login.user or ""
@@ -124,6 +129,8 @@ class Lifecycle(Client):
         self.admitted = True
         self.state = "tune"
         self._identity = verdict.identity
+        self.remember(verdict.identity)
+        self.user = verdict.identity.name  # A token names another one than the client does.
         self.frame_max = self.options.frame_max
         self.send(0, tune(self.options))
         self.go_on()
@@ -139,7 +146,7 @@ class Lifecycle(Client):
         vhost = self.front.broker.vhosts.get(name)
         identity = None if self._identity is None else self._identity.within(name)
         self.state = "open"
-        if vhost is None:
+        if vhost is None or vhost.closing:
             raise AmqpError(530, f"vhost {name} not found")
         if identity is None:
             raise AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
@@ -160,10 +167,14 @@ class Lifecycle(Client):
     def _judge_secret(self, verdict: Verdict) -> None:
         if self.finished or self.state != "running":
             return
-        if verdict.identity is None:
+        known, identity = self._identity, verdict.identity
+        if identity is None or known is None or identity.name != known.name:
             self.hang_up(AmqpError(530, "New secret was refused by one of the backends"))
         else:
+            self._identity = identity
+            self.remember(identity)
             self.send(0, spec.Connection.UpdateSecretOk())
+            self.review()
         self.go_on()
 
     def send(self, number: i64, method: Any) -> None:
@@ -178,6 +189,52 @@ class Lifecycle(Client):
         if not self.finished and self.capabilities.get("connection.blocked") is True:
             self.send(0, spec.Connection.Unblocked())
         super().unblock()
+
+    # -- other rights than before
+
+    def review(self) -> None:
+        known, vhost, gate = self._identity, self.vhost, self.gate
+        if self.finished or self.state == "closing" or known is None:
+            return
+        renewed = self._identity = self.front.broker.authenticator.renew(known)
+        if renewed is None:
+            self._expel("the token has expired" if known.expires else f"user '{self.user}' is deleted, or may not log in any more")
+            return
+        if vhost is None or gate is None:
+            return  # It is asked when it opens one.
+        identity = renewed.within(vhost.name)
+        if vhost.closing:
+            self._expel(f"vhost '{vhost.name}' is deleted")
+        elif identity is None:
+            self._expel(f"access to vhost '{vhost.name}' refused for user '{self.user}'")
+        elif identity is not gate.identity:
+            fresh = self.gate = vhost.gates.enter(identity, self.front.name)
+            vhost.gates.leave(gate)
+            for number, channel in list(self.channels.items()):
+                if not channel.review(fresh):
+                    self.end_channel(number)
+                    self.ending.add(number)
+                    self.out.write(close_channel(number, AmqpError(403, f"user '{self.user}' may not read any more what it reads"), 0))
+                    self.touch()
+
+    def expel(self, reason: str) -> None:
+        if self.state != "closing" and not self.finished:
+            self._expel(reason)
+
+    def _expel(self, reason: str) -> None:
+        self.close(AmqpError(320, reason), 0, "expelled")
+
+    def too_fast(self, reason: str) -> None:
+        if self.state != "closing" and not self.finished:
+            self.close(AmqpError(506, reason), 0, "too_fast")
+
+    @property
+    def published(self) -> int:
+        return 0 if self.gate is None else int(self.gate.received)
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        return (self.user, self.vhost.name) if self.vhost is not None else ("", "")
 
     # -- time, and the end
 
@@ -267,7 +324,7 @@ class Lifecycle(Client):
         row["vhost"] = "" if self.vhost is None else self.vhost.name
         row["state"] = self.state
         row["channels"] = len(self.channels)
-        row["client"] = f"{self.product} {self.version}".strip()
+        row["client"] = self.title or f"{self.product} {self.version}".strip()
         return row
 
     def end_channel(self, number: i64) -> None:

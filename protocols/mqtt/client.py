@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
+from broker.access import Identity
 from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.message import Message
@@ -17,7 +18,7 @@ from protocols.mqtt.connect import LEVEL_5
 from protocols.mqtt.packets import PUBLISH, MalformedPacket
 from protocols.mqtt.packets5 import disconnect5
 from protocols.mqtt.properties import reason as reason_string
-from protocols.mqtt.reasons import KEEP_ALIVE_TIMEOUT, PACKET_TOO_LARGE, SERVER_SHUTTING_DOWN
+from protocols.mqtt.reasons import ADMINISTRATIVE_ACTION, KEEP_ALIVE_TIMEOUT, MESSAGE_RATE_TOO_HIGH, PACKET_TOO_LARGE, SERVER_SHUTTING_DOWN
 from protocols.mqtt.service import NAMES, MqttService
 from protocols.mqtt.session import Session
 from protocols.mqtt.wills import Waiting, Will
@@ -31,6 +32,8 @@ class Client(Connection):
         self.mqtt = front
         #: The protocol level; 0 before the CONNECT.
         self.level = 0
+        #: Who the client is, wherever; its gate knows who it is here.
+        self.identity: Identity | None = None
         self.gate: Gate | None = None
         self.session: Session | None = None
         self.will: Will | None = None
@@ -43,6 +46,19 @@ class Client(Connection):
         self.deadline = self.agenda.now + front.options.handshake_ms
         self._vhost: VirtualHost = front.broker.vhosts["/"]
         self._answers = Answers(self)
+
+    @property
+    def published(self) -> int:
+        return 0 if self.gate is None else int(self.gate.received)
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        return (self.gate.identity.name, self._vhost.name) if self.gate is not None else ("", "")
+
+    @property
+    def vhost(self) -> VirtualHost:
+        """Where it is, once there is a session."""
+        return self._vhost
 
     def _flush(self, count: i64, run: Relay, data: bytes, start: i64, end: i64) -> None:
         """What came before something wrong, or new, goes out first."""
@@ -82,6 +98,12 @@ class Client(Connection):
                 self.out.write(octets)
         self.end(reason)
         self.touch()
+
+    def expel(self, reason: str) -> None:
+        self.turn_out(ADMINISTRATIVE_ACTION, "expelled", reason)
+
+    def too_fast(self, reason: str) -> None:
+        self.turn_out(MESSAGE_RATE_TOO_HIGH, "too_fast", reason)
 
     def advance(self, now: int) -> None:
         """One and a half keep-alive intervals of silence, or no CONNECT in time [MQTT-3.1.2-22]."""
@@ -143,5 +165,6 @@ class Client(Connection):
         row["protocol"] = NAMES[self.level]
         row["user"] = self.user
         row["client"] = self.client_id
+        row["vhost"] = "" if self.session is None else self._vhost.name
         row["keep_alive"] = int(self.keep_alive)
         return row

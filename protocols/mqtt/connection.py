@@ -10,7 +10,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access import Conversation, Credentials, Step, Verdict
+from broker.access import Conversation, Credentials, Identity, Step, Verdict
 from broker.restore import Definition
 from matching.grammar import swap
 from protocols.connection import Peer
@@ -57,6 +57,7 @@ from protocols.mqtt.reasons import (
     SUCCESS,
 )
 from protocols.mqtt.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
+from protocols.mqtt.reviewing import assume
 from protocols.mqtt.service import NAMES, MqttService
 from protocols.mqtt.topics import EXCHANGE, SHARE
 from protocols.mqtt.wills import will_of
@@ -177,17 +178,43 @@ class MqttConnection(Level5):
         if self.session is None:
             self._decide(step.verdict, step.data)
             return
-        identity = None if step.verdict.identity is None else step.verdict.identity.within(self._vhost.name)
-        old = self.gate
-        if identity is None or old is None:
+        identity = None if step.verdict.identity is None else step.verdict.identity.within(self._vhost.name, self.client_id)
+        if identity is None:
             self.mqtt.count_login("refused")
             self.turn_out(NOT_AUTHORISED_5, "login_refused")  # [MQTT-4.12.1-2]
             return
         self.mqtt.count_login("accepted")
-        self.gate = self._vhost.gates.enter(identity, NAMES[self.level])
-        self._vhost.gates.leave(old)
+        self._assume(step.verdict.identity, identity)
         self.out.write(auth5(SUCCESS, method, step.data or None))
         self.go_on()
+
+    # -- other rights than before
+
+    def review(self) -> None:
+        session, known = self.session, self.identity
+        if session is None or known is None:
+            return
+        vhost = self._vhost
+        renewed = self.mqtt.broker.authenticator.renew(known)
+        identity = None if renewed is None or vhost.closing else renewed.within(vhost.name, self.client_id)
+        if identity is None:
+            self.will = None
+            why = f"user '{self.user}' is deleted, or may not enter vhost '{vhost.name}' any more"
+            self.turn_out(NOT_AUTHORISED_5, "expelled", "the token has expired" if renewed is None and known.expires else why)
+            if not session.dead and (vhost.closing or session.named):
+                self.mqtt.sessions.end(session, None)
+        else:
+            self._assume(renewed, identity)
+
+    def _assume(self, who: Identity | None, identity: Identity) -> None:
+        """Go on with these rights."""
+        old, session = self.gate, self.session
+        self.identity = who
+        self.remember(who)
+        if old is not None and session is not None and old.identity is not identity:
+            self.gate = self._vhost.gates.enter(identity, NAMES[self.level])
+            self._vhost.gates.leave(old)
+            assume(session, identity)
 
     # -- the verdict
 
@@ -201,8 +228,8 @@ class MqttConnection(Level5):
         assert connect is not None and login is not None
         self.stalled = False
         vhost = self.mqtt.broker.vhosts.get(login.vhost)
-        identity = None if verdict.identity is None else verdict.identity.within(login.vhost)
-        if identity is None or vhost is None:
+        identity = None if verdict.identity is None else verdict.identity.within(login.vhost, connect.client_id)
+        if identity is None or vhost is None or vhost.closing:
             self.mqtt.count_login("busy" if verdict.busy else "refused")
             if verdict.busy:
                 self._turn_away(UNAVAILABLE, SERVER_BUSY, "login_refused")
@@ -222,6 +249,9 @@ class MqttConnection(Level5):
         self.admitted = True
         self._vhost = vhost
         self.packet_max = self.mqtt.options.max_packet
+        self.identity = verdict.identity
+        self.remember(verdict.identity)
+        self.user = identity.name if login.user is not None or self._method is not None else ""
         self.gate = vhost.gates.enter(identity, NAMES[self.level])
         if connect.will is not None:
             self.will = will_of(connect.will)
@@ -244,13 +274,19 @@ class MqttConnection(Level5):
             if isinstance(other, Client):
                 other.turn_out(SESSION_TAKEN_OVER, "taken_over")
             session = sessions.find(self._vhost, client_id)
-        if session is not None and (connect.clean or expiry and not session.persistent):
+        gate, who = self.gate, self.identity
+        assert gate is not None and who is not None
+        user = gate.identity.name
+        named = self.mqtt.broker.authenticator.named(user) is who
+        if session is not None and (connect.clean or expiry and not session.persistent or session.user not in ("", user)):
+            # Somebody else's session, who chose the same identifier, is nobody's business.
             sessions.end(session, ticket)
             session = None
         present = session is not None
         if session is None:
-            session = sessions.make(self._vhost, client_id, expiry, self._testament(), ticket)
+            session = sessions.make(self._vhost, client_id, expiry, self._testament(), ticket, user, named)
         else:
+            session.user, session.named = user, named
             self._vhost.await_durable(session, ticket)
             if session.late_will is not None:
                 session.late_will.forget()
@@ -269,6 +305,7 @@ class MqttConnection(Level5):
             answer = connack(present, ACCEPTED)
             session.receive_maximum = self.mqtt.options.receive_maximum
         self.deadline = self.agenda.now + self.keep_alive * 1500 if self.keep_alive else 0
+        assume(session, gate.identity)
         self.answer_when_settled(ticket, answer)
         session.attach(self, pen)
 

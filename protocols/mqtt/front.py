@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.core import Broker
 from protocols.connection import Connection, Peer
 from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.reviewing import ReviewingAll
 from protocols.mqtt.service import MqttService
 from protocols.mqtt.sessions import MqttOptions
 
@@ -17,3 +18,8 @@ class MqttFront(MqttService):
 
     def connect(self, peer: Peer) -> Connection:
         return MqttConnection(self, peer)
+
+    def review(self) -> None:
+        """Sessions whose clients are away, too."""
+        super().review()
+        self.broker.agenda.add(ReviewingAll(self, self.broker.agenda))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.agenda import Task
-from broker.binding import Binding
+from broker.binding import PARTLY, Binding
 from broker.message import AT_MOST_ONCE, Message
 from broker.retained import Receiver
 from broker.store.contract import Kept
@@ -41,6 +41,8 @@ class Latecomer(Receiver):
         if self._obsolete:
             return False
         session, binding = self._session, self._binding
+        if PARTLY in binding.arguments and not session.may_hear(message.address.topic):
+            return True
         session.vhost.internal.count_copies(1, 0)
         granted: i64 = min(message.assurance, binding.assurance)
         copy = message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.access import Identity
 from broker.agenda import Task
 from broker.outlet import Outlet
 from broker.restore import Keeper
@@ -37,6 +38,10 @@ class Membership:
 
 class LateWill(Task):
     """A will that waits for its client to come back: `run` publishes it."""
+
+    def review(self, identity: Identity) -> None:
+        """Whoever left it has these rights now."""
+        raise NotImplementedError
 
     def forget(self) -> None:
         """The client is back."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.access import Identity
 from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.outlet import Outlet
 from broker.queue import UNREPRESENTABLE, Delivery
@@ -50,6 +51,10 @@ class Session(Subscriber):
         super().__init__(vhost, client_id, inbox, persistent, tally)
         #: How many may be in flight; what its client allows, if that is less.
         self.receive_maximum: i64 = receive_maximum
+        #: Whose it is: the name that its client logged in by, whether names alone say who that is, and its rights.
+        self.user = ""
+        self.named = False
+        self.identity: Identity | None = None
         #: Seconds that it outlives its connection.
         self.expiry = 0
         #: Where it is listed, while it lives.
@@ -86,6 +91,9 @@ class Session(Subscriber):
 
     def hears(self, topic: bytes) -> bool:
         return speakable(topic)
+
+    def may_hear(self, topic: bytes) -> bool:
+        return self.identity is not None and self.identity.may_hear(topic)
 
     def offer(self, message: Message) -> None:
         outlet = self.outlet

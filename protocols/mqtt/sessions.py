@@ -37,6 +37,8 @@ class MqttOptions:
         self.session_expiry_s = 14 * 86_400
         self.sessions = 1_000_000
         self.session_backlog = 100_000
+        #: Subscriptions of one session, shared ones among them; 0 for any number.
+        self.subscriptions = 100_000
         #: Topic aliases that a client of level 5 may use.
         self.topic_alias_maximum = 16
         #: The longest keep-alive in seconds; clients of level 5 are told. 0 for any.
@@ -96,10 +98,12 @@ class Sessions(Register):
         """The session expiry that a client gets that wants this one; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
 
-    def make(self, vhost: VirtualHost, client_id: str, expiry: int, testament: Definition | None, ticket: Ticket) -> Session:
-        """A new session under an identifier that has none. It outlives its connection by `expiry` seconds, and so does what the
-        store knows of the client's will."""
+    def make(self, vhost: VirtualHost, client_id: str, expiry: int, testament: Definition | None, ticket: Ticket, user: str = "",
+             named: bool = False) -> Session:
+        """A new session of a user, under an identifier that has none. It outlives its connection by `expiry` seconds, and so
+        does what the store knows of the client's will."""
         session = self._add(vhost, client_id, expiry > 0)
+        session.user, session.named = user, named
         session.expiry = expiry
         self.created += 1
         if session.persistent:
@@ -196,6 +200,7 @@ class Sessions(Register):
         session = self._add(vhost, name, True)
         session.expiry = expiry
         session.number = session.inbox.number = number
+        session.user, session.named = str(definition.get("user", "")), definition.get("named") is True
         shared = definition.get("shared")
         if isinstance(shared, dict):
             self._shared.append((session, shared))
@@ -266,6 +271,9 @@ def _definition(session: Session, away_since: int) -> dict[str, object]:
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
     if session.testament is not None:
         definition["will"] = session.testament
+    if session.user:
+        definition["user"] = session.user
+        definition["named"] = session.named
     if session.memberships:
         definition["shared"] = {name: [one.assurance, one.identifier] for name, one in session.memberships.items()}
     if session.number:

@@ -92,7 +92,7 @@ class Subscriber(Flight):
         self._many = None
         self.views = None
 
-    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket, wishes: Arguments | None = None) -> None:
+    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket | None, wishes: Arguments | None = None) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3]."""
         known = self.subscription(topic_filter)
         binding = Binding(topic_filter, self, assurance, wishes, MQTT)
@@ -107,7 +107,7 @@ class Subscriber(Flight):
         self._put(binding)
         self._look_again(None, binding)
 
-    def unsubscribe(self, topic_filter: str, ticket: Ticket) -> bool:
+    def unsubscribe(self, topic_filter: str, ticket: Ticket | None) -> bool:
         """Whether it was there."""
         binding = self._drop(topic_filter)
         if binding is not None:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.access import Identity
+from broker.access import NONE, SOME, Identity
 from broker.agenda import Task
-from broker.binding import NO_LOCAL
-from broker.errors import AccessRefused
+from broker.binding import NO_LOCAL, PARTLY
 from broker.message import EXACTLY_ONCE
 from broker.store.contract import Ticket
 from protocols.connection import Connection
@@ -19,11 +18,12 @@ from protocols.mqtt.latecomer import send_retained
 from protocols.mqtt.packets import FAILURE, SUBACK, UNSUBACK, MalformedPacket, Reader, suback
 from protocols.mqtt.packets5 import Subscription, Unsubscription, Wish, codes5, read_subscribe, read_unsubscribe
 from protocols.mqtt.properties import Properties5
-from protocols.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORISED, SUCCESS, TOPIC_FILTER_INVALID, UNSPECIFIED
+from protocols.mqtt.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORISED, QUOTA_EXCEEDED, SUCCESS, TOPIC_FILTER_INVALID, UNSPECIFIED
+from protocols.mqtt.reviewing import judge
 from protocols.mqtt.service import MqttService
 from protocols.mqtt.session import Session
 from protocols.mqtt.sys import ROOT
-from protocols.mqtt.topics import EXCHANGE, SHARE
+from protocols.mqtt.topics import SHARE
 from protocols.mqtt.views import AS_PUBLISHED, IDENTIFIER
 
 #: Topic filters of one packet that are looked at in one turn, and levels of these: what a filter costs grows with them
@@ -35,22 +35,15 @@ LEVELS: Final = 5_000
 def subscribe(connection: Connection, session: Session, identity: Identity, service: MqttService, reader: Reader, level: int) -> int:
     """SUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
     packet = read_subscribe(reader) if level == LEVEL_5 else _read_older(reader)
-    granted: list[Wish] = []
-    codes = bytearray()
+    codes: list[int] = []
     for wish in packet.wishes:
         code = wish.assurance
         if not service.topics.check_filter(wish.topic_filter):
             code = TOPIC_FILTER_INVALID
         elif not service.topics.allows(wish.topic_filter):
             code = UNSPECIFIED  # Whoever asks: it is no matter of rights.
-        elif not _may_subscribe(identity, wish.topic_filter, session.vhost.name):
-            code = NOT_AUTHORISED
-        codes.append(code if level == LEVEL_5 or code <= EXACTLY_ONCE else FAILURE)
-        if code == wish.assurance:
-            granted.append(wish)
-    octets = bytes(codes)
-    answer = codes5(SUBACK << 4, packet.packet_id, octets) if level == LEVEL_5 else suback(packet.packet_id, octets)
-    Subscribing(connection, session, service, granted, packet.identifier, answer).run()
+        codes.append(code)
+    Subscribing(connection, session, service, identity, packet, codes, level).run()
     return len(packet.wishes)
 
 
@@ -88,24 +81,16 @@ def _read_older_filters(reader: Reader) -> Unsubscription:
     return Unsubscription(packet_id, Properties5(), filters)
 
 
-def _may_subscribe(identity: Identity, topic_filter: str, vhost: str) -> bool:
-    if topic_filter.startswith(SHARE):
-        topic_filter = topic_filter[len(SHARE):].partition("/")[2]
-    try:
-        identity.may("read", "exchange", EXCHANGE, vhost)
-    except AccessRefused:
-        return False
-    return identity.may_subscribe(topic_filter)
-
-
 class Change(Task):
     """What one packet changes of a session's subscriptions."""
 
-    def __init__(self, connection: Connection, session: Session, wanted: list[Wish]) -> None:
+    def __init__(self, connection: Connection, session: Session, wanted: list[Wish], weight: int = 1) -> None:
+        """`weight` is how much more work a topic filter is than usual."""
         self.session = session
         self.ticket: Ticket = connection.ticket()
         self._connection = connection
         self._wanted = wanted
+        self._weight = weight
         self._at = 0
 
     def run(self) -> None:
@@ -133,7 +118,7 @@ class Change(Task):
         some = self._wanted[self._at:self._at + SLICE]
         levels = 0
         for place, wish in enumerate(some):
-            levels += 1 + wish.topic_filter.count("/")
+            levels += (1 + wish.topic_filter.count("/")) * self._weight
             if levels > LEVELS and place:
                 return some[:place]
         return some
@@ -152,18 +137,45 @@ class Change(Task):
 
 
 class Subscribing(Change):
-    """After the SUBACK come the retained messages; of shared subscriptions there are none."""
+    """After the SUBACK come the retained messages; of shared subscriptions there are none.
 
-    def __init__(self, connection: Connection, session: Session, service: MqttService, wanted: list[Wish], identifier: int,
-                 answer: bytes) -> None:
-        super().__init__(connection, session, wanted)
+    Rights are decided here, once a subscription, some a turn: who has many rules takes longer.
+    """
+
+    def __init__(self, connection: Connection, session: Session, service: MqttService, identity: Identity, packet: Subscription,
+                 codes: list[int], level: int) -> None:
+        super().__init__(connection, session, packet.wishes, int(identity.weight))
         self._service = service
-        self._identifier = identifier
-        self._answer = answer
+        self._identity = identity
+        self._packet_id = packet.packet_id
+        self._identifier = packet.identifier
+        self._level = level
+        #: What the client is told of each; the QoS that it asked for, where nothing is wrong so far.
+        self._codes = codes
+        self._done = 0
         self._curious: list[str] = []
         self._shared = False
 
     def change(self, wish: Wish) -> None:
+        at = self._done
+        self._done += 1
+        if self._codes[at] != wish.assurance:
+            return
+        verdict = judge(self._identity, wish.topic_filter, self.session.vhost.name)
+        if verdict == NONE:
+            self._codes[at] = NOT_AUTHORISED
+        elif self._is_too_many(wish.topic_filter):
+            self._codes[at] = QUOTA_EXCEEDED
+        else:
+            self._subscribe(wish, verdict == SOME)
+
+    def _is_too_many(self, topic_filter: str) -> bool:
+        session, most = self.session, self._service.options.subscriptions
+        if most == 0 or len(session.subscriptions) + len(session.memberships) < most:
+            return False
+        return topic_filter not in session.subscriptions and topic_filter not in session.memberships
+
+    def _subscribe(self, wish: Wish, partly: bool) -> None:
         session, name = self.session, wish.topic_filter
         if name.startswith(SHARE):
             self._service.sessions.groups.join(session, name, wish.assurance, self._identifier, self.ticket)
@@ -177,6 +189,8 @@ class Subscribing(Change):
             wishes[NO_LOCAL] = True
         if wish.as_published:
             wishes[AS_PUBLISHED] = True
+        if partly:
+            wishes[PARTLY] = True
         session.subscribe(name, wish.assurance, self.ticket, wishes)
         if name.startswith(ROOT):
             self._service.sys.watch(session)
@@ -197,7 +211,9 @@ class Subscribing(Change):
                 send_retained(self.session, topic_filter)
 
     def answer(self) -> bytes:
-        return self._answer
+        if self._level == LEVEL_5:
+            return codes5(SUBACK << 4, self._packet_id, bytes(self._codes))
+        return suback(self._packet_id, bytes([code if code <= EXACTLY_ONCE else FAILURE for code in self._codes]))
 
 
 class Unsubscribing(Change):

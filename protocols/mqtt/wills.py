@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.access import Identity
 from broker.errors import PreconditionFailed
 from broker.gate import Gate
 from broker.message import Address, Message
@@ -76,6 +77,11 @@ class Waiting(LateWill):
             self._vhost.leave(self._gate)
             if session.register is not None:
                 session.register.forget_will(session)
+
+    def review(self, identity: Identity) -> None:
+        if self._session is not None and identity is not self._gate.identity:
+            old, self._gate = self._gate, self._vhost.gates.enter(identity, self._gate.front)
+            self._vhost.leave(old)
 
     def forget(self) -> None:
         """The client is back [MQTT-3.1.3-9]."""

@@ -43,7 +43,7 @@ def ran(workload: Workload, where: dict[str, Target], options: Options | None = 
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
     """The queues, exchanges or bindings that are left of a bench."""
     address = broker.addresses["http"]
-    request = urllib.request.Request(f"http://{address.host}:{address.port}/api/{kind}",
+    request = urllib.request.Request(f"http://{address.host}:{address.port}/api/trellis/{kind}",
                                      headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
     with urllib.request.urlopen(request, timeout=10) as answer:
         found: list[dict[str, Any]] = json.load(answer)

@@ -225,7 +225,7 @@ async def listing(port: int, kind: str) -> list[dict[str, Any]]:
     """What `trellis list` would show."""
     sock = Socket(*await asyncio.open_connection("127.0.0.1", port))
     login = base64.b64encode(b"guest:guest").decode()
-    await sock.send(f"GET /api/{kind} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\r\n".encode())
+    await sock.send(f"GET /api/trellis/{kind} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\r\n".encode())
     head, _, body = (await sock.reader.read(-1)).partition(b"\r\n\r\n")
     sock.writer.close()
     assert head.startswith(b"HTTP/1.1 200"), head

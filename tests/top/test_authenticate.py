@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import json
 import logging
@@ -17,9 +18,13 @@ import pytest
 import pytest_asyncio
 
 from broker.access import Credentials, Identity, Verdict
+from broker.core import Broker
+from broker.store.memory import MemoryStore
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running, settings
 from trellis.authenticate import Account, Accounts
+from trellis.guessing import ADDRESS, FORGIVEN, REMEMBERED, USER, Failures, Guessing
+from trellis.passwords import check_hash, verify
 from trellis.users import GENERATED, accounts_of
 
 #: A hash that is verified in no time, and one that takes a while.
@@ -188,7 +193,7 @@ async def test_some_users_come_from_loopback_only(accounts: Make) -> None:
     them = accounts()
     assert await Question(them, "here", "quick", local=True).name() == "here"
     verdict = await Question(them, "here", "quick", local=False).verdict()
-    assert (verdict.identity, verdict.reason) == (None, "user 'here' may log in from loopback only")
+    assert (verdict.identity, verdict.reason) == (None, "unknown user or wrong password")
     assert await Question(them, "quick", "quick", local=False).name() == "quick"
 
 
@@ -221,7 +226,7 @@ async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -
     await running.until(lambda: running.node.accounts.waiting == 1)
     assert (await running.scrape()).value("trellis_logins_waiting") == 1
     assert await Mqtt0(await running.socket("mqtt")).connect("second", user="slow/wrong") == 3  # Server unavailable.
-    status, _ = await running.get("http", "/api/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n")
+    status, _ = await running.get("http", "/api/trellis/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n")
     assert status == 503
     assert await asking == 0
     page = await running.scrape()
@@ -269,3 +274,84 @@ def test_a_kept_hash_of_another_name_is_replaced(tmp_path: Path) -> None:
     for name in ("one", "two"):
         accounts_of(settings(user=name), tmp_path).close()
         assert json.loads((tmp_path / GENERATED).read_text())["name"] == name
+
+
+# -- guessing
+
+def test_the_first_failures_cost_nothing_and_the_next_ones_wait_longer_each() -> None:
+    guessing = Guessing()
+    waits = []
+    for _ in range(16):
+        waits.append(guessing.wait("ann", "192.0.2.1", False, 100.0))
+        guessing.failed("ann", "192.0.2.1", False, 100.0)
+    assert waits[:5] == [0.0] * 5
+    assert waits[5:9] == [0.1, 0.2, 0.4, 0.8]
+    assert waits[-1] == ADDRESS
+    assert guessing.wait("bob", "192.0.2.1", False, 100.0) == ADDRESS
+    assert guessing.wait("ann", "192.0.2.2", False, 100.0) == USER
+    assert guessing.wait("bob", "192.0.2.2", False, 100.0) == 0.0
+    assert guessing.wait("bob", "192.0.2.1", True, 100.0) == 0.0
+    assert guessing.delayed == 11 + 2
+
+
+def test_failures_are_forgiven_with_time_and_a_name_with_success() -> None:
+    guessing = Guessing()
+    for _ in range(6):
+        guessing.failed("ann", "192.0.2.1", False, 100.0)
+    assert guessing.wait("ann", "192.0.2.9", False, 100.0 + FORGIVEN) == 0.1
+    assert guessing.wait("ann", "192.0.2.9", False, 100.0 + 2 * FORGIVEN) == 0.0
+    guessing.succeeded("ann")
+    assert guessing.wait("ann", "192.0.2.9", False, 100.0) == 0.0
+    assert guessing.wait("bob", "192.0.2.1", False, 100.0) > 0
+
+
+def test_whoever_tries_many_names_fills_no_memory() -> None:
+    guessing = Guessing()
+    for number in range(REMEMBERED + 500):
+        guessing.failed(f"{number:05}" * 1_000, f"192.0.2.{number}", False, 100.0)
+    assert (len(guessing.users), len(guessing.addresses)) == (REMEMBERED, REMEMBERED)
+    assert max(map(len, guessing.users._known)) == 255
+
+
+async def test_failures_slow_down_who_guesses_and_not_who_is_known(accounts: Make) -> None:
+    them = accounts()
+    them.guessing.users = Failures(0.001)
+    assert await Question(them, "quick", "quick").name() == "quick"
+    for number in range(8):
+        assert (await Question(them, "quick", f"guess {number}").verdict()).identity is None
+    assert them.guessing.delayed == 3
+    assert await Question(them, "quick", "quick").name() == "quick"
+    assert them.guessing.delayed == 3
+
+
+async def test_too_many_who_wait_are_told_to_come_again(accounts: Make) -> None:
+    them = accounts(queue=1)
+    for _ in range(20):
+        them.guessing.failed("quick", "127.0.0.1", True, asyncio.get_running_loop().time())
+    waits = Question(them, "quick", "a")
+    verdict = await Question(them, "quick", "b").verdict()
+    assert verdict.busy
+    assert waits.told == []
+    them.close()
+
+
+@pytest.mark.parametrize(("name", "password", "local"), [
+    ("quick", "wrong", True), ("nobody", "wrong", True), ("here", "quick", False), ("imported", "wrong", True), ("without", "", True)])
+async def test_a_name_that_nobody_has_is_as_much_work_as_a_wrong_password(
+        monkeypatch: pytest.MonkeyPatch, accounts: Make, name: str, password: str, local: bool) -> None:
+    """Work is counted, not time: each login that fails is one hash of ours, whoever it names."""
+    hashed: list[str] = []
+
+    def count(password_hash: str, password: bytes) -> bool:
+        hashed.append(password_hash)
+        return verify(password_hash, password)
+
+    monkeypatch.setattr("trellis.authenticate.verify", count)
+    them = accounts()
+    them.users = Broker(MemoryStore(), them, str).users
+    them.users.define("imported", check_hash(base64.b64encode(b"salt" + bytes(32)).decode(), ""), [])
+    them.users.define("without", "", [])
+    verdict = await Question(them, name, password, local).verdict()
+    assert (verdict.identity, verdict.reason) == (None, "unknown user or wrong password")
+    assert sum(one.startswith("$argon2") for one in hashed) == 1
+    assert them.hashed == 1

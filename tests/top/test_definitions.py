@@ -104,7 +104,9 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
     ("users", {"name": "u", "password_hash": "", "hashing_algorithm": "rot13"}, ""),
     ("permissions", {"user": "nobody", "vhost": "/", "configure": "", "write": "", "read": ""}, "no user 'nobody'"),
     ("policies", {"vhost": "/", "name": "p", "pattern": "(", "definition": {"max-length": 1}}, "no regular expression"),
-    ("topic_permissions", {"user": "ann"}, "nothing that these would be")])
+    ("topic_permissions", {"user": "nobody", "vhost": "/", "exchange": "amq.topic", "write": "", "read": ""}, "no user 'nobody'"),
+    ("topic_rules", {"user": "ann", "vhost": "/", "rules": "allow all #"}, "not a list of texts"),
+    ("operator_policies", {"name": "p"}, "nothing that these would be")])
 def test_what_is_not_understood_is_named_and_the_rest_taken(section: str, row: Any, says: str) -> None:
     world = World()
     imported = taken(world, {section: [row], "vhosts": [{"name": "other"}]})
@@ -168,7 +170,7 @@ async def logs_in(running: Running, user: str, password: str, vhost: str) -> boo
 
 
 async def test_others_may_not(running: Running) -> None:
-    for line in ("GET /api/definitions", "POST /api/definitions", "DELETE /api/delayed"):
+    for line in ("GET /api/definitions", "POST /api/definitions", "DELETE /api/trellis/delayed"):
         status, _, _ = await running.ask("http", f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n{AUTHORISED}\r\n\r\n".encode())
         assert status == 403
 

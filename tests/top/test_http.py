@@ -18,7 +18,7 @@ from trellis.http import CLIENTS, basic
 
 
 async def rows(running: Running, kind: str) -> list[dict[str, Any]]:
-    status, body = await running.get("http", f"/api/{kind}", of(b"known:known"))
+    status, body = await running.get("http", f"/api/trellis/{kind}", of(b"known:known"))
     assert status == 200
     found: list[dict[str, Any]] = json.loads(body)
     return found
@@ -112,7 +112,7 @@ LOGINS: Final = {
 
 async def test_listings_are_for_users(running: Running) -> None:
     for header, expected in LOGINS.items():
-        status, headers, _ = await running.ask("http", f"GET /api/queues HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
+        status, headers, _ = await running.ask("http", f"GET /api/trellis/queues HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
         assert (header, status) == (header, expected)
         assert headers.get("www-authenticate") == ('Basic realm="trellis"' if status == 401 else None)
 

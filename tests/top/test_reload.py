@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pamqp.commands as spec
 import pytest
 
 from broker.route import DENIED
@@ -39,25 +40,36 @@ async def code(running: Running, user: str) -> int:
     return answer
 
 
-async def test_users_are_read_again_and_those_who_are_in_stay(start: Start) -> None:
+async def test_users_are_read_again_and_who_is_none_any_more_goes(start: Start) -> None:
     running = await start()
-    client = await running.mqtt("stays", user="known/known")
+    goes, stays = await running.mqtt("goes", user="known/known"), await running.mqtt("stays")
+    leaves = await running.amqp()
     assert await code(running, "new/known") == 4
     await running.reload(settings(users=[KNOWN | {"name": "new"}]))
+    assert await goes.socket.read() == b""
+    close = await leaves.expect(spec.Connection.Close)
+    assert (close.reply_code, close.reply_text) == (
+        320, "CONNECTION_FORCED - user 'known' is deleted, or may not log in any more")
     assert await code(running, "new/known") == 0
     assert await code(running, "known/known") == 4
-    await client.ping()
-    await client.leave()
+    await stays.ping()
+    await stays.leave()
 
 
-async def test_access_rules_are_read_again_for_those_who_come_then(start: Start) -> None:
+async def test_access_rules_are_read_again_for_those_who_are_here_and_those_who_come(start: Start) -> None:
     running = await start()
+    before = await running.mqtt("before", user="known/known")
+    await before.subscribe("t")
+    await before.socket.send(b"\x30\x04\x00\x01tx")
+    assert await before.packet() == (0x30, b"\x00\x01tx")
     await running.reload(settings(users=[KNOWN | {"write": "^$"}]))
     watcher = await running.mqtt("watcher", user="known/known")
     await watcher.subscribe("t")
-    await watcher.socket.send(b"\x30\x04\x00\x01tx")
-    await watcher.ping()
-    assert running.node.broker.vhosts["/"].gates.ingress()["mqtt311"].fates[DENIED] == 1
+    for client in (before, watcher):
+        await client.socket.send(b"\x30\x04\x00\x01tx")
+        await client.ping()
+    assert running.node.broker.vhosts["/"].gates.ingress()["mqtt311"].fates[DENIED] == 2
+    await before.leave()
     await watcher.leave()
 
 

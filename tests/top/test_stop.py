@@ -93,7 +93,7 @@ async def test_clients_that_do_not_answer_are_not_waited_for_beyond_the_grace() 
     with broker(grace=0.3) as process:
         deaf = [(await amqp(process)).socket, (await mqtt(process)).socket]
         half = await connect(process, "http")
-        await half.send(b"GET /api/queues HTTP/1.1\r\n")
+        await half.send(b"GET /api/trellis/queues HTTP/1.1\r\n")
         began = time.monotonic()
         process.process.send_signal(signal.SIGTERM)
         assert await ended(process) == 0

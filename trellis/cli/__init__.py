@@ -4,7 +4,8 @@
     serve.py     serve
     config.py    config, check-config, hash-password
     client.py    health, list: they ask a running broker     table.py   rows for people
-    definitions.py   definitions
+    definitions.py   definitions                     asking.py  one question to the HTTP API
+    people.py    users, permissions                  places.py  vhosts, policies
     store.py     store                               version.py   version
     bench.py     bench load
 
@@ -16,7 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, definitions, matching, serve, store, version
+from trellis.cli import bench, client, config, definitions, matching, people, places, serve, store, version
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 
@@ -32,7 +33,7 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="version", version=version.line())
     commands = root.add_subparsers(title="commands", metavar="COMMAND [ARGUMENT]...", dest="command")
-    for module in (serve, config, client, definitions, store, matching, bench, version):
+    for module in (serve, config, client, people, places, definitions, store, matching, bench, version):
         module.add(commands)
     return root
 

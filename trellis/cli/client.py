@@ -18,7 +18,13 @@ from trellis.settings.loading import read_password
 
 KINDS = ("queues", "exchanges", "bindings", "connections", "sessions", "delayed", "policies")
 TIMEOUT = 10.0  # seconds without an octet
-SHOWN = 200  # characters of what an unexpected answer says
+SHOWN = 1_000  # characters of what an unexpected answer says
+
+
+class Refused(msgspec.Struct):
+    """What the broker says when it refuses."""
+
+    reason: str
 
 
 def add(commands: Commands) -> None:
@@ -71,7 +77,7 @@ def list_objects(arguments: argparse.Namespace) -> int:
     base = base_of(arguments.url, "http", settings.http)
     if arguments.cancel is not None:
         _cancel(base, arguments, settings)
-    request = urllib.request.Request(f"{base}/api/{arguments.kind}", headers={"Accept": "application/json"})
+    request = urllib.request.Request(f"{base}/api/trellis/{arguments.kind}", headers={"Accept": "application/json"})
     user = authorised(request, arguments, settings)
     try:
         answer = fetch(request)
@@ -95,14 +101,12 @@ def _cancel(base: str, arguments: argparse.Namespace, settings: Settings) -> Non
     if arguments.kind != "delayed" or not colon:
         raise CommandError("--cancel goes with delayed, and names VHOST:EXCHANGE:ID, such as /:later:7", 2)
     query = urlencode({"vhost": vhost, "exchange": exchange, "id": order})
-    request = urllib.request.Request(f"{base}/api/delayed?{query}", method="DELETE")
+    request = urllib.request.Request(f"{base}/api/trellis/delayed?{query}", method="DELETE")
     authorised(request, arguments, settings)
     try:
         fetch(request)
     except urllib.error.HTTPError as error:
-        with error:
-            said = error.read(SHOWN).decode(errors="replace").strip() or error.reason
-        raise CommandError(said) from None
+        raise CommandError(said_by(error)) from None
 
 
 def _print(rows: list[Row], arguments: argparse.Namespace) -> None:
@@ -132,6 +136,16 @@ def _credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str
     if not password:
         raise CommandError(f"no password for user {user}; give --password, --password-file or TRELLIS_PASSWORD", 2)
     return user, password
+
+
+def said_by(error: urllib.error.HTTPError) -> str:
+    """Why a request was refused, in the broker's words."""
+    with error:
+        said = error.read(SHOWN)
+    try:
+        return msgspec.json.decode(said, type=Refused).reason
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return said.decode(errors="replace").strip() or error.reason
 
 
 def base_of(url: str | None, section: str, listener: Listener) -> str:

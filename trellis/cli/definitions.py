@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from trellis.cli.client import SHOWN, add_asking, authorised, base_of, fetch
+from trellis.cli.client import add_asking, authorised, base_of, fetch, said_by
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 
 
@@ -37,9 +37,7 @@ def definitions(arguments: argparse.Namespace) -> int:
     try:
         octets = fetch(request)
     except urllib.error.HTTPError as error:
-        with error:
-            said = error.read(SHOWN).decode(errors="replace").strip() or error.reason
-        raise CommandError(f"{url} answered {error.code}: {said}") from None
+        raise CommandError(f"{url} answered {error.code}: {said_by(error)}") from None
     if not importing:
         _write(arguments.file, octets)
         return 0

@@ -24,6 +24,7 @@ from trellis.settings.values import (
     check_path,
     check_regex,
     check_rule,
+    check_tag,
     split_addresses,
     split_networks,
     split_origins,
@@ -33,6 +34,7 @@ Anonymous = Literal["loopback", "true", "false"]
 Level = Literal["debug", "info", "warning", "error"]
 ClientCertificate = Literal["none", "optional", "required"]
 TlsVersion = Literal["1.2", "1.3"]
+JwtAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"]
 NameFrom = Literal["common_name", "dns", "email", "uri"]
 Plugins = dict[str, dict[str, object]]
 Certificates = dict[str, dict[str, str]]
@@ -161,6 +163,7 @@ class Mqtt(Open, frozen=True, kw_only=True):
         int, option("how long the session of an absent client is kept", ge=0, le=4_294_967_295, unit="s")
     ] = 1_209_600
     sessions: Annotated[int, option("sessions kept, present and absent clients together", ge=1)] = 1_000_000
+    subscriptions: Annotated[int, option("subscriptions of one client; 0 is no limit", ge=0)] = 100_000
     session_backlog: Annotated[int, option("messages waiting for one client", ge=1)] = 100_000
     retained: Annotated[int, option("retained messages", ge=0)] = 100_000
     retained_bytes: Annotated[int, option("all retained messages together", ge=0, unit="bytes")] = 256 * MIB
@@ -273,6 +276,19 @@ class Auth(Section, frozen=True, kw_only=True):
     )
 
 
+class Jwt(Section, frozen=True, kw_only=True):
+    """Logins by JSON Web Tokens (install the extra `jwt`). Read again at SIGHUP."""
+
+    keys: Annotated[str, option('file of public keys that sign tokens, in PEM or as a JWKS; "" takes no tokens')] = ""
+    algorithms: Annotated[tuple[JwtAlgorithm, ...], option("algorithms of signatures")] = ("RS256", "PS256", "ES256", "EdDSA")
+    issuer: Annotated[str, option('who must have made a token (claim iss); "" is anybody with a key')] = ""
+    audience: Annotated[str, option('for whom a token must be made (claim aud); "" is anybody')] = "trellis"
+    user: Annotated[str, option("claim that names the user")] = "sub"
+    scopes: Annotated[str, option("claim that says what may be done: a text with spaces, or a list")] = "scope"
+    prefix: Annotated[str, option('what scopes for this broker begin with, such as "trellis."; others are left alone')] = ""
+    leeway: Annotated[int, option("how far clocks may differ", ge=0, le=600, unit="s")] = 10
+
+
 class Limits(Section, frozen=True, kw_only=True):
     """Bounds for the whole broker."""
 
@@ -283,6 +299,9 @@ class Limits(Section, frozen=True, kw_only=True):
     )
     handshake: Annotated[float, option("how long a client may take to log in", ge=0.01, le=3600, unit="s")] = 10.0
     routes: Annotated[int, option("entries of the route cache", ge=1)] = 65_536
+    address_connections: Annotated[
+        int, option("connections of one address, this machine's aside; 0 is no limit", ge=0)
+    ] = 0
     user_connections: Annotated[int, option("connections of one user; 0 is no limit", ge=0)] = 0
     vhost_connections: Annotated[int, option("connections to one virtual host; 0 is no limit", ge=0)] = 0
     user_channels: Annotated[int, option("AMQP channels of one user; 0 is no limit", ge=0)] = 0
@@ -295,6 +314,27 @@ class Limits(Section, frozen=True, kw_only=True):
     ] = 50 * MIB
     queues: Annotated[int, option("queues; 0 is no limit", ge=0)] = 100_000
     exchanges: Annotated[int, option("exchanges; 0 is no limit", ge=0)] = 100_000
+
+
+def _rate(of: str, what: str) -> Meta:
+    return option(f"{what} that {of} may publish in a second; 0 is no limit" if what == "messages" else
+                  f"octets that {of} may send in a second; 0 is no limit", ge=0, unit="bytes" if what == "bytes" else "")
+
+
+class Rates(Section, frozen=True, kw_only=True):
+    """How fast clients may be. Who is faster is not read for a while; who would wait too long is disconnected."""
+
+    connection_messages: Annotated[int, _rate("one connection", "messages")] = 0
+    connection_bytes: Annotated[int, _rate("one connection", "bytes")] = 0
+    user_messages: Annotated[int, _rate("one user", "messages")] = 0
+    user_bytes: Annotated[int, _rate("one user", "bytes")] = 0
+    vhost_messages: Annotated[int, _rate("one virtual host's clients", "messages")] = 0
+    vhost_bytes: Annotated[int, _rate("one virtual host's clients", "bytes")] = 0
+    address_messages: Annotated[int, _rate("one address", "messages")] = 0
+    address_bytes: Annotated[int, _rate("one address", "bytes")] = 0
+    patience: Annotated[
+        float, option("longest time that a client is not read; who would wait longer is disconnected", ge=0, le=3600, unit="s")
+    ] = 10.0
 
 
 class Definitions(Section, frozen=True, kw_only=True):
@@ -342,7 +382,10 @@ class User(Section, frozen=True, kw_only=True):
     write: Annotated[str, option("where may be published", check=check_regex)] = ".*"
     read: Annotated[str, option("what may be read", check=check_regex)] = ".*"
     loopback_only: Annotated[bool, option("refuse this user from other machines")] = False
-    administrator: Annotated[bool, option("may import and export definitions, and cancel delayed messages")] = False
+    administrator: Annotated[bool, option("may do everything over HTTP: users, virtual hosts, policies, definitions")] = False
+    tags: Annotated[
+        tuple[str, ...], option("what else it may ask the HTTP API for: management, policymaker, monitoring", check=check_tag)
+    ] = ()
     vhosts: Annotated[tuple[str, ...], option("virtual hosts that this user may enter")] = ("/",)
     rules: Annotated[
         tuple[str, ...], option("rules about topics, the first that matches decides; none at all allow all", check=check_rule)
@@ -368,7 +411,9 @@ class Settings(Section, frozen=True, kw_only=True):
     data: Data = Data()
     store: Store = Store()
     auth: Auth = Auth()
+    jwt: Jwt = Jwt()
     limits: Limits = Limits()
+    rates: Rates = Rates()
     definitions: Definitions = Definitions()
     matcher: Matcher = Matcher()
     shutdown: Shutdown = Shutdown()

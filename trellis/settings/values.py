@@ -72,6 +72,11 @@ def check_hash(text: str) -> None:
         raise ValueError("the output of `trellis hash-password`") from None
 
 
+def check_tag(tag: str) -> None:
+    if tag not in ("management", "policymaker", "monitoring"):
+        raise ValueError("must be management, policymaker or monitoring (or set administrator)")
+
+
 def check_rule(text: str) -> None:
     try:
         Rule(text, "user", "vhost")

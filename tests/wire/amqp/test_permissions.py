@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pamqp.commands as spec
@@ -63,12 +64,12 @@ def done(client: Amqp, what: Any) -> list[Any]:
 
 @pytest.mark.parametrize(("what", "needed"), NEEDED)
 def test_every_method_asks_for_its_rights_and_for_no_others(what: Any, needed: list[tuple[str, str, str]]) -> None:
-    rules = {operation: "|".join(name for asked, _, name in needed if asked == operation) or "^$"
+    rules = {operation: "|".join(f"^{re.escape(name)}$" for asked, _, name in needed if asked == operation) or "^$"
              for operation in ("configure", "write", "read")}
     answers = done(client_who_may(**rules), what)
     assert not [one for one in answers if one.name.endswith(".Close")], answers[0].reply_text
     for missing, kind, name in needed:
-        others = "|".join(one for asked, _, one in needed if asked == missing and one != name) or "^$"
+        others = "|".join(f"^{re.escape(one)}$" for asked, _, one in needed if asked == missing and one != name) or "^$"
         client = client_who_may(**rules | {missing: others})
         state = describe(client)
         assert refusal(done(client, what)) == (
@@ -101,10 +102,14 @@ def test_who_may_not_is_not_told_what_exists(what: Any) -> None:
     assert refusal(client_who_may("^$", "^$", "^$").send(what)).code == 403
 
 
-def test_rights_are_matched_with_the_whole_name() -> None:
-    client = client_who_may("^$", "x", "^$")
+def test_rights_are_found_somewhere_in_a_name_as_in_rabbitmq() -> None:
+    client = client_who_may("", "^x", "^$")
     assert client.publish("x", "k", b"x") == []
-    assert refusal(client.publish("x2", "k", b"x")).code == 403
+    client.world.amqp().send(X.Declare(exchange="x2"), X.Declare(exchange="2x"))
+    assert client.publish("x2", "k", b"x") == []
+    assert refusal(client.publish("2x", "k", b"x")).code == 403
+    client.send(spec.Channel.CloseOk(), spec.Channel.Open())
+    assert refusal(client.send(Q.Declare(queue="q"))).code == 403
 
 
 def test_who_may_not_publish_is_refused_every_time_and_counted() -> None:

@@ -23,7 +23,7 @@ class Local(Identity):
         self._home = Identity(name, configure="mine.*")
         self._vhost = home
 
-    def within(self, vhost: str) -> Identity | None:
+    def within(self, vhost: str, client_id: str = "") -> Identity | None:
         return self._home if vhost == self._vhost else None
 
 

@@ -1,0 +1,83 @@
+"""Tools that know RabbitMQ's HTTP API ask us: its own command rabbitmqadmin, and Celery's Flower."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from flower.utils.broker import RabbitMQ
+
+from tests.broker import BrokerProcess
+from tests.foreign import require
+
+
+@pytest.fixture
+def admin(broker: BrokerProcess) -> Any:
+    program = require("rabbitmqadmin")
+    host, port = broker.addresses["http"]
+
+    def run(*words: str) -> str:
+        done = subprocess.run([program, "-H", host, "-P", str(port), *words], capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    return run
+
+
+def test_rabbitmqadmin_declares_lists_and_deletes(admin: Any, tmp_path: Path) -> None:
+    def rows(*words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(admin("-f", "raw_json", "list", *words))
+        return found
+
+    admin("declare", "exchange", "name=rx", "type=topic")
+    admin("declare", "queue", "name=rq", "durable=true", 'arguments={"x-max-length": 9}')
+    admin("declare", "binding", "source=rx", "destination=rq", "routing_key=a.#")
+    admin("declare", "policy", "name=rp", "pattern=^rq", 'definition={"message-ttl": 1000}', "apply-to=queues")
+    admin("declare", "vhost", "name=rv")
+    admin("declare", "user", "name=ru", "password=secret", "tags=monitoring")
+    admin("declare", "permission", "vhost=rv", "user=ru", "configure=.*", "write=.*", "read=.*")
+    (queue,) = [row for row in rows("queues") if row["name"] == "rq"]
+    assert (queue["arguments"], queue["policy"]) == ({"x-max-length": 9}, "rp")
+    assert [row["type"] for row in rows("exchanges") if row["name"] == "rx"] == ["topic"]
+    (binding,) = [row for row in rows("bindings") if row["source"] == "rx"]
+    assert "ru" in admin("list", "users") and "rv" in admin("list", "vhosts") and "ru" in admin("list", "permissions")
+    assert "1000" in admin("list", "policies") and "trellis" in admin("list", "nodes") and "trellis" in admin("show", "overview")
+    for kind in ("connections", "channels", "consumers", "parameters"):
+        admin("list", kind)
+    file = tmp_path / "definitions.json"
+    admin("export", str(file))
+    assert {"rq", "rp", "rv"} <= {row["name"] for rows in json.loads(file.read_text()).values() if isinstance(rows, list)
+                                  for row in rows if "name" in row}
+    admin("import", str(file))
+    admin("purge", "queue", "name=rq")
+    admin("delete", "binding", "source=rx", "destination_type=queue", "destination=rq", f"properties_key={binding['properties_key']}")
+    admin("delete", "queue", "name=rq")
+    admin("delete", "exchange", "name=rx")
+    admin("delete", "policy", "name=rp")
+    admin("delete", "user", "name=ru")
+    admin("delete", "vhost", "name=rv")
+    assert "rq" not in admin("list", "queues") and "rv" not in admin("list", "vhosts")
+
+
+def test_rabbitmqadmin_closes_a_connection(admin: Any, broker: BrokerProcess) -> None:
+    client = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    (row,) = json.loads(admin("-f", "raw_json", "list", "connections"))
+    assert (row["user"], row["protocol"], row["client_properties"]["product"]) == ("guest", "AMQP 0-9-1", "Pika Python Client Library")
+    admin("close", "connection", f"name={row['name']}")
+    assert "No items" in admin("list", "connections")
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="closed by an operator"):
+        client.sleep(10)
+
+
+def test_flower_reads_queues(broker: BrokerProcess, admin: Any) -> None:
+    host, port = broker.addresses["http"]
+    admin("declare", "queue", "name=celery")
+    asked = RabbitMQ(broker.amqp_url.removesuffix("%2F") + "/", f"http://guest:guest@{host}:{port}/api/")
+    found = asyncio.run(asked.queues(["celery"]))
+    assert [(one["name"], one["messages"], one["consumers"]) for one in found] == [("celery", 0, 0)]
+    admin("delete", "queue", "name=celery")

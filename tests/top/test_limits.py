@@ -1,0 +1,110 @@
+"""Limits for who is too many or too fast: they wait, then they are refused, others are not, and it is told why."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pamqp.commands as spec
+import pytest
+
+from broker.bounds import Bounds
+from protocols.connection import Peer
+from protocols.mqtt.sessions import MqttOptions
+from tests.clients import World, mqtt_publish, publication
+from tests.top.conftest import Start
+from tests.wire.mqtt.octets import suback, subscribe
+from trellis.admission import Admission
+from trellis.rates import KEPT, Bucket, Rates
+from trellis.settings.schema import Rates as RateSettings
+
+
+def test_a_bucket_holds_one_second_and_its_debt_is_paid_in_time() -> None:
+    bucket = Bucket(100, 0)
+    assert bucket.take(100, 0) == 0
+    assert bucket.take(50, 0) == 0.5
+    assert bucket.take(0, 500) == 0
+    assert bucket.take(100, 10_000) == 0
+    assert bucket.take(1, 10_000) == 0.01
+
+
+def test_each_limit_is_charged_to_whom_it_is_about_and_the_longest_wait_counts() -> None:
+    rates = Rates(RateSettings(connection_messages=100, user_messages=10, vhost_bytes=1_000, patience=60))
+    one, other = rates.own(0), rates.own(0)
+    assert rates.charge(one, "u", "/", "a", 10, 10, 0) == (0.0, "")
+    assert rates.charge(other, "u", "/", "a", 10, 10, 0) == (1.0, "user_messages")
+    assert rates.charge(other, "v", "/", "a", 10, 10_000, 0) == (9.02, "vhost_bytes")
+    assert rates.charge(other, "", "", "a", 81, 0, 0) == (0.01, "connection_messages")
+    assert rates.waits == {"connection_messages": 1, "user_messages": 1, "vhost_bytes": 1}
+
+
+def test_buckets_of_many_users_fill_no_memory() -> None:
+    rates = Rates(RateSettings(user_messages=10))
+    for number in range(KEPT + 100):
+        rates.charge({}, f"u{number}", "/", "a", 1, 1, 0)
+    assert len(rates._shared) == KEPT
+
+
+def test_an_address_may_have_so_many_connections() -> None:
+    world, admission = World(), Admission(connections=100, strangers=100, per_address=2)
+    afar = Peer("192.0.2.1", 1, False)
+    here = []
+    for _ in range(2):
+        assert admission.judge("192.0.2.1", False, 0) == ""
+        here.append(world.mqtt_front.connect(afar))
+        admission.enter(here[-1])
+    assert admission.judge("192.0.2.1", False, 2) == "address_connections"
+    assert admission.judge("192.0.2.2", False, 2) == "" == admission.judge("127.0.0.1", True, 2)
+    admission.leave(here[0])
+    assert admission.judge("192.0.2.1", False, 1) == ""
+    assert admission.refused["address_connections"] == 1
+
+
+def test_a_client_may_have_so_many_subscriptions() -> None:
+    options = MqttOptions()
+    options.subscriptions = 2
+    world = World(Bounds(), mqtt=options)
+    client = world.mqtt("c")
+    assert client.send(subscribe(1, ("a", 0), ("$share/g/b", 0), ("c", 0), ("a", 1))) == suback(1, 0, 0, 0x80, 1)
+
+
+async def test_without_rates_links_are_not_metered(start: Start) -> None:
+    running = await start()
+    await running.mqtt("c")
+    (link,) = running.node.turn.links
+    assert type(link).__name__ == "Link"
+
+
+async def test_who_is_too_fast_waits_and_is_named_and_nobody_else_does(start: Start) -> None:
+    running = await start(rates={"connection_messages": 1_000, "patience": 60})
+    fast, other, reader = [await running.mqtt(name) for name in ("fast", "other", "reader")]
+    await reader.subscribe("t")
+    burst = mqtt_publish("t", b"x") * 1_300
+    await fast.socket.send(burst)
+    await reader.socket.exactly(len(burst))
+    rows = [row for link in running.node.mqtt.connections if (row := link.describe())["slow"]]
+    assert [(row["client"], row["slow"]) for row in rows] == [("fast", "is faster than rates.connection_messages allows")]
+    await fast.socket.send(mqtt_publish("t", b"y"))
+    await other.ping()
+    await reader.socket.exactly(len(mqtt_publish("t", b"y")))
+    page = await running.scrape()
+    assert page.value("trellis_rate_waits_total", limit="connection_messages") >= 1
+    assert page.value("trellis_rate_refused_total", limit="connection_messages") == 0
+
+
+@pytest.mark.parametrize("limit", ["connection_messages", "user_bytes", "vhost_messages", "address_bytes"])
+async def test_who_would_wait_too_long_is_sent_away_and_told_why(start: Start, limit: str) -> None:
+    running = await start(rates={limit: 10, "patience": 3_600 if limit.endswith("bytes") else 1})
+    await running.reload(running.chosen)
+    client = await running.amqp() if not limit.endswith("bytes") else None
+    if client is None:
+        mqtt = await running.mqtt("c")
+        running.node.rates.patience = 1
+        await mqtt.socket.send(mqtt_publish("t", b"x" * 1_000))
+        assert await mqtt.socket.read() == b""
+    else:
+        await client.socket.send(publication("amq.topic", "t", b"x") * 100)
+        close = await client.expect(spec.Connection.Close)
+        assert (close.reply_code, close.reply_text) == (506, f"RESOURCE_ERROR - faster than rates.{limit} allows, which is 10 a second")
+    page = await running.scrape()
+    assert page.value("trellis_rate_refused_total", limit=limit) == 1
+    await asyncio.sleep(0)
