@@ -69,7 +69,7 @@ def assume(session: Session, identity: Identity) -> None:
     session.identity = identity
     if session.late_will is not None:
         session.late_will.review(identity)
-    if session.subscriptions or session.memberships:
+    if session.subscription_count or session.memberships:
         Reviewing(session, identity).run()
 
 
@@ -110,7 +110,7 @@ class Reviewing(Task):
                 self._lost += 1
                 session.leave_group(name, None)
             return False
-        binding = session.subscriptions.get(name)
+        binding = session.subscription(name)
         if binding is None:
             return False
         before = PARTLY in binding.arguments

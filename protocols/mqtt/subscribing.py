@@ -171,9 +171,9 @@ class Subscribing(Change):
 
     def _is_too_many(self, topic_filter: str) -> bool:
         session, most = self.session, self._service.options.subscriptions
-        if most == 0 or len(session.subscriptions) + len(session.memberships) < most:
+        if most == 0 or session.subscription_count + len(session.memberships) < most:
             return False
-        return topic_filter not in session.subscriptions and topic_filter not in session.memberships
+        return session.subscription(topic_filter) is None and topic_filter not in session.memberships
 
     def _subscribe(self, wish: Wish, partly: bool) -> None:
         session, name = self.session, wish.topic_filter
