@@ -105,11 +105,11 @@ def mqtt_flow(quality: int, readers: int) -> Callable[[int], float]:
 def amqp_flow(readers: int, acks: bool, by_headers: bool = False) -> Callable[[int], float]:
     """Publications to a topic exchange, or one that compares headers, that so many queues are bound to, each with a consumer;
     with acks also confirms."""
-    exchange = "amq.headers" if by_headers else "amq.topic"
-    wanted = table() if not by_headers else long(short("x-match") + b"S" + long(b"all") + short("kind") + b"S" + long(b"temperature"))
-    headers = long(short("kind") + b"S" + long(b"temperature")) if by_headers else b""
 
     def flow(messages: int) -> float:
+        exchange = "amq.headers" if by_headers else "amq.topic"
+        wanted = table() if not by_headers else long(short("x-match") + b"S" + long(b"all") + short("kind") + b"S" + long(b"temperature"))
+        headers = long(short("kind") + b"S" + long(b"temperature")) if by_headers else b""
         bench = Bench()
         writer = bench.amqp()
         if acks:

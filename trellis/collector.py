@@ -19,7 +19,7 @@ from trellis.turn import Turn
 #: Allocations until a young collection, young ones until a middle one, and those until a full one. The pause of a full one
 #: grows with the product, and what an object costs that stays does not depend on it: 250,000 objects hold the loop for
 #: 64 ms, 25,000 for 5 ms (CPython 3.11, uncompiled connections).
-THRESHOLDS: Final = (1_000, 5, 2)
+THRESHOLDS: Final = (1_000, 3, 1)
 #: Seconds between two looks, and growth of memory after which everything is looked at, once nothing happens.
 LOOK: Final = 10.0
 GROWTH: Final = 2.0

@@ -11,6 +11,7 @@ import argon2
 import pamqp.commands as spec
 import pytest
 
+import trellis
 from broker.outlet import TURN_OCTETS
 from protocols.amqp.frames import HEARTBEAT_FRAME
 from protocols.amqp.handshake import GREETING
@@ -249,3 +250,22 @@ async def test_out_of_descriptors_accepting_pauses_and_goes_on(running: Running)
 def test_a_peer_is_local_when_its_address_is_a_loopback_one(name: object, address: str, local: bool) -> None:
     peer = peer_of(name)
     assert (peer.address, peer.local) == (address, local)
+
+
+@pytest.mark.skipif(trellis.compiled(), reason="what is compiled keeps its constants")
+async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trellis.turn.SHARE", -1.0)  # Every chunk must wait, and every goodbye.
+    clients = [await running.amqp() for _ in range(3)]
+    for number, client in enumerate(clients):
+        await client.queue(f"q{number}")
+        for body in range(100):
+            await client.socket.send(publication("", f"q{number}", b"%d" % body))
+        await client.call(spec.Basic.Qos(), spec.Basic.QosOk)
+    vhost = running.node.broker.vhosts["/"]
+    for number in range(3):
+        queue = vhost.queues[f"q{number}"]
+        assert [message.content.endswith(b"%d\xce" % body) for body, message in enumerate(queue._waiting.items())] == [True] * 100
+    for client in clients:
+        client.socket.close()
+    await running.until(lambda: not running.node.amqp.connections)
+    assert not running.node.turn.links
