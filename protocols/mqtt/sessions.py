@@ -123,7 +123,7 @@ class Sessions(Register):
         """Its client is here, and wants it kept for so long from now on. The ticket waits for a will."""
         changed = session.expiry != expiry or testament is not None or session.testament is not None
         session.expiry = expiry
-        session.testament = testament if session.persistent else None
+        session.testament = testament
         if session.alarm is not None:
             self.deadlines.cancel(session.alarm)
             session.alarm = None
