@@ -257,8 +257,8 @@ class Sessions(Register):
 
     def _wait_with(self, session: Session, will: Will, away: int) -> None:
         """Its client's will waits for what is left of its delay, from when the client was lost. It was allowed when it was left."""
-        late = session.late_will = Waiting(session.vhost, session.vhost.internal, will, session)
-        late.alarm = self.deadlines.at(self._agenda.now + max(will.delay - away, 0), late)
+        when: i64 = self._agenda.now + max(will.delay - away, 0)
+        session.late_will = Waiting(session.vhost, session.vhost.internal, will, session, self.deadlines, when)
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
