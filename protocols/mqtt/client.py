@@ -145,8 +145,7 @@ class Client(Connection):
             gate.received += 1
             gate.count_fate(DENIED)
         elif will.delay and session.expiry:
-            late = session.late_will = Waiting(self._vhost, gate, will, session)
-            late.alarm = self.mqtt.sessions.deadlines.at(self.agenda.now + will.delay, late)
+            session.late_will = Waiting(self._vhost, gate, will, session, self.mqtt.sessions.deadlines, self.agenda.now + will.delay)
         else:
             self._vhost.publish_will(gate, will.message, will.lifetime, session)
 

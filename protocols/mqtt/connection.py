@@ -284,13 +284,14 @@ class MqttConnection(Level5):
             session = None
         present = session is not None
         if session is None:
-            session = sessions.make(self._vhost, client_id, expiry, self._testament(), ticket, user, named)
+            testament = self._testament() if expiry else None
+            session = sessions.make(self._vhost, client_id, expiry, testament, ticket, user, named)
         else:
             session.user, session.named = user, named
             self._vhost.await_durable(session, ticket)
             if session.late_will is not None:
                 session.late_will.forget()
-            sessions.reclaim(session, expiry, self._testament(), ticket)
+            sessions.reclaim(session, expiry, self._testament() if session.persistent else None, ticket)
         self.client_id = client_id
         self.session = session
         self.expiry = connect.expiry

@@ -127,7 +127,7 @@ class Sessions(Register):
         """Its client is here, and wants it kept for so long from now on. The ticket waits for a will."""
         changed = session.expiry != expiry or testament is not None or session.testament is not None
         session.expiry = expiry
-        session.testament = testament if session.persistent else None
+        session.testament = testament
         if session.alarm is not None:
             self.deadlines.cancel(session.alarm)
             session.alarm = None
@@ -262,8 +262,8 @@ class Sessions(Register):
 
     def _wait_with(self, session: Session, will: Will, away: int) -> None:
         """Its client's will waits for what is left of its delay, from when the client was lost. It was allowed when it was left."""
-        late = session.late_will = Waiting(session.vhost, session.vhost.internal, will, session)
-        late.alarm = self.deadlines.at(self._agenda.now + max(will.delay - away, 0), late)
+        when: i64 = self._agenda.now + max(will.delay - away, 0)
+        session.late_will = Waiting(session.vhost, session.vhost.internal, will, session, self.deadlines, when)
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:

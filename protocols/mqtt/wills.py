@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from broker.access import Identity
 from broker.errors import PreconditionFailed
 from broker.gate import Gate
@@ -11,7 +13,7 @@ from broker.vhost import VirtualHost
 from matching.grammar import swap
 from protocols.mqtt.connect import LeftWill
 from protocols.mqtt.content import encoding_of
-from protocols.mqtt.deadlines import Alarm
+from protocols.mqtt.deadlines import Deadlines
 from protocols.mqtt.properties import MESSAGE_EXPIRY, WILL_DELAY
 from protocols.mqtt.roles import LateWill
 from protocols.mqtt.session import Session
@@ -60,9 +62,10 @@ def restored_will(definition: Definition) -> Will:
 class Waiting(LateWill):
     """A will that waits for its client to come back. It keeps the gate that it will go through."""
 
-    def __init__(self, vhost: VirtualHost, gate: Gate, will: Will, session: Session) -> None:
+    def __init__(self, vhost: VirtualHost, gate: Gate, will: Will, session: Session, deadlines: Deadlines, when: i64) -> None:
         vhost.gates.join(gate)
-        self.alarm: Alarm | None = None
+        self._deadlines = deadlines
+        self._alarm = deadlines.at(when, self)
         self._vhost = vhost
         self._gate = gate
         self._will = will
@@ -70,9 +73,8 @@ class Waiting(LateWill):
 
     def run(self) -> None:
         """Its time has come: the client stayed away, or its session is over."""
-        session, self._session = self._session, None
+        session = self._let_go()
         if session is not None:
-            session.late_will = None
             self._vhost.publish_will(self._gate, self._will.message, self._will.lifetime, session)
             self._vhost.leave(self._gate)
             if session.register is not None:
@@ -85,7 +87,13 @@ class Waiting(LateWill):
 
     def forget(self) -> None:
         """The client is back [MQTT-3.1.3-9]."""
+        if self._let_go() is not None:
+            self._vhost.leave(self._gate)
+
+    def _let_go(self) -> Session | None:
+        """Wait no more; returns whose will it was, once."""
         session, self._session = self._session, None
         if session is not None:
             session.late_will = None
-            self._vhost.leave(self._gate)
+            self._deadlines.cancel(self._alarm)
+        return session

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -247,17 +248,21 @@ def test_no_turn_takes_more_than_5_ms_with_100000_of_them(topic_filter: str, qos
         topics = [f"homeassistant/sensor/{number % 100}/{number}/config" for number in range(at, at + 500)]
         writer.send(*[mqtt_publish(topic, bytes(100), 1, 1, RETAIN) for topic in topics])
     got, slowest = 0, 0.0
+    gc.collect()
+    gc.disable()  # The broker collects when it has nothing else to do.
     octets = subscribe(1, (topic_filter, qos))
     while octets or not world.broker.agenda.idle:
         began = time.thread_time()
         late.connection.receive_data(octets)
         other.connection.receive_data(PINGREQ)
-        world.turn()
+        world.broker.agenda.turn()
+        world.durable()
         slowest = max(slowest, time.thread_time() - began)
         assert other.connection.data_to_send() == PINGRESP
         some = publications(late.connection.data_to_send())
         got += len(some)
         octets = b"".join(puback(one.packet_id) for one in some if qos)
+    gc.enable()
     assert got == (0 if "nothing" in topic_filter else 100_000)
     assert slowest < 0.005
 

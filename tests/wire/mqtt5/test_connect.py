@@ -234,6 +234,7 @@ def test_who_comes_back_in_time_cancels_the_will_unless_the_session_begins_anew(
     world.sleep(5_000)
     Client5(world, clean=clean, session_expiry_interval=100)
     assert watcher.bodies() == ([b"x"] if clean else [])
+    assert len(world.mqtt_front.sessions.deadlines) == 0  # Nobody waits for it any more.
     world.sleep(100_000)
     assert watcher.bodies() == []
 

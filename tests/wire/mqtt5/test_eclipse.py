@@ -1,6 +1,7 @@
 """The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), under config/conformance.toml: 10 of 3.1.1, 27 of 5.
 
-Written from what the scenarios are about, without their waiting.
+Written from what the scenarios are about, without their waiting and beside the suite's text (client_test5.py of commit 1bfd446d),
+whose steps they follow.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.wire.mqtt.octets import (
     Client,
     Will,
     connect,
+    packets,
     publications,
     suback,
     subscribe,
@@ -217,6 +219,12 @@ class TestOf5:
             assert again.connack.session_present is present
             again.send(mqtt5.DisconnectPacket(session_expiry_interval=0))
             assert Client5(broker, "a", clean=False, session_expiry_interval=1).connack.session_present is False
+        Client5(broker, "a", session_expiry_interval=1).send(mqtt5.DisconnectPacket(session_expiry_interval=5))
+        broker.sleep(3_000)
+        again = Client5(broker, "a", clean=False, session_expiry_interval=1)
+        assert again.connack.session_present is True
+        again.send(mqtt5.DisconnectPacket(session_expiry_interval=0))
+        assert Client5(broker, "a", clean=False, session_expiry_interval=1).connack.session_present is False
 
     def test_shared_subscriptions(self) -> None:
         broker = world()
@@ -256,12 +264,13 @@ class TestOf5:
     def test_request_response(self) -> None:
         broker = world()
         asking, answering = Client5(broker, "a"), Client5(broker, "b")
-        asking.subscribe(wish("response", 2))
-        answering.subscribe(wish("request", 2))
-        asking.send(publish("request", b"?", 1, response_topic="response", correlation_data=b"334"))
+        for client in (asking, answering):
+            client.subscribe(wish(TOPICS[0], 2, no_local=True))
+        asking.send(publish(TOPICS[0], b"request", 1, response_topic=TOPICS[0], correlation_data=b"334"))
         [question] = answering.publications()
-        answering.send(publish(question.response_topic, b"!", 1, correlation_data=question.correlation_data))
-        assert [(one.payload, one.correlation_data) for one in asking.publications()] == [(b"!", b"334")]
+        answering.send(publish(question.response_topic, b"response", 1, response_topic=question.response_topic,
+                               correlation_data=question.correlation_data))
+        assert [(one.payload, one.correlation_data) for one in asking.publications()] == [(b"response", b"334")]
 
     def test_client_topic_alias(self) -> None:
         broker = world()
@@ -270,27 +279,36 @@ class TestOf5:
         client.subscribe(wish(TOPICS[0]))
         got = client.send(publish(TOPICS[0], b"1", 1, 1, topic_alias=1), publish("", b"2", 1, 2, topic_alias=1))
         assert [one.payload for one in got if isinstance(one, mqtt5.PublishPacket)] == [b"1", b"2"]
-        refused = Client5(broker, "d")
-        assert int(refused.send(publish(TOPICS[0], b"", topic_alias=11))[-1].reason_code) == 0x94
+        client.send(mqtt5.DisconnectPacket())
+        again = Client5(broker, clean=False, **KEPT)
+        [*_, farewell] = again.send(publish(TOPICS[0], b"3", 1, 3), publish("", b"4", 1, 4, topic_alias=1))
+        assert int(farewell.reason_code) == 0x82  # Nobody knows the alias any more.
+        for alias in (0, 11):
+            octets = publish(TOPICS[0], b"", 1, topic_alias=1).replace(b"\x23\x00\x01", b"\x23\x00" + bytes([alias]))
+            assert int(Client5(broker, "d").send(octets)[-1].reason_code) == 0x94
 
     def test_server_topic_alias(self) -> None:
-        client = Client5(world(), topic_alias_max=1)
-        client.subscribe(wish(TOPICS[0]))
-        client.connection.receive_data(b"".join(publish(TOPICS[0], b"%d" % number) for number in range(2)))
-        assert client.read_octets() == b"\x30\x0d\x00\x06TopicA\x03\x23\x00\x010" + b"\x30\x07\x00\x00\x03\x23\x00\x011"
+        for most in (1, 0):
+            client = Client5(world(), topic_alias_max=most)
+            client.subscribe(wish(TOPICS[0]))
+            client.connection.receive_data(b"".join(publish(TOPICS[0], b"%d" % qos, qos, qos) for qos in range(3)))
+            heard = [one for one in packets(client.read_octets()) if one[0] >> 4 == 3]
+            assert [one[0] >> 1 & 3 for one in heard] == [0, 1, 2]
+            assert [b"TopicA" in one for one in heard] == ([True, False, False] if most else [True] * 3)
+            assert [b"\x03\x23\x00\x01" in one for one in heard] == [bool(most)] * 3
 
     def test_maximum_packet_size(self) -> None:
         broker = world()
         client = Client5(broker, max_packet_size=64)
         client.subscribe(wish(TOPICS[0]))
-        got = client.send(publish(TOPICS[0], bytes(64), 1, 1), publish(TOPICS[0], b"small", 1, 2))
-        assert [one.payload for one in got if isinstance(one, mqtt5.PublishPacket)] == [b"small"]
+        got = client.send(publish(TOPICS[0], b"." * 32), publish(TOPICS[0], b"." * 64, 1, 1))
+        assert [one.payload for one in got if isinstance(one, mqtt5.PublishPacket)] == [b"." * 32]
         assert client.connack.max_packet_size == 16 << 20
 
     def test_server_keep_alive(self) -> None:
         assert Client5(world(), keep_alive=120).connack.server_keep_alive == 60
 
-    def test_flow_control1(self) -> None:
+    def test_flow_control2(self) -> None:
         broker = world()
         client = Client5(broker)
         assert client.connack.receive_max == 20
@@ -298,7 +316,7 @@ class TestOf5:
         assert [int(one.reason_code) for one in got] == [0x10] * 20 + [0x93]
         assert isinstance(got[-1], mqtt5.DisconnectPacket)
 
-    def test_flow_control2(self) -> None:
+    def test_flow_control1(self) -> None:
         broker = world()
         reader, writer = Client5(broker, "r", receive_max=10), Client5(broker, "w")
         reader.subscribe(wish(TOPICS[0]))
@@ -319,12 +337,15 @@ class TestOf5:
         broker = world()
         watcher = Client5(broker, "b")
         watcher.subscribe(wish(TOPICS[0]))
-        will = mqtt5.Will(TOPICS[0], payload=b"test_will_delay", will_delay_interval=3)
-        Client5(broker, "a", will=will, session_expiry_interval=5).vanish()
-        broker.sleep(2_999)
-        assert watcher.bodies() == []
-        broker.sleep(1)
-        assert watcher.bodies() == [b"test_will_delay"]
+        for delay, expiry, after in ((3, 5, 3), (5, 0, 0), (5, 2, 2)):
+            will = mqtt5.Will(TOPICS[0], payload=b"test_will_delay", will_delay_interval=delay)
+            Client5(broker, "a", will=will, session_expiry_interval=expiry).vanish()
+            if after:
+                broker.sleep(after * 1_000 - 1)
+                assert watcher.bodies() == []
+                broker.sleep(1)
+                broker.turn()
+            assert watcher.bodies() == [b"test_will_delay"]
 
     def test_subscribe_options(self) -> None:
         broker = world()
@@ -345,9 +366,9 @@ class TestOf5:
         one.subscribe(wish(TOPICS[0], 2), identifier=456_789)
         two.subscribe(wish(TOPICS[0], 2), identifier=2)
         two.subscribe(wish(f"{TOPICS[0]}/#", 2), identifier=3)
-        one.send(publish(TOPICS[0], b"x", 1))
-        [got] = two.publications()
+        [got] = [answer for answer in two.send(publish(TOPICS[0], b"x", 1)) if isinstance(answer, mqtt5.PublishPacket)]
         assert sorted(got.subscription_ids) == [2, 3]
+        assert [other.subscription_ids for other in one.publications()] == [[456_789]]
 
 
 def test_these_are_all_of_them() -> None:

@@ -13,6 +13,7 @@ from protocols.mqtt.session import Session
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import RETAIN, Client, Will, connect, publications, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
+from tests.wire.mqtt5.test_connect import WRONG as WRONG_CONNECTS
 from tests.wire.mqtt5.test_publish import WRONG
 
 DEVICES = 2_000
@@ -64,6 +65,8 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
     faults = [b"", *WRONG, publish("a", b"x", 2, 5), b"\xe0\x00", raw_connect(), b"\x30\xff\xff\xff\x7f", b"\x32"]
     greetings = [raw_connect(f"c{number}") for number in range(5)] + [
         raw_connect("kept", properties=b"\x11\x00\x00\x00\x01"), raw_connect("bad", properties=b"\x21\x00\x00"), connect("old"),
+        raw_connect("stays", flags=6, properties=b"\x11\x00\x00\x00\x05", payload=b"\x05\x18\x00\x00\x00\x09\x00\x01w\x00\x01x"),
+        *[raw_connect("wrong", properties=properties) for properties in WRONG_CONNECTS],
         raw_connect("dies", flags=6, payload=b"\x05\x18\x00\x00\x00\x01\x00\x01w\x00\x01x"), b"\x10\x00", b"GET /", b""]
     more = [mqtt5.SubscribePacket(1, [wish("$share/g/a", 1), wish("a/#", 2, no_local=True)], subscription_id=3).write(),
             publish("a/b", b"x", 1, content_type="t", topic_alias=3), publish("a/b", b"x", 0, retain=True, message_expiry_interval=1)]
@@ -76,8 +79,9 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
             world.turn()
             connection.data_to_send()
             connection.connection_lost()
-        world.sleep(100_000)
-        world.settle()
+        for _ in range(5):  # What is due comes in slices.
+            world.sleep(100_000)
+            world.settle()
 
     misbehave(300)
     gc.collect()
