@@ -19,6 +19,7 @@ from pathlib import Path
 import broker.queue
 from broker.access import Authenticator, Credentials, Identity, Verdict
 from broker.core import Broker
+from broker.rules import Rights
 from broker.store.memory import MemoryStore
 from protocols.amqp.front import AmqpFront
 from protocols.connection import Connection, Peer
@@ -33,11 +34,18 @@ ACKS = struct.Struct(">" + "11sQ2s" * BATCH)
 ACK_HEAD = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
 
 
+#: Rules about topics, the last of which allows what the flows do.
+RULES = [*[f"deny all forbidden/+/{number}/#" for number in range(99)], "allow all #"]
+
+
 class Everybody(Authenticator):
-    """Lets everybody in."""
+    """Lets everybody in; with `ruled`, under RULES."""
+
+    ruled = False
 
     def __init__(self) -> None:
-        self._identity = Identity("guest")
+        rights = Rights("guest", "/", (".*", ".*", ".*"), RULES).identity("")
+        self._identity = rights if self.ruled else Identity("guest")
 
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
         answer(Verdict(self._identity))
@@ -190,7 +198,9 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000, help="publications a round (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, interleaved; the median counts (default %(default)s)")
     parser.add_argument("flow", nargs="*", help=f"which (default all): {', '.join(FLOWS)}")
+    parser.add_argument("--rules", action="store_true", help="for a user with 100 rules about topics")
     options = parser.parse_args()
+    Everybody.ruled = options.rules
     for name in options.flow:
         if name not in FLOWS:
             parser.error(f"unknown flow {name!r}; known are {', '.join(FLOWS)}")

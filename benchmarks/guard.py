@@ -1,6 +1,7 @@
 """The speed guard: instructions a publication costs inside the compiled broker, beside what they were.
 
     python -P benchmarks/guard.py            compare with benchmarks/guard.json; exit code 1 when a flow costs over 10 % more
+    python -P benchmarks/guard.py --rules    what the same costs a user with 100 rules about topics; exit code 1 when it is more
     python -P benchmarks/guard.py --write WHY    make today's counts the ones to compare with; CHANGELOG.md must say WHY
 
 Instructions are counted by callgrind (valgrind must be installed), so the machine's mood does not matter. Each
@@ -30,12 +31,14 @@ FLOWS = ("mqtt-qos0-1-1", "mqtt-qos0-1-10", "mqtt-qos1-1-1", "amqp-auto-ack", "a
 #: Messages of the two runs, and by how much a flow may cost more than it did.
 FEW, MORE = 2_000, 6_000
 TOLERANCE = 0.10
+#: ... and than without rules.
+NOISE = 0.005
 
 
-def instructions(flow: str, messages: int) -> int:
+def instructions(flow: str, messages: int, *more: str) -> int:
     """Instructions of a whole run."""
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-P", str(HERE / "flows.py"),
-               "--rounds", "1", "--messages", str(messages), flow]
+               "--rounds", "1", "--messages", str(messages), *more, flow]
     # Hash order decides about collisions in dicts, and so about instructions.
     environment = os.environ | {"PYTHONHASHSEED": "0"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
@@ -54,14 +57,28 @@ def measure() -> dict[str, int]:
     return counts
 
 
+def compare_rules() -> int:
+    """Whether a publication that is allowed costs the same with rules and without. (Hash order differs by a little.)"""
+    worse = 0
+    for flow in FLOWS:
+        plain, ruled = (round((instructions(flow, MORE, *more) - instructions(flow, FEW, *more)) / (MORE - FEW))
+                        for more in ((), ("--rules",)))
+        worse += ruled > plain * (1 + NOISE)
+        print(f"{flow:18} {plain:7,} instructions a publication without rules, {ruled:7,} with {ruled - plain:+,}", flush=True)
+    return 1 if worse else 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Compare instructions per publication with the recorded ones.")
     parser.add_argument("--write", metavar="WHY", help="record today's counts, for this reason, which stands in CHANGELOG.md")
+    parser.add_argument("--rules", action="store_true", help="compare users with and without rules about topics")
     options = parser.parse_args()
     if (broker.queue.__file__ or "").endswith(".py"):
         sys.exit("guard: the broker that this Python finds is not compiled; use .run/bin/python -P, from another directory")
     if shutil.which("valgrind") is None:
         sys.exit("guard: valgrind is missing (on Debian and Ubuntu: apt install valgrind)")
+    if options.rules:
+        return compare_rules()
     known = json.loads(BASELINE.read_text())
     why = known["why"] if options.write is None else options.write
     if not why or " ".join(why.split()) not in " ".join(CHANGELOG.read_text().split()):

@@ -8,7 +8,7 @@ What is there already and the same is left alone; what differs, or is not unders
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from broker.binding import Binding
@@ -128,35 +128,47 @@ class _Importing:
         return vhost
 
 
-def dump(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[str, object]:
-    """A document of all that lasts. `show_hash` is the inverse of `check_hash`."""
+def dump(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[str, list[Row]]:
+    """A document of all that lasts, by sections. `show_hash` is the inverse of `check_hash`."""
+    document: dict[str, list[Row]] = {section: [] for section in SECTIONS}
+    for section, row in rows(broker, show_hash):
+        document[section].append(row)
+    return document
+
+
+def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterator[tuple[str, Row]]:
+    """The same row by row, each with its section: there may be many, and others want a turn between them."""
     vhosts = list(broker.vhosts.values())
-    users: list[Row] = []
-    for user in broker.users.by_name.values():
+    users = list(broker.users.by_name.values())
+    for vhost in vhosts:
+        yield "vhosts", {"name": vhost.name}
+    for user in users:
         password_hash, algorithm = show_hash(user.password_hash)
-        users.append({"name": user.name, "password_hash": password_hash, "hashing_algorithm": algorithm, "tags": list(user.tags)})
-    return {
-        "product_name": "Trellis",
-        "vhosts": [{"name": vhost.name} for vhost in vhosts],
-        "users": users,
-        "permissions": [
-            {"user": user.name, "vhost": vhost, "configure": configure, "write": write, "read": read}
-            for user in broker.users.by_name.values() for vhost, (configure, write, read) in user.permissions.items()],
-        "topic_permissions": [
-            {"user": user.name, "vhost": vhost, "exchange": exchange, "write": write, "read": read}
-            for user in broker.users.by_name.values() for vhost, topics in user.topics.items()
-            for exchange, (write, read) in topics.items()],
-        "topic_rules": [{"user": user.name, "vhost": vhost, "rules": list(rules)}
-                        for user in broker.users.by_name.values() for vhost, rules in user.rules.items()],
-        "policies": [{"vhost": vhost.name, "name": policy.name, **policy.row}
-                     for vhost in vhosts for policy in vhost.policies.by_name.values()],
-        "exchanges": [_exchange_row(vhost, exchange) for vhost in vhosts for exchange in vhost.exchanges.values() if _lasts(exchange)],
-        "queues": [
-            {"name": queue.name, "vhost": vhost.name, "durable": True, "auto_delete": queue.auto_delete,
-             "arguments": dict(queue.terms.arguments)}
-            for vhost in vhosts for queue in vhost.queues.values() if queue.durable],
-        "bindings": [row for vhost in vhosts for exchange in vhost.exchanges.values() for row in _binding_rows(vhost, exchange)],
-    }
+        yield "users", {"name": user.name, "password_hash": password_hash, "hashing_algorithm": algorithm, "tags": list(user.tags)}
+    for user in users:
+        for name, (configure, write, read) in list(user.permissions.items()):
+            yield "permissions", {"user": user.name, "vhost": name, "configure": configure, "write": write, "read": read}
+        for name, topics in list(user.topics.items()):
+            for exchange_name, (write, read) in topics.items():
+                yield "topic_permissions", {"user": user.name, "vhost": name, "exchange": exchange_name, "write": write, "read": read}
+        for name, rules in list(user.rules.items()):
+            yield "topic_rules", {"user": user.name, "vhost": name, "rules": list(rules)}
+    for vhost in vhosts:
+        for policy in list(vhost.policies.by_name.values()):
+            yield "policies", {"vhost": vhost.name, "name": policy.name, **policy.row}
+        for exchange in list(vhost.exchanges.values()):
+            if _lasts(exchange):
+                yield "exchanges", _exchange_row(vhost, exchange)
+        for queue in list(vhost.queues.values()):
+            if queue.durable:
+                yield "queues", {"name": queue.name, "vhost": vhost.name, "durable": True, "auto_delete": queue.auto_delete,
+                                 "arguments": dict(queue.terms.arguments)}
+        for exchange in list(vhost.exchanges.values()):
+            for mine in list(exchange.bindings.values()):
+                for binding in list(mine.values()):
+                    row = _binding_row(vhost, exchange, binding)
+                    if row is not None:
+                        yield "bindings", row
 
 
 def _lasts(exchange: Exchange) -> bool:
@@ -169,16 +181,15 @@ def _exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
             "internal": options.internal, "arguments": dict(options.arguments)}
 
 
-def _binding_rows(vhost: VirtualHost, exchange: Exchange) -> list[Row]:
-    rows: list[Row] = []
-    for binding in exchange:
-        target = binding.destination
-        kind = "queue" if isinstance(target, Queue) and target.durable else (
-            "exchange" if isinstance(target, Exchange) and target.options.durable else "")
-        if kind and exchange.options.durable:
-            rows.append({"source": exchange.name, "vhost": vhost.name, "destination": target.name, "destination_type": kind,
-                         "routing_key": binding.key, "arguments": dict(binding.arguments)})
-    return rows
+def _binding_row(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row | None:
+    """None for one that does not last."""
+    target = binding.destination
+    kind = "queue" if isinstance(target, Queue) and target.durable else (
+        "exchange" if isinstance(target, Exchange) and target.options.durable else "")
+    if not kind or not exchange.options.durable:
+        return None
+    return {"source": exchange.name, "vhost": vhost.name, "destination": target.name, "destination_type": kind,
+            "routing_key": binding.key, "arguments": dict(binding.arguments)}
 
 
 def _text(row: Row, field: str) -> str:

@@ -39,7 +39,10 @@ def definitions(arguments: argparse.Namespace) -> int:
     except urllib.error.HTTPError as error:
         raise CommandError(f"{url} answered {error.code}: {said_by(error)}") from None
     if not importing:
-        _write(arguments.file, octets)
+        try:
+            _write(arguments.file, msgspec.json.format(octets, indent=2))
+        except msgspec.MsgspecError:
+            raise CommandError(f"{url} answered no JSON; is it Trellis?") from None
         return 0
     try:
         answer = msgspec.json.decode(octets, type=Answer)

@@ -86,6 +86,7 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
     misbehave(300)
     gc.collect()
     gc.disable()
+    others = {id(one) for one in gc.get_objects() if isinstance(one, (MqttConnection, Session))}
     try:
         # Compiled, what is in flight when a test ends is not collected: clients of other tests may be here for ever.
         others = {id(one) for one in gc.get_objects() if isinstance(one, (MqttConnection, Session))}
