@@ -24,6 +24,7 @@ class Front:
         self.tally = Tally()
         self.connections: dict[Connection, None] = {}
         self.opened = 0
+        self._reviewing: Review | None = None
         #: How many connections ended for which reason.
         self.closed: dict[str, int] = {}
         #: Logins by outcome.
@@ -43,7 +44,9 @@ class Front:
 
     def review(self) -> None:
         """Rights changed: whoever is here is looked at again, some a turn."""
-        self.broker.agenda.add(Review(self))
+        if self._reviewing is None or not self._reviewing.again():
+            self._reviewing = Review(self)
+            self.broker.agenda.add(self._reviewing)
 
     def channels_of(self, user: str) -> int:
         """Channels that the connections of a user have open; none where a protocol has no channels."""
@@ -57,13 +60,21 @@ class Review(Task):
     """A walk through the connections of a front end. Those that come meanwhile have the new rights."""
 
     def __init__(self, front: Front) -> None:
+        self._front = front
         self._left = list(front.connections)
         self._agenda = front.broker.agenda
+        self._done = False
+
+    def again(self) -> bool:
+        """From the beginning, if it is still under way: many changes in a row are one walk."""
+        self._left = [] if self._done else list(self._front.connections)
+        return not self._done
 
     def run(self) -> None:
         some, self._left = self._left[:REVIEWED], self._left[REVIEWED:]
         for connection in some:
             if not connection.finished:
                 connection.review()
+        self._done = not self._left
         if self._left:
             self._agenda.later(self)

@@ -35,6 +35,8 @@ class Request:
     def __init__(self, method: str, path: str, address: str, local: bool, user: str | None, password: bytes, query: dict[str, str],
                  body: bytes, parts: list[str], token: bytes) -> None:
         self.method = method
+        #: Whether a page of another site asks, in a browser that may know the user's password.
+        self.foreign = False
         self.path = path
         self.parts = parts
         self.token = token
@@ -166,6 +168,9 @@ class HttpServer:
             return Response(413, f"more than {BODY_MAX} octets\n".encode()), head
         asked = Request(method, path, peer.address, peer.local, user, password, dict(parse_qsl(query, keep_blank_values=True)), body, parts,
                         bearer(authorization))
+        headers = dict(event.headers)
+        origin = headers.get(b"origin", b"")
+        asked.foreign = origin != b"" and origin.rpartition(b"//")[2] != headers.get(b"host", b"")
         return await handler(asked), head
 
     async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> bytes | None:

@@ -7,13 +7,11 @@ from typing import Any, Final
 
 import pamqp.commands as spec
 
-from broker.access import ALL
 from broker.binding import Binding
 from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
-from broker.exchange import TopicExchange
 from broker.exchange.base import Options
 from broker.queue import Queue
-from matching.grammar import swap
+from broker.topics import check_binding
 from protocols.amqp.channel import Channel
 from protocols.amqp.confirms import Confirms
 from protocols.amqp.consumer import AmqpConsumer
@@ -336,14 +334,4 @@ def _may(channel: Channel, operation: str, kind: str, name: str) -> None:
 
 
 def _may_hear(channel: Channel, source: str, key: str) -> None:
-    """Whether rules about topics allow a binding: they are asked with a filter that takes all that the key takes.
-    (`#` before the end becomes the last word: no narrower filter holds everything.) A queue may have other readers, so it
-    is all or nothing."""
-    if channel.vhost.exchange(source).kind != TopicExchange.kind:
-        return
-    words = swap(key).split("/")
-    wider = words[:words.index("#") + 1] if "#" in words else words
-    topic_filter = "/".join("+" if word == "*" else word for word in wider)
-    if channel.gate.identity.hears(source, key, topic_filter, False) != ALL:
-        raise AccessRefused(f"read access to topic '{key}' in exchange '{source}' in vhost '{channel.vhost.name}' refused "
-                            f"for user '{channel.gate.identity.name}'")
+    check_binding(channel.gate.identity, channel.vhost.exchange(source), key, channel.vhost.name)

@@ -15,6 +15,7 @@ class MqttFront(MqttService):
 
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())
+        self._reviewing_all: ReviewingAll | None = None
 
     def connect(self, peer: Peer) -> Connection:
         return MqttConnection(self, peer)
@@ -22,4 +23,6 @@ class MqttFront(MqttService):
     def review(self) -> None:
         """Sessions whose clients are away, too."""
         super().review()
-        self.broker.agenda.add(ReviewingAll(self, self.broker.agenda))
+        if self._reviewing_all is None or not self._reviewing_all.again():
+            self._reviewing_all = ReviewingAll(self, self.broker.agenda)
+            self.broker.agenda.add(self._reviewing_all)

@@ -132,11 +132,18 @@ class ReviewingAll(Task):
         self._service = service
         self._agenda = agenda
         self._left = service.sessions.all()
+        self._done = False
+
+    def again(self) -> bool:
+        """From the beginning, if it is still under way."""
+        self._left = [] if self._done else self._service.sessions.all()
+        return not self._done
 
     def run(self) -> None:
         some, self._left = self._left[-SLICE:], self._left[:-SLICE]
         for session in some:
             if not session.dead:
                 review_session(self._service, session)
+        self._done = not self._left
         if self._left:
             self._agenda.later(self)

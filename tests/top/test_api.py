@@ -140,6 +140,21 @@ async def test_users_and_permissions_are_made_at_run_time_and_hold_at_once(broke
         assert (await api(broker, "PUT", "users/bob", wrong))[0] == 400
 
 
+async def test_rules_about_topics_hold_for_bindings_made_over_http(start: Start) -> None:
+    running = await start(users=[KNOWN | {"tags": ("management",), "rules": ("deny all secret/#", "allow all #")}])
+    await api(running, "PUT", "queues/%2F/q", user="known")
+    for key, expected in (("open.a", 201), ("secret.a", 403), ("#", 403)):
+        assert (await api(running, "POST", "bindings/%2F/e/amq.topic/q/q", {"routing_key": key}, user="known"))[0] == expected
+
+
+async def test_a_page_of_another_site_changes_nothing(broker: Running) -> None:
+    token = base64.b64encode(b"admin:known").decode()
+    for origin, expected in (("https://elsewhere.example", 403), ("null", 403), ("http://here", 204)):
+        request = (f"PUT /api/vhosts/%2F HTTP/1.1\r\nHost: here\r\nOrigin: {origin}\r\nAuthorization: Basic {token}\r\n"
+                   "Content-Length: 0\r\n\r\n")
+        assert (await broker.ask("http", request.encode()))[0] == expected
+
+
 async def test_rules_and_topic_permissions_are_made_at_run_time(broker: Running) -> None:
     await api(broker, "PUT", "users/ann", {"password": "secret", "tags": ""})
     await api(broker, "PUT", "permissions/%2F/ann", {"configure": ".*", "write": ".*", "read": ".*"})
@@ -176,6 +191,7 @@ async def test_who_is_here_is_listed_and_sent_away(broker: Running) -> None:
     path = f"connections/{quote(rows['known']['name'], safe='')}"
     assert (await api(broker, "GET", path + "/channels"))[1] == [channel]
     assert (await api(broker, "DELETE", f"connections/{quote(rows['watcher']['name'], safe='')}", user="known"))[0] == 404
+    assert (await api(broker, "DELETE", path, user="watcher"))[0] == 403
     assert await api(broker, "DELETE", path) == (204, None)
     close = await amqp.expect(spec.Connection.Close)
     assert (close.reply_code, close.reply_text) == (320, "CONNECTION_FORCED - closed by an operator")

@@ -150,6 +150,8 @@ def api(node: Node) -> Router:
 
 def _guarded(node: Node, tags: frozenset[str], answer: Answer) -> Handler:
     async def ask(request: Request) -> Response:
+        if request.foreign and request.method not in ("GET", "HEAD"):
+            return refuse(403, "not_authorised", "a page of another site changes nothing here")
         verdict = await judge(node, request)
         identity = verdict.identity
         if identity is None:

@@ -95,8 +95,11 @@ async def connection(call: Call) -> Row:
 
 
 async def delete_connection(call: Call) -> Done:
-    """The header X-Reason of RabbitMQ's tools is not read: the reason is always the same."""
-    _expel(call, [_named(call)])
+    """Its own, or an administrator any. The header X-Reason of RabbitMQ's tools is not read: the reason is always the same."""
+    found = _named(call)
+    if not call.identity.administrator and found.describe()["user"] != call.identity.name:
+        raise Refusal(403, "not_authorised", "a connection of somebody else is closed by administrators only")
+    _expel(call, [found])
     return Done()
 
 

@@ -13,6 +13,7 @@ from broker.exchange import Exchange
 from broker.exchange.base import Options
 from broker.policies import policy_of
 from broker.queue import Queue
+from broker.topics import check_binding
 from broker.vhost import VirtualHost
 from trellis.management import shapes
 from trellis.management.answers import Call, Done, Listing, Row, flag, missing, table, text, wrong
@@ -291,6 +292,9 @@ async def post_binding(call: Call) -> Any:
         raise wrong("operation not permitted on the default exchange")
     call.may("write", kind, target.name, vhost)
     call.may("read", "exchange", source.name, vhost)
+    within = call.identity.within(vhost.name)
+    assert within is not None, "it may write there"
+    check_binding(within, source, key, vhost.name)
     binding = Binding(key, target, arguments=arguments)
     await call.durable(lambda ticket: vhost.bind(source.name, binding, ticket))
     return Done(True)
