@@ -431,9 +431,8 @@ class VirtualHost(Sliced):
             Unbinding(self, exchange, [destination]).run()
 
     def unbind_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
+        # The store forgot them with the exchange or the destination.
         removed = exchange.unbind_some(destination, most)
-        for binding in removed:
-            self._undefine_binding(exchange, binding, None)
         self._unbound(exchange)
         return max(len(removed), sum(len(binding.key) for binding in removed) // OCTETS)
 
