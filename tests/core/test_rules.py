@@ -96,6 +96,14 @@ def test_variables_stand_for_names_and_a_name_that_is_no_word_for_nobodys_topic(
     assert others.hears("", "", "private/d", True) == NONE
 
 
+def test_a_name_that_is_too_long_for_a_rule_may_nothing() -> None:
+    who = Rights("u", "/", (".*", ".*", ".*"), ["allow all {client_id}/#", "allow all #"])
+    assert who.identity("c").may_publish(b"x")
+    assert not who.identity("c" * 65_536).may_publish(b"x")
+    with pytest.raises(PreconditionFailed, match="must be the last level"):
+        Rights("u", "/", (".*", ".*", ".*"), ["allow all #/{client_id}"])
+
+
 def test_topic_permissions_are_regular_expressions_in_which_names_have_no_meaning() -> None:
     who = Rights("u.", "/", (".*", ".*", ".*"), (), {"amq.topic": (r"^{username}\.", "^{client_id}$")})
     assert who.identity("c").may_route("amq.topic", "u..x", b"u//x")

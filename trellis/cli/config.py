@@ -8,6 +8,7 @@ from trellis.certificates import contexts
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.passwords import HASHER
 from trellis.settings.rendering import default_file, effective
+from trellis.tokens import Tokens
 
 # 24 ms a login; OWASP's second choice for argon2id, with 19 MiB for every thread that hashes.
 
@@ -35,6 +36,8 @@ def config(arguments: argparse.Namespace) -> int:
 def check_config(arguments: argparse.Namespace) -> int:
     settings, sources = load_settings(arguments)
     contexts(settings)
+    if settings.jwt.keys:
+        Tokens(settings.jwt)
     listeners = " ".join(f"{name}={listener.port}" for name, listener in settings.listeners.items())
     places = ", ".join(dict.fromkeys(sources.values())) or "nothing given, all defaults"
     print(f"ok: {listeners} ({places})")

@@ -79,6 +79,6 @@ def check_tag(tag: str) -> None:
 
 def check_rule(text: str) -> None:
     try:
-        Rule(text, "user", "vhost")
+        Rule(text, "user", "vhost", "client")
     except ValueError as error:
         raise ValueError(f"a rule ({error})") from None
