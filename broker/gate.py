@@ -10,6 +10,7 @@ from mypy_extensions import i64
 
 from broker.access import CORE, Identity
 from broker.bounds import Bounds
+from broker.message import Origin
 from broker.route import FATES, Plan, Route
 
 #: Octets of the longest name under which a route is kept.
@@ -35,6 +36,7 @@ class Gate:
     def __init__(self, resolver: Resolver, identity: Identity, front: str, most: int) -> None:
         self.identity = identity
         self.front = front
+        self.origin = Origin(identity.name, front)
         self.routes: dict[bytes, Route] = {}
         #: Publications that came in, and those of them whose publisher wants a confirm.
         self.received: i64 = 0
@@ -52,6 +54,7 @@ class Gate:
         """Make the route, and keep it under these octets if it may be asked for again. Cold."""
         self.misses += 1
         route = Route(exchange, key, self._resolver.plan(self.identity, exchange, key))
+        route.origin = self.origin
         if len(octets) > NAME_MAX or not exchange and not route.plan.queues:
             # A key to the default exchange that names no queue (any more) is not worth a place.
             self._fold_loose()
@@ -73,6 +76,7 @@ class Gate:
         """Give the route a plan that is not stale. Cold."""
         self._fold(route)
         route.plan = self._resolver.plan(self.identity, route.exchange, route.key)
+        route.routed = route.plan.routed
 
     # -- counts
 

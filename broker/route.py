@@ -28,6 +28,7 @@ from broker.message import (
     LISTENERS,
     NOWHERE,
     PERSISTENCE,
+    QUEUES,
     REPLY_TO,
     USER_ID,
     Address,
@@ -36,6 +37,7 @@ from broker.message import (
 from broker.outlet import Outlet
 from broker.queue import DROPPED, OFFLINE, Queue
 from broker.ranked import RankedQueue
+from broker.stream.queue import StreamQueue
 
 #: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues count.
 ROUTED: Final[i64] = 0
@@ -137,7 +139,11 @@ class Plan:
         self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
         self.relay = _relay([listener for listener, _ in listeners])
         self.kept_relay = _relay([listener for listener, assurance in listeners if assurance == AT_MOST_ONCE])
-        self.durable = [queue for queue in self.kept if queue.durable]
+        self.streams = [queue for queue in self.queues if isinstance(queue, StreamQueue)]
+        self.durable = [queue for queue in self.kept if queue.durable and not isinstance(queue, StreamQueue)]
+        #: How many queues get it, streams not counted, and whether somebody writes that down.
+        self.routed: i64 = len(targets) - len(self.streams)
+        self.recorded = bool(self.streams)
         self.numbers = [int(queue.number) for queue in self.durable]
         #: Whether some of them number what they get: the inboxes of sessions.
         self.numbered = any(queue.private for queue in self.durable)
@@ -151,7 +157,9 @@ class Plan:
         self.unrepresentable: i64 = unrepresentable
         self.weight: i64 = 1 + len(targets)
         self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
-        if by_headers or by_speaker or self.limited:
+        if self.queues:
+            self.attention |= QUEUES
+        if by_headers or by_speaker or self.limited or self.streams:
             self.attention |= ALWAYS
         for listener, _ in listeners:
             self.attention |= listener.dialect.apart
@@ -165,7 +173,7 @@ class Plan:
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""
         self.queues, self.kept, self.lowered, self.limited, self.durable, self.numbers = [], [], [], [], [], []
-        self.delays = []
+        self.delays, self.streams = [], []
         self.relay = self.kept_relay = NOBODY
 
 
@@ -184,6 +192,7 @@ class Route(Address):
     def __init__(self, exchange: str, key: str, plan: Plan) -> None:
         super().__init__(exchange, key)
         self.plan = plan
+        self.routed = plan.routed
         self.count: i64 = 0
 
 

@@ -29,7 +29,9 @@ from broker.ranked import RankedQueue
 from broker.retained import Retained
 from broker.route import REFUSED, Listener, Plan, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
-from broker.terms import NO_TERMS, Terms, check_quorum
+from broker.stream.queue import StreamQueue
+from broker.stream.streams import Streams
+from broker.terms import NO_TERMS, Terms, check_lasting
 
 #: Bindings of a deleted destination that are removed in one turn.
 SLICE: Final = 500
@@ -47,11 +49,12 @@ _PREDECLARED: Final = (("", "direct"), ("amq.direct", "direct"), ("amq.fanout", 
 class VirtualHost(Publisher):
     """The core's front door. Raises kinds of BrokerError."""
 
-    def __init__(self, name: str, agenda: Agenda, store: Store, bounds: Bounds) -> None:
+    def __init__(self, name: str, agenda: Agenda, store: Store, bounds: Bounds, streams: Streams | None = None) -> None:
         self.name = name
         self.agenda = agenda
         self.store = store
         self.bounds = bounds
+        self.streams = streams or Streams(store)
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         #: Where replies go directly to those who asked: consumers without a queue of their own.
@@ -227,8 +230,8 @@ class VirtualHost(Publisher):
             known.use()
             self.await_durable(known, ticket)
             return known
-        if terms.quorum:
-            check_quorum(name, self.name, durable, exclusive, auto_delete)
+        if terms.quorum or terms.stream:
+            check_lasting(name, self.name, durable, exclusive, auto_delete, "stream" if terms.stream else "quorum")
         if len(self.queues) >= self.bounds.queues:
             raise NotAllowed(f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues")
         queue = self.add_queue(name, durable and not exclusive, auto_delete, terms, 0)
@@ -238,13 +241,19 @@ class VirtualHost(Publisher):
         if queue.durable:
             queue.number = self.store.append(
                 Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": dict(terms.arguments)}), ticket)
+        if isinstance(queue, StreamQueue):
+            self.streams.number(queue, int(queue.number), False)
         self.changed()
         return queue
 
     def add_queue(self, name: str, durable: bool, auto_delete: bool, terms: Terms, number: i64) -> Queue:
         """A queue that is declared now, or was before."""
         queue: Queue
-        if terms.ranked:
+        if terms.stream:
+            queue = stream = self.streams.make(self.name, name, self.agenda, terms)
+            if number > 0:
+                self.streams.number(stream, int(number), True)
+        elif terms.ranked:
             queue = RankedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         elif not terms.idle:
             queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
@@ -353,7 +362,7 @@ class VirtualHost(Publisher):
         """What holds for the queue now. A plain one that must do more becomes another one in its place."""
         arguments = queue.terms.arguments
         terms = Terms(queue.name, self.name, arguments, self.policies.terms(queue.name, arguments))
-        if isinstance(queue, LimitedQueue):
+        if isinstance(queue, (StreamQueue, LimitedQueue)):
             queue.follow(terms)
         elif terms.idle:
             queue.terms = terms
@@ -433,11 +442,15 @@ class VirtualHost(Publisher):
 
     def route(self, gate: Gate, exchange: str, key: str) -> Route:
         """A route for once, fresh, not kept: for what comes from the core itself."""
-        return Route(exchange, key, self._planner.plan(gate.identity, exchange, key))
+        route = Route(exchange, key, self._planner.plan(gate.identity, exchange, key))
+        route.origin = gate.origin
+        return route
 
     def route_by(self, gate: Gate, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Route:
         """A route for one message that has several routing keys, or these deaths."""
-        return Route(exchange, keys[0], self._planner.blend(gate.identity, exchange, keys, properties, deaths))
+        route = Route(exchange, keys[0], self._planner.blend(gate.identity, exchange, keys, properties, deaths))
+        route.origin = gate.origin
+        return route
 
     def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
         """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
@@ -453,6 +466,8 @@ class VirtualHost(Publisher):
             raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
         if plan.by_headers or plan.by_speaker:
             plan = self._planner.walk(self.exchange(route.exchange), route, message.properties, self.speaker)
+            if plan.recorded:
+                message.address = _as_walked(route, plan)
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
@@ -465,6 +480,8 @@ class VirtualHost(Publisher):
                 queue.put(message.copy(AT_LEAST_ONCE, False))
             else:
                 queue.put(message)
+        if plan.streams and ticket is not None:
+            self.store.join(ticket)
         for waiting in plan.delays:
             self._delay(waiting, message, ticket)
         (plan.relay if message.assurance == AT_MOST_ONCE else plan.kept_relay).offer(message)
@@ -556,6 +573,13 @@ class Unbinding(Task):
     def run(self) -> None:
         if self._vhost.unbind_slice(self._exchange, self._destination):
             self._vhost.agenda.later(self)
+
+
+def _as_walked(route: Route, plan: Plan) -> Route:
+    """The route of one message whose destinations its headers decided."""
+    walked = Route(route.exchange, route.key, plan)
+    walked.origin = route.origin
+    return walked
 
 
 def _serial(queue: Queue, lowered: bool) -> int:

@@ -151,7 +151,10 @@ class Channel(Owner):
             self.transaction.publish(route, message, flags)
             return self._cost(route)
         confirms = self.confirms
-        ticket = Ticket(confirms) if confirms is not None and message.assurance else None
+        plan = route.plan
+        if plan.streams:
+            self.connection.persists = True
+        ticket = Ticket(confirms) if confirms is not None and (message.assurance or plan.streams or plan.by_headers) else None
         try:
             fate = self._deliver(route, message, flags, ticket)
         except BrokerError as error:
@@ -251,7 +254,7 @@ class Channel(Owner):
 
     # -- consuming
 
-    def consume(self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64) -> None:
+    def consume(self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64) -> AmqpConsumer:
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -259,6 +262,7 @@ class Channel(Owner):
         if consumer.pool is not None:
             consumer.pool.consumers.append(consumer)
         queue.subscribe(consumer)
+        return consumer
 
     def consume_replies(self, tag: str) -> None:
         """Consume from a name that only those know to whom this channel has sent it."""
@@ -458,8 +462,8 @@ class Channel(Owner):
             self._put_back(sorted(back))
         finally:
             store.commit()
-        if store.position > before:
-            store.wait(store.position, self.ticket)
+        if store.position > before or store.streams:
+            store.join(self.ticket)
 
     def rollback(self) -> None:
         """tx.rollback: what was settled is outstanding again, under its old tag. Raises AmqpError."""

@@ -61,6 +61,11 @@ class Frames(Encoding):
         end: i64 = 7 + i64(read_i32_be(content, 3))
         return content[19:end]
 
+    def whole_header(self, content: bytes) -> bytes:
+        """... with the class, weight and body size before them."""
+        end: i64 = 7 + i64(read_i32_be(content, 3))
+        return content[7:end]
+
 
 #: Encodings that are remembered; those of clients with odd frame sizes beyond that are made anew each time.
 _KNOWN_MAX: Final = 4_096
