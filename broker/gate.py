@@ -11,7 +11,8 @@ from mypy_extensions import i64
 from broker.access import CORE, Identity
 from broker.bounds import Bounds
 from broker.message import Origin
-from broker.route import FATES, Plan, Route
+from broker.route import FATES, UNROUTABLE, Plan, Route
+from broker.stream.topology import Topology
 
 #: Octets of the longest name under which a route is kept.
 NAME_MAX: Final = 512
@@ -55,7 +56,7 @@ class Gate:
         self.misses += 1
         route = Route(exchange, key, self._resolver.plan(self.identity, exchange, key))
         route.origin = self.origin
-        if len(octets) > NAME_MAX or not exchange and not route.plan.queues:
+        if len(octets) > NAME_MAX or not exchange and route.plan.fate == UNROUTABLE:
             # A key to the default exchange that names no queue (any more) is not worth a place.
             self._fold_loose()
             self._loose = route
@@ -146,6 +147,8 @@ class Gates:
         self._bounds = bounds
         self._gates: dict[tuple[Identity, str], Gate] = {}
         self._past: dict[str, Ingress] = {}
+        #: Who writes down that somebody comes or goes.
+        self.topology: Topology | None = None
         #: Connections here, and by the names of their users.
         self.users = 0
         self.by_name: dict[str, int] = {}
@@ -166,6 +169,8 @@ class Gates:
         self.users += 1
         name = gate.identity.name
         self.by_name[name] = self.by_name.get(name, 0) + 1
+        if self.topology is not None:
+            self.topology.connected(name, gate.front)
 
     def leave(self, gate: Gate) -> None:
         """Somebody uses the gate no more. Some are kept for those who come back."""
@@ -175,6 +180,8 @@ class Gates:
         self.by_name[name] -= 1
         if not self.by_name[name]:
             del self.by_name[name]
+        if self.topology is not None:
+            self.topology.disconnected(name, gate.front)
         if len(self._gates) <= self._most:
             return
         for key, idle in [(key, gate) for key, gate in self._gates.items() if not gate.users]:

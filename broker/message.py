@@ -136,14 +136,14 @@ class Address:
         self.key = key
         name, words = exchange.encode(), key.encode("utf-8", "surrogateescape")
         self.octets = bytes([len(name)]) + name + bytes([min(len(words), 255)]) + words[:255]
-        self.topic = words.translate(_SWAP)
+        self.topic = words.translate(SWAP)
         #: Who publishes there, and how many queues that leads to now: streams write that down.
         self.origin = UNKNOWN
         self.routed: i64 = 0
 
 
 #: Octets `/` and `.` never occur inside a longer UTF-8 sequence, so octets may be exchanged one by one.
-_SWAP: Final = bytes.maketrans(b"./", b"/.")
+SWAP: Final = bytes.maketrans(b"./", b"/.")
 
 
 @mypyc_attr(acyclic=True)

@@ -38,6 +38,7 @@ from broker.outlet import Outlet
 from broker.queue import DROPPED, OFFLINE, Queue
 from broker.ranked import RankedQueue
 from broker.stream.queue import StreamQueue
+from broker.stream.rows import Packets
 
 #: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues count.
 ROUTED: Final[i64] = 0
@@ -110,9 +111,35 @@ class Relay:
             if not outlet.dirty:
                 outlet.touch()
 
+    def send_described(self, packets: bytes, count: i64) -> None:
+        """The same, of packets that have room for properties."""
+        self.send(packets, count)
+
     def offer(self, message: Message) -> None:
         for target in self.targets:
             target.offer(message)
+
+
+class RecordingRelay(Relay):
+    """... whose virtual host has journals: they get the packets as they are, and take them apart later."""
+
+    def __init__(self, targets: list[Listener], journals: list[StreamQueue], publisher: bytes, routed: i64) -> None:
+        super().__init__(targets)
+        self._journals = journals
+        self._publisher = publisher
+        self._routed: i64 = routed
+
+    def send(self, packets: bytes, count: i64) -> None:
+        self._record(packets, count, False)
+        super().send(packets, count)
+
+    def send_described(self, packets: bytes, count: i64) -> None:
+        self._record(packets, count, True)
+        super().send(packets, count)
+
+    def _record(self, packets: bytes, count: i64, described: bool) -> None:
+        for journal in self._journals:
+            journal.put_packets(Packets(packets, count, self._publisher, self._routed, described))
 
 
 #: Listeners of no message.
@@ -169,6 +196,17 @@ class Plan:
             self.attention |= PERSISTENCE
         if not targets:
             self.attention |= NOWHERE
+
+    def record(self, journals: list[StreamQueue], publisher: str) -> None:
+        """These get every publication, wherever it goes; it counts as routed by its other destinations only."""
+        added: list[StreamQueue] = [journal for journal in journals if journal not in self.queues]
+        if not added:
+            return
+        self.queues = [*self.queues, *added]
+        self.kept = [*self.kept, *added]
+        self.copies += len(added)
+        self.recorded = True
+        self.relay = RecordingRelay(self.relay.targets, added, publisher.encode("utf-8", "replace"), self.routed)
 
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""

@@ -31,6 +31,8 @@ from broker.route import REFUSED, Listener, Plan, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
 from broker.stream.queue import StreamQueue
 from broker.stream.streams import Streams
+from broker.stream.topology import OCTETS as TOPOLOGY_OCTETS
+from broker.stream.topology import TOPOLOGY, Topology
 from broker.terms import NO_TERMS, Terms, check_lasting
 
 #: Bindings of a deleted destination that are removed in one turn.
@@ -70,6 +72,9 @@ class VirtualHost(Publisher):
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
         self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
         self.gates = Gates(self._planner, bounds)
+        #: The name of a stream that gets all that is published here, though its arguments do not say so.
+        self.journal = ""
+        self.topology: Topology | None = None
         #: Whether an alarm is on: who publishes must wait.
         self.alarmed = False
         #: Why messages became dead letters, and how many.
@@ -97,6 +102,9 @@ class VirtualHost(Publisher):
 
     def census(self) -> Census:
         """A count of what is held here, and of how copies ended."""
+        if self.topology is not None:
+            self.internal.count_copies(self.topology.rows, 0)
+            self.topology.rows = 0
         return Census(list(self.queues.values()), [*self.replies.values(), *self.delays.values()], list(self.listeners),
                       self._copy_fates, self._relayed, sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
 
@@ -243,6 +251,8 @@ class VirtualHost(Publisher):
                 Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": dict(terms.arguments)}), ticket)
         if isinstance(queue, StreamQueue):
             self.streams.number(queue, int(queue.number), False)
+            self.find_journals()
+            self.watch_topology()
         self.changed()
         return queue
 
@@ -264,7 +274,54 @@ class VirtualHost(Publisher):
         queue.auto_delete = auto_delete
         queue.number = number
         self.queues[name] = queue
+        if number > 0 and terms.stream:
+            self.find_journals()
         return queue
+
+    # -- journals
+
+    def record_in(self, name: str) -> None:
+        """The stream of that name gets all that is published here from now on; it is made if it is not there. Raises
+        PreconditionFailed when the name is another queue's."""
+        self.journal = name
+        known = self.queues.get(name)
+        if known is None:
+            self.declare_queue(name, True, {"x-queue-type": "stream"})
+        elif not isinstance(known, StreamQueue):
+            raise PreconditionFailed(f"the journal of vhost '{self.name}' cannot be '{name}': that is a queue of another type")
+        self.find_journals()
+        self.watch_topology()
+
+    def find_journals(self) -> None:
+        """A stream came or went."""
+        journals = [queue for queue in self.queues.values()
+                    if isinstance(queue, StreamQueue) and (queue.terms.journal or queue.name == self.journal)]
+        if journals != self._planner.journals:
+            self._planner.journals = journals
+            self.store.recording = self.store.recording or bool(journals)
+            self.changed()
+        known = self.queues.get(TOPOLOGY)
+        if not isinstance(known, StreamQueue):
+            self.topology = None
+        elif self.topology is None or self.topology.queue is not known:
+            self.topology = Topology(known)
+        self.gates.topology = self.topology
+
+    def watch_topology(self) -> None:
+        """With a journal comes the stream that says what led where: it begins with what does so now."""
+        if self._planner.journals and TOPOLOGY not in self.queues:
+            self.declare_queue(TOPOLOGY, True, {"x-queue-type": "stream", "x-max-length-bytes": TOPOLOGY_OCTETS})
+            for exchange in self.exchanges.values():
+                for binding in exchange:
+                    self._note_binding(exchange, binding, True)
+
+    def _note_binding(self, exchange: Exchange, binding: Binding, there: bool) -> None:
+        if self.topology is not None:
+            session = isinstance(binding.destination, Listener)
+            if there:
+                self.topology.bound(exchange.name, binding, session)
+            else:
+                self.topology.unbound(exchange.name, binding, session)
 
     def _check_queue(self, known: Queue, durable: bool, exclusive: bool, auto_delete: bool, terms: Terms) -> None:
         thing = f"queue '{known.name}'"
@@ -295,6 +352,8 @@ class VirtualHost(Publisher):
             self.store.append(Undefined(self.name, "queue", queue.name, queue.number), ticket)
         self._forget_route(queue)
         self._forget(queue)
+        if isinstance(queue, StreamQueue):
+            self.find_journals()
         return purged
 
     def _forget_route(self, queue: Queue) -> None:
@@ -387,6 +446,7 @@ class VirtualHost(Publisher):
             self.store.append(Defined(self.name, _binding_kind(target), _binding_name(exchange, binding), {
                 "source": int(exchange.number), "destination": int(target.number), "key": binding.key,
                 "assurance": int(binding.assurance), "grammar": binding.grammar.name, "arguments": dict(binding.arguments)}), ticket)
+        self._note_binding(exchange, binding, True)
         self.changed()
 
     def add_binding(self, exchange: Exchange, binding: Binding) -> Binding | None:
@@ -400,6 +460,7 @@ class VirtualHost(Publisher):
         known = None if exchange is None else exchange.unbind(binding.destination, binding.identity)
         if exchange is not None and known is not None:
             self._undefine_binding(exchange, known, ticket)
+            self._note_binding(exchange, known, False)
             self.changed()
             self._unbound(exchange)
         else:
@@ -425,6 +486,7 @@ class VirtualHost(Publisher):
         removed = exchange.unbind_some(destination, SLICE)
         for binding in removed:
             self._undefine_binding(exchange, binding, None)
+            self._note_binding(exchange, binding, False)
         self._unbound(exchange)
         return bool(removed)
 
@@ -465,7 +527,7 @@ class VirtualHost(Publisher):
             gate.count(plan, 1)
             raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
         if plan.by_headers or plan.by_speaker:
-            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties, self.speaker)
+            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties, self.speaker, gate.identity.name)
             if plan.recorded:
                 message.address = _as_walked(route, plan)
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]

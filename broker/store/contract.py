@@ -250,6 +250,8 @@ class Store:
         #: Where they are kept: the store says on which disk, and whoever opens it in which directory.
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"
+        #: Whether something is written of every publication, so that all publishers wait when too much waits for the disk.
+        self.recording = False
         #: Durable offsets of streams that were there when the store was opened, by their numbers.
         self.stream_ends: dict[int, int] = {}
         #: The last sequence numbers of producers, then: (virtual host, producer) -> number.

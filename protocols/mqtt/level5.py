@@ -148,7 +148,7 @@ class Level5(Level4):
                 mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
                 if mark >= end or data[mark] != 0 or mark == start + 2:
                     if run_count > 0:
-                        run.send(data[run_start:position], run_count)
+                        run.send_described(data[run_start:position], run_count)
                         run_count = 0
                     budget -= self._on_publish5(gate, first, Reader(data[start:end]))
                     if self.finished:
@@ -165,14 +165,14 @@ class Level5(Level4):
                 plan = route.plan
                 if plan.attention & _CARE:
                     if run_count > 0:
-                        run.send(data[run_start:position], run_count)
+                        run.send_described(data[run_start:position], run_count)
                         run_count = 0
                     self._publish(gate, route, Message(route, data[mark + 1:end], PLAIN, AT_MOST_ONCE), None)
                 else:
                     route.count += 1
                     if plan.relay is not run:
                         if run_count > 0:
-                            run.send(data[run_start:position], run_count)
+                            run.send_described(data[run_start:position], run_count)
                             run_count = 0
                         run = plan.relay
                         run_start = position
@@ -182,7 +182,7 @@ class Level5(Level4):
                 budget -= plan.weight
             else:
                 if run_count > 0:
-                    run.send(data[run_start:position], run_count)
+                    run.send_described(data[run_start:position], run_count)
                     run_count = 0
                 if gate is not None and first == _PUBLISH_1 and length >= 5:
                     budget -= self._on_publish5_1(gate, data, start, end)
@@ -199,7 +199,7 @@ class Level5(Level4):
                     return end
             position = end
         if run_count > 0:
-            run.send(data[run_start:position], run_count)
+            run.send_described(data[run_start:position], run_count)
         self.behind = budget <= 0
         return position
 

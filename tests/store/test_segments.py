@@ -285,7 +285,7 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     [path] = disk.names
     octets = disk.contents()[path]
     head = bytearray(octets[:32])
-    head[5] = 3
+    head[5] = 2
     head[12:16] = crc32(head[16:], crc32(head[:12])).to_bytes(4, "big")
     with pytest.raises(TooNew, match=r"has format 2, and this version knows 1; use the version that wrote it"):
         Log(SimulatedDisk({path: bytes(head) * 2 + octets[DATA:]}))
