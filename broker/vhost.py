@@ -102,9 +102,6 @@ class VirtualHost(Publisher):
 
     def census(self) -> Census:
         """A count of what is held here, and of how copies ended."""
-        if self.topology is not None:
-            self.internal.count_copies(self.topology.rows, 0)
-            self.topology.rows = 0
         return Census(list(self.queues.values()), [*self.replies.values(), *self.delays.values()], list(self.listeners),
                       self._copy_fates, self._relayed, sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
 
@@ -304,7 +301,7 @@ class VirtualHost(Publisher):
         if not isinstance(known, StreamQueue):
             self.topology = None
         elif self.topology is None or self.topology.queue is not known:
-            self.topology = Topology(known)
+            self.topology = Topology(known, self.internal.count_copies)
         self.gates.topology = self.topology
 
     def watch_topology(self) -> None:

@@ -57,6 +57,10 @@ class Opener:
         """Key and body of each."""
         raise NotImplementedError
 
+    def protocol(self, packets: Packets) -> bytes:
+        """By which they came in."""
+        raise NotImplementedError
+
 
 class Scribes:
     """Those of a broker: its front ends say who they are."""
@@ -147,11 +151,12 @@ class RowWriter:
                 self._add(scribe.header(item), item.encoding.body(item.content), item.assurance, origin.protocol, origin.publisher,
                           i64(read_i32_le(routed, 4 * i64(at))))
             elif isinstance(item, Packets):
+                protocol = self._scribes.opener.protocol(item)
                 for key, body in self._scribes.opener.open(item):
                     self._topic, self._odd = _clean(key)
                     self._exchange = b"amq.topic"
                     self._address = None
-                    self._add(_PLAIN + len(body).to_bytes(8, "big") + _PLAIN_FLAGS, body, 0, b"mqtt", item.publisher, item.routed)
+                    self._add(_PLAIN + len(body).to_bytes(8, "big") + _PLAIN_FLAGS, body, 0, protocol, item.publisher, item.routed)
         self._finish()
         made, self.made = self.made, []
         return made

@@ -33,3 +33,6 @@ class PacketOpener(Opener):
             found.append((octets[at + 2:mark].translate(SWAP), octets[mark + behind:end]))
             at = end
         return found
+
+    def protocol(self, packets: Packets) -> bytes:
+        return b"mqtt50" if packets.described else b"mqtt311"
