@@ -152,6 +152,9 @@ class Restoring:
             vhost.internal.count_copies(found, 0)
             report.copies += found
         report.homeless = sum(len(positions) for positions in held.values())
+        for (name, producer), sequence in store.sequences.items():
+            if name in self._broker.vhosts:
+                self._broker.vhosts[name].producers.last[producer] = sequence
         reader = store.log.reader()
         for (name, _), position in sorted(survivors.retained.items(), key=_position):
             message = store.retained(reader, position)

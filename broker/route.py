@@ -47,7 +47,9 @@ REFUSED: Final[i64] = 2
 DENIED: Final[i64] = 3
 TOO_LARGE: Final[i64] = 4
 LOOPED: Final[i64] = 5
-FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped")
+#: Its producer had published it before.
+REPEATED: Final[i64] = 6
+FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped", "repeated")
 
 
 class Dialect:

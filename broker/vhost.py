@@ -24,10 +24,11 @@ from broker.limits import LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties
 from broker.planner import NAME_OCTETS, Planner
 from broker.policies import Policies, Policy
+from broker.producers import Producers, Publication
 from broker.queue import COPY_FATES, Queue
 from broker.ranked import RankedQueue
 from broker.retained import Retained
-from broker.route import REFUSED, Listener, Plan, Route
+from broker.route import REFUSED, REPEATED, Listener, Plan, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
 from broker.stream.queue import StreamQueue
 from broker.stream.streams import Streams
@@ -74,6 +75,7 @@ class VirtualHost(Publisher):
         self.gates = Gates(self._planner, bounds)
         #: The name of a stream that gets all that is published here, though its arguments do not say so.
         self.journal = ""
+        self.producers = Producers(name, store)
         self.topology: Topology | None = None
         #: Whether an alarm is on: who publishes must wait.
         self.alarmed = False
@@ -550,6 +552,21 @@ class VirtualHost(Publisher):
             return REFUSED
         gate.count(plan, 1)
         return plan.fate
+
+    def publish_once(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None, publication: Publication) -> i64:
+        """The same, of what a producer numbered: a second time, it goes nowhere, and is confirmed when the first one may be."""
+        if self.producers.repeats(publication):
+            gate.count_fate(REPEATED)
+            self.await_all(ticket)
+            return REPEATED
+        self.store.begin()
+        try:
+            fate = self.publish(gate, route, message, ticket)
+            if fate != REFUSED:
+                self.producers.note(publication, ticket)
+        finally:
+            self.store.commit()
+        return fate
 
     def _delay(self, waiting: RankedQueue, message: Message, ticket: Ticket | None) -> None:
         """A copy waits for its time."""
