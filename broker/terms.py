@@ -55,7 +55,7 @@ _AGE: Final = "x-max-age"
 _JOURNAL: Final = "x-journal"
 #: What only streams know, and what they know of the rest.
 _STREAM_ONLY: Final = ("x-stream-max-segment-size-bytes", _AGE, _JOURNAL)
-_STREAM_TOO: Final = ("x-queue-type", "x-max-length-bytes", _SWITCH)
+_OF_STREAMS: Final = (*_STREAM_ONLY, "x-queue-type", "x-max-length-bytes", _SWITCH)
 _COMPARED: Final = (*_NUMBERS, *_TEXTS, "x-overflow", "x-queue-type", _SWITCH, _AGE, _JOURNAL)
 
 #: What a policy may say of queues, as the argument of the same meaning.
@@ -157,7 +157,7 @@ def _check_type(thing: str, arguments: Mapping[str, object]) -> None:
     """Every type of queue has arguments that it does not know. Raises PreconditionFailed."""
     kind = arguments.get("x-queue-type", "classic")
     for argument in _COMPARED:
-        if argument in arguments and (argument not in (*_STREAM_ONLY, *_STREAM_TOO) if kind == "stream" else argument in _STREAM_ONLY):
+        if argument in arguments and (argument not in _OF_STREAMS if kind == "stream" else argument in _STREAM_ONLY):
             raise PreconditionFailed(f"invalid arg '{argument}' {thing} of queue type rabbit_{kind}_queue")
 
 
