@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from matching.registry import algorithms
-from trellis.settings.values import check_addresses, check_hash, check_name, check_regex, check_rule, split_addresses
+from trellis.settings.values import check_addresses, check_hash, check_journal, check_name, check_regex, check_rule, split_addresses
 
 Anonymous = Literal["loopback", "true", "false"]
 Level = Literal["debug", "info", "warning", "error"]
@@ -150,6 +150,14 @@ class Store(Section, frozen=True, kw_only=True):
     segment: Annotated[int, option("size of a file of the log", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes")] = 64 * MIB
 
 
+class Stream(Section, frozen=True, kw_only=True):
+    """Streams (queues of type stream)."""
+
+    journals: Annotated[
+        tuple[str, ...], option("VHOST=NAME each: this stream gets all that is published in the virtual host", check=check_journal)
+    ] = ()
+
+
 class Auth(Section, frozen=True, kw_only=True):
     """Logins."""
 
@@ -250,6 +258,7 @@ class Settings(Section, frozen=True, kw_only=True):
     http: Http = Http()
     data: Data = Data()
     store: Store = Store()
+    stream: Stream = Stream()
     auth: Auth = Auth()
     limits: Limits = Limits()
     definitions: Definitions = Definitions()
