@@ -20,6 +20,7 @@ from broker.store.survivors import Survivors
 
 CATALOG: Final = "catalog.sqlite"
 LOG: Final = "log"
+STREAMS: Final = "streams"
 
 
 class Opened:

@@ -28,7 +28,8 @@ class Served:
 
     def __init__(self, directory: Path) -> None:
         config = directory / "broker.toml"
-        hashed = subprocess.run([sys.executable, "-m", "trellis", "hash-password"], input="blind\n", capture_output=True, text=True, check=True)
+        hashing = [sys.executable, "-m", "trellis", "hash-password"]
+        hashed = subprocess.run(hashing, input="blind\n", capture_output=True, text=True, check=True)
         config.write_text('stream.journals = ["/=all"]\n[[users]]\nname = "blind"\nread = "^other$"\n'
                           f'password_hash = "{hashed.stdout.strip()}"\n')
         self.process = subprocess.Popen(

@@ -43,7 +43,7 @@ def check_journal(text: str) -> None:
     """VHOST=NAME."""
     vhost, equals, name = text.rpartition("=")
     if not vhost or not equals or not 0 < len(name.encode()) <= 255:
-        raise ValueError('must be VHOST=NAME, such as "/=journal"')
+        raise ValueError('VHOST=NAME, such as "/=journal"')
 
 
 def check_rule(text: str) -> None:
