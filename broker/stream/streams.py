@@ -34,7 +34,7 @@ class Streams:
     def number(self, queue: StreamQueue, number: int, known: bool) -> None:
         """The stream has this number; it is new, or was there before. Raises StoreError."""
         archive = queue.archive
-        queue.number = archive.number = archive.pen.number = number
+        queue.number = queue.intake.number = archive.number = archive.pen.number = number
         if known:
             end = self._store.stream_ends.pop(number, 0)
             found = Found(self._store.stream_disk, archive.pen.directory, number, end)
