@@ -9,7 +9,7 @@ QUIET_PIP := -m pip --disable-pip-version-check --quiet
 WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-long test-compiled guard check wheel clean node FORCE
+.PHONY: help run test test-long test-compiled guard check wheel clean node browser FORCE
 .DELETE_ON_ERROR:
 
 help: ## List the commands
@@ -22,7 +22,7 @@ test: .venv/installed node ## Run the test suite on the source, uncompiled
 	@.venv/bin/python -m pytest -n $(JOBS) -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
-test-long: .venv/installed node ## Run the slow tests
+test-long: .venv/installed node browser ## Run the slow tests
 	@.venv/bin/python -m pytest -m long -o faulthandler_timeout=900 $(ARGS)
 
 test-compiled: export TRELLIS_REQUIRE_COMPILED = 1
@@ -47,7 +47,7 @@ wheel: dist/built ## Build the compiled wheel into dist
 	@ls dist/*.whl
 
 clean: ## Remove all that these commands made
-	rm -rf .run .venv build dist *.egg-info tests/node/node_modules
+	rm -rf .run .venv build dist *.egg-info tests/node/node_modules tests/browser/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -82,10 +82,10 @@ dist/built: build/sources | .run/pyvenv.cfg
 	@TRELLIS_PURE=1 .venv/bin/python $(QUIET_PIP) install --editable '.[dev]'
 	@touch $@
 
-# The clients that run on Node. Without npm, or without its registry, their tests say that they are skipped.
-node: FORCE
-	@installed=tests/node/node_modules/.package-lock.json; \
-	if command -v npm > /dev/null && [ ! -e $$installed -o tests/node/package-lock.json -nt $$installed ]; then \
-		echo "trellis: installing the clients that run on Node"; \
-		cd tests/node && npm ci --silent --no-audit --no-fund || echo "trellis: npm ci failed, see above"; \
+# The clients that run on Node, and a browser. Without npm, or without its registry, their tests say that they are skipped.
+node browser: FORCE
+	@installed=tests/$@/node_modules/.package-lock.json; \
+	if command -v npm > /dev/null && [ ! -e $$installed -o tests/$@/package-lock.json -nt $$installed ]; then \
+		echo "trellis: installing what tests/$@ names"; \
+		cd tests/$@ && npm ci --silent --no-audit --no-fund || echo "trellis: npm ci failed, see above"; \
 	fi

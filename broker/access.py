@@ -69,6 +69,10 @@ class Credentials:
         self.address = address
         self.local = local
         self.client_id = client_id
+        #: Whether the transport has proven who `user` is, by a certificate that we trust: no password is needed.
+        self.proven = False
+        #: Whether a page of somebody else speaks, in a browser whose user knows nothing of it.
+        self.foreign = False
 
 
 class Verdict:

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 #: mypyc, and what the compiled modules import, for its types.
-_COMPILING = ["mypy[mypyc]>=2.4,<3", "librt>=0.16,<1", "pamqp>=4,<5", "pyroaring>=1.2,<2"]
+_COMPILING = ["mypy[mypyc]>=2.4,<3", "librt>=0.16,<1", "pamqp>=4,<5", "pyroaring>=1.2,<2", "msgspec>=0.20,<1"]
 
 #: What the Zig compiler calls the machines it can compile for, by Python's names of them.
 _ZIG_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}

@@ -21,14 +21,22 @@ HELD_MAX: Final[i64] = 64 << 10
 
 
 class Peer:
-    """Who is at the other end. `local` is whether the address is a loopback one."""
+    """Who is at the other end. `local` is whether it is on this machine, and nobody else speaks through it."""
 
     def __init__(self, address: str = "127.0.0.1", port: int = 0, local: bool = True) -> None:
         self.address = address
         self.port = port
         self.local = local
+        #: The listener that it came to.
+        self.entrance = ""
+        #: What a certificate that we trust says it is; "" without one.
+        self.certificate = ""
+        #: Whether it is a browser that shows a page of somebody else, whose user knows nothing of what is said.
+        self.foreign = False
 
     def __str__(self) -> str:
+        if self.port == 0 and self.address == "unix":
+            return self.address
         return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
@@ -186,7 +194,8 @@ class Connection(Outlet):
     def describe(self) -> dict[str, object]:
         """A row for operators."""
         return {"peer": str(self.peer), "protocol": self.front.name, "user": "", "state": "closing" if self.finished else "open",
-                "since": int(self.opened), "octets_in": int(self.octets_in), "octets_out": int(self.octets_out)}
+                "listener": self.peer.entrance, "since": int(self.opened),
+                "octets_in": int(self.octets_in), "octets_out": int(self.octets_out)}
 
 
 class HeldAnswer(Waiter):

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-_NODE_CLIENTS = Path(__file__).parent / "node" / "node_modules"
+#: Where npm puts what runs on Node, by runtime.
+_INSTALLED = {name: Path(__file__).parent / name / "node_modules" for name in ("node", "browser")}
 
 #: The programs a foreign client needs. A name that is not here is itself the program.
-_PROGRAMS = {"node": ("node",), "mosquitto": ("mosquitto_pub", "mosquitto_sub")}
+_PROGRAMS = {"node": ("node",), "browser": ("node",), "mosquitto": ("mosquitto_pub", "mosquitto_sub")}
 
-#: The oldest Node that the clients in tests/node run on.
-_OLDEST_NODE = 18
+#: The oldest Node that it runs on.
+_OLDEST_NODE = {"node": 18, "browser": 20}
 
 
 def _missing(name: str) -> str:
@@ -24,13 +25,13 @@ def _missing(name: str) -> str:
     for program in _PROGRAMS.get(name, (name,)):
         if shutil.which(program) is None:
             return f"{program} is not on PATH"
-    if name == "node":
+    if name in _INSTALLED:
         version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
         major = re.match(r"v(\d+)", version)
-        if major is None or int(major[1]) < _OLDEST_NODE:
-            return f"node is {version}, its clients need {_OLDEST_NODE}"
-        if not _NODE_CLIENTS.is_dir():
-            return "the clients in tests/node are not installed (cd tests/node && npm ci)"
+        if major is None or int(major[1]) < _OLDEST_NODE[name]:
+            return f"node is {version}, what is in tests/{name} needs {_OLDEST_NODE[name]}"
+        if not _INSTALLED[name].is_dir():
+            return f"what tests/{name} names is not installed (cd tests/{name} && npm ci)"
     return ""
 
 

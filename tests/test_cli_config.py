@@ -175,6 +175,12 @@ def test_good_settings_are_told_to_be_good(capsys: pytest.CaptureFixture[str]) -
     assert run(capsys, "check-config")[1].endswith("(nothing given, all defaults)\n")
 
 
+def test_check_config_reads_the_certificates(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, said = run(capsys, "check-config", "--mqtts-enabled", "true", "--tls-certificate", "gone.pem")
+    assert code == 2
+    assert said.startswith("trellis: tls.certificate: gone.pem cannot be read (No such file or directory); give a PEM file that ")
+
+
 @pytest.mark.parametrize("command", ["serve", "check-config", "health", "list queues"])
 def test_wrong_settings_are_told_in_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
     Path("a.toml").write_text("amqp.prot = 1")

@@ -208,6 +208,28 @@ FILES = [
     ('user = "a"\npassword_file = "empty"', "password_file: empty holds no password in its first line"),
     ('user = "a"\npassword_file = "binary"', "password_file: binary must be UTF-8 text"),
     ("amqp.port = 1883", "amqp.port: amqp.port and mqtt.port are both 1883; give each its own, or 0 for a free one"),
+    ("amqps.enabled = true", "amqps.enabled: amqps is enabled and there is no certificate; set tls.certificate to a PEM file"),
+    (
+        'mqtts.enabled = true\nmqtts.client_certificate = "required"\ntls.certificate = "c"',
+        'mqtts.client_certificate: is "required" and nobody signs them; set tls.ca to a PEM file',
+    ),
+    (
+        'wss.enabled = true\nwss.certificate_user = true\ntls.certificate = "c"',
+        'wss.certificate_user: needs wss.client_certificate to be "optional" or "required"',
+    ),
+    ('mqtts.client_certificate = "yes"', 'mqtts.client_certificate: must be one of none, optional, required, got "yes"; the nearest is'),
+    ('tls.minimum = "1.1"', 'tls.minimum: must be one of 1.2, 1.3, got "1.1"; the nearest is 1.2'),
+    ('tls.names."a.b" = "c.pem"', "tls.names: must be a table of tables of text, got a table"),
+    ('tls.names."a.b".cert = "c.pem"', 'tls.names: "a.b" has no certificate; give it one, a PEM file'),
+    (
+        'tls.names."a.b" = {certificate = "c", kei = "d"}',
+        'tls.names: "a.b" has an unknown key kei; there are certificate and key',
+    ),
+    ('ws.path = "ws"', 'ws.path: must be a path, such as "/ws", got "ws"'),
+    ('ws.origins = "app.example.org"', 'ws.origins: must be Origins separated by commas, such as "https://app.example.org,'),
+    ('mqtt.proxies = "10.0.0.1/8"', "mqtt.proxies: must be IP addresses or networks separated by commas, such as "),
+    ('mqtt.socket_mode = "rw"', 'mqtt.socket_mode: must be three octal digits, such as "0660", got "rw"'),
+    (f'mqtt.socket = "/{"x" * 120}"', "mqtt.socket: is longer than 103 octets, and the path of a Unix socket may not be; shorten it"),
     ('metrics.port = 1883\nmetrics.host = "0.0.0.0"', "metrics.port: mqtt.port and metrics.port are both 1883"),
 ]
 
@@ -352,7 +374,7 @@ def test_default_file_is_up_to_date() -> None:
 def test_default_file_sets_every_key_to_its_default() -> None:
     settings, sources = load_with_sources([CONFIG / "broker.toml"], {})
     assert settings == Settings()
-    assert set(OPTIONS) - set(sources) == {"users", "amqtt.plugins"}  # shown as examples
+    assert set(OPTIONS) - set(sources) == {"users", "amqtt.plugins", "tls.names"}  # shown as examples
 
 
 def test_examples_in_the_default_file_are_valid_without_their_number_sign() -> None:
@@ -365,7 +387,9 @@ def test_examples_in_the_default_file_are_valid_without_their_number_sign() -> N
 
 
 def test_container_file_listens_everywhere_and_lets_nobody_in_without_a_password() -> None:
-    settings = load([CONFIG / "docker.toml"], {})
+    flags = {f"{name}.enabled": "true" for name in ("amqps", "mqtts", "ws", "wss")} | {"tls.certificate": "c"}
+    settings = load([CONFIG / "docker.toml"], {}, flags)
+    assert len(settings.listeners) == 8
     assert {listener.host for listener in settings.listeners.values()} == {"0.0.0.0"}
     assert not settings.auth.guest
     assert settings.mqtt.anonymous == "false"
@@ -417,6 +441,10 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_name": st.text(string.ascii_letters + "._@-", min_size=1, max_size=5),
     "check_regex": st.sampled_from([".*", r"^amq\.", '["\\\\]', "é|\n"]),
     "check_hash": st.just(HASH),
+    "check_networks": st.lists(st.ip_addresses(network="10.0.0.0/8").map(str) | st.just("fd00::/8"), max_size=3).map(",".join),
+    "check_origins": st.sampled_from(["", "*", "null,https://app.example.org", "http://10.0.0.5:8080"]),
+    "check_path": st.sampled_from(["/", "/ws", "/mqtt/ws"]),
+    "check_mode": st.sampled_from(["0660", "600", "0777"]),
 }
 TOML = st.recursive(
     st.one_of(st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=False), TEXT, st.datetimes()),
@@ -433,6 +461,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         return st.lists(users, max_size=2, unique_by=lambda user: str(user["name"]))
     if option.key == "amqtt.plugins":
         return st.dictionaries(TEXT, st.dictionaries(TEXT, TOML, max_size=2), max_size=2)
+    if option.key == "tls.names":
+        return st.dictionaries(TEXT, st.fixed_dictionaries({"certificate": TEXT.filter(bool)}, optional={"key": TEXT}), max_size=2)
     if option.key == "rules":
         return st.lists(st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]), max_size=2)
     if option.key == "stream.journals":
@@ -510,5 +540,6 @@ def test_any_text_in_a_variable_is_settings_or_one_line(option: Option, text: st
 
 def test_listener_is_the_shape_of_all_sections_with_a_port() -> None:
     sections = {key.partition(".")[0] for key in OPTIONS if key.endswith(".port")}
-    assert sections == set(Settings().listeners)
+    every = {section: {"enabled": True} for section in sections} | {"tls": {"certificate": "x"}}
+    assert sections == set(msgspec.convert(every, Settings).listeners)
     assert all(isinstance(getattr(Settings(), section), Listener) for section in sections)

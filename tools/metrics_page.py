@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pamqp.commands as spec
 import pamqp.frame
+import trustme
 
 from protocols.amqp.handshake import GREETING
 from protocols.connection import Peer
 from trellis import metrics
 from trellis.node import Node
-from trellis.settings import Data, Settings
+from trellis.settings import Data, Settings, Tls, Wss
 from trellis.users import accounts_of
 
 HEAD = """# Metrics
@@ -29,10 +30,12 @@ sessions by name. Names beginning with `rabbitmq_` mean what they mean in Rabbit
 
 
 async def pages() -> list[tuple[str, metrics.Page]]:
-    """What a broker with one queue and one session exports."""
-    settings = Settings(data=Data(dir=":memory:"))
-    accounts = accounts_of(settings, None)
+    """What a broker with one queue, one session and every listener exports."""
     with tempfile.TemporaryDirectory() as directory:
+        certificate = Path(directory, "certificate.pem")
+        trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
+        settings = Settings(data=Data(dir=":memory:"), wss=Wss(enabled=True), tls=Tls(certificate=str(certificate)))
+        accounts = accounts_of(settings, None)
         node = Node(settings, accounts, Path(directory), print)
         try:
             mqtt = node.mqtt.connect(Peer())

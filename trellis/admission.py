@@ -6,9 +6,9 @@ from typing import Final
 
 from protocols.connection import Connection
 
-#: Why somebody may be turned away: too many in all, too many of one address that have not logged in, and (they wait,
-#: and are counted once a pause) no descriptors left.
-REASONS: Final = ("connections", "unauthenticated_per_address", "descriptors")
+#: Why somebody may be turned away: too many in all, too many of one address that have not logged in, no PROXY header from
+#: where one must come, and (they wait, and are counted once a pause) no descriptors left.
+REASONS: Final = ("connections", "unauthenticated_per_address", "proxy_header", "descriptors")
 
 
 class Admission:

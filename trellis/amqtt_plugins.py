@@ -184,8 +184,10 @@ class PluginAuthenticator(Authenticator):
         self.late = 0
 
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
-        if not self._judges:
+        if credentials.proven or not self._judges:  # Of a certificate, plugins know nothing.
             self._ask_accounts(credentials, session_of(credentials), answer)
+        elif credentials.user is None and credentials.foreign:
+            answer(Verdict(None, "a page of another host must say for whom it speaks"))
         elif self.waiting >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:

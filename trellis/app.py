@@ -15,29 +15,30 @@ import uvloop
 
 import trellis
 from broker.store.disk import Disk, Lock, StoreError
-from protocols.front import Front
 from trellis import logs
+from trellis.entrance import Entrance
 from trellis.http import HttpServer
+from trellis.layered import LayeredLink
 from trellis.link import Link
 from trellis.listener import Bound, ListenError, bind
 from trellis.node import Node
 from trellis.pages import open_pages, user_pages
+from trellis.reload import Read, Reloading
 from trellis.settings import Settings, SettingsError
 from trellis.users import accounts_of
 
-#: Octets that may lie unsent in an AMQP client's transport before its queues are stopped.
-AMQP_HIGH_MARK: Final = 1 << 20
 #: Seconds between two looks whether the last client has gone.
 POLL: Final = 0.02
 #: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason that the operator can mend.
 DONE, BROKEN, MISCONFIGURED = 0, 1, 2
 
 
-def run(settings: Settings, disk: Disk | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr. The log is kept on the
-    `disk`, the operating system's if none is given."""
+def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr. `read` gives the
+    settings again at SIGHUP. The log is kept on the `disk`, the operating system's if none is given."""
     logs.set_up(settings.log.level)
-    app = App(settings, disk)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it can be heard.
+    app = App(settings, read, disk)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(app.serve())
@@ -71,14 +72,16 @@ def data_directory(settings: Settings) -> Path | None:
 class App:
     """One broker process."""
 
-    def __init__(self, settings: Settings, disk: Disk | None = None) -> None:
+    def __init__(self, settings: Settings, read: Read | None = None, disk: Disk | None = None) -> None:
         self.settings = settings
+        self._read = read or (lambda: settings)
         self._disk = disk
         self._stop = asyncio.Event()
         self._hurry = False
         #: Listener name -> HOST:PORT, once they are open.
         self.addresses: dict[str, str] = {}
         self.node: Node | None = None
+        self.reloading: Reloading | None = None
         #: Why the store can be written no more; empty: it can.
         self.broken = ""
         #: Set when clients may come.
@@ -127,8 +130,9 @@ class App:
                  asyncio.create_task(node.watch.watch())]
         for task in tasks:
             task.add_done_callback(lambda _: self._stop.set())  # They never end: without them we do not go on.
+        reloading = self.reloading = Reloading(node, self._read)
         try:
-            with _Signals(self.stop):
+            with _Signals(self.stop, reloading.ask):
                 self._listen(node, bound)
                 self._announce(node)
                 await self._stop.wait()
@@ -139,29 +143,21 @@ class App:
         finally:
             for task in tasks:
                 task.cancel()
+            await reloading.close()
             for server in node.pages.values():
                 await server.close()
 
     def _listen(self, node: Node, bound: dict[str, Bound]) -> None:
         pages = {"metrics": open_pages, "http": user_pages}
-        fronts: dict[str, tuple[Front, int]] = {
-            "amqp": (node.amqp, AMQP_HIGH_MARK), "mqtt": (node.mqtt, self.settings.mqtt.qos0_high_mark)}
         for name, ports in bound.items():
             if name in pages:
                 server = node.pages[name] = HttpServer(pages[name](node), self.settings.limits.handshake)
                 ports.serve(server.protocol, node.admission)
             else:
-                front, high_mark = fronts[name]
-                ports.serve(self._link(node, front, high_mark), node.admission)
+                ports.serve(link_maker(node.entrances[name]), node.admission)
             self.addresses[name] = ports.address
         node.collector.settle()
         node.ready = True
-
-    def _link(self, node: Node, front: Front, high_mark: int) -> Callable[[], asyncio.Protocol]:
-        def make() -> asyncio.Protocol:
-            return cast(asyncio.Protocol, Link(front, node.turn, node.admission, high_mark))
-
-        return make
 
     def _announce(self, node: Node) -> None:
         kept = "memory" if node.directory is None else str(node.directory)
@@ -195,22 +191,33 @@ class App:
         logs.info("stopped", aborted=left)
 
 
-class _Signals:
-    """SIGTERM and SIGINT mean stop, while this context lasts; in threads other than the main one nothing happens."""
+def link_maker(entrance: Entrance) -> Callable[[], asyncio.Protocol]:
+    """Makes the links of an entrance; those of plain TCP know nothing of layers."""
+    kind = LayeredLink if entrance.layered else Link
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
+    def make() -> asyncio.Protocol:
+        return cast(asyncio.Protocol, kind(entrance))
+
+    return make
+
+
+class _Signals:
+    """SIGTERM and SIGINT mean stop, SIGHUP means reload, while this context lasts; in threads other than the main one
+    nothing happens."""
+
+    def __init__(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
+        self._meanings = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
         self._loop = asyncio.get_running_loop()
 
     def __enter__(self) -> None:
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum, meaning in self._meanings.items():
             try:
-                self._loop.add_signal_handler(signum, self._stop)
+                self._loop.add_signal_handler(signum, meaning)
             except (NotImplementedError, RuntimeError, ValueError):
                 return
 
     def __exit__(self, *_: object) -> None:
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in self._meanings:
             try:
                 self._loop.remove_signal_handler(signum)
             except (NotImplementedError, RuntimeError, ValueError):

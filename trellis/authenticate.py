@@ -67,15 +67,26 @@ class Accounts(Authenticator):
         #: Passwords hashed so far.
         self.hashed = 0
 
+    def replace(self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool) -> None:
+        """From now on these may log in. Who is in already stays as it is."""
+        self._accounts = {account.identity.name: account for account in accounts}
+        self._anonymous = anonymous
+        self._anonymous_from_afar = anonymous_from_afar
+
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         name = credentials.user
         if name is None:
-            allowed = self._anonymous is not None and (credentials.local or self._anonymous_from_afar)
+            allowed = self._anonymous is not None and (credentials.local or self._anonymous_from_afar) and not credentials.foreign
             answer(Verdict(self._anonymous) if allowed else Verdict(None, "anonymous access is not allowed here"))
             return
-        account = self._account(name)
+        account = self._account(name, credentials.proven)
         if account is not None and account.loopback_only and not credentials.local:
             answer(Verdict(None, f"user '{name}' may log in from loopback only"))
+            return
+        if credentials.proven:
+            if account is None:
+                logs.info("login_refused", user=name, address=credentials.address, note="the name in a certificate, and no user's")
+            answer(Verdict(None, f"user '{name}', whom a certificate names, is unknown") if account is None else Verdict(account.identity))
             return
         password_hash = self._decoy if account is None else account.password_hash
         mark = self._mark(name, credentials.password, password_hash)
@@ -90,11 +101,12 @@ class Accounts(Authenticator):
             self._checking[mark] = [answer]
             self._pool.submit(self._hash, loop, mark, account, password_hash, credentials)
 
-    def _account(self, name: str) -> Account | None:
+    def _account(self, name: str, proven: bool) -> Account | None:
+        """One without a password can log in by a certificate only."""
         user = None if self.users is None or name in self._accounts else self.users.by_name.get(name)
         if user is None:
             return self._accounts.get(name)
-        return Account(user, user.password_hash, False) if user.password_hash else None
+        return Account(user, user.password_hash, False) if user.password_hash or proven else None
 
     def _mark(self, name: str, password: bytes, password_hash: str) -> bytes:
         """Says that credentials are the same, and nothing about what they are."""

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 import h11
 
-from trellis.link import peer_of
+from trellis.entrance import peer_of
 from trellis.segments import Range, Sender
 
 #: Octets of the longest request line and headers.
@@ -211,7 +211,13 @@ class HttpServer:
             writer.transport.set_write_buffer_limits(0)
             writer.write(connection.send(h11.Response(status_code=200, headers=headers)) or b"")
             await writer.drain()
-            if not head:
+            if head:
+                return
+            if writer.get_extra_info("sslcontext") is not None or writer.get_extra_info("socket") is None:
+                for octets in part.pieces():  # What is encrypted cannot be sent by the kernel.
+                    writer.write(octets)
+                    await writer.drain()
+            else:
                 await asyncio.wrap_future(response.sender.start(writer.get_extra_info("socket").fileno(), part))
         finally:
             part.close()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import Final
 
 from mypy_extensions import i64
 
 from protocols.connection import HELD_MAX, Connection, Peer
-from protocols.front import Front
-from trellis.admission import Admission
-from trellis.turn import Turn
+from trellis.entrance import Entrance
 
 #: Milliseconds that a finished connection's peer has to take our last words and hang up.
 LINGER_MS: Final = 2_000
@@ -29,12 +26,11 @@ class Link:
     would throw our last words away (RFC 1122 section 4.2.2.13).
     """
 
-    def __init__(self, front: Front, turn: Turn, admission: Admission, high_mark: int) -> None:
-        self._front = front
-        self._turn = turn
-        self._admission = admission
-        self._high_mark = high_mark
-        self._unread_max = high_mark + UNREAD * front.broker.bounds.message
+    def __init__(self, entrance: Entrance) -> None:
+        self._entrance = entrance
+        self._turn = entrance.turn
+        self._admission = entrance.admission
+        self._unread_max = entrance.high_mark + UNREAD * entrance.front.broker.bounds.message
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
@@ -51,14 +47,17 @@ class Link:
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self._turn.schedule()
-        peer = peer_of(transport.get_extra_info("peername"))
+        self._enter(transport, self._entrance.peer(transport))
+
+    def _enter(self, transport: asyncio.Transport, peer: Peer) -> None:
+        """It is known who comes: a connection, unless it is turned away."""
         reason = self._admission.judge(peer.address, peer.local, len(self._turn.links))
         if reason:
             transport.abort()
             return
-        transport.set_write_buffer_limits(self._high_mark)
+        transport.set_write_buffer_limits(self._entrance.high_mark)
         self._transport = transport
-        connection = self._connection = self._front.connect(peer)
+        connection = self._connection = self._entrance.front.connect(peer)
         connection.wake = self._wake
         self._admission.enter(connection)
         self._turn.links[self] = None
@@ -140,8 +139,12 @@ class Link:
             transport.write(parts[0])
         elif parts:
             transport.writelines(parts)
+        self._settle(connection, transport)
+
+    def _settle(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """After a write: hang up, give up, or come back to what is left over."""
         if connection.finished:
-            self._hang_up(transport)
+            self._hang_up(connection, transport)
         elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
             # Queues have stopped long ago: it asks and asks, and reads no answer.
             connection.end("reads_nothing")
@@ -149,7 +152,7 @@ class Link:
         elif not self._reading:
             self._leave_over(connection)
 
-    def _hang_up(self, transport: asyncio.Transport) -> None:
+    def _hang_up(self, connection: Connection, transport: asyncio.Transport) -> None:
         if self._linger_until:
             return
         self._linger_until = self._turn.now() + LINGER_MS
@@ -157,11 +160,24 @@ class Link:
             return
         self._unheard = None
         self._resume_reading(transport)
-        connection = self._connection
-        if connection is not None and connection.answers_last:
-            asyncio.get_running_loop().call_later(ANSWER_S, _half_close, transport)
+        if connection.answers_last:
+            asyncio.get_running_loop().call_later(ANSWER_S, self._half_close, connection)
         else:
-            _half_close(transport)
+            self._half_close(connection)
+
+    def _half_close(self, connection: Connection) -> None:
+        """Say that nothing more comes."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._last_words(connection, transport)
+        try:
+            transport.write_eof()
+        except (OSError, NotImplementedError):
+            transport.abort()  # The peer hung up first, and asyncio says so.
+
+    def _last_words(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """What is to be said beyond what the connection said: nothing."""
 
     def resume(self) -> None:
         """Go on with input that was left over."""
@@ -215,25 +231,3 @@ class Link:
             self._behind = True
             self._turn.behind(self)
 
-
-def _half_close(transport: asyncio.Transport) -> None:
-    """Say that nothing more comes."""
-    if transport.is_closing():
-        return
-    if transport.can_write_eof():
-        transport.write_eof()
-    else:
-        transport.close()
-
-
-def peer_of(name: object) -> Peer:
-    """The peer by the address that a transport gives: (host, port, ...)."""
-    if not isinstance(name, tuple) or len(name) < 2:
-        return Peer("unknown", 0, False)
-    host, port = str(name[0]).partition("%")[0], int(name[1])
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return Peer(host, port, False)
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return Peer(str(mapped or address), port, (mapped or address).is_loopback)

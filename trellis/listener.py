@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
+import stat
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from trellis import logs
 from trellis.admission import Admission
-from trellis.settings import Listener
+from trellis.settings import Listener, Open
 
 #: Connections that the kernel keeps until we accept them.
 BACKLOG: Final = 4_096
@@ -29,15 +32,16 @@ Make = Callable[[], asyncio.BaseProtocol]
 
 
 class ListenError(Exception):
-    """A port cannot be had. The text says which, why, and what to do."""
+    """A port or a Unix socket cannot be had. The text says which, why, and what to do."""
 
 
 class Bound:
     """The sockets of one listener."""
 
-    def __init__(self, name: str, sockets: list[socket.socket]) -> None:
+    def __init__(self, name: str, sockets: list[socket.socket], file: SocketFile | None = None) -> None:
         self.name = name
         self.sockets = sockets
+        self._file = file
         self._acceptors: list[Acceptor] = []
 
     @property
@@ -48,7 +52,8 @@ class Bound:
 
     def serve(self, make: Make, admission: Admission) -> None:
         """Accept connections from now on."""
-        self._acceptors = [Acceptor(sock, make, admission) for sock in self.sockets]
+        files = [] if self._file is None else [self._file.socket]
+        self._acceptors = [Acceptor(sock, make, admission) for sock in self.sockets + files]
 
     def close(self) -> None:
         """Accept no more, and give the port back."""
@@ -57,6 +62,8 @@ class Bound:
             acceptor.close()
         for sock in self.sockets:
             sock.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class Acceptor:
@@ -111,10 +118,21 @@ class Acceptor:
 
 
 def bind(name: str, listener: Listener) -> Bound:
-    """Take the port of a section on all its addresses. Raises ListenError."""
+    """Take the port of a section on all its addresses, and its Unix socket. Raises ListenError."""
+    file = SocketFile(name, listener) if isinstance(listener, Open) and listener.socket else None
+    try:
+        return Bound(name, _bind_port(name, listener), file)
+    except ListenError:
+        if file is not None:
+            file.close()
+        raise
+
+
+def _bind_port(name: str, listener: Listener) -> list[socket.socket]:
+    """Raises ListenError."""
     for attempt in range(TRIES):
         try:
-            return Bound(name, _bind_all(listener))
+            return _bind_all(listener)
         except OSError as error:
             if listener.port or error.errno != errno.EADDRINUSE or attempt == TRIES - 1:
                 raise ListenError(_explain(name, listener, error)) from error
@@ -172,6 +190,57 @@ def _explain(name: str, listener: Listener, error: OSError) -> str:
     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
         return f"{name}: {listener.host} is no address of this machine; set {_key(name, 'host')}"
     return f"{name}: cannot listen on {where}: {error.strerror}; set {_key(name, 'port')}"
+
+
+class SocketFile:
+    """A Unix socket: a port that is a file. One that a dead broker left behind is replaced, anything else is left alone.
+    Raises ListenError."""
+
+    def __init__(self, name: str, listener: Open) -> None:
+        self.path = Path(listener.socket).expanduser()
+        key = _key(name, "socket")
+        try:
+            if self.path.exists():
+                self._remove_dead(name, key)
+            self.socket = _bind_file(self.path, listener.mode)
+            self._inode = os.stat(self.path).st_ino
+        except OSError as error:
+            raise ListenError(f"{name}: cannot listen on {self.path}: {error.strerror}; make its directory one that this user may write "
+                              f"to, or set {key}") from error
+
+    def _remove_dead(self, name: str, key: str) -> None:
+        """Raises ListenError, OSError."""
+        if not stat.S_ISSOCK(os.stat(self.path).st_mode):
+            raise ListenError(f"{name}: {self.path} is there, and no socket; remove it, or set {key}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.setblocking(False)
+            found = asking.connect_ex(os.fspath(self.path))
+        if found != errno.ECONNREFUSED:
+            raise ListenError(f"{name}: {self.path} is in use; stop the program that has it, or set {key}")
+        self.path.unlink()
+
+    def close(self) -> None:
+        """Give it back: the file goes, unless it is another's by now."""
+        self.socket.close()
+        try:
+            if os.stat(self.path).st_ino == self._inode:
+                self.path.unlink()
+        except OSError:
+            pass
+
+
+def _bind_file(path: Path, mode: int) -> socket.socket:
+    """The file has its rights before anybody can connect. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(os.fspath(path))
+        path.chmod(mode)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _key(section: str, name: str) -> str:

@@ -28,10 +28,19 @@ def set_up(level: str) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
+def set_level(level: str) -> None:
+    """Write from this level on."""
+    logging.getLogger().setLevel(level.upper())
+
+
 def log(level: int, event: str, **fields: object) -> None:
     """One event. `level` is one of logging's."""
     if _log.isEnabledFor(level):
         _log.log(level, "%s", " ".join([event, *(f"{name}={quote(str(value))}" for name, value in fields.items())]))
+
+
+def debug(event: str, **fields: object) -> None:
+    log(logging.DEBUG, event, **fields)
 
 
 def info(event: str, **fields: object) -> None:

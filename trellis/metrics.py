@@ -100,6 +100,7 @@ async def aggregated(node: Node) -> Page:
         await asyncio.sleep(0)
     ingress = [vhost.gates.ingress() for vhost in node.broker.vhosts.values()]
     _connections(page, node)
+    _entrances(page, node)
     _http(page, node)
     _queues(page, node, censuses)
     _streams(page, node)
@@ -162,6 +163,24 @@ def _connections(page: Page, node: Node) -> None:
         page.counter("trellis_connections_refused", "Connections turned away unread, and pauses for lack of descriptors", count,
                      reason=reason)
     page.gauge("trellis_connections_limit", "Connections that are taken at most", node.admission.connections)
+
+
+def _entrances(page: Page, node: Node) -> None:
+    for listener, entrance in node.entrances.items():
+        if entrance.security is not None:
+            for version, count in sorted(entrance.tls.handshakes.items()):
+                page.counter("trellis_tls_handshakes", "TLS handshakes done, by version", count, listener=listener, version=version)
+            for reason, count in sorted(entrance.tls.failures.items()):
+                page.counter("trellis_tls_failures", "TLS connections that failed, by reason", count, listener=listener, reason=reason)
+            page.counter("trellis_tls_resumed", "TLS handshakes that went on with an older session", entrance.tls.resumed,
+                         listener=listener)
+        if entrance.speaks_websocket:
+            page.counter("trellis_websocket_upgrades", "WebSockets opened", entrance.websocket.upgrades, listener=listener)
+            for reason, count in sorted(entrance.websocket.refused.items()):
+                page.counter("trellis_websocket_refused", "Requests for a WebSocket that were refused, by reason", count,
+                             listener=listener, reason=reason)
+    for file, ends in node.certificates.ends.items():
+        page.gauge("trellis_tls_certificate_end_seconds", "When a certificate ends, in seconds since 1970", ends, file=file)
 
 
 def _http(page: Page, node: Node) -> None:

@@ -21,8 +21,10 @@ from protocols.mqtt.sessions import MqttOptions
 from trellis.admission import Admission
 from trellis.alarms import Watch
 from trellis.authenticate import Accounts
+from trellis.certificates import Certificates
 from trellis.collector import Collector
 from trellis.defining import take_in_file
+from trellis.entrance import Entrance
 from trellis.http import HttpServer
 from trellis.process import raise_descriptor_limit
 from trellis.recovering import open_directory, restore
@@ -44,6 +46,7 @@ class Node:
         SettingsError."""
         self.settings = settings
         self.accounts = accounts
+        self.certificates = Certificates(settings)
         self.directory = directory
         self.max_descriptors = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
@@ -56,6 +59,11 @@ class Node:
         self.mqtt = MqttFront(self.broker, mqtt_options(settings))
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
         self.admission = Admission(connections, settings.limits.unauthenticated_per_address)
+        #: Where clients come in, by listener.
+        self.entrances = {
+            name: Entrance(name, entry, settings, self.amqp if name.startswith("amqp") else self.mqtt, self.turn, self.admission,
+                           self.certificates.securities.get(name))
+            for name, entry in settings.entries.items()}
         self.collector = Collector()
         self.sender = Sender()
         #: The HTTP servers, by listener.

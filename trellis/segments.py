@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
@@ -51,6 +51,16 @@ class Range:
     def duplicate(self) -> Range:
         """The same, with a descriptor of its own."""
         return Range(os.dup(self.descriptor), self.start, self.end, self.durable)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The octets themselves, for a server that must encrypt them."""
+        at = self.start
+        while at < self.end:
+            octets = os.pread(self.descriptor, min(PIECE, self.end - at), at)
+            if not octets:
+                raise ConnectionError("the segment ends before its size")
+            at += len(octets)
+            yield octets
 
     def close(self) -> None:
         os.close(self.descriptor)

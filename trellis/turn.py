@@ -167,9 +167,13 @@ class Turn:
             await asyncio.sleep(SWEEP)
             links = list(self.links)
             for at in range(0, len(links), SWEPT):
-                self.tell_time()
-                self._storing.tell_time(self._agenda.now, self._agenda.wall)
-                now = int(self._agenda.now)
-                for link in links[at:at + SWEPT]:
-                    link.advance(now)
+                self._tell(links[at:at + SWEPT])
                 await asyncio.sleep(0)
+            del links  # Those who have gone should not wait for the next look.
+
+    def _tell(self, links: list[Link]) -> None:
+        self.tell_time()
+        self._storing.tell_time(self._agenda.now, self._agenda.wall)
+        now = int(self._agenda.now)
+        for link in links:
+            link.advance(now)

@@ -55,7 +55,18 @@ def almighty(name: str) -> Identity:
 
 
 def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
-    """Everybody who may log in. Raises SettingsError."""
+    """Checks who may log in. Raises SettingsError."""
+    return Accounts(everybody(settings, directory), anonymous(settings), settings.mqtt.anonymous == "true", settings.auth.threads,
+                    settings.auth.queue, settings.auth.remember)
+
+
+def anonymous(settings: Settings) -> Identity | None:
+    """Whose rights they have who give no name, if they may come in at all."""
+    return None if settings.mqtt.anonymous == "false" else Identity("anonymous")
+
+
+def everybody(settings: Settings, directory: Path | None) -> list[Account]:
+    """All who may log in. Slow: passwords that are not hashed yet are hashed here. Raises SettingsError."""
     found = [Account(Listed(user), user.password_hash, user.loopback_only) for user in settings.users]
     if settings.user and settings.password:
         found.append(Account(almighty(settings.user), HASHER.hash(settings.password), False))
@@ -63,9 +74,7 @@ def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
         found.append(Account(almighty(GUEST), HASHER.hash(GUEST), True))
     if not found or settings.user and not settings.password:
         found.append(_generated(settings.user or "trellis", directory))
-    anonymous = None if settings.mqtt.anonymous == "false" else Identity("anonymous")
-    return Accounts(found, anonymous, settings.mqtt.anonymous == "true", settings.auth.threads, settings.auth.queue,
-                    settings.auth.remember)
+    return found
 
 
 def _generated(name: str, directory: Path | None) -> Account:

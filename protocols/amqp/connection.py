@@ -278,7 +278,7 @@ class AmqpConnection(Lifecycle):
             self.end("protocol_error")
             return len(data)
         self.state = "start"
-        self.send(0, start(self.options, self.front.broker.name))
+        self.send(0, start(self.options, self.front.broker.name, self.peer))
         return self._consume_from(data, len(GREETING))
 
     # -- channels

@@ -55,11 +55,16 @@ class AmqpOptions:
         self.handshake_ms = 10_000
 
 
-def start(options: AmqpOptions, cluster: str) -> spec.Connection.Start:
+def mechanisms(peer: Peer) -> str:
+    """EXTERNAL is for those whom their certificate names."""
+    return f"{MECHANISMS} EXTERNAL" if peer.certificate else MECHANISMS
+
+
+def start(options: AmqpOptions, cluster: str, peer: Peer) -> spec.Connection.Start:
     properties: Any = {
         "product": "Trellis", "version": options.version, "platform": "Python", "copyright": "Trellis contributors",
         "information": "Licensed under the Apache License 2.0", "cluster_name": cluster, "capabilities": CAPABILITIES}
-    return spec.Connection.Start(0, 9, properties, MECHANISMS, "en_US")
+    return spec.Connection.Start(0, 9, properties, mechanisms(peer), "en_US")
 
 
 def tune(options: AmqpOptions) -> spec.Connection.Tune:
@@ -67,7 +72,12 @@ def tune(options: AmqpOptions) -> spec.Connection.Tune:
 
 
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
-    """User and password from start-ok. Raises AmqpError."""
+    """Who it is, from start-ok. Raises AmqpError."""
+    if mechanism == "EXTERNAL" and peer.certificate:
+        # The response may name somebody to act for; nobody may, so that it is not looked at, as elsewhere.
+        login = Credentials(peer.certificate, b"", "/", peer.address, peer.local)
+        login.proven = True
+        return login
     if mechanism == "PLAIN":
         parts = response.split(b"\0", 2)
         if len(parts) != 3:
@@ -80,7 +90,7 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
         except (KeyError, ValueError) as error:
             raise AmqpError(501, "AMQPLAIN response is no table with LOGIN and PASSWORD") from error
     else:
-        raise AmqpError(503, f"unknown authentication mechanism '{mechanism}'; known are {MECHANISMS}")
+        raise AmqpError(503, f"unknown authentication mechanism '{mechanism}'; known are {mechanisms(peer)}")
     return Credentials(user.decode(errors="replace"), password, "/", peer.address, peer.local)
 
 

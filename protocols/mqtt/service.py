@@ -42,13 +42,19 @@ class MqttService(Front):
         self.octets_out += int(connection.octets_out)
 
     def credentials(self, user: str | None, password: bytes, client_id: str, peer: Peer) -> Credentials:
-        """A user name may begin with a virtual host and a colon."""
+        """A user name may begin with a virtual host and a colon. Who gives none may have one in its certificate."""
         vhost = "/"
-        if user is not None:
+        proven = user is None and peer.certificate != ""
+        if proven:
+            user = peer.certificate
+        elif user is not None:
             head, colon, tail = user.partition(":")
             if colon and head in self.broker.vhosts:
                 vhost, user = head, tail
-        return Credentials(user, password, vhost, peer.address, peer.local, client_id)
+        login = Credentials(user, password, vhost, peer.address, peer.local, client_id)
+        login.proven = proven
+        login.foreign = peer.foreign
+        return login
 
 
 class Surveying(Surveyor):

@@ -19,7 +19,7 @@ class AmqplibClient(AmqpClient):
     def __init__(self, url: str, heartbeat: int, node: Node) -> None:
         self._node = node
         try:
-            self._client = node.connect("amqplib", f"{url}?heartbeat={heartbeat}")
+            self._client = node.connect("amqplib", f"{url}?heartbeat={heartbeat}", {})
         except NodeError as error:
             raise LoginRefused(str(error)) from error
 

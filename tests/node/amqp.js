@@ -147,8 +147,9 @@ class Client {
   }
 }
 
-async function connect(url, patience) {
-  const client = new Client(await amqplib.connect(url), patience);
+async function connect(url, { external, ...options }, patience) {
+  if (external) options.credentials = amqplib.credentials.external();
+  const client = new Client(await amqplib.connect(url, options), patience);
   await client.open();
   return client;
 }

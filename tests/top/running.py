@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -48,7 +49,9 @@ class Running:
     """An App that serves in the loop of the test."""
 
     def __init__(self, chosen: Settings, disk: Disk | None = None) -> None:
-        self.app = App(chosen, disk)
+        #: What the settings are when they are read again.
+        self.chosen = chosen
+        self.app = App(chosen, lambda: self.chosen, disk)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -66,6 +69,14 @@ class Running:
         async with asyncio.timeout(PATIENCE):
             await self._serving
 
+    async def reload(self, chosen: Settings) -> None:
+        """What SIGHUP does, with these settings."""
+        self.chosen = chosen
+        reloading = self.app.reloading
+        assert reloading is not None
+        reloading.ask()
+        await reloading.close()
+
     @property
     def node(self) -> Node:
         assert self.app.node is not None
@@ -77,6 +88,10 @@ class Running:
     async def socket(self, listener: str) -> Socket:
         """A connection to a listener that says nothing yet."""
         return await Socket.connect(self.port(listener))
+
+    async def tls(self, listener: str, context: ssl.SSLContext, name: str = "localhost") -> Stream:
+        """A connection over TLS to a listener, that asks for a server of this name."""
+        return Stream(*await asyncio.open_connection("127.0.0.1", self.port(listener), ssl=context, server_hostname=name))
 
     async def amqp(self, user: str = "known", password: str = "known") -> Amqp0:
         client = Amqp0(await self.socket("amqp"))
@@ -192,16 +207,54 @@ class Socket:
         self._sock.close()
 
 
+class Stream(Socket):
+    """Like Socket, over whatever a stream goes over: TLS, a Unix socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(writer.get_extra_info("socket"))
+        self._reader = reader
+        self.writer = writer
+
+    async def send(self, octets: bytes) -> None:
+        self.writer.write(octets)
+        async with asyncio.timeout(PATIENCE):
+            await self.writer.drain()
+
+    async def read(self, most: int = 1 << 16) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            try:
+                return await self._reader.read(most)
+            except (ConnectionError, ssl.SSLError):
+                return b""
+
+    async def exactly(self, count: int) -> bytes:
+        async with asyncio.timeout(PATIENCE):
+            return await self._reader.readexactly(count)
+
+    async def read_to_end(self) -> bytes:
+        octets = b""
+        while more := await self.read():
+            octets += more
+        self.close()
+        return octets
+
+    def shut_down(self) -> None:
+        self.writer.write_eof()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
 class Amqp0:
     """An AMQP client on channel 1."""
 
     def __init__(self, sock: Socket) -> None:
         self.socket = sock
 
-    async def log_in(self, user: str = "known", password: str = "known", heartbeat: int = 0) -> None:
+    async def log_in(self, user: str = "known", password: str = "known", heartbeat: int = 0, mechanism: str = "PLAIN") -> None:
         await self.socket.send(GREETING)
-        await self.expect(spec.Connection.Start)
-        await self.socket.send(start_ok(user, password))
+        self.mechanisms = str((await self.expect(spec.Connection.Start)).mechanisms)
+        await self.socket.send(start_ok(user, password, mechanism))
         await self.expect(spec.Connection.Tune)
         tune_ok, opening = spec.Connection.TuneOk(2047, 131_072, heartbeat), spec.Connection.Open()
         await self.socket.send(marshal(0, tune_ok) + marshal(0, opening))

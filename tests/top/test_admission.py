@@ -55,7 +55,7 @@ def test_this_machine_has_no_bound_of_its_own() -> None:
         assert judge(admission, HERE, open_now) == ""
         admission.enter(world.amqp_front.connect(HERE))
     assert judge(admission, HERE, 100) == "connections"
-    assert admission.refused == {"connections": 1, "unauthenticated_per_address": 0, "descriptors": 0}
+    assert admission.refused == {"connections": 1, "unauthenticated_per_address": 0, "proxy_header": 0, "descriptors": 0}
 
 
 async def test_connections_beyond_the_limit_are_closed_unread_and_counted(start: Start) -> None:

@@ -18,8 +18,8 @@ from protocols.connection import HELD_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Socket
-from trellis.app import AMQP_HIGH_MARK
-from trellis.link import LINGER_MS, Link, peer_of
+from trellis.entrance import AMQP_HIGH_MARK, peer_of
+from trellis.link import LINGER_MS, Link
 from trellis.process import resident
 
 MIB: Final = 1 << 20

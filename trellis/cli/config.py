@@ -4,6 +4,7 @@ import argparse
 import getpass
 import sys
 
+from trellis.certificates import contexts
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 from trellis.passwords import HASHER
 from trellis.settings.rendering import default_file, effective
@@ -33,6 +34,7 @@ def config(arguments: argparse.Namespace) -> int:
 
 def check_config(arguments: argparse.Namespace) -> int:
     settings, sources = load_settings(arguments)
+    contexts(settings)
     listeners = " ".join(f"{name}={listener.port}" for name, listener in settings.listeners.items())
     places = ", ".join(dict.fromkeys(sources.values())) or "nothing given, all defaults"
     print(f"ok: {listeners} ({places})")

@@ -14,4 +14,4 @@ def serve(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments).settings
     from trellis.app import run  # the loop and both protocols: the other commands start faster without them
 
-    return run(settings)
+    return run(settings, lambda: load_settings(arguments).settings)

@@ -1,10 +1,14 @@
 """Do the values fit each other: rules over more than one option."""
 
 import ipaddress
+import os
 from collections.abc import Iterator
 
 from matching.registry import algorithms
-from trellis.settings.schema import Settings
+from trellis.settings.schema import Mqtts, Open, Secured, Settings
+
+#: Octets of the path of a Unix socket, on every system.
+SOCKET_MAX = 103
 
 Problem = tuple[tuple[str, ...], str]  # the keys that do not fit, the one to change first, and what is wrong
 
@@ -27,7 +31,33 @@ def problems(settings: Settings) -> Iterator[Problem]:
         yield ("data.dir",), "needs a home directory and there is none; give a path that does not"
     yield from _credentials(settings)
     yield from _names(settings)
+    yield from _tls(settings)
     yield from _ports(settings)
+
+
+def _tls(settings: Settings) -> Iterator[Problem]:
+    """Whoever serves TLS has a certificate, and whoever asks for one knows who signs them. The files are read later."""
+    for name, entry in settings.entries.items():
+        if not isinstance(entry, Secured):
+            continue
+        if not settings.tls.certificate:
+            problem = f"{name} is enabled and there is no certificate; set tls.certificate to a PEM file"
+            yield ("tls.certificate", f"{name}.enabled"), problem
+        if entry.client_certificate != "none" and not settings.tls.ca:
+            problem = f'is "{entry.client_certificate}" and nobody signs them; set tls.ca to a PEM file'
+            yield (f"{name}.client_certificate",), problem
+        if isinstance(entry, Mqtts) and entry.certificate_user and entry.client_certificate == "none":
+            problem = f'needs {name}.client_certificate to be "optional" or "required"'
+            yield (f"{name}.certificate_user",), problem
+    for name, files in settings.tls.names.items():
+        if not files.get("certificate"):
+            yield ("tls.names",), f'"{name}" has no certificate; give it one, a PEM file'
+        for key in files:
+            if key not in ("certificate", "key"):
+                yield ("tls.names",), f'"{name}" has an unknown key {key}; there are certificate and key'
+    for name, entry in settings.entries.items():
+        if isinstance(entry, Open) and len(os.fsencode(os.path.expanduser(entry.socket))) > SOCKET_MAX:
+            yield (f"{name}.socket",), f"is longer than {SOCKET_MAX} octets, and the path of a Unix socket may not be; shorten it"
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:

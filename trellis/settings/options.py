@@ -86,7 +86,7 @@ class Option(Struct, frozen=True):
         if get_origin(self.type) is tuple:
             return f"a list of tables, written [[{self.key}]]"
         if get_origin(self.type) is dict:
-            return "a table of tables"
+            return "a table of tables" if get_args(get_args(self.type)[1])[1] is object else "a table of tables of text"
         return "true or false" if self.type is bool else "text"
 
     def read(self, value: object, *, text: bool = False) -> Any:

@@ -27,6 +27,11 @@ EXAMPLES = {
 # [amqtt.plugins."amqtt.plugins.authentication.FileAuthPlugin"]
 # password_file = "/etc/trellis/mqtt-passwords"
 """,
+    "tls.names": """\
+# [tls.names."mqtt.example.org"]
+# certificate = "/etc/trellis/mqtt.example.org.pem"
+# key = "/etc/trellis/mqtt.example.org-key.pem"
+""",
     "users": """\
 # [[users]]
 # name = "sensors"

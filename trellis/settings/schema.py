@@ -7,17 +7,36 @@ new option is a new field here and nothing else. Sizes are in octets, times in s
 
 import os
 from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from matching.registry import algorithms
-from trellis.settings.values import check_addresses, check_hash, check_journal, check_name, check_regex, check_rule, split_addresses
+from trellis.settings.values import (
+    check_addresses,
+    check_hash,
+    check_journal,
+    check_mode,
+    check_name,
+    check_networks,
+    check_origins,
+    check_path,
+    check_regex,
+    check_rule,
+    split_addresses,
+    split_networks,
+    split_origins,
+)
 
 Anonymous = Literal["loopback", "true", "false"]
 Level = Literal["debug", "info", "warning", "error"]
+ClientCertificate = Literal["none", "optional", "required"]
+TlsVersion = Literal["1.2", "1.3"]
+NameFrom = Literal["common_name", "dns", "email", "uri"]
 Plugins = dict[str, dict[str, object]]
+Certificates = dict[str, dict[str, str]]
 
 KIB, MIB = 1 << 10, 1 << 20
 INT64 = (1 << 63) - 1
@@ -74,7 +93,40 @@ class Node(Section, frozen=True, kw_only=True):
     name: Annotated[str, option("name in metrics and logs", check=check_name)] = "trellis"
 
 
-class Amqp(Listener, frozen=True, kw_only=True):
+class Entry(Listener, frozen=True, kw_only=True):
+    """A section that clients come in by."""
+
+    proxies: Annotated[
+        str,
+        option("addresses and networks, separated by commas, whose connections begin with a PROXY header", check=check_networks),
+    ] = ""
+
+    @property
+    def networks(self) -> list[IPv4Network | IPv6Network]:
+        """Where proxies come from."""
+        return split_networks(self.proxies)
+
+
+class Open(Entry, frozen=True, kw_only=True):
+    """An entry that may be a file on this machine, too."""
+
+    socket: Annotated[str, option('path of a Unix socket to listen on as well; "" is none')] = ""
+    socket_mode: Annotated[str, option("who may connect to it, as the rights of a file", check=check_mode)] = "0660"
+
+    @property
+    def mode(self) -> int:
+        """`socket_mode` as a number."""
+        return int(self.socket_mode, 8)
+
+
+class Secured(Entry, frozen=True, kw_only=True):
+    """An entry over TLS."""
+
+    enabled: Annotated[bool, option("listen on this port; [tls] says with which certificate")] = False
+    client_certificate: Annotated[ClientCertificate, option("whether clients show a certificate, signed by one of tls.ca")] = "none"
+
+
+class Amqp(Open, frozen=True, kw_only=True):
     """AMQP 0-9-1."""
 
     port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 5672
@@ -83,7 +135,13 @@ class Amqp(Listener, frozen=True, kw_only=True):
     channel_max: Annotated[int, option("channels a connection may open", ge=1, le=65535)] = 2047
 
 
-class Mqtt(Listener, frozen=True, kw_only=True):
+class Amqps(Secured, frozen=True, kw_only=True):
+    """AMQP 0-9-1 over TLS. With a certificate, clients may log in by the mechanism EXTERNAL."""
+
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 5671
+
+
+class Mqtt(Open, frozen=True, kw_only=True):
     """MQTT 3.1, 3.1.1 and 5."""
 
     port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 1883
@@ -110,6 +168,61 @@ class Mqtt(Listener, frozen=True, kw_only=True):
     qos0_high_mark: Annotated[
         int, option("unsent output above which a client's QoS 0 messages are dropped", ge=KIB, unit="bytes")
     ] = MIB
+
+
+class Mqtts(Secured, frozen=True, kw_only=True):
+    """MQTT over TLS."""
+
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 8883
+    certificate_user: Annotated[bool, option("a client that gives no user name is the user whom its certificate names")] = False
+
+
+WebSocketPath = Annotated[str, option("path of the WebSocket", check=check_path)]
+Origins = Annotated[
+    str,
+    option(
+        "Origins, separated by commas, whose pages may connect beside those of this host; they always give a user; * is every one",
+        check=check_origins,
+    ),
+]
+
+
+class Ws(Entry, frozen=True, kw_only=True):
+    """MQTT over WebSocket."""
+
+    enabled: Annotated[bool, option("listen on this port")] = False
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 15675
+    path: WebSocketPath = "/ws"
+    origins: Origins = ""
+
+    @property
+    def origin_list(self) -> list[str]:
+        """The Origins of `origins`, in small letters."""
+        return split_origins(self.origins)
+
+
+class Wss(Mqtts, frozen=True, kw_only=True):
+    """MQTT over WebSocket over TLS."""
+
+    port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 15676
+    path: WebSocketPath = "/ws"
+    origins: Origins = ""
+
+    @property
+    def origin_list(self) -> list[str]:
+        """The Origins of `origins`, in small letters."""
+        return split_origins(self.origins)
+
+
+class Tls(Section, frozen=True, kw_only=True):
+    """Certificates of amqps, mqtts and wss. Read again at SIGHUP."""
+
+    certificate: Annotated[str, option("PEM file: our certificate, and those that signed it but for the root")] = ""
+    key: Annotated[str, option('PEM file: its private key, not encrypted; "" is the file of the certificate')] = ""
+    ca: Annotated[str, option("PEM file: those who sign the certificates of clients")] = ""
+    minimum: Annotated[TlsVersion, option("oldest version of TLS")] = "1.2"
+    user_from: Annotated[NameFrom, option("what in a client's certificate is its user name")] = "common_name"
+    names: Annotated[Certificates, option("other certificates, by the name that a client asks for; *.NAME is any in front of it")] = {}
 
 
 class Metrics(Listener, frozen=True, kw_only=True):
@@ -253,7 +366,12 @@ class Settings(Section, frozen=True, kw_only=True):
     password_file: Annotated[str, option("file that holds the password of that user")] = ""
     node: Node = Node()
     amqp: Amqp = Amqp()
+    amqps: Amqps = Amqps()
     mqtt: Mqtt = Mqtt()
+    mqtts: Mqtts = Mqtts()
+    ws: Ws = Ws()
+    wss: Wss = Wss()
+    tls: Tls = Tls()
     metrics: Metrics = Metrics()
     http: Http = Http()
     data: Data = Data()
@@ -271,5 +389,14 @@ class Settings(Section, frozen=True, kw_only=True):
     @property
     def listeners(self) -> dict[str, Listener]:
         """Section name -> listener, the enabled ones only."""
-        every: dict[str, Listener] = {"amqp": self.amqp, "mqtt": self.mqtt, "metrics": self.metrics, "http": self.http}
+        every: dict[str, Listener] = {**self._entries, "metrics": self.metrics, "http": self.http}
         return {name: listener for name, listener in every.items() if listener.enabled}
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """The listeners that clients come in by, the enabled ones only."""
+        return {name: entry for name, entry in self._entries.items() if entry.enabled}
+
+    @property
+    def _entries(self) -> dict[str, Entry]:
+        return {"amqp": self.amqp, "amqps": self.amqps, "mqtt": self.mqtt, "mqtts": self.mqtts, "ws": self.ws, "wss": self.wss}

@@ -1,0 +1,161 @@
+"""What a message costs the broker over each transport: processor time of its process, MQTT QoS 0 in batches.
+
+    python benchmarks/transports.py [MESSAGES] [SIZE]
+
+One client publishes MESSAGES of SIZE octets as fast as they are taken, one other hears all of them over the same transport.
+`tls of uvloop` is the plain link behind the TLS of the loop, for comparison. Rounds alternate; the least of each counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import socket
+import ssl
+import sys
+import tempfile
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final, cast
+
+import trustme
+import uvloop
+from websockets.frames import Frame, Opcode
+
+import trellis
+from trellis.app import App
+from trellis.entrance import Entrance
+from trellis.link import Link
+from trellis.settings import Amqp, Data, Http, Metrics, Mqtt, Mqtts, Settings, Tls, Ws, Wss
+
+ROUNDS: Final = 5
+DOORS: Final = ("tcp", "ws", "tls", "wss", "tls of uvloop")
+UPGRADE: Final = (b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                  b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n")
+#: Messages that are one frame of WebSocket, and one write of the client.
+BATCH: Final = 200
+
+
+def settings(certificate: str) -> Settings:
+    host = "127.0.0.1"
+    return Settings(
+        amqp=Amqp(port=0, host=host), mqtt=Mqtt(port=0, host=host, qos0_high_mark=1 << 30), metrics=Metrics(port=0, host=host),
+        http=Http(port=0, host=host), mqtts=Mqtts(enabled=True, port=0, host=host), ws=Ws(enabled=True, port=0, host=host),
+        wss=Wss(enabled=True, port=0, host=host), tls=Tls(certificate=certificate), data=Data(dir=":memory:"))
+
+
+async def serve(certificate: str, told: Connection) -> None:
+    """The broker, and beside it a port with the loop's own TLS."""
+    app = App(settings(certificate))
+    serving = asyncio.create_task(app.serve())
+    await app.started.wait()
+    assert app.node is not None
+    entrance: Entrance = app.node.entrances["mqtt"]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: cast(asyncio.Protocol, Link(entrance)), "127.0.0.1", 0, ssl=context, backlog=4096)
+    ports = {name: int(address.rpartition(":")[2]) for name, address in app.addresses.items()}
+    told.send({"tcp": ports["mqtt"], "ws": ports["ws"], "tls": ports["mqtts"], "wss": ports["wss"],
+               "tls of uvloop": server.sockets[0].getsockname()[1]})
+    await asyncio.get_running_loop().run_in_executor(None, told.recv)
+    server.close()
+    app.stop()
+    await serving
+
+
+def broker(certificate: str, told: Connection) -> None:
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    uvloop.run(serve(certificate, told))
+
+
+class Client:
+    """A socket with the layers of a door."""
+
+    def __init__(self, door: str, port: int, name: str, context: ssl.SSLContext) -> None:
+        self._framed = door in ("ws", "wss")
+        raw = socket.create_connection(("127.0.0.1", port))
+        self._socket = raw if door in ("tcp", "ws") else context.wrap_socket(raw, server_hostname="localhost")
+        if self._framed:
+            self._socket.sendall(UPGRADE)
+            while not self._socket.recv(1 << 16).endswith(b"\r\n\r\n"):
+                pass
+        connect = b"\x00\x04MQTT\x04\x02\x00\x00" + len(name).to_bytes(2, "big") + name.encode()
+        self.send(self.frame(b"\x10" + bytes([len(connect)]) + connect))
+        self.read(4 + 2 * self._framed)
+
+    def frame(self, octets: bytes) -> bytes:
+        return Frame(Opcode.BINARY, octets).serialize(mask=True) if self._framed else octets
+
+    def send(self, octets: bytes) -> None:
+        self._socket.sendall(octets)
+
+    def read(self, count: int) -> None:
+        """At least so many octets."""
+        while count > 0:
+            got = len(self._socket.recv(1 << 18))
+            assert got
+            count -= got
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def spent(pid: int) -> float:
+    """Seconds of processor time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def measure(door: str, port: int, pid: int, messages: int, size: int, context: ssl.SSLContext) -> float:
+    """Microseconds of the broker's processor time a message."""
+    reader, writer = Client(door, port, "reader", context), Client(door, port, "writer", context)
+    reader.send(reader.frame(b"\x82\x06\x00\x01\x00\x01t\x00"))
+    reader.read(5)
+    body = b"\x00\x01t" + bytes(size)
+    length = bytes([len(body)]) if len(body) < 128 else bytes([len(body) & 127 | 128, len(body) >> 7])
+    message = b"\x30" + length + body
+    batch = writer.frame(message * BATCH)
+    before = spent(pid)
+    reading = threading.Thread(target=reader.read, args=(messages * len(message),))
+    reading.start()
+    for _ in range(messages // BATCH):
+        writer.send(batch)
+    reading.join()
+    taken = spent(pid) - before
+    reader.close()
+    writer.close()
+    return taken / messages * 1e6
+
+
+def main() -> None:
+    messages = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+    size = int(sys.argv[2]) if len(sys.argv) > 2 else 100
+    with tempfile.TemporaryDirectory() as directory:
+        certificate = Path(directory, "certificate.pem")
+        authority = trustme.CA()
+        authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=broker, args=(str(certificate), theirs))
+        process.start()
+        ports = ours.recv()
+        assert process.pid is not None
+        best = dict.fromkeys(DOORS, float("inf"))
+        for _ in range(ROUNDS):
+            for door in DOORS:
+                best[door] = min(best[door], measure(door, ports[door], process.pid, messages, size, context))
+                time.sleep(0.1)
+        ours.send("enough")
+        process.join()
+    print(f"{messages} messages of {size} octets, {'compiled' if trellis.compiled() else 'NOT compiled'}, {ssl.OPENSSL_VERSION}")
+    for door, taken in best.items():
+        print(f"{door:>14}  {taken:6.2f} us a message  {taken / best['tcp']:5.2f} x tcp")
+
+
+if __name__ == "__main__":
+    main()

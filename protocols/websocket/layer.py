@@ -1,0 +1,214 @@
+"""The layer: an upgrade, then frames in and out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from protocols.connection import Peer
+from protocols.layer import Layer
+from protocols.websocket.frames import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    CONTROL_MAX,
+    GOING_AWAY,
+    NORMAL,
+    PING,
+    POLICY,
+    PONG,
+    PROTOCOL_ERROR,
+    TEXT,
+    TOO_LARGE,
+    UNSUPPORTED,
+    close,
+    head,
+    read_close,
+    unmask,
+)
+from protocols.websocket.upgrade import REASONS, Policy, Refused, upgrade
+
+#: Why a connection ended -> what its close frame says.
+_CODES: Final = {"shutdown": GOING_AWAY, "protocol_error": PROTOCOL_ERROR, "too_large": TOO_LARGE, "login_refused": POLICY}
+#: Octets up to which a frame is sent in one piece with its head.
+_SMALL: Final[i64] = 1 << 14
+
+
+class WebSocketTally:
+    """What became of those who came to one listener."""
+
+    def __init__(self) -> None:
+        #: Upgrades, and requests refused by reason.
+        self.upgrades = 0
+        self.refused = dict.fromkeys(REASONS, 0)
+
+
+class WebSocketLayer(Layer):
+    """The server's end of one WebSocket."""
+
+    def __init__(self, policy: Policy, peer: Peer, tally: WebSocketTally) -> None:
+        super().__init__()
+        self._policy = policy
+        self._peer = peer
+        self._tally = tally
+        #: A request, or the head of a frame, or a control frame, that is not complete.
+        self._rest = b""
+        #: Of the payload that is coming: octets left, key, and the octet of the key that comes next.
+        self._left: i64 = 0
+        self._key = b""
+        self._phase: i64 = 0
+        #: Whether the message goes on with another frame.
+        self._unfinished = False
+        #: What we say beside frames of data, and at the very end.
+        self._words = b""
+        self._last_words = b""
+        self._closed = False
+
+    def receive(self, data: bytes) -> bytes:
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        if self.over:
+            return b""
+        return self._read(data) if self.open else self._upgrade(data)
+
+    def _upgrade(self, data: bytes) -> bytes:
+        try:
+            answered = upgrade(self._policy, data, self._peer)
+        except Refused as refused:
+            self._tally.refused[refused.reason] += 1
+            self._words = refused.answer()
+            self._closed = True
+            self.speaks = True
+            self.over = "websocket_refused"
+            return b""
+        if answered is None:
+            self._rest = data
+            return b""
+        self.open = True
+        self.speaks = True
+        self._tally.upgrades += 1
+        self._words = answered[0]
+        return self._read(answered[1])
+
+    def _read(self, data: bytes) -> bytes:
+        """The payloads of data frames; control frames are answered. Hot path, once per chunk."""
+        size: i64 = len(data)
+        at: i64 = 0
+        out = BytesWriter()
+        while True:
+            if self._left > 0:
+                end: i64 = min(at + self._left, size)
+                unmask(out, data, at, end, self._key, self._phase)
+                self._phase = (self._phase + end - at) & 3
+                self._left -= end - at
+                at = end
+            if size - at < 6:
+                # The head of a masked frame has six octets or more; what is wrong with it shows in two.
+                if size - at < 2 or self._left > 0 or not self._wrong(data, at):
+                    break
+                return out.getvalue()
+            if self._wrong(data, at):
+                return out.getvalue()
+            opcode: i64 = i64(data[at]) & 15
+            length: i64 = i64(data[at + 1]) & 127
+            start: i64 = at + 6
+            if length >= 126:
+                start += 2 if length == 126 else 8
+                if start > size:
+                    break
+                length = self._length(data, at, start - 4)
+                if length < 0:
+                    return out.getvalue()
+            if opcode >= CLOSE:
+                if start + length > size:
+                    break
+                self._on_control(opcode, data, start, length)
+                if self.over:
+                    return out.getvalue()
+                at = start + length
+                continue
+            self._unfinished = data[at] < 128
+            self._left = length
+            self._key = data[start - 4:start]
+            self._phase = 0
+            at = start
+        if at < size:
+            self._rest = data[at:]
+        return out.getvalue()
+
+    def _wrong(self, data: bytes, at: i64) -> bool:
+        """Whether the two octets at `at` begin no frame that may come now: the WebSocket ends."""
+        first: i64 = data[at]
+        second: i64 = data[at + 1]
+        opcode: i64 = first & 15
+        if first & 0x70 or second < 128:
+            self._fail(PROTOCOL_ERROR)  # An extension that nobody agreed to, or no mask (section 5.1).
+        elif opcode == TEXT:
+            self._fail(UNSUPPORTED)  # [MQTT-6.0.0-1]
+        elif opcode >= CLOSE:
+            if opcode > PONG or first < 128 or second & 127 > CONTROL_MAX:
+                self._fail(PROTOCOL_ERROR)
+        elif opcode > BINARY or (opcode == CONTINUATION) != self._unfinished:
+            self._fail(PROTOCOL_ERROR)
+        return self._closed
+
+    def _length(self, data: bytes, at: i64, end: i64) -> i64:
+        """The longer form of a length, from the third octet of the frame on; -1 when a shorter form would do, or it is
+        too long for any (section 5.2)."""
+        length = int.from_bytes(data[at + 2:end], "big")
+        if length >> 63 or length < (126 if end - at == 4 else 1 << 16):
+            self._fail(PROTOCOL_ERROR)
+            return -1
+        return length
+
+    def _on_control(self, opcode: i64, data: bytes, start: i64, length: i64) -> None:
+        out = BytesWriter()
+        unmask(out, data, start, start + length, data[start - 4:start], 0)
+        payload = out.getvalue()
+        if opcode == PING:
+            # Of several pings the last may be answered for all (section 5.5.3): nobody makes us talk and talk.
+            self._words = head(int(PONG), len(payload)) + payload
+            self.speaks = True
+        elif opcode == CLOSE:
+            self._close(read_close(payload))
+            self.over = "websocket_closed"
+
+    def _fail(self, code: int) -> None:
+        self._close(code)
+        self.over = "websocket_error"
+
+    def _close(self, code: int) -> None:
+        if not self._closed:
+            self._closed = True
+            self._last_words = close(code)
+            self.speaks = True
+
+    def send(self, parts: list[bytes]) -> list[bytes]:
+        """What is sent in one turn is one frame. Hot path."""
+        self.speaks = False
+        words, self._words = self._words, b""
+        last, self._last_words = self._last_words, b""
+        if not parts or not self.open or self._closed and not last:
+            words += last
+            return [words] if words else []
+        size: i64 = 0
+        for part in parts:
+            size += len(part)
+        words += head(int(BINARY), int(size))
+        if last or size <= _SMALL:
+            return [b"".join([words, *parts, last])]
+        return [words, *parts]
+
+    def end(self, reason: str) -> None:
+        if self.open:
+            self._close(_CODES.get(reason, NORMAL))
+        else:
+            self.lost(reason)
+
+    def lost(self, reason: str) -> None:
+        if not self.open and not self.over:
+            self.over = "websocket_refused"
+            self._tally.refused["timeout" if reason == "handshake_timeout" else "lost"] += 1

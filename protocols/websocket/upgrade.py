@@ -1,0 +1,153 @@
+"""The upgrade from HTTP (RFC 6455 section 4.2): who may come in, and the answer.
+
+A browser sends the Origin of the page that asks, and lets any page ask. So a page of another host must be allowed by
+name, and never has what only those on this machine have.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from typing import Final
+
+import h11
+
+from protocols.connection import Peer
+
+#: Octets of the longest request.
+REQUEST_MAX: Final = 16 << 10
+#: Subprotocols of MQTT, as clients name them: the one of the specification, and the one of version 3.1.
+SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
+
+#: Why there is no upgrade: what is asked is none, or has the wrong path, Origin or subprotocol, or is too long; the client
+#: left before it had asked, or took too long for it.
+REASONS: Final = ("request", "path", "origin", "subprotocol", "too_large", "lost", "timeout")
+
+_MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+#: Names of this machine that no other name server can give away.
+_HERE: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+class Policy:
+    """The path that is served, and the Origins beside that of the own host, in small letters; `*` is every one."""
+
+    def __init__(self, path: str, origins: list[str]) -> None:
+        self.path = path
+        self.origins = origins
+
+    def allows(self, origin: str) -> bool:
+        return origin in self.origins or "*" in self.origins
+
+
+class Refused(Exception):
+    """No upgrade. `reason` is one of REASONS, `status` and the text are for the client."""
+
+    def __init__(self, reason: str, status: int, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.status = status
+
+    def answer(self) -> bytes:
+        body = f"{self}\n".encode()
+        headers = f"HTTP/1.1 {self.status} {_PHRASES[self.status]}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        headers += f"Content-Length: {len(body)}\r\nConnection: close\r\n"
+        if self.status == 405:
+            headers += "Allow: GET\r\n"
+        if self.status == 426:
+            headers += "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        return headers.encode() + b"\r\n" + body
+
+
+_PHRASES: Final = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 426: "Upgrade Required",
+                   431: "Request Header Fields Too Large"}
+
+
+def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | None:
+    """The answer, and what came after the request; None when more of it must come. The peer is then what the request
+    makes of it. Raises Refused."""
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
+    try:
+        http.receive_data(data)
+        request = http.next_event()
+    except h11.RemoteProtocolError as error:
+        error.__traceback__ = None  # Which h11 makes a circle of, with all of us in it.
+        status = 431 if error.error_status_hint == 431 else 400
+        raise Refused("too_large" if status == 431 else "request", status, f"no request that can be read: {error}") from None
+    if not isinstance(request, h11.Request):
+        return None
+    headers = _fields(request)
+    if request.method != b"GET":
+        raise Refused("request", 405, "only GET is served here, to open a WebSocket")
+    if request.target.decode("ascii", "replace").partition("?")[0] != policy.path:
+        raise Refused("path", 404, f"no such page; the WebSocket of MQTT is at {policy.path}")
+    key = _key(request, headers)
+    _judge_origin(policy, headers, peer)
+    subprotocol = _subprotocol(headers)
+    accept = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest())
+    answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept \
+        + b"\r\nSec-WebSocket-Protocol: " + subprotocol.encode() + b"\r\n\r\n"
+    return answer, http.trailing_data[0]
+
+
+def _fields(request: h11.Request) -> dict[bytes, bytes]:
+    """Names in small letters; what is given several times is a list with commas."""
+    fields: dict[bytes, bytes] = {}
+    for name, value in request.headers:
+        fields[name] = fields[name] + b"," + value if name in fields else value
+    return fields
+
+
+def _words(fields: dict[bytes, bytes], name: bytes) -> list[str]:
+    """The words of a list with commas."""
+    return [word.strip() for word in fields.get(name, b"").decode("latin-1").split(",")]
+
+
+def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
+    """The client's key, of a request that asks for a WebSocket of version 13. Raises Refused."""
+    if "websocket" not in [word.lower() for word in _words(fields, b"upgrade")] \
+            or "upgrade" not in [word.lower() for word in _words(fields, b"connection")]:
+        raise Refused("request", 426, "this is a WebSocket of MQTT: ask for an upgrade to websocket")
+    if request.http_version < b"1.1":
+        raise Refused("request", 400, "a WebSocket needs HTTP/1.1")
+    if fields.get(b"sec-websocket-version", b"") != b"13":
+        raise Refused("request", 426, "only version 13 of WebSocket is spoken here (Sec-WebSocket-Version)")
+    key = fields.get(b"sec-websocket-key", b"")
+    try:
+        if len(base64.b64decode(key, validate=True)) != 16:
+            raise ValueError
+    except (binascii.Error, ValueError):
+        raise Refused("request", 400, "Sec-WebSocket-Key is not 16 octets in base64") from None
+    return key
+
+
+def _judge_origin(policy: Policy, fields: dict[bytes, bytes], peer: Peer) -> None:
+    """Whether the page may ask, and what it is then. Raises Refused."""
+    host = _host(fields.get(b"host", b"").decode("latin-1").lower())
+    if host not in _HERE or b"forwarded" in fields or b"x-forwarded-for" in fields:
+        peer.local = False  # Another name of ours: a proxy may stand before us, or a name server may have lied.
+    if b"origin" not in fields:
+        return  # No browser.
+    origin = fields[b"origin"].decode("latin-1").lower()
+    page = _host(origin.partition("://")[2])
+    if page and page == host or page in _HERE and host in _HERE:
+        return
+    if not policy.allows(origin):
+        raise Refused("origin", 403, f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those that may")
+    peer.foreign = True
+    peer.local = False
+
+
+def _host(authority: str) -> str:
+    """Without the port."""
+    if authority.startswith("["):
+        return authority.partition("]")[0] + "]"
+    return authority.partition(":")[0]
+
+
+def _subprotocol(fields: dict[bytes, bytes]) -> str:
+    """The first that the client offers and we speak [MQTT-6.0.0-3]. Raises Refused."""
+    for word in _words(fields, b"sec-websocket-protocol"):
+        if word in SUBPROTOCOLS:
+            return word
+    raise Refused("subprotocol", 400, "only MQTT is spoken here: offer the subprotocol mqtt (Sec-WebSocket-Protocol)")

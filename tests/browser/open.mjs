@@ -1,0 +1,34 @@
+// Opens a page in a Chromium without a window: node open.mjs URL SCREENSHOT ROWS
+//
+// MQTT.js comes from node_modules instead of its server. When the page has tried to connect, its state is one line of JSON on
+// the standard output; a line on the standard input has it written again, once the table has ROWS rows, and makes the picture.
+import { readFile } from 'node:fs/promises';
+import readline from 'node:readline';
+import chromium from '@sparticuz/chromium';
+import { chromium as playwright } from 'playwright-core';
+
+const [url, screenshot, rows] = process.argv.slice(2);
+const browser = await playwright.launch({ executablePath: await chromium.executablePath(), args: chromium.args, headless: true });
+const page = await browser.newPage({ viewport: { width: 1000, height: 520 } });
+const complaints = [];
+page.on('pageerror', (error) => complaints.push(error.message));
+const library = await readFile(new URL('./node_modules/mqtt/dist/mqtt.min.js', import.meta.url));
+await page.route('https://unpkg.com/**', (route) => route.fulfill({
+  body: library, contentType: 'text/javascript', headers: { 'access-control-allow-origin': '*' },
+}));
+await page.goto(url);
+
+async function tell() {
+  const state = await page.textContent('#state');
+  const table = await page.$$eval('#topics tr', (found) => found.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  console.log(JSON.stringify({ state, table, complaints }));
+}
+
+await page.waitForFunction(() => /^(connected|not)/.test(document.getElementById('state').textContent));
+await tell();
+for await (const line of readline.createInterface({ input: process.stdin })) {
+  if (line) await page.waitForFunction((count) => document.querySelectorAll('#topics tr').length >= count, Number(rows));
+  await tell();
+  await page.screenshot({ path: screenshot });
+}
+await browser.close();

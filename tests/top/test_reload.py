@@ -1,0 +1,155 @@
+"""SIGHUP: what is read again, and what goes on meanwhile?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import ssl
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.route import DENIED
+from tests.authority import Authority
+from tests.broker import BrokerProcess
+from tests.clients import connect_packet
+from tests.top.conftest import Start
+from tests.top.running import KNOWN, PATIENCE, Mqtt0, Running, settings
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "certificates")
+
+
+def secure(authority: Authority, file: Path, **more: Any) -> dict[str, Any]:
+    listener = {"enabled": True, "port": 0, "host": "127.0.0.1"}
+    return {"mqtts": listener, "tls": {"certificate": str(file), "ca": str(authority.file)}} | more
+
+
+async def code(running: Running, user: str) -> int:
+    """The return code of a login."""
+    client = Mqtt0(await running.socket("mqtt"))
+    answer = await client.connect("asks", user=user)
+    client.socket.close()
+    return answer
+
+
+async def test_users_are_read_again_and_those_who_are_in_stay(start: Start) -> None:
+    running = await start()
+    client = await running.mqtt("stays", user="known/known")
+    assert await code(running, "new/known") == 4
+    await running.reload(settings(users=[KNOWN | {"name": "new"}]))
+    assert await code(running, "new/known") == 0
+    assert await code(running, "known/known") == 4
+    await client.ping()
+    await client.leave()
+
+
+async def test_access_rules_are_read_again_for_those_who_come_then(start: Start) -> None:
+    running = await start()
+    await running.reload(settings(users=[KNOWN | {"write": "^$"}]))
+    watcher = await running.mqtt("watcher", user="known/known")
+    await watcher.subscribe("t")
+    await watcher.socket.send(b"\x30\x04\x00\x01tx")
+    await watcher.ping()
+    assert running.node.broker.vhosts["/"].gates.ingress()["mqtt311"].fates[DENIED] == 1
+    await watcher.leave()
+
+
+async def test_anonymous_access_is_read_again(start: Start) -> None:
+    running = await start()
+    assert await code(running, "") == 0
+    await running.reload(settings(mqtt={"port": 0, "anonymous": "false"}))
+    assert await code(running, "") == 5
+
+
+async def test_a_new_certificate_is_shown_to_those_who_come_then(start: Start, authority: Authority, tmp_path: Path) -> None:
+    file = authority.sign("localhost", file="server.pem")
+    running = await start(**secure(authority, file))
+    other = Authority(tmp_path / "other")
+    before = Mqtt0(await running.tls("mqtts", authority.client()))
+    assert await before.connect("before") == 0
+    file.write_bytes(other.sign("localhost").read_bytes())
+    await running.reload(running.chosen)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await running.tls("mqtts", authority.client())
+    after = Mqtt0(await running.tls("mqtts", other.client()))
+    assert await after.connect("after") == 0
+    await before.ping()
+    await before.leave()
+    await after.leave()
+
+
+async def test_what_is_wrong_changes_nothing_and_is_told(
+        start: Start, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    file = authority.sign("localhost", file="server.pem")
+    running = await start(**secure(authority, file))
+    file.write_text("no certificate")
+    await running.reload(settings(users=[], **secure(authority, file)))
+    (said,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert said.getMessage().startswith('reload_refused error="tls.certificate: ')
+    caplog.clear()
+    assert await code(running, "known/known") == 0
+    client = Mqtt0(await running.tls("mqtts", authority.client()))
+    assert await client.connect("still") == 0
+    await client.leave()
+
+
+async def test_the_log_level_is_read_again(start: Start) -> None:
+    running = await start()
+    await running.reload(settings(log={"level": "debug"}))
+    assert logging.getLogger().level == logging.DEBUG
+    await running.reload(settings())
+    assert logging.getLogger().level == logging.INFO
+
+
+async def test_what_needs_a_restart_is_named(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    running = await start()
+    await running.reload(settings(limits={"message": 5}, amqp={"port": 0, "heartbeat": 7}))
+    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("reload_incomplete")]
+    assert "keys=amqp.heartbeat,limits.message " in said
+    assert running.node.broker.bounds.message != 5
+
+
+async def test_a_generated_password_outlives_a_reload(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    running = await start(users=[])
+    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("generated_password")]
+    password = said.partition("password=")[2].split()[0]
+    await running.reload(running.chosen)
+    assert await code(running, f"trellis/{password}") == 0
+
+
+def test_sighup_reads_the_files_again_and_the_broker_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("")
+    broker = BrokerProcess("--config", str(file))
+    try:
+        for text, event in (
+            ('log.level = "warning"\nmqtt.max_levels = 5', "reload_incomplete keys=mqtt.max_levels"),
+            ("mqtt.max_level = 5", f'reload_refused error="{file}: mqtt.max_level: unknown key; the nearest is mqtt.max_levels"'),
+        ):
+            file.write_text(text)
+            os.kill(broker.process.pid, signal.SIGHUP)
+            _wait(broker, event)
+        assert _connect(broker) == b"\x20\x02\x00\x00"
+    finally:
+        broker.kill()
+
+
+def _wait(broker: BrokerProcess, event: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while event not in broker.log:
+        assert broker.process.poll() is None, broker.log
+        assert time.monotonic() < until, broker.log
+        time.sleep(0.01)
+
+
+def _connect(broker: BrokerProcess) -> bytes:
+    with socket.create_connection(broker.mqtt, PATIENCE) as client:
+        client.sendall(connect_packet("goes-on"))
+        return client.recv(4)

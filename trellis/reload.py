@@ -1,0 +1,86 @@
+"""SIGHUP: certificates, users with their access rules, and the log level are read again; nothing else is.
+
+What is wrong changes nothing: the broker goes on with what it has, and says what is wrong. Who is connected stays
+connected, with the rights and the certificate of before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from trellis import logs
+from trellis.authenticate import Account
+from trellis.node import Node
+from trellis.settings import Settings, SettingsError
+from trellis.settings.options import OPTIONS
+from trellis.users import anonymous, everybody
+
+#: Reads the settings again from where they came. Raises SettingsError.
+Read = Callable[[], Settings]
+
+#: Of whom the users are made.
+USERS: Final = ("users", "user", "password", "password_file", "auth.guest", "mqtt.anonymous")
+#: Where certificates are, and the log level.
+OTHERS: Final = ("tls.certificate", "tls.key", "tls.ca", "tls.minimum", "tls.names", "log.level")
+
+
+class Reloading:
+    """Does it once at a time, however often it is asked for."""
+
+    def __init__(self, node: Node, read: Read) -> None:
+        self._node = node
+        self._read = read
+        #: What holds now of that which can be reloaded.
+        self._settings = node.settings
+        self._again = False
+        self._task: asyncio.Task[None] | None = None
+
+    def ask(self) -> None:
+        """Reload, soon; asked while it is being done, once more."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._reload())
+        else:
+            self._again = True
+
+    async def close(self) -> None:
+        """Wait for what is being done."""
+        if self._task is not None:
+            await self._task
+
+    async def _reload(self) -> None:
+        self._again = True
+        while self._again:
+            self._again = False
+            try:
+                # Files are read and passwords hashed in a thread: the loop goes on meanwhile.
+                settings, found = await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+                self._apply(settings, found)
+            except SettingsError as error:
+                logs.error("reload_refused", error=error, note="what was read before still holds")
+
+    def _prepare(self) -> tuple[Settings, list[Account] | None]:
+        """In a thread: the settings, and the users unless they are those of before. Raises SettingsError."""
+        settings = self._read()
+        changed = any(_value(settings, key) != _value(self._settings, key) for key in USERS)
+        return settings, everybody(settings, self._node.directory) if changed else None
+
+    def _apply(self, settings: Settings, found: list[Account] | None) -> None:
+        """Raises SettingsError, and has changed nothing then."""
+        self._node.certificates.reload(settings)
+        if found is not None:
+            self._node.accounts.replace(found, anonymous(settings), settings.mqtt.anonymous == "true")
+        logs.set_level(settings.log.level)
+        ignored = [key for key in OPTIONS if key not in (*USERS, *OTHERS) and _value(settings, key) != _value(self._node.settings, key)]
+        self._settings = settings
+        logs.info("reloaded", users="changed" if found is not None else "as before", certificates=len(self._node.certificates.ends),
+                  log_level=settings.log.level)
+        if ignored:
+            logs.warning("reload_incomplete", keys=",".join(ignored), note="these change with a restart only")
+
+
+def _value(settings: Settings, key: str) -> Any:
+    """The value of an option."""
+    section, _, name = key.rpartition(".")
+    return getattr(getattr(settings, section) if section else settings, name)
