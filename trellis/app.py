@@ -117,6 +117,7 @@ class App:
                 finally:
                     await node.storing.close()
                     node.collector.close()
+                    node.sender.close()
                     node.broker.authenticator.close()
             finally:
                 for ports in bound.values():

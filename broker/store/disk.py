@@ -111,6 +111,15 @@ class Disk:
         raise NotImplementedError
 
 
+def remove_files(disk: Disk, paths: list[str]) -> None:
+    """Remove what is there of these. One that cannot be removed stays: a start looks at it again."""
+    for path in paths:
+        try:
+            disk.remove(path)
+        except OSError:
+            continue
+
+
 class RealFile(File):
     """A file descriptor."""
 
@@ -149,6 +158,10 @@ class RealFile(File):
 
     def size(self) -> i64:
         return os.fstat(self._descriptor).st_size
+
+    def duplicate(self) -> int:
+        """Another descriptor of the file, the caller's own."""
+        return os.dup(self._descriptor)
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -7,6 +7,7 @@
     definitions.py   definitions                     asking.py  one question to the HTTP API
     people.py    users, permissions                  places.py  vhosts, policies
     store.py     store                               version.py   version
+    stream.py    stream, replay
     bench.py     bench load
 
 A module with commands has `add(commands)`, which adds their parsers; a command is a function from its arguments to an
@@ -17,7 +18,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, definitions, matching, people, places, serve, store, version
+from trellis.cli import bench, client, config, definitions, matching, people, places, serve, store, stream, version
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 
@@ -33,7 +34,7 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="version", version=version.line())
     commands = root.add_subparsers(title="commands", metavar="COMMAND [ARGUMENT]...", dest="command")
-    for module in (serve, config, client, people, places, definitions, store, matching, bench, version):
+    for module in (serve, config, client, people, places, definitions, store, stream, matching, bench, version):
         module.add(commands)
     return root
 

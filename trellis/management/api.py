@@ -16,7 +16,7 @@ from typing import Final
 from broker.access import Credentials, Identity, Verdict
 from broker.errors import BrokerError
 from trellis.http import Handler, Request, Response
-from trellis.management import documents, health, live, names, ours, overview, people
+from trellis.management import documents, health, live, names, ours, overview, people, streaming
 from trellis.management.answers import JSON, Call, Done, Listing, Refusal, encode, refusal_of, refuse
 from trellis.management.paging import page_of
 from trellis.node import Node
@@ -110,6 +110,9 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("POST", "/api/definitions", ADMINISTRATOR, documents.take_in),
     ("GET", "/api/definitions/{vhost}", ADMINISTRATOR, documents.give_out_vhost),
     ("POST", "/api/definitions/{vhost}", ADMINISTRATOR, documents.take_in_vhost),
+    ("GET", "/api/streams", ANYBODY, streaming.streams),
+    ("GET", "/api/streams/segments", ANYBODY, streaming.listed),
+    ("GET", "/api/streams/segment", ANYBODY, streaming.octets),
     ("GET", "/api/health/checks/alarms", MANAGEMENT, health.alarms),
     ("GET", "/api/health/checks/local-alarms", MANAGEMENT, health.alarms),
     ("GET", "/api/health/checks/virtual-hosts", MANAGEMENT, health.virtual_hosts),

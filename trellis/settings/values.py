@@ -75,6 +75,11 @@ def check_hash(text: str) -> None:
 def check_tag(tag: str) -> None:
     if tag not in ("management", "policymaker", "monitoring"):
         raise ValueError("must be management, policymaker or monitoring (or set administrator)")
+def check_journal(text: str) -> None:
+    """VHOST=NAME."""
+    vhost, equals, name = text.rpartition("=")
+    if not vhost or not equals or not 0 < len(name.encode()) <= 255:
+        raise ValueError('VHOST=NAME, such as "/=journal"')
 
 
 def check_rule(text: str) -> None:
