@@ -100,6 +100,7 @@ def serving(messages: int) -> float:
     bench = Bench()
     writer = bench.amqp()
     writer.receive_data(declare("q", STREAM))
+    bench.drain(writer)
     for _ in range(messages // BATCH):
         writer.receive_data(publication("", "q") * BATCH)
         bench.drain(writer)
@@ -122,6 +123,7 @@ def serving(messages: int) -> float:
         reading.start()
         sender = Sender()
         part = Range(file.fileno(), 0, file.tell(), 0)
+        assert part.end > messages * len(BODY)
         began = time.thread_time()
         assert sender._send(near.fileno(), part) == part.end
         spent = time.thread_time() - began
