@@ -33,6 +33,8 @@ class State:
         #: Where each was defined first: of a queue or session, its number.
         self.numbers: dict[tuple[str, str, str], int] = {}
         self.retained: dict[tuple[str, str], Message] = {}
+        #: Number of a thing -> the bindings and subscriptions that lead there or away from there.
+        self._ways: dict[int, dict[tuple[str, str, str], None]] = {}
 
     def apply(self, position: i64, entry: Entry) -> None:
         """Settling twice, or what is not there, changes nothing."""
@@ -61,11 +63,15 @@ class State:
                 self.apply(position, one)
                 position += 1
         elif isinstance(entry, Defined):
-            self.definitions[entry.vhost, entry.kind, entry.name] = entry.definition
-            self.numbers.setdefault((entry.vhost, entry.kind, entry.name), position)
+            key = entry.vhost, entry.kind, entry.name
+            self.definitions[key] = entry.definition
+            self.numbers.setdefault(key, position)
+            for number in _ends(entry.definition):
+                self._ways.setdefault(number, {})[key] = None
         elif isinstance(entry, Undefined):
-            self.definitions.pop((entry.vhost, entry.kind, entry.name), None)
-            self.numbers.pop((entry.vhost, entry.kind, entry.name), None)
+            self._forget((entry.vhost, entry.kind, entry.name))
+            for key in list(self._ways.get(entry.number, ())):
+                self._forget(key)
             self.received.pop(entry.number, None)
         elif isinstance(entry, RetainedSet):
             if entry.message is None:
@@ -74,3 +80,18 @@ class State:
                 self.retained[entry.vhost, entry.key] = entry.message
         else:
             raise AssertionError(f"unknown entry {entry!r}")
+
+    def _forget(self, key: tuple[str, str, str]) -> None:
+        self.numbers.pop(key, None)
+        definition = self.definitions.pop(key, None)
+        for number in () if definition is None else _ends(definition):
+            ways = self._ways.get(number)
+            if ways is not None:
+                ways.pop(key, None)
+                if not ways:
+                    del self._ways[number]
+
+
+def _ends(definition: dict[str, object]) -> list[int]:
+    """From where to where a binding or a subscription leads, by number; nothing else has ends."""
+    return [end for end in (definition.get("source"), definition.get("destination")) if isinstance(end, int)]
