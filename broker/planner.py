@@ -92,7 +92,7 @@ class Planner(Resolver):
         """Where a message with these routing keys goes now, for one that is published later. Raises NotFound, AccessRefused."""
         routes = [Route(exchange, key, _NO_PLAN) for key in keys]
         targets, unheard, _, _ = self._targets(self._admit(identity, exchange, routes), routes[0], keys, properties)
-        return Aim(targets, unheard)
+        return Aim(targets, unheard, list(self.journals), identity.name)
 
     def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
         """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""
@@ -201,9 +201,11 @@ class Planner(Resolver):
 class Aim:
     """Where a message goes that is not published yet."""
 
-    def __init__(self, targets: list[tuple[Queue | Listener, int]], unheard: int) -> None:
+    def __init__(self, targets: list[tuple[Queue | Listener, int]], unheard: int, journals: list[StreamQueue], publisher: str) -> None:
         self._targets = targets
         self._unheard = unheard
+        self._journals = journals
+        self._publisher = publisher
 
     def plan(self) -> Plan:
         """What is left of it; who came since gets nothing."""
@@ -213,7 +215,9 @@ class Aim:
                 target = target.heir
             if not target.dead:
                 left.append((target, assurance))
-        return Plan(left, self._unheard, False)
+        plan = Plan(left, self._unheard, False)
+        plan.record([journal for journal in self._journals if not journal.dead], self._publisher)
+        return plan
 
 
 class Release(Task):

@@ -534,7 +534,9 @@ class VirtualHost(Sliced):
 
     def route_copies(self, gate: Gate, exchange: str, keys: list[str], blind: list[str], properties: Properties) -> Route:
         """A route for one message that has several routing keys, some of them blind."""
-        return Carbons(exchange, keys, blind, self._planner.blend(gate.identity, exchange, keys, properties))
+        route = Carbons(exchange, keys, blind, self._planner.blend(gate.identity, exchange, keys, properties))
+        route.origin = gate.origin
+        return route
 
     def aim(self, gate: Gate, exchange: str, keys: list[str], properties: Properties) -> Aim:
         """Where a message goes that is published later, as things are now. Raises NotFound, AccessRefused."""

@@ -50,6 +50,8 @@ class State:
         self.streams: dict[int, int] = {}
         #: (virtual host, producer) -> its last sequence number.
         self.sequences: dict[tuple[str, str], int] = {}
+        #: Number of a thing -> the bindings and subscriptions that lead there or away from there.
+        self._ways: dict[int, dict[tuple[str, str, str], None]] = {}
 
     def apply(self, position: i64, entry: Entry) -> None:
         """Settling twice, or what is not there, changes nothing."""
@@ -78,11 +80,15 @@ class State:
                 self.apply(position, one)
                 position += 1
         elif isinstance(entry, Defined):
-            self.definitions[entry.vhost, entry.kind, entry.name] = entry.definition
-            self.numbers.setdefault((entry.vhost, entry.kind, entry.name), position)
+            key = entry.vhost, entry.kind, entry.name
+            self.definitions[key] = entry.definition
+            self.numbers.setdefault(key, position)
+            for number in _ends(entry.definition):
+                self._ways.setdefault(number, {})[key] = None
         elif isinstance(entry, Undefined):
-            self.definitions.pop((entry.vhost, entry.kind, entry.name), None)
-            self.numbers.pop((entry.vhost, entry.kind, entry.name), None)
+            self._forget((entry.vhost, entry.kind, entry.name))
+            for key in list(self._ways.get(entry.number, ())):
+                self._forget(key)
             self.received.pop(entry.number, None)
             self.streams.pop(entry.number, None)
         elif isinstance(entry, RetainedSet):
@@ -99,3 +105,18 @@ class State:
                 self.sequences.pop((entry.vhost, entry.producer), None)
         else:
             raise AssertionError(f"unknown entry {entry!r}")
+
+    def _forget(self, key: tuple[str, str, str]) -> None:
+        self.numbers.pop(key, None)
+        definition = self.definitions.pop(key, None)
+        for number in () if definition is None else _ends(definition):
+            ways = self._ways.get(number)
+            if ways is not None:
+                ways.pop(key, None)
+                if not ways:
+                    del self._ways[number]
+
+
+def _ends(definition: dict[str, object]) -> list[int]:
+    """From where to where a binding or a subscription leads, by number; nothing else has ends."""
+    return [end for end in (definition.get("source"), definition.get("destination")) if isinstance(end, int)]

@@ -223,7 +223,7 @@ class StreamQueue(Queue):
                 continue
             self.pages.forget(out)
             for segment in out:
-                self._fates[fate] += int(segment.end - segment.base)
+                self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
             self.store.discard([path for segment in out for path in (segment.path, f"{segment.path}.index")])
         if terms.max_age >= 0 and len(archive.segments) > 1 and self._look is None:
@@ -238,7 +238,7 @@ class StreamQueue(Queue):
     def purge(self) -> int:
         """Only when it is deleted."""
         purged = int(self.depth)
-        self._fates[PURGED] += purged
+        self.count(PURGED, purged)
         self.depth = 0
         return purged
 
