@@ -25,7 +25,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 RULES = ROOT / "config" / "prometheus" / "rules" / "trellis.yml"
 DASHBOARD = ROOT / "config" / "grafana" / "dashboards" / "trellis.json"
 
-PACKAGES = ("matching", "broker", "protocols", "trellis")
+PACKAGES = ("matching", "broker", "protocols", "trellis", "pyspark_trellis")
 
 #: What may stand in PromQL where a metric may.
 _PROMQL_WORDS = {"and", "or", "unless", "bool", "offset"}
