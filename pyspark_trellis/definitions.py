@@ -56,7 +56,12 @@ class Definitions:
 
 
 def read(path: str | Path) -> Definitions:
-    """Raises PipelineError, which says where in the file."""
+    """A file, or what a broker has: http://user:password@host:15672. Raises PipelineError, which says where in it."""
+    if str(path).startswith(("http://", "https://")):
+        from pyspark_trellis.remote import Broker
+
+        broker = Broker.of(str(path), {})
+        return parse(broker.document("/api/definitions"), broker.url)
     try:
         document = json.loads(Path(path).read_bytes())
     except OSError as error:

@@ -20,3 +20,14 @@ def line_of(error: BaseException) -> str | None:
         return str(error)
     found = _OURS.findall(str(error))
     return found[-1].strip() if found else None
+
+
+def of_spark(error: BaseException) -> bool:
+    """Whether Spark or its JVM raised it."""
+    return any(kind.__module__.startswith(("pyspark", "py4j")) for kind in type(error).__mro__)
+
+
+def brief(error: BaseException) -> str:
+    """The first line of what Spark says, which is long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

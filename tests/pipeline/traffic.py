@@ -23,12 +23,14 @@ def definitions(rng: random.Random, bindings: int) -> Document:
     types = {"t": "topic", "u": "topic", "d": "direct", "f": "fanout", "h": "headers"}
     queues = [f"q{number}" for number in range(6)]
     made: list[dict[str, Any]] = []
+    for key in ("a.#", "#.c", "*.*"):
+        made.append({"source": "t", "vhost": "/", "destination": "q0", "destination_type": "queue", "routing_key": key, "arguments": {}})
     for number in range(bindings):
         words = [rng.choice([*WORDS, "*", "#"]) for _ in range(1 + rng.randrange(4))]
         source = rng.choice(["t", "t", "u", "d", "f", "amq.topic"])
         made.append({"source": source, "vhost": "/", "destination": rng.choice(queues), "destination_type": "queue",
                      "routing_key": ".".join(words), "arguments": {"n": number}})
-    for source, destination, key in (("t", "u", "a.#"), ("u", "t", "#.c"), ("t", "f", "b.*"), ("u", "h", "c.c")):
+    for source, destination, key in (("t", "u", "a.#"), ("u", "t", "#.c"), ("t", "f", "b.*"), ("u", "h", "c.#")):
         made.append({"source": source, "vhost": "/", "destination": destination, "destination_type": "exchange", "routing_key": key, "arguments": {}})
     return {"vhosts": [{"name": "/"}], "queues": [{"name": name, "vhost": "/"} for name in queues], "bindings": made, "exchanges": [
         {"name": name, "vhost": "/", "type": kind, "arguments": {"alternate-exchange": "f"} if name == "d" else {}} for name, kind in types.items()]}
