@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+from pyspark.sql import functions as F
 
 from matching.grammar import AMQP
 from matching.matcher import Matcher

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+from pyspark.sql import functions as F
 
 from matching.covers import covers, redundant
 from matching.grammar import AMQP
 from pyspark_trellis import history as hist
-from pyspark_trellis.definitions import Bound, Definitions
+from pyspark_trellis.definitions import BY_NAME, Bound, Definitions
 from pyspark_trellis.routing import routed
 
 #: Of findings of one kind so many are looked into: the topics with the most messages, the pairs with the most.
@@ -87,11 +87,12 @@ def audit(history: DataFrame, definitions: Definitions) -> Audit:
         places = history.sparkSession.createDataFrame(
             [(each.number, f"{each.to_exchange}\0{each.vhost}\0{each.source}\0{each.destination}") for each in definitions.bindings] or [(-1, "")],
             "binding long, place string")
-        met = (where.where(F.size("bindings") > 1).select("topic", "messages", F.explode("bindings").alias("binding"))
+        met = (where.where(F.size("bindings") > 1).select(*hist.KEYS, "messages", F.explode("bindings").alias("binding"))
                .join(F.broadcast(places), "binding"))
         one, other = met.alias("one"), met.alias("other")
-        same = (F.col("one.place") == F.col("other.place")) & (F.col("one.topic") == F.col("other.topic")) & (
-            F.col("one.binding") < F.col("other.binding"))
+        same = F.col("one.binding") < F.col("other.binding")
+        for name in ("place", *hist.KEYS):
+            same = same & (F.col(f"one.{name}") == F.col(f"other.{name}"))
         pairs = [tuple(row) for row in one.join(other, same).groupBy("one.binding", "other.binding")
                  .agg(F.count("*").alias("topics"), F.sum("one.messages").alias("messages"))
                  .orderBy(F.desc("messages"), F.col("one.binding"), F.col("other.binding")).limit(MOST).collect()]
@@ -107,16 +108,7 @@ def audit(history: DataFrame, definitions: Definitions) -> Audit:
 
 
 def _says(definitions: Definitions, bound: Bound) -> bool:
-    """Whether topics say if it is used: not behind exchanges that decide by more."""
-    from pyspark_trellis.definitions import BY_NAME
-
-    return all(kind in BY_NAME for kind in (definitions.hosts[bound.vhost].types[bound.source],)) and not _behind(definitions, bound)
-
-
-def _behind(definitions: Definitions, bound: Bound) -> bool:
-    """Whether something may come to its exchange from one that decides by more than a topic."""
-    from pyspark_trellis.definitions import BY_NAME
-
+    """Whether topics say if it is used: nothing comes to its exchange by way of one that decides by more."""
     host = definitions.hosts[bound.vhost]
     seen: set[str] = set()
     ahead = [bound.source]
@@ -126,10 +118,10 @@ def _behind(definitions: Definitions, bound: Bound) -> bool:
             continue
         seen.add(name)
         if host.types.get(name) not in BY_NAME:
-            return True
+            return False
         ahead += [source for source, outgoing in host.outgoing.items() if any(each.to_exchange and each.destination == name for each in outgoing)]
         ahead += [source for source, alternate in host.alternates.items() if alternate == name]
-    return False
+    return True
 
 
 def needless(definitions: Definitions) -> tuple[list[Subsumed], list[Subsumed]]:

@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+from pyspark.sql import functions as F
 
 from matching.batch import Batch
 from matching.grammar import AMQP, MQTT, Grammar, InvalidPattern

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
+from pyspark.sql import functions as F
 
 from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.history import PROJECTION, event_time, read_table, rollup

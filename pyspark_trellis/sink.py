@@ -84,7 +84,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         producer = f"{query}/{context.partitionId()}"
         return Published(Publisher(self._url).publish(self._messages(rows, producer, batch << 32)))
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - the base class names it so
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What tasks say is confirmed. Notes of the batches before are not needed any more."""
         files, root = _place(self._checkpoint)
         for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):

@@ -142,7 +142,7 @@ class PushingReader(Reader):
     """The same, that takes conditions on `offset`, and a `topic`, over from Spark. (Spark refuses a reader with `pushFilters`
     unless spark.sql.python.filterPushdown.enabled is set, so that it is one behind an option.)"""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the base class names it so
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:
             if isinstance(each, EqualTo) and each.attribute == ("topic",) and self._rows.topic is None:
                 self._rows.topic = each.value
@@ -181,15 +181,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream = stream_of(self._options)
         return self._stream
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, int]:
         bounds = self.stream.bounds()
         first = offsets.starting(self._options.get("startingoffsets", offsets.EARLIEST), bounds, self.stream.name)
         return {"next": first, "epoch": bounds.epoch}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._most) if self._most else ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         bounds = self.stream.bounds()
         offsets.remembered(start, self.stream, bounds)
         end = bounds.next if self._target is None else min(self._target, bounds.next)
@@ -199,10 +199,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start  # A new epoch without rows is nothing new.
         return {"next": end, "epoch": bounds.epoch}
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = self.stream.bounds().next
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, int]:
         bounds = self.stream.bounds()
         return {"next": bounds.next, "epoch": bounds.epoch}
 
@@ -228,10 +228,10 @@ class DefaultSource(DataSource):
         kind = PushingReader if options.get("pushdown", "false").lower() == "true" else Reader
         return kind(schema, options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(schema, self._read())
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_trellis.sink import StreamWriter
 
         return StreamWriter(schema, {name.lower(): value for name, value in self.options.items()})
