@@ -56,10 +56,7 @@ def spark_of(arguments: argparse.Namespace, progress: Progress) -> Iterator[Any]
 def options_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Options of the source."""
     options = {"path": arguments.journal, "startingOffsets": arguments.starting}
-    for name in ("stream", "pattern"):
-        if getattr(arguments, name) is not None:
-            options[name] = getattr(arguments, name)
-    return options
+    return options | ({"pattern": arguments.pattern} if arguments.pattern is not None else {})
 
 
 def history_of(spark: Any, arguments: argparse.Namespace) -> DataFrame:

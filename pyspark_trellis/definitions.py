@@ -60,7 +60,7 @@ def read(path: str | Path) -> Definitions:
     if str(path).startswith(("http://", "https://")):
         from pyspark_trellis.remote import Broker
 
-        broker = Broker.of(str(path), {})
+        broker = Broker.of(str(path))
         return parse(broker.document("/api/definitions"), broker.url)
     try:
         document = json.loads(Path(path).read_bytes())

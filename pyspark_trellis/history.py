@@ -103,6 +103,7 @@ def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataF
         reason = str(error).partition("\n")[0].partition(" SQLSTATE")[0]
         raise PipelineError(f"{path} cannot be read as `{maker}` writes it: {reason}") from None
     wanted = StructType.fromDDL(schema)
+    assert isinstance(wanted, StructType)
     for field in wanted.fields:
         if field.name not in table.columns:
             raise PipelineError(f"{path} has no column '{field.name}': it was not written by `{maker}`")

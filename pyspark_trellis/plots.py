@@ -22,7 +22,7 @@ COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e
 #: Lines of a legend; the rest are one.
 SERIES: Final = 5
 _LONGEST: Final = 26
-_STYLE: Final = {"font.size": 9.5, "font.family": ["DejaVu Sans"], "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+_STYLE: Final[Any] = {"font.size": 9.5, "font.family": ["DejaVu Sans"], "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
                  "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "path", "svg.hashsalt": "trellis", "axes.axisbelow": True}
 
 
@@ -50,14 +50,14 @@ def over_time(title: str, unit: str, series: dict[str, tuple[Sequence[datetime],
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(3.1)
         for colour, (name, (moments, values)) in zip(COLOURS, series.items(), strict=False):
-            numbers = dates.date2num(moments)
+            numbers = dates.date2num(moments)  # type: ignore[no-untyped-call]
             axes.plot(numbers, values, color=colour, linewidth=1.6, label=short(name))
             if fill:
                 axes.fill_between(numbers, values, color=colour, alpha=0.25)
         axes.xaxis_date(tz="UTC")
-        locator = dates.AutoDateLocator(minticks=3, maxticks=6)
+        locator = dates.AutoDateLocator(minticks=3, maxticks=6)  # type: ignore[no-untyped-call]
         axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
         axes.set_ylim(bottom=0)
         axes.set_ylabel(unit)
         axes.set_xlabel("time (UTC)")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
 
 from pyspark_trellis import java
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.source import DefaultSource
 
 #: What the workers import.
 SHIPPED: Final = ("matching", "pyspark_trellis")
@@ -41,16 +45,12 @@ def ship(target: Path) -> Path:
 
 
 def start(master: str = "local[*]", name: str = "trellis pipeline", small: bool = False, settings: dict[str, str] | None = None,
-          scratch: Path | None = None):  # type: ignore[no-untyped-def]
+          scratch: Path | None = None) -> SparkSession:
     """A SparkSession. `small`: for tests and short work. `scratch`: where Spark keeps what it spills. Raises PipelineError."""
     check_versions()
     os.environ["JAVA_HOME"] = str(java.find())
-    from pyspark.sql import SparkSession
-
-    from pyspark_trellis.source import DefaultSource
-
     local = master.startswith("local")
-    builder = SparkSession.builder.master(master).appName(name)
+    builder: Any = SparkSession.builder.master(master).appName(name)
     wanted = {
         "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -69,13 +69,11 @@ def start(master: str = "local[*]", name: str = "trellis pipeline", small: bool 
     for key, value in (wanted | (settings or {})).items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        spark: SparkSession = builder.getOrCreate()
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise PipelineError(f"Spark did not start on {master} with Java of {os.environ['JAVA_HOME']}: {reason}") from error
     if not local:
-        import tempfile
-
         directory = scratch or Path(tempfile.mkdtemp(prefix="trellis-pipeline-"))
         spark.sparkContext.addPyFile(str(ship(directory / "trellis-pipeline.zip")))
     spark.dataSource.register(DefaultSource)

@@ -39,19 +39,16 @@ from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import ROWS_PER_TASK, Directory, Piece, Stream
 
 #: Options of a source, as they are written.
-OPTIONS: Final = ("path", "startingOffsets", "endingOffsets", "pattern", "grammar", "maxRowsPerTrigger", "rowsPerTask", "pushdown",
-                  "stream", "user", "password")
+OPTIONS: Final = ("path", "startingOffsets", "endingOffsets", "pattern", "grammar", "maxRowsPerTrigger", "rowsPerTask", "pushdown")
 
 
 def stream_of(options: dict[str, str]) -> Stream:
     """The stream that the options name. Raises PipelineError."""
     path = options.get("path", "")
     if not path:
-        raise PipelineError("name the journal: .load(<directory of the stream, or http://host:15672>)")
+        raise PipelineError("name the journal: .load(<directory of the stream>)")
     if path.startswith(("http://", "https://")):
-        from pyspark_trellis.remote import Remote
-
-        return Remote.of(path, options)
+        raise PipelineError(f"{path}: a journal is read from the directory of its stream, <data directory>/streams/<vhost>/<queue>")
     return Directory(path.removeprefix("file://"))
 
 

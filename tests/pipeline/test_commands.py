@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_trellis import commands, session
+from pyspark_trellis import session
+from pyspark_trellis.errors import PipelineError
 from tests.pipeline.traffic import definitions, rows
 from tests.pipeline.written import journal
 from trellis.cli import main
@@ -31,7 +32,7 @@ class Kept:
 @pytest.fixture
 def shared(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands use the session that is there: a start takes five seconds."""
-    monkeypatch.setattr(commands.session, "start", lambda *_, **__: Kept(spark))
+    monkeypatch.setattr(session, "start", lambda *_, **__: Kept(spark))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.Monkey
 
 def test_versions_that_were_not_tried_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "version", lambda package: "3.0.1" if package == "pandas" else "4.3.0" if package == "pyspark" else "26.0")
-    with pytest.raises(session.PipelineError, match=r"pandas is 3\.0\.1, and should be >=2\.2,<3: pip install"):
+    with pytest.raises(PipelineError, match=r"pandas is 3\.0\.1, and should be >=2\.2,<3: pip install"):
         session.check_versions()
 
 

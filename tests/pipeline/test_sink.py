@@ -72,8 +72,10 @@ def test_a_batch_that_is_divided_in_another_way_is_refused(tmp_path: Path) -> No
     ("topic string, body binary", {"uri": "x"}, "has no option 'uri'; it has url, exchange, checkpointLocation"),
 ])
 def test_what_is_no_message_is_refused_at_once(ddl: str, options: dict[str, str], line: str, spark: SparkSession) -> None:
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
     with pytest.raises(PipelineError, match=line):
-        StreamWriter(StructType.fromDDL(ddl), {"checkpointlocation": "c"} | options)
+        StreamWriter(schema, {"checkpointlocation": "c"} | options)
 
 
 def test_a_broker_that_is_not_there_ends_the_query_with_one_line(spark: SparkSession, tmp_path: Path) -> None:
