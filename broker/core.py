@@ -9,6 +9,7 @@ from broker.agenda import Agenda
 from broker.alarms import Alarms
 from broker.bounds import Bounds
 from broker.store.contract import Defined, Store, Ticket
+from broker.stream.streams import Streams
 from broker.users import Users
 from broker.vhost import VirtualHost
 
@@ -29,12 +30,13 @@ class Broker:
         self.new_id = new_id
         self.alarms = Alarms()
         self.users = Users(store)
+        self.streams = Streams(store)
         self.vhosts: dict[str, VirtualHost] = {}
         self.add_vhost("/")
 
     def add_vhost(self, name: str) -> VirtualHost:
         """A virtual host that is made now, or was before."""
-        vhost = self.vhosts[name] = VirtualHost(name, self.agenda, self.store, self.bounds)
+        vhost = self.vhosts[name] = VirtualHost(name, self.agenda, self.store, self.bounds, self.streams)
         vhost.alarm(bool(self.alarms.on))
         self.alarms.changed.append(vhost.alarm)
         return vhost

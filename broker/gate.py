@@ -10,7 +10,9 @@ from mypy_extensions import i64
 
 from broker.access import CORE, Identity
 from broker.bounds import Bounds
-from broker.route import FATES, Plan, Route
+from broker.message import Origin
+from broker.route import FATES, UNROUTABLE, Plan, Route
+from broker.stream.topology import Topology
 
 #: Octets of the longest name under which a route is kept.
 NAME_MAX: Final = 512
@@ -42,6 +44,7 @@ class Gate:
     def __init__(self, resolver: Resolver, identity: Identity, front: str, most: int) -> None:
         self.identity = identity
         self.front = front
+        self.origin = Origin(identity.name, front)
         self.routes: dict[bytes, Route] = {}
         #: Publications that came in, and those of them whose publisher wants a confirm.
         self.received: i64 = 0
@@ -60,7 +63,8 @@ class Gate:
         """Make the route, and keep it under these octets if it may be asked for again. Cold."""
         self.misses += 1
         route = Route(exchange, key, self._resolver.plan(self.identity, exchange, key))
-        if len(octets) > NAME_MAX or not exchange and not route.plan.queues:
+        route.origin = self.origin
+        if len(octets) > NAME_MAX or not exchange and route.plan.fate == UNROUTABLE:
             # A key to the default exchange that names no queue (any more) is not worth a place.
             self._fold_loose()
             self._loose = route
@@ -81,6 +85,7 @@ class Gate:
         """Give the route a plan that is not stale. Cold."""
         self._fold(route)
         route.plan = self._resolver.plan(self.identity, route.exchange, route.key)
+        route.routed = route.plan.routed
 
     # -- counts
 
@@ -150,6 +155,8 @@ class Gates:
         self._bounds = bounds
         self._gates: dict[tuple[Identity, str], Gate] = {}
         self._past: dict[str, Ingress] = {}
+        #: Who writes down that somebody comes or goes.
+        self.topology: Topology | None = None
         #: Connections here, and by the names of their users.
         self.users = 0
         self.by_name: dict[str, int] = {}
@@ -174,6 +181,8 @@ class Gates:
         self.users += 1
         name = gate.identity.name
         self.by_name[name] = self.by_name.get(name, 0) + 1
+        if self.topology is not None:
+            self.topology.connected(name, gate.front)
 
     def leave(self, gate: Gate) -> None:
         """Somebody uses the gate no more. Some are kept for those who come back."""
@@ -183,6 +192,8 @@ class Gates:
         self.by_name[name] -= 1
         if not self.by_name[name]:
             del self.by_name[name]
+        if self.topology is not None:
+            self.topology.disconnected(name, gate.front)
         if len(self._gates) <= self._most:
             return
         for key, idle in [(key, gate) for key, gate in self._gates.items() if not gate.users]:

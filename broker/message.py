@@ -19,6 +19,8 @@ ALWAYS: Final[i64] = 1 << 16
 LISTENERS: Final[i64] = 1 << 17
 #: Nobody wants it: a publisher who insists must be told.
 NOWHERE: Final[i64] = 1 << 18
+#: Queues get it whatever its assurance is: a front end that only relays must take care.
+QUEUES: Final[i64] = 1 << 30
 #: From here on the bits belong to front ends: see `Dialect.apart`.
 FRONT_END: Final[i64] = 1 << 19
 
@@ -108,6 +110,18 @@ def _changed(properties: Properties, changes: Properties) -> Properties:
 PLAIN: Final = Plain({})
 
 
+class Origin:
+    """Where publications come in: who publishes, and in which protocol. Octets, as streams write them."""
+
+    def __init__(self, publisher: str, protocol: str) -> None:
+        self.publisher = publisher.encode("utf-8", "replace")
+        self.protocol = protocol.encode()
+
+
+#: Of what the core itself publishes, or of what was found in the store.
+UNKNOWN: Final = Origin("", "")
+
+
 class Address:
     """What a message was published to, in the spellings that deliveries need.
 
@@ -122,11 +136,14 @@ class Address:
         self.key = key
         name, words = exchange.encode(), key.encode("utf-8", "surrogateescape")
         self.octets = bytes([len(name)]) + name + bytes([min(len(words), 255)]) + words[:255]
-        self.topic = words.translate(_SWAP)
+        self.topic = words.translate(SWAP)
+        #: Who publishes there, and how many queues that leads to now: streams write that down.
+        self.origin = UNKNOWN
+        self.routed: i64 = 0
 
 
 #: Octets `/` and `.` never occur inside a longer UTF-8 sequence, so octets may be exchanged one by one.
-_SWAP: Final = bytes.maketrans(b"./", b"/.")
+SWAP: Final = bytes.maketrans(b"./", b"/.")
 
 
 @mypyc_attr(acyclic=True)

@@ -16,6 +16,7 @@ from broker.gate import Resolver
 from broker.message import ALWAYS, Properties
 from broker.queue import Queue
 from broker.route import LOOPED, Listener, Plan, Route, refused
+from broker.stream.queue import StreamQueue
 
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
@@ -40,6 +41,8 @@ class Planner(Resolver):
         self._replies = replies
         self._bounds = bounds
         self._plans: dict[tuple[object, ...], Plan] = {}
+        #: Streams that get every publication.
+        self.journals: list[StreamQueue] = []
         #: Whether every publication is to be looked at.
         self.careful = False
 
@@ -61,7 +64,7 @@ class Planner(Resolver):
             source = self._admit(identity, exchange, [route])
         except BrokerError as refusal:
             return self._refusal(refusal)
-        return self.walk(source, route, {})
+        return self.walk(source, route, {}, None, identity.name)
 
     def blend(self, identity: Identity, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Plan:
         """The plan of one message with several routing keys, of which the first is its own; it is not kept.
@@ -81,7 +84,9 @@ class Planner(Resolver):
                 plan.fate = LOOPED
                 return plan
             targets = left
-        return Plan(targets, unheard, False)
+        plan = Plan(targets, unheard, False)
+        plan.record(self.journals, identity.name)
+        return plan
 
     def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
         """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""
@@ -100,10 +105,16 @@ class Planner(Resolver):
     def _refusal(self, refusal: BrokerError) -> Plan:
         return self._intern((type(refusal), str(refusal)), refused(type(refusal)(str(refusal))))
 
-    def walk(self, exchange: Exchange, route: Route, properties: Properties, speaker: Listener | None = None) -> Plan:
+    def walk(self, exchange: Exchange, route: Route, properties: Properties, speaker: Listener | None = None,
+             publisher: str = "") -> Plan:
         """Walk the bindings; each destination once, with the highest assurance that leads there. The `speaker` is who
         publishes."""
         targets, unheard, by_headers, by_speaker = self._targets(exchange, route, [route.key], properties, speaker)
+        if self.journals:
+            plan = Plan(targets, unheard, by_headers, by_speaker)
+            plan.record(self.journals, publisher)
+            recorded = (publisher, by_headers, by_speaker, unheard, *targets)
+            return self._plans.get(recorded) or self._intern(recorded, plan)
         identity = (by_headers, by_speaker, unheard, *targets)
         known_plan = self._plans.get(identity)
         return known_plan or self._intern(identity, Plan(targets, unheard, by_headers, by_speaker))

@@ -16,7 +16,7 @@ ALTERNATE: Final = "alternate-exchange"
 #: What a policy may say and this broker has no need of.
 _IGNORED: Final = ("queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "dead-letter-strategy",
                    "max-in-memory-length", "max-in-memory-bytes", "initial-cluster-size", "target-group-size")
-_OBJECTS: Final = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
+_OBJECTS: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The highest and, below 0, the lowest priority.
 PRIORITY_MAX: Final = 1 << 31
 
@@ -51,7 +51,7 @@ class Policy:
         self.terms = {BY_POLICY[key]: value for key, value in definition.items() if key in BY_POLICY}
         self.alternate = alternate
         try:
-            Terms(name, vhost, {"x-dead-letter-exchange": "", **self.terms})
+            _try(name, vhost, self.terms)
         except PreconditionFailed as error:
             raise PreconditionFailed(f"{thing}: {error}") from None
 
@@ -65,15 +65,23 @@ class Policy:
         return {"pattern": self.pattern, "apply-to": self.apply_to, "priority": self.priority, "definition": dict(self.definition)}
 
 
+def _try(name: str, vhost: str, terms: Mapping[str, object]) -> None:
+    """Would a queue, or a stream, take these for arguments? Raises PreconditionFailed."""
+    of_streams = {argument: value for argument, value in terms.items() if argument in ("x-max-age", "x-stream-max-segment-size-bytes")}
+    others = {argument: value for argument, value in terms.items() if argument not in of_streams}
+    Terms(name, vhost, {"x-queue-type": "stream", **of_streams})
+    Terms(name, vhost, {"x-dead-letter-exchange": "", **others})
+
+
 class Policies:
     """Of one virtual host, by their names."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Policy] = {}
 
-    def for_queue(self, name: str, quorum: bool) -> Policy | None:
-        """The one that holds for a queue."""
-        return self._best(name, ("all", "queues", "quorum_queues" if quorum else "classic_queues"))
+    def for_queue(self, name: str, kind: object) -> Policy | None:
+        """The one that holds for a queue of this type."""
+        return self._best(name, ("all", "queues", "streams" if kind == "stream" else f"{kind or 'classic'}_queues"))
 
     def for_exchange(self, name: str) -> Policy | None:
         """The one that holds for an exchange."""
@@ -83,7 +91,7 @@ class Policies:
         """What holds for a queue beside its own arguments, as arguments."""
         if not self.by_name:
             return NOTHING
-        policy = self.for_queue(name, arguments.get("x-queue-type") == "quorum")
+        policy = self.for_queue(name, arguments.get("x-queue-type"))
         return NOTHING if policy is None else policy.terms
 
     def alternate(self, name: str) -> str | None:

@@ -25,6 +25,7 @@ from broker.route import Listener
 from broker.store.contract import Defined
 from broker.store.durable import DurableStore
 from broker.store.opening import Opened
+from broker.stream.queue import StreamQueue
 from broker.terms import Terms
 from broker.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT
@@ -135,7 +136,9 @@ class Restoring:
             found = 0
             for queue in [*vhost.queues.values(), *vhost.delays.values()]:
                 positions = held.pop(queue.number, None)
-                if positions is not None:
+                if isinstance(queue, StreamQueue):
+                    found += int(queue.depth)
+                elif positions is not None:
                     found += len(positions)
                     queue.restore(positions, 1)
             for listener in vhost.listeners:
@@ -149,6 +152,9 @@ class Restoring:
             vhost.internal.count_copies(found, 0)
             report.copies += found
         report.homeless = sum(len(positions) for positions in held.values())
+        for (name, producer), sequence in store.sequences.items():
+            if name in self._broker.vhosts:
+                self._broker.vhosts[name].producers.last[producer] = sequence
         reader = store.log.reader()
         for (name, _), position in sorted(survivors.retained.items(), key=_position):
             message = store.retained(reader, position)

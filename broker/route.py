@@ -28,6 +28,7 @@ from broker.message import (
     LISTENERS,
     NOWHERE,
     PERSISTENCE,
+    QUEUES,
     REPLY_TO,
     USER_ID,
     Address,
@@ -36,6 +37,8 @@ from broker.message import (
 from broker.outlet import Outlet
 from broker.queue import DROPPED, OFFLINE, Queue
 from broker.ranked import RankedQueue
+from broker.stream.queue import StreamQueue
+from broker.stream.rows import Packets
 
 #: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues count.
 ROUTED: Final[i64] = 0
@@ -44,7 +47,9 @@ REFUSED: Final[i64] = 2
 DENIED: Final[i64] = 3
 TOO_LARGE: Final[i64] = 4
 LOOPED: Final[i64] = 5
-FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped")
+#: Its producer had published it before.
+REPEATED: Final[i64] = 6
+FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped", "repeated")
 
 
 class Dialect:
@@ -108,9 +113,35 @@ class Relay:
             if not outlet.dirty:
                 outlet.touch()
 
+    def send_described(self, packets: bytes, count: i64) -> None:
+        """The same, of packets that have room for properties."""
+        self.send(packets, count)
+
     def offer(self, message: Message) -> None:
         for target in self.targets:
             target.offer(message)
+
+
+class RecordingRelay(Relay):
+    """... whose virtual host has journals: they get the packets as they are, and take them apart later."""
+
+    def __init__(self, targets: list[Listener], journals: list[StreamQueue], publisher: bytes, routed: i64) -> None:
+        super().__init__(targets)
+        self._journals = journals
+        self._publisher = publisher
+        self._routed: i64 = routed
+
+    def send(self, packets: bytes, count: i64) -> None:
+        self._record(packets, count, False)
+        super().send(packets, count)
+
+    def send_described(self, packets: bytes, count: i64) -> None:
+        self._record(packets, count, True)
+        super().send(packets, count)
+
+    def _record(self, packets: bytes, count: i64, described: bool) -> None:
+        for journal in self._journals:
+            journal.put_packets(Packets(packets, count, self._publisher, self._routed, described))
 
 
 #: Listeners of no message.
@@ -137,7 +168,11 @@ class Plan:
         self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
         self.relay = _relay([listener for listener, _ in listeners])
         self.kept_relay = _relay([listener for listener, assurance in listeners if assurance == AT_MOST_ONCE])
-        self.durable = [queue for queue in self.kept if queue.durable]
+        self.streams = [queue for queue in self.queues if isinstance(queue, StreamQueue)]
+        self.durable = [queue for queue in self.kept if queue.durable and not isinstance(queue, StreamQueue)]
+        #: How many queues get it, streams not counted, and whether somebody writes that down.
+        self.routed: i64 = len(targets) - len(self.streams)
+        self.recorded = bool(self.streams)
         self.numbers = [int(queue.number) for queue in self.durable]
         #: Whether some of them number what they get: the inboxes of sessions.
         self.numbered = any(queue.private for queue in self.durable)
@@ -151,7 +186,9 @@ class Plan:
         self.unrepresentable: i64 = unrepresentable
         self.weight: i64 = 1 + len(targets)
         self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
-        if by_headers or by_speaker or self.limited:
+        if self.queues:
+            self.attention |= QUEUES
+        if by_headers or by_speaker or self.limited or self.streams:
             self.attention |= ALWAYS
         for listener, _ in listeners:
             self.attention |= listener.dialect.apart
@@ -162,10 +199,21 @@ class Plan:
         if not targets:
             self.attention |= NOWHERE
 
+    def record(self, journals: list[StreamQueue], publisher: str) -> None:
+        """These get every publication, wherever it goes; it counts as routed by its other destinations only."""
+        added: list[StreamQueue] = [journal for journal in journals if journal not in self.queues]
+        if not added:
+            return
+        self.queues = [*self.queues, *added]
+        self.kept = [*self.kept, *added]
+        self.copies += len(added)
+        self.recorded = True
+        self.relay = RecordingRelay(self.relay.targets, added, publisher.encode("utf-8", "replace"), self.routed)
+
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""
         self.queues, self.kept, self.lowered, self.limited, self.durable, self.numbers = [], [], [], [], [], []
-        self.delays = []
+        self.delays, self.streams = [], []
         self.relay = self.kept_relay = NOBODY
 
 
@@ -184,6 +232,7 @@ class Route(Address):
     def __init__(self, exchange: str, key: str, plan: Plan) -> None:
         super().__init__(exchange, key)
         self.plan = plan
+        self.routed = plan.routed
         self.count: i64 = 0
 
 

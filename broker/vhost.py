@@ -24,12 +24,17 @@ from broker.limits import LimitedQueue
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties
 from broker.planner import NAME_OCTETS, Planner
 from broker.policies import Policies, Policy
+from broker.producers import Producers, Publication
 from broker.queue import COPY_FATES, Queue
 from broker.ranked import RankedQueue
 from broker.retained import Retained
-from broker.route import REFUSED, Listener, Plan, Route
+from broker.route import REFUSED, REPEATED, Listener, Plan, Route
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
-from broker.terms import NO_TERMS, Terms, check_quorum
+from broker.stream.queue import StreamQueue
+from broker.stream.streams import Streams
+from broker.stream.topology import OCTETS as TOPOLOGY_OCTETS
+from broker.stream.topology import TOPOLOGY, Topology
+from broker.terms import NO_TERMS, Terms, check_lasting
 
 #: Bindings of a deleted destination that are removed in one turn.
 SLICE: Final = 500
@@ -47,11 +52,12 @@ _PREDECLARED: Final = (("", "direct"), ("amq.direct", "direct"), ("amq.fanout", 
 class VirtualHost(Publisher):
     """The core's front door. Raises kinds of BrokerError."""
 
-    def __init__(self, name: str, agenda: Agenda, store: Store, bounds: Bounds) -> None:
+    def __init__(self, name: str, agenda: Agenda, store: Store, bounds: Bounds, streams: Streams | None = None) -> None:
         self.name = name
         self.agenda = agenda
         self.store = store
         self.bounds = bounds
+        self.streams = streams or Streams(store)
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
         #: Where replies go directly to those who asked: consumers without a queue of their own.
@@ -67,6 +73,10 @@ class VirtualHost(Publisher):
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
         self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
         self.gates = Gates(self._planner, bounds)
+        #: The name of a stream that gets all that is published here, though its arguments do not say so.
+        self.journal = ""
+        self.producers = Producers(name, store)
+        self.topology: Topology | None = None
         #: Whether an alarm is on: who publishes must wait.
         self.alarmed = False
         #: Why messages became dead letters, and how many.
@@ -227,8 +237,8 @@ class VirtualHost(Publisher):
             known.use()
             self.await_durable(known, ticket)
             return known
-        if terms.quorum:
-            check_quorum(name, self.name, durable, exclusive, auto_delete)
+        if terms.quorum or terms.stream:
+            check_lasting(name, self.name, durable, exclusive, auto_delete, "stream" if terms.stream else "quorum")
         if len(self.queues) >= self.bounds.queues:
             raise NotAllowed(f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues")
         queue = self.add_queue(name, durable and not exclusive, auto_delete, terms, 0)
@@ -238,13 +248,21 @@ class VirtualHost(Publisher):
         if queue.durable:
             queue.number = self.store.append(
                 Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": dict(terms.arguments)}), ticket)
+        if isinstance(queue, StreamQueue):
+            self.streams.number(queue, int(queue.number), False)
+            self.find_journals()
+            self.watch_topology()
         self.changed()
         return queue
 
     def add_queue(self, name: str, durable: bool, auto_delete: bool, terms: Terms, number: i64) -> Queue:
         """A queue that is declared now, or was before."""
         queue: Queue
-        if terms.ranked:
+        if terms.stream:
+            queue = stream = self.streams.make(self.name, name, self.agenda, terms)
+            if number > 0:
+                self.streams.number(stream, int(number), True)
+        elif terms.ranked:
             queue = RankedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         elif not terms.idle:
             queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
@@ -255,7 +273,54 @@ class VirtualHost(Publisher):
         queue.auto_delete = auto_delete
         queue.number = number
         self.queues[name] = queue
+        if number > 0 and terms.stream:
+            self.find_journals()
         return queue
+
+    # -- journals
+
+    def record_in(self, name: str) -> None:
+        """The stream of that name gets all that is published here from now on; it is made if it is not there. Raises
+        PreconditionFailed when the name is another queue's."""
+        self.journal = name
+        known = self.queues.get(name)
+        if known is None:
+            self.declare_queue(name, True, {"x-queue-type": "stream"})
+        elif not isinstance(known, StreamQueue):
+            raise PreconditionFailed(f"the journal of vhost '{self.name}' cannot be '{name}': that is a queue of another type")
+        self.find_journals()
+        self.watch_topology()
+
+    def find_journals(self) -> None:
+        """A stream came or went."""
+        journals = [queue for queue in self.queues.values()
+                    if isinstance(queue, StreamQueue) and (queue.terms.journal or queue.name == self.journal)]
+        if journals != self._planner.journals:
+            self._planner.journals = journals
+            self.store.recording = self.store.recording or bool(journals)
+            self.changed()
+        known = self.queues.get(TOPOLOGY)
+        if not isinstance(known, StreamQueue):
+            self.topology = None
+        elif self.topology is None or self.topology.queue is not known:
+            self.topology = Topology(known, self.internal.count_copies)
+        self.gates.topology = self.topology
+
+    def watch_topology(self) -> None:
+        """With a journal comes the stream that says what led where: it begins with what does so now."""
+        if self._planner.journals and TOPOLOGY not in self.queues:
+            self.declare_queue(TOPOLOGY, True, {"x-queue-type": "stream", "x-max-length-bytes": TOPOLOGY_OCTETS})
+            for exchange in self.exchanges.values():
+                for binding in exchange:
+                    self._note_binding(exchange, binding, True)
+
+    def _note_binding(self, exchange: Exchange, binding: Binding, there: bool) -> None:
+        if self.topology is not None:
+            session = isinstance(binding.destination, Listener)
+            if there:
+                self.topology.bound(exchange.name, binding, session)
+            else:
+                self.topology.unbound(exchange.name, binding, session)
 
     def _check_queue(self, known: Queue, durable: bool, exclusive: bool, auto_delete: bool, terms: Terms) -> None:
         thing = f"queue '{known.name}'"
@@ -286,6 +351,8 @@ class VirtualHost(Publisher):
             self.store.append(Undefined(self.name, "queue", queue.name, queue.number), ticket)
         self._forget_route(queue)
         self._forget(queue)
+        if isinstance(queue, StreamQueue):
+            self.find_journals()
         return purged
 
     def _forget_route(self, queue: Queue) -> None:
@@ -353,7 +420,7 @@ class VirtualHost(Publisher):
         """What holds for the queue now. A plain one that must do more becomes another one in its place."""
         arguments = queue.terms.arguments
         terms = Terms(queue.name, self.name, arguments, self.policies.terms(queue.name, arguments))
-        if isinstance(queue, LimitedQueue):
+        if isinstance(queue, (StreamQueue, LimitedQueue)):
             queue.follow(terms)
         elif terms.idle:
             queue.terms = terms
@@ -378,6 +445,7 @@ class VirtualHost(Publisher):
             self.store.append(Defined(self.name, _binding_kind(target), _binding_name(exchange, binding), {
                 "source": int(exchange.number), "destination": int(target.number), "key": binding.key,
                 "assurance": int(binding.assurance), "grammar": binding.grammar.name, "arguments": dict(binding.arguments)}), ticket)
+        self._note_binding(exchange, binding, True)
         self.changed()
 
     def add_binding(self, exchange: Exchange, binding: Binding) -> Binding | None:
@@ -391,6 +459,7 @@ class VirtualHost(Publisher):
         known = None if exchange is None else exchange.unbind(binding.destination, binding.identity)
         if exchange is not None and known is not None:
             self._undefine_binding(exchange, known, ticket)
+            self._note_binding(exchange, known, False)
             self.changed()
             self._unbound(exchange)
         else:
@@ -416,6 +485,7 @@ class VirtualHost(Publisher):
         removed = exchange.unbind_some(destination, SLICE)
         for binding in removed:
             self._undefine_binding(exchange, binding, None)
+            self._note_binding(exchange, binding, False)
         self._unbound(exchange)
         return bool(removed)
 
@@ -433,11 +503,15 @@ class VirtualHost(Publisher):
 
     def route(self, gate: Gate, exchange: str, key: str) -> Route:
         """A route for once, fresh, not kept: for what comes from the core itself."""
-        return Route(exchange, key, self._planner.plan(gate.identity, exchange, key))
+        route = Route(exchange, key, self._planner.plan(gate.identity, exchange, key))
+        route.origin = gate.origin
+        return route
 
     def route_by(self, gate: Gate, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Route:
         """A route for one message that has several routing keys, or these deaths."""
-        return Route(exchange, keys[0], self._planner.blend(gate.identity, exchange, keys, properties, deaths))
+        route = Route(exchange, keys[0], self._planner.blend(gate.identity, exchange, keys, properties, deaths))
+        route.origin = gate.origin
+        return route
 
     def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
         """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
@@ -452,7 +526,9 @@ class VirtualHost(Publisher):
             gate.count(plan, 1)
             raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
         if plan.by_headers or plan.by_speaker:
-            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties, self.speaker)
+            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties, self.speaker, gate.identity.name)
+            if plan.recorded:
+                message.address = _as_walked(route, plan)
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
@@ -465,6 +541,8 @@ class VirtualHost(Publisher):
                 queue.put(message.copy(AT_LEAST_ONCE, False))
             else:
                 queue.put(message)
+        if plan.streams and ticket is not None:
+            self.store.join(ticket)
         for waiting in plan.delays:
             self._delay(waiting, message, ticket)
         (plan.relay if message.assurance == AT_MOST_ONCE else plan.kept_relay).offer(message)
@@ -474,6 +552,21 @@ class VirtualHost(Publisher):
             return REFUSED
         gate.count(plan, 1)
         return plan.fate
+
+    def publish_once(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None, publication: Publication) -> i64:
+        """The same, of what a producer numbered: a second time, it goes nowhere, and is confirmed when the first one may be."""
+        if self.producers.repeats(publication):
+            gate.count_fate(REPEATED)
+            self.await_all(ticket)
+            return REPEATED
+        self.store.begin()
+        try:
+            fate = self.publish(gate, route, message, ticket)
+            if fate != REFUSED:
+                self.producers.note(publication, ticket)
+        finally:
+            self.store.commit()
+        return fate
 
     def _delay(self, waiting: RankedQueue, message: Message, ticket: Ticket | None) -> None:
         """A copy waits for its time."""
@@ -556,6 +649,13 @@ class Unbinding(Task):
     def run(self) -> None:
         if self._vhost.unbind_slice(self._exchange, self._destination):
             self._vhost.agenda.later(self)
+
+
+def _as_walked(route: Route, plan: Plan) -> Route:
+    """The route of one message whose destinations its headers decided."""
+    walked = Route(route.exchange, route.key, plan)
+    walked.origin = route.origin
+    return walked
 
 
 def _serial(queue: Queue, lowered: bool) -> int:

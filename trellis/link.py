@@ -93,7 +93,7 @@ class Link:
         elif connection.behind or connection.stalled:
             self._pause_reading()
             self._leave_over(connection)
-        elif connection.persists and self._turn.crowded:
+        elif (connection.persists or self._turn.recording) and self._turn.crowded:
             # The disk is slower than this publisher: what it sends next waits at its end.
             self._pause_reading()
             self._behind = True

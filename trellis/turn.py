@@ -79,6 +79,11 @@ class Turn:
         self.schedule()
 
     @property
+    def recording(self) -> bool:
+        """Whether something is written of whatever is published."""
+        return self._storing.store.recording
+
+    @property
     def crowded(self) -> bool:
         """Whether publishers should wait for the disk."""
         return self._storing.crowded

@@ -25,13 +25,16 @@ from broker.store.files import CHECKPOINT, DATA, Head, LogFile, Scan, complaint
 from broker.store.records import (
     CLOSED,
     END,
+    EXTENDED,
     HOLDER,
     KEPT,
     MANY,
     RECEIVED,
     RETAINED,
+    SEQUENCED,
     STEPPED,
     VERSION,
+    VERSION_2,
     Part,
     Reader,
     closing,
@@ -39,7 +42,7 @@ from broker.store.records import (
     parts,
 )
 from broker.store.segments import SegmentLog
-from broker.store.survivors import Survivors, retained_key
+from broker.store.survivors import Survivors, producer_key, retained_key
 
 #: Records, and octets, of one step.
 STEP_RECORDS: Final[i64] = 400
@@ -57,6 +60,7 @@ REMOVE: Final[i64] = 3
 DONE: Final[i64] = 4
 
 _U32: Final[i64] = 0xFFFFFFFF
+_NOWHERE: Final = (0, 0)
 
 
 def begin(log: SegmentLog, exist: set[int]) -> Checkpointing | None:
@@ -269,6 +273,12 @@ class Checkpointing:
         elif kind == RETAINED:
             if live.retained.get(retained_key(octets, start)) != position:
                 return
+        elif kind == EXTENDED:
+            if live.streams.get(read_i64_be(octets, start), _NOWHERE)[1] != position:
+                return
+        elif kind == SEQUENCED:
+            if live.sequences.get(producer_key(octets, start, part.end), _NOWHERE)[1] != position:
+                return
         else:
             return
         if not reader.right(reader.began, reader.end):
@@ -281,7 +291,7 @@ class Checkpointing:
     def _write(self, kind: i64, position: i64, head: bytes, octets: bytes, start: i64, end: i64) -> None:
         """A record whose payload is `head` and these octets."""
         before = BytesWriter()
-        write_i32_be(before, i32(VERSION << 24 | kind << 16))
+        write_i32_be(before, i32((VERSION_2 if kind > CLOSED else VERSION) << 24 | kind << 16))
         write_i32_be(before, 0)
         write_i64_be(before, position)
         before.write(head)

@@ -15,6 +15,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from broker.message import AT_LEAST_ONCE, Message
+from broker.store.disk import Disk
 
 #: Kinds of definitions that may hold messages: an exchange, while it delays them.
 HOLDERS: Final = ("queue", "session", "exchange")
@@ -107,6 +108,26 @@ class Released(Entry):
         self.packet_id: i64 = packet_id
 
 
+@mypyc_attr(acyclic=True)
+class Extended(Entry):
+    """A stream is written up to an offset, not including it: what stands behind that was promised to nobody."""
+
+    def __init__(self, stream: i64, end: i64) -> None:
+        self.stream: i64 = stream
+        self.end: i64 = end
+
+
+@mypyc_attr(acyclic=True)
+class Sequenced(Entry):
+    """The last sequence number of a producer: what it publishes under this one, or a lower one, was published already.
+    Below 0: nobody knows the producer any more."""
+
+    def __init__(self, vhost: str, producer: str, sequence: i64) -> None:
+        self.vhost = vhost
+        self.producer = producer
+        self.sequence: i64 = sequence
+
+
 class Many(Entry):
     """Several entries, all of them or none: a transaction, a dead letter with its settlement.
 
@@ -150,6 +171,37 @@ class RetainedSet(Entry):
         self.message = message
 
 
+class Share:
+    """What a batch has for one stream."""
+
+    def write(self) -> None:
+        """Make it durable; again, after it raised WriteFailed. In the writer's thread."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """It is durable, and the log says so. In the loop's thread."""
+        raise NotImplementedError
+
+
+class Stream:
+    """What the store knows of a stream that something was put into: it takes part in batches. `end` is the offset behind the last
+    row, `number` the position of the entry that declared it."""
+
+    def stream_number(self) -> i64:
+        raise NotImplementedError
+
+    def stream_end(self) -> i64:
+        raise NotImplementedError
+
+    def pending(self) -> i64:
+        """Octets that wait to be written."""
+        raise NotImplementedError
+
+    def share(self) -> Share:
+        """Hand over what was put since the last call."""
+        raise NotImplementedError
+
+
 class Batch:
     """What was appended between two calls of `take`, and who waits for it."""
 
@@ -157,6 +209,15 @@ class Batch:
         self.tickets = tickets
         #: The last position that was given before it was taken.
         self.last: i64 = last
+        #: What it has for streams. These are written first: the log says how far they are.
+        self.shares: list[Share] = []
+        #: Files of streams that nobody needs any more.
+        self.garbage: list[str] = []
+
+    def write_streams(self) -> None:
+        """The first step of `write`."""
+        for share in self.shares:
+            share.write()
 
     def write(self) -> None:
         """Make the batch durable. May block; touches nothing but the batch and file descriptors."""
@@ -184,6 +245,19 @@ class Store:
         #: Whether something was appended that no batch has, and whether somebody waits for that.
         self.waiting = False
         self.urgent = False
+        #: Streams that something was put into since the last batch, and how far each was when the gathering began.
+        self.streams: list[Stream] = []
+        #: Where they are kept: the store says on which disk, and whoever opens it in which directory.
+        self.stream_disk: Disk = Disk()
+        self.stream_root = "streams"
+        #: Whether something is written of every publication, so that all publishers wait when too much waits for the disk.
+        self.recording = False
+        #: Durable offsets of streams that were there when the store was opened, by their numbers.
+        self.stream_ends: dict[int, int] = {}
+        #: The last sequence numbers of producers, then: (virtual host, producer) -> number.
+        self.sequences: dict[tuple[str, str], int] = {}
+        self.garbage: list[str] = []
+        self._ends: dict[Stream, int] = {}
         self._tickets: list[Ticket] = []
         self._gathered: list[Entry] = []
         self._gathering: i64 = 0
@@ -219,20 +293,44 @@ class Store:
             self.urgent = True
             self.wanted()
 
+    def stirred(self, stream: Stream) -> None:
+        """Something was put into the stream, for the first time since the last batch."""
+        self.streams.append(stream)
+        if not self.waiting:
+            self.waiting = True
+            self.wanted()
+
+    def join(self, ticket: Ticket) -> None:
+        """Let the ticket wait for the batch that comes."""
+        ticket.outstanding += 1
+        self._await(self.position + 1, ticket)
+
     def wait_for_all(self, ticket: Ticket) -> None:
         """Let the ticket wait for what was appended so far: it found done what it was to do, and that may not be durable yet."""
         self.wait(self.position, ticket)
 
     def begin(self) -> None:
-        """What is appended from now on belongs together. May be said again inside."""
+        """What is appended from now on belongs together, with what is put into streams. May be said again inside."""
+        if self._gathering == 0 and self.streams:
+            self._ends = {stream: int(stream.stream_end()) for stream in self.streams}
         self._gathering += 1
 
     def commit(self) -> None:
         """... up to here."""
+        if self._gathering == 1:
+            self._gather_streams()
         self._gathering -= 1
         if self._gathering == 0 and self._gathered:
             gathered, self._gathered = self._gathered, []
             self.apply(self.position - len(gathered) + 1, gathered[0] if len(gathered) == 1 else Many(gathered))
+
+    def _gather_streams(self) -> None:
+        """The rows that were put meanwhile are there with the entries, or not at all."""
+        ends, self._ends = self._ends, {}
+        for stream in self.streams:
+            end = stream.stream_end()
+            if ends.get(stream) != end and self._gathered:
+                self.append(Extended(stream.stream_number(), end), None)
 
     def apply(self, position: i64, entry: Entry) -> None:
         """Change the durable state: the only way, also in recovery."""
@@ -241,9 +339,22 @@ class Store:
     def take(self) -> Batch:
         """What was appended since the last call."""
         assert self._gathering == 0, "a batch was taken in the middle of what belongs together"
+        for stream in self.streams:
+            self.append(Extended(stream.stream_number(), stream.stream_end()), None)
         self.waiting = self.urgent = False
         tickets, self._tickets = self._tickets, []
-        return self.batch(tickets)
+        batch = self.batch(tickets)
+        streams, self.streams = self.streams, []
+        batch.shares = [stream.share() for stream in streams]
+        batch.garbage, self.garbage = self.garbage, []
+        return batch
+
+    def discard(self, paths: list[str]) -> None:
+        """Remove these files of streams with the next batch."""
+        self.garbage += paths
+        if paths and not self.waiting:
+            self.waiting = True
+            self.wanted()
 
     def batch(self, tickets: list[Ticket]) -> Batch:
         """The batch that these tickets wait for."""
@@ -252,6 +363,8 @@ class Store:
     def written(self, batch: Batch) -> None:
         """The batch is durable: settle its tickets, then tell every waiter once."""
         self.durable = batch.last
+        for share in batch.shares:
+            share.settle()
         ready: dict[Waiter, None] = {}
         for ticket in batch.tickets:
             ticket.outstanding -= 1

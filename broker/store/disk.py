@@ -111,6 +111,15 @@ class Disk:
         raise NotImplementedError
 
 
+def remove_files(disk: Disk, paths: list[str]) -> None:
+    """Remove what is there of these. One that cannot be removed stays: a start looks at it again."""
+    for path in paths:
+        try:
+            disk.remove(path)
+        except OSError:
+            continue
+
+
 class RealFile(File):
     """A file descriptor."""
 

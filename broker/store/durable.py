@@ -13,7 +13,7 @@ from mypy_extensions import i64
 from broker.message import Message
 from broker.store.catalog import Catalog
 from broker.store.contract import HOLDERS, Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined
-from broker.store.disk import StoreError
+from broker.store.disk import StoreError, remove_files
 from broker.store.records import Codecs, Decoder, Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
 
@@ -32,19 +32,23 @@ class DurableBatch(Batch):
         self._log = log
         self._catalog = catalog
         self._logged = False
+        #: Octets of streams.
+        self.streamed = 0
 
     @property
     def octets(self) -> int:
         """What it holds in memory, about."""
-        return int(self.records.octets)
+        return int(self.records.octets) + self.streamed
 
     def write(self) -> None:
         if not self._logged:
+            self.write_streams()
             self._log.append(self.records)
             self._log.sync()
             self._logged = True
         if self.changes:
             self._catalog.write(self.changes, int(self._log.last))
+        remove_files(self._log.disk, self.garbage)
 
 
 class DurableStore(Store):
@@ -56,6 +60,8 @@ class DurableStore(Store):
         self.position = self.durable = position
         self.log = log
         self.catalog = catalog
+        self.stream_disk = log.disk
+        self.stream_root = f"{log.directory.rpartition('/')[0]}/streams"
         #: Numbers of what may hold messages. One whose end is not durable is among them: after a crash
         #: it would be there.
         self.exist = exist
@@ -73,7 +79,8 @@ class DurableStore(Store):
     @property
     def octets(self) -> int:
         """Octets that wait to be written."""
-        return self._recorder.octets + (0 if self._flying is None else self._flying.octets)
+        streamed = sum(int(stream.pending()) for stream in self.streams)
+        return self._recorder.octets + streamed + (0 if self._flying is None else self._flying.octets)
 
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Defined):
@@ -91,6 +98,7 @@ class DurableStore(Store):
         changes, self._changes = self._changes, []
         batch = self._flying = DurableBatch(tickets, self.position, self._recorder.take(), changes, self.log, self.catalog)
         batch.paged, self._paged = self._paged, {}
+        batch.streamed = sum(int(stream.pending()) for stream in self.streams)
         return batch
 
     def _await(self, position: i64, ticket: Ticket) -> None:

@@ -6,14 +6,22 @@ from mypy_extensions import i64
 
 from broker.message import Message
 from broker.store.contract import Batch, Entry, Settled, Store, Ticket
+from broker.store.disk import Disk, remove_files
+from broker.store.ram import MemoryDisk
 from broker.store.state import State
 
 
 class MemoryBatch(Batch):
-    """Durable as soon as it is written, which is nothing."""
+    """Durable as soon as it is written, which is nothing, but for streams."""
+
+    def __init__(self, tickets: list[Ticket], last: i64, disk: Disk) -> None:
+        super().__init__(tickets, last)
+        self._disk = disk
 
     def write(self) -> None:
-        """Nothing to do: memory is where it is."""
+        """Streams have a disk of their own there; all else is where it is."""
+        self.write_streams()
+        remove_files(self._disk, self.garbage)
 
 
 class MemoryStore(Store):
@@ -22,12 +30,13 @@ class MemoryStore(Store):
     def __init__(self) -> None:
         super().__init__()
         self.state = State()
+        self.stream_disk = MemoryDisk()
 
     def apply(self, position: i64, entry: Entry) -> None:
         self.state.apply(position, entry)
 
     def batch(self, tickets: list[Ticket]) -> Batch:
-        return MemoryBatch(tickets, self.position)
+        return MemoryBatch(tickets, self.position, self.stream_disk)
 
     def page(self, message: Message) -> None:
         """It is kept here already."""

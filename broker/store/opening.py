@@ -49,7 +49,10 @@ def open_store(disk: Disk, directory: str, codecs: Codecs, salt: int, report: Ca
         log.measured(live)
     _compare(catalog, survivors, recovery)
     position = max(int(recovery.next) - 1, catalog.last)
-    return Opened(DurableStore(log, catalog, codecs, position, survivors.exist, report), definitions, survivors, recovery)
+    store = DurableStore(log, catalog, codecs, position, survivors.exist, report)
+    store.stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
+    store.sequences = {key: sequence for key, (sequence, _) in survivors.sequences.items()}
+    return Opened(store, definitions, survivors, recovery)
 
 
 def _compare(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None:

@@ -20,10 +20,12 @@ from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, wr
 from mypy_extensions import i16, i32, i64, mypyc_attr, u8
 
 from broker.message import PLAIN, Address, Encoding, Message
-from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
+from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
 from broker.store.disk import Damaged, StoreError, TooNew
 
 VERSION: Final[i64] = 1
+#: ... of records of streams and producers, which came later.
+VERSION_2: Final[i64] = 2
 #: Octets before a record's payload, and of the largest payload.
 HEADER: Final[i64] = 24
 PAYLOAD_MAX: Final[i64] = 1 << 30
@@ -37,9 +39,11 @@ RETAINED: Final[i64] = 6
 MANY: Final[i64] = 7
 #: The file was finished in order here. Its payload: records u64, octets u64 before it, salt u32. It takes no position.
 CLOSED: Final[i64] = 8
-#: Octets of that record.
+EXTENDED: Final[i64] = 9
+SEQUENCED: Final[i64] = 10
+#: Octets of the record that closes a file.
 CLOSING: Final[i64] = HEADER + 20
-KINDS: Final = ("", "kept", "settled", "stepped", "received", "released", "retained", "many", "closed")
+KINDS: Final = ("", "kept", "settled", "stepped", "received", "released", "retained", "many", "closed", "extended", "sequenced")
 #: Added to the assurance of a message that was retained.
 RETAINED_FLAG: Final[i64] = 4
 #: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet identifiers. (They have a sign.)
@@ -61,7 +65,7 @@ _U32: Final[i64] = 0xFFFFFFFF
 _ADDRESSES: Final = 65_536
 
 #: What a record looks like from its version to the upper half of its epoch; used to find one again behind damage.
-LIKENESS: Final = re.compile(rb"\x01[\x01-\x08\x81-\x88]\0\0\0\0\0\0")
+LIKENESS: Final = re.compile(rb"[\x01\x02][\x01-\x0a\x81-\x8a]\0\0\0\0\0\0")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -174,7 +178,8 @@ class Recorder:
         content = b""
         last: i64 = position
         kind: i64 = kind_of(entry)
-        write_i32_be(head, i32(VERSION << 24 | kind << 16 | first))
+        version: i64 = VERSION_2 if kind > CLOSED or kind == MANY and _newer(entry) else VERSION
+        write_i32_be(head, i32(version << 24 | kind << 16 | first))
         write_i32_be(head, 0)
         write_i64_be(head, position)
         if isinstance(entry, Many):
@@ -242,6 +247,14 @@ class Recorder:
             return _identifier(out, entry.session, entry.packet_id)
         if isinstance(entry, Released):
             return _identifier(out, entry.session, entry.packet_id)
+        if isinstance(entry, Extended):
+            return _pair(out, entry.stream, entry.end)
+        if isinstance(entry, Sequenced):
+            name, producer = entry.vhost.encode(), entry.producer.encode("utf-8", "surrogateescape")
+            write_i64_be(out, entry.sequence)
+            _write_u16(out, len(name))
+            out.write(name)
+            return producer
         if isinstance(entry, RetainedSet):
             vhost, key = entry.vhost.encode(), entry.key.encode("utf-8", "surrogateescape")
             _write_u16(out, len(vhost))
@@ -310,8 +323,17 @@ def kind_of(entry: Entry) -> i64:
         return RELEASED
     if isinstance(entry, RetainedSet):
         return RETAINED
+    if isinstance(entry, Extended):
+        return EXTENDED
+    if isinstance(entry, Sequenced):
+        return SEQUENCED
     assert isinstance(entry, Many) and entry.entries, f"{entry!r} does not belong in the log"
     return MANY
+
+
+def _newer(entry: Entry) -> bool:
+    """Whether there is something in a Many that came with version 2."""
+    return isinstance(entry, Many) and any(isinstance(one, (Extended, Sequenced)) for one in entry.entries)
 
 
 def _wrapped(serial: i64) -> i64:
@@ -419,12 +441,12 @@ class Reader:
         end: i64 = at + HEADER + length
         if not self.trusting and not self.right(at, end):
             return self._bad("a record's checksum is wrong")
-        if octets[at + 8] != VERSION:
-            raise TooNew(f"a record has version {octets[at + 8]}, and this version knows {VERSION}")
+        if octets[at + 8] != VERSION and octets[at + 8] != VERSION_2:
+            raise TooNew(f"a record has version {octets[at + 8]}, and this version knows {VERSION_2}")
         kind: i64 = octets[at + 9]
         self.first_of_batch = kind & FIRST != 0
         kind &= ~FIRST
-        if kind == 0 or kind > CLOSED:
+        if kind == 0 or kind > SEQUENCED:
             raise TooNew(f"a record has kind {kind}, which this version does not know")
         position: i64 = read_i64_be(octets, at + 16)
         if position <= self.last and not (kind == CLOSED and position == self.last):
@@ -548,6 +570,13 @@ class Decoder:
             return Received(read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16)
         elif kind == RELEASED and size == 10:
             return Released(read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16)
+        elif kind == EXTENDED and size == 16:
+            return Extended(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+        elif kind == SEQUENCED and size >= 10:
+            vhost_end: i64 = start + 10 + (i64(read_i16_be(octets, start + 8)) & _U16)
+            if vhost_end <= end:
+                return Sequenced(octets[start + 10:vhost_end].decode(), octets[vhost_end:end].decode("utf-8", "surrogateescape"),
+                                 read_i64_be(octets, start))
         elif kind == RETAINED and size >= 4:
             names: i64 = start + 4 + (i64(read_i16_be(octets, start)) & _U16)
             blob: i64 = names + (i64(read_i16_be(octets, start + 2)) & _U16)
@@ -560,7 +589,7 @@ class Decoder:
         elif kind == MANY and size >= 4:
             return Many([self.entry(part.kind, part.position, octets, part.start, part.end)
                          for part in parts(octets, position, start, end)])
-        raise Damaged(f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= CLOSED else 'entry'}")
+        raise Damaged(f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}")
 
     def _message(self, octets: bytes, start: i64, end: i64) -> tuple[str, Message]:
         names: i64 = start + _BLOB

@@ -5,7 +5,20 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.message import Message
-from broker.store.contract import Defined, Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped, Undefined
+from broker.store.contract import (
+    Defined,
+    Entry,
+    Extended,
+    Kept,
+    Many,
+    Received,
+    Released,
+    RetainedSet,
+    Sequenced,
+    Settled,
+    Stepped,
+    Undefined,
+)
 
 
 class Live:
@@ -33,6 +46,10 @@ class State:
         #: Where each was defined first: of a queue or session, its number.
         self.numbers: dict[tuple[str, str, str], int] = {}
         self.retained: dict[tuple[str, str], Message] = {}
+        #: Stream -> the offset behind its last row.
+        self.streams: dict[int, int] = {}
+        #: (virtual host, producer) -> its last sequence number.
+        self.sequences: dict[tuple[str, str], int] = {}
 
     def apply(self, position: i64, entry: Entry) -> None:
         """Settling twice, or what is not there, changes nothing."""
@@ -67,10 +84,18 @@ class State:
             self.definitions.pop((entry.vhost, entry.kind, entry.name), None)
             self.numbers.pop((entry.vhost, entry.kind, entry.name), None)
             self.received.pop(entry.number, None)
+            self.streams.pop(entry.number, None)
         elif isinstance(entry, RetainedSet):
             if entry.message is None:
                 self.retained.pop((entry.vhost, entry.key), None)
             else:
                 self.retained[entry.vhost, entry.key] = entry.message
+        elif isinstance(entry, Extended):
+            self.streams[entry.stream] = entry.end
+        elif isinstance(entry, Sequenced):
+            if entry.sequence >= 0:
+                self.sequences[entry.vhost, entry.producer] = entry.sequence
+            else:
+                self.sequences.pop((entry.vhost, entry.producer), None)
         else:
             raise AssertionError(f"unknown entry {entry!r}")

@@ -13,7 +13,19 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.store.disk import Damaged
-from broker.store.records import HOLDER, KEPT, MANY, RECEIVED, RELEASED, RETAINED, SETTLED, STEPPED, parts
+from broker.store.records import (
+    EXTENDED,
+    HOLDER,
+    KEPT,
+    MANY,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    SEQUENCED,
+    SETTLED,
+    STEPPED,
+    parts,
+)
 from broker.store.recovery import Replay
 
 _U16: Final[i64] = 0xFFFF
@@ -132,6 +144,10 @@ class Survivors(Replay):
         self.received: dict[int, dict[int, int]] = {}
         #: Where the last retained message of a (virtual host, key) stands.
         self.retained: dict[tuple[str, str], int] = {}
+        #: Stream -> the offset behind its last row, and where the last entry about that stands.
+        self.streams: dict[int, tuple[int, int]] = {}
+        #: (virtual host, producer) -> its last sequence number, and where the entry stands.
+        self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
 
     def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
         """What the record means for what is live. Raises Damaged. Hot path."""
@@ -172,6 +188,16 @@ class Survivors(Replay):
                 self.retained[retained_key(octets, start)] = position
             else:
                 self.retained.pop(retained_key(octets, start), None)
+        elif kind == EXTENDED:
+            stream: i64 = read_i64_be(octets, start)
+            if stream in self.exist:
+                self.streams[stream] = (read_i64_be(octets, start + 8), position)
+        elif kind == SEQUENCED:
+            sequence: i64 = read_i64_be(octets, start)
+            if sequence >= 0:
+                self.sequences[producer_key(octets, start, end)] = (sequence, position)
+            else:
+                self.sequences.pop(producer_key(octets, start, end), None)
 
     def holds(self, octets: bytes, start: i64, position: i64) -> bool:
         """Whether the Received there is the last word about its identifier."""
@@ -189,6 +215,12 @@ def retained_key(octets: bytes, start: i64) -> tuple[str, str]:
     """Virtual host and key of a RetainedSet."""
     vhost: i64 = start + 4 + _u16(octets, start)
     return octets[start + 4:vhost].decode(), octets[vhost:vhost + _u16(octets, start + 2)].decode("utf-8", "surrogateescape")
+
+
+def producer_key(octets: bytes, start: i64, end: i64) -> tuple[str, str]:
+    """Virtual host and producer of a Sequenced."""
+    name: i64 = start + 10 + _u16(octets, start + 8)
+    return octets[start + 10:name].decode(), octets[name:end].decode("utf-8", "surrogateescape")
 
 
 def _u16(octets: bytes, at: i64) -> i64:

@@ -14,8 +14,9 @@ from broker.gate import Gate
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, HEADERS, REPLY_TO, USER_ID, Message, amend
 from broker.outlet import LARGE
 from broker.planner import TOPICS
+from broker.producers import Publication, numbered
 from broker.queue import Delivery, Pool, Queue
-from broker.route import REFUSED, TOO_LARGE, UNROUTABLE, Route
+from broker.route import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE, Route
 from broker.store.contract import Ticket
 from broker.vhost import VirtualHost
 from protocols.amqp.client import Client
@@ -24,6 +25,7 @@ from protocols.amqp.consumer import AmqpConsumer, Owner, put_back, refuse, settl
 from protocols.amqp.contents import (
     DIRECT,
     FIXED_HEADER,
+    NUMBERED,
     asks_directly,
     content_for,
     frames_of,
@@ -147,11 +149,16 @@ class Channel(Owner):
                 route = self._route_copies(route, message)
             if carried & REPLY_TO and asks_directly(content, 0):
                 self._ask_directly(message)
+        publication = self._numbered(message, carried)
         if self.transaction is not None and route.plan.refusal is None:
             self.transaction.publish(route, message, flags)
             return self._cost(route)
         confirms = self.confirms
-        ticket = Ticket(confirms) if confirms is not None and message.assurance else None
+        plan = route.plan
+        if plan.streams:
+            self.connection.persists = True
+        waits = message.assurance or plan.streams or plan.by_headers or publication is not None
+        ticket = Ticket(confirms) if confirms is not None and waits else None
         try:
             fate = self._deliver(route, message, flags, ticket)
         except BrokerError as error:
@@ -160,6 +167,17 @@ class Channel(Owner):
             self.tally.received_confirm += 1
             confirms.add(ticket, fate == REFUSED)
         return self._cost(route)
+
+    def _numbered(self, message: Message, carried: i64) -> Publication | None:
+        """Whether the producer numbers its messages. Raises AmqpError."""
+        if not carried & HEADERS or NUMBERED not in message.content:
+            return None
+        headers = message.properties.get("headers")
+        try:
+            return numbered(headers) if isinstance(headers, dict) else None
+        except BrokerError as error:
+            self._count(REFUSED)
+            raise from_broker(error) from error
 
     def _cost(self, route: Route) -> i64:
         """The weight of a publication. After one that comes while an alarm is on, nothing more is taken."""
@@ -170,8 +188,14 @@ class Channel(Owner):
 
     def _deliver(self, route: Route, message: Message, flags: i64, ticket: Ticket | None) -> i64:
         """Publish, and return to its publisher what nobody wants. Returns the fate. Raises BrokerError."""
+        publication = self._numbered(message, property_flags(message.content, 0))
         self.gate.received += 1
-        fate = self.vhost.publish(self.gate, route, message, ticket)
+        if publication is None:
+            fate = self.vhost.publish(self.gate, route, message, ticket)
+        else:
+            fate = self.vhost.publish_once(self.gate, route, message, ticket, publication)
+            if fate == REPEATED:
+                return fate
         if route.exchange == TOPICS and property_flags(message.content, 0) & HEADERS and MARK in message.content \
                 and wants_retain(message.properties):
             self.vhost.retain(message, ticket)
@@ -251,7 +275,7 @@ class Channel(Owner):
 
     # -- consuming
 
-    def consume(self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64) -> None:
+    def consume(self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64) -> AmqpConsumer:
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -259,6 +283,7 @@ class Channel(Owner):
         if consumer.pool is not None:
             consumer.pool.consumers.append(consumer)
         queue.subscribe(consumer)
+        return consumer
 
     def consume_replies(self, tag: str) -> None:
         """Consume from a name that only those know to whom this channel has sent it."""
@@ -458,8 +483,8 @@ class Channel(Owner):
             self._put_back(sorted(back))
         finally:
             store.commit()
-        if store.position > before:
-            store.wait(store.position, self.ticket)
+        if store.position > before or store.streams:
+            store.join(self.ticket)
 
     def rollback(self) -> None:
         """tx.rollback: what was settled is outstanding again, under its old tag. Raises AmqpError."""

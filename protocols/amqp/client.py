@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from broker.queue import Queue
+from protocols.amqp.errors import AmqpError
 from protocols.connection import Connection, Peer
 from protocols.front import Front
 
@@ -21,6 +24,10 @@ class Client(Connection):
 
     def take_care(self) -> None:
         """One of the channels must see every publication: none takes the short way any more."""
+        raise NotImplementedError
+
+    def lose_channel(self, number: i64, error: AmqpError, about: i64) -> None:
+        """A channel cannot go on: end it, and say why."""
         raise NotImplementedError
 
     def own(self, queue: Queue) -> None:

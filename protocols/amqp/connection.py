@@ -312,11 +312,15 @@ class AmqpConnection(Lifecycle):
         if error.hard or self.about_channel not in self.channels:
             self.hang_up(error)
             return
+        self.lose_channel(self.about_channel, error, self.about)
+
+    def lose_channel(self, number: i64, error: AmqpError, about: i64) -> None:
         for channel in self.channels.values():
             channel.confirm()
-        self.end_channel(self.about_channel)
-        self.ending.add(self.about_channel)
-        self.out.write(close_channel(self.about_channel, error, self.about))
+        self.end_channel(number)
+        self.ending.add(number)
+        self.out.write(close_channel(number, error, about))
+        self.touch()
 
     def _lose(self, why: str) -> None:
         """Frames cannot be told apart any more: hang up and hear nothing, whatever comes in which chunks."""

@@ -14,11 +14,14 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.message import AT_LEAST_ONCE, HEADERS, PERSISTENCE, PLAIN, PRIORITY, REPLY_TO, Amended, Encoding, Message, Properties
+from broker.producers import PRODUCER
 from protocols.amqp.errors import AmqpError
 from protocols.amqp.frames import BODY, FRAME_END, HEADER, OVERHEAD
 from protocols.amqp.properties import amended, read_properties, write_properties
 from protocols.crossing import MARK
 
+#: The name of a header with which a producer numbers its messages.
+NUMBERED: Final = PRODUCER.encode()
 #: Octets of a header frame's payload before the properties.
 FIXED_HEADER: Final[i64] = 14
 
@@ -60,6 +63,11 @@ class Frames(Encoding):
         """Property flags and properties, as they came."""
         end: i64 = 7 + i64(read_i32_be(content, 3))
         return content[19:end]
+
+    def whole_header(self, content: bytes) -> bytes:
+        """... with the class, weight and body size before them."""
+        end: i64 = 7 + i64(read_i32_be(content, 3))
+        return content[7:end]
 
 
 #: Encodings that are remembered; those of clients with odd frame sizes beyond that are made anew each time.
@@ -120,8 +128,10 @@ def needs_care(care: i64, data: bytes, start: i64) -> i64:
     """What is left of the reasons for care once the content whose header frame begins at `start` is looked at."""
     if care & PERSISTENCE and not persistent(data, start):
         care -= PERSISTENCE
-    if care & HEADERS and not names_keys(data, start) and data.find(MARK, start, _header_end(data, start)) < 0:
-        care -= HEADERS
+    if care & HEADERS and not names_keys(data, start):
+        end = _header_end(data, start)
+        if data.find(MARK, start, end) < 0 and data.find(NUMBERED, start, end) < 0:
+            care -= HEADERS
     if care & REPLY_TO and not asks_directly(data, start):
         care -= REPLY_TO
     return care

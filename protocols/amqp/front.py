@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.core import Broker
 from protocols.amqp.connection import AmqpConnection
 from protocols.amqp.handshake import AmqpOptions
+from protocols.amqp.journaled import HeaderScribe
 from protocols.connection import Connection, Peer
 from protocols.front import Front
 
@@ -15,6 +16,7 @@ class AmqpFront(Front):
     def __init__(self, broker: Broker, options: AmqpOptions | None = None) -> None:
         super().__init__("amqp091", broker)
         self.options = options or AmqpOptions()
+        broker.streams.scribes.scribe = HeaderScribe()
 
     def connect(self, peer: Peer) -> Connection:
         return AmqpConnection(self, peer, self.options)

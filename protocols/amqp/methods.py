@@ -12,12 +12,14 @@ from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFaile
 from broker.exchange import TopicExchange
 from broker.exchange.base import Options
 from broker.queue import Queue
+from broker.stream.queue import StreamQueue
 from matching.grammar import swap
 from protocols.amqp.channel import Channel
 from protocols.amqp.confirms import Confirms
 from protocols.amqp.consumer import AmqpConsumer
 from protocols.amqp.contents import DIRECT
 from protocols.amqp.errors import AmqpError
+from protocols.amqp.streaming import AmqpReader, begin, check
 
 Handler = Callable[[Channel, Any], None]
 
@@ -144,6 +146,9 @@ def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> t
 
 def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
     queue = _queue(channel, method.queue, "read")
+    if isinstance(queue, StreamQueue):
+        raise AmqpError(540, f"queue.purge not supported by stream queue '{queue.name}' in vhost '{channel.vhost.name}': retention "
+                             "(x-max-age, x-max-length-bytes) removes what is old")
     _reply(channel, method, spec.Queue.PurgeOk(queue.purge()))
 
 
@@ -194,6 +199,8 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
         return
     queue = _queue(channel, method.queue, "read")
     tag = _tag(channel, method)
+    if isinstance(queue, StreamQueue):
+        check(queue, channel.vhost, method.no_ack, channel.prefetch if channel.pool is None else channel.pool.credit)
     taken = any(isinstance(consumer, AmqpConsumer) and consumer.exclusive for consumer in queue.consumers + queue.others)
     if taken or method.exclusive and queue.consumer_count:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use")
@@ -203,8 +210,11 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
                                  f"{priority!r} is no number up to {PRIORITY_MAX}")
     if method.exclusive and queue.terms.single:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: it has a single active consumer")
+    offset = begin(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset")) if isinstance(queue, StreamQueue) else 0
     _reply(channel, method, spec.Basic.ConsumeOk(tag))
-    channel.consume(queue, tag, method.no_ack, method.exclusive, priority)
+    consumer = channel.consume(queue, tag, method.no_ack, method.exclusive, priority)
+    if isinstance(queue, StreamQueue):
+        queue.attach(AmqpReader(consumer, offset, channel.connection, channel.unacked, channel.tally))
 
 
 def _tag(channel: Channel, method: spec.Basic.Consume) -> str:
@@ -224,6 +234,8 @@ def basic_cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
 
 def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
     queue = _queue(channel, method.queue, "read")
+    if isinstance(queue, StreamQueue):
+        raise AmqpError(540, f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{channel.vhost.name}'")
     channel.get(queue, method.no_ack)
 
 

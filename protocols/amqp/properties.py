@@ -26,7 +26,7 @@ _MODES: Final = (b"\x01", b"\x02")
 def read_properties(octets: bytes) -> Properties:
     """Names and values, from flags and properties. Never raises."""
     properties: Properties = {}
-    for name, kind, value in _split(octets):
+    for name, kind, value in split_properties(octets):
         try:
             properties[name] = _value(kind, value)
         except ValueError:
@@ -48,7 +48,7 @@ def write_properties(properties: Properties) -> bytes:
 
 def amended(octets: bytes, headers: Mapping[str, object], changed: Mapping[str, object]) -> bytes:
     """The flags and properties as they were, but with these headers and properties, and without those that are None."""
-    kept = {name: value for name, _, value in _split(octets)}
+    kept = {name: value for name, _, value in split_properties(octets)}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
         del kept["delivery_mode"]  # No client writes another, and some refuse to read one.
     for name, kind in _PROPERTIES:
@@ -63,7 +63,7 @@ def amended(octets: bytes, headers: Mapping[str, object], changed: Mapping[str, 
     return _join(kept)
 
 
-def _split(octets: bytes) -> list[tuple[str, str, bytes]]:
+def split_properties(octets: bytes) -> list[tuple[str, str, bytes]]:
     """Name, type and octets of every property, up to the first that is cut off."""
     found: list[tuple[str, str, bytes]] = []
     flags = int.from_bytes(octets[:2], "big")

@@ -46,7 +46,9 @@ class Client(Connection):
 
     def _flush(self, count: i64, run: Relay, data: bytes, start: i64, end: i64) -> None:
         """What came before something wrong, or new, goes out first."""
-        if count > 0:
+        if count > 0 and self.level == LEVEL_5:
+            run.send_described(data[start:end], count)
+        elif count > 0:
             run.send(data[start:end], count)
 
     def _too_large(self, first: i64) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.core import Broker
 from protocols.connection import Connection, Peer
 from protocols.mqtt.connection import MqttConnection
+from protocols.mqtt.journaled import PacketOpener
 from protocols.mqtt.service import MqttService
 from protocols.mqtt.sessions import MqttOptions
 
@@ -14,6 +15,7 @@ class MqttFront(MqttService):
 
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())
+        broker.streams.scribes.opener = PacketOpener()
 
     def connect(self, peer: Peer) -> Connection:
         return MqttConnection(self, peer)

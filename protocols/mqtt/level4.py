@@ -8,7 +8,7 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from broker.gate import Gate
-from broker.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, Message
+from broker.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, QUEUES, Message
 from broker.route import NOBODY
 from broker.store.contract import Ticket
 from protocols.connection import BUDGET, COLD
@@ -38,7 +38,7 @@ _PUBLISH_0: Final[i64] = PUBLISH << 4
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
 _PUBACK: Final[i64] = PUBACK << 4
 #: Plans that whole packets of level 4 may not follow.
-_CARE: Final[i64] = ALWAYS | APART_4
+_CARE: Final[i64] = ALWAYS | QUEUES | APART_4
 
 
 class Level4(Client):
@@ -104,7 +104,7 @@ class Level4(Client):
                     route = self.mqtt.topics.resolve(gate, topic)
                 gate.received += 1
                 plan = route.plan
-                if plan.attention & _CARE or plan.queues:
+                if plan.attention & _CARE:
                     if run_count > 0:
                         run.send(data[run_start:position], run_count)
                         run_count = 0

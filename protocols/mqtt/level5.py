@@ -12,7 +12,7 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from broker.gate import Gate
-from broker.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, Message
+from broker.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, QUEUES, Message
 from broker.route import DENIED, NOBODY, REFUSED, ROUTED, UNROUTABLE, Route
 from broker.store.contract import Ticket
 from protocols.connection import BUDGET, COLD, Peer
@@ -66,7 +66,7 @@ _PUBLISH_0: Final[i64] = PUBLISH << 4
 _PUBLISH_1: Final[i64] = PUBLISH << 4 | AT_LEAST_ONCE << 1
 _PUBACK: Final[i64] = PUBACK << 4
 #: Plans that whole packets of level 5 may not follow.
-_CARE: Final[i64] = ALWAYS | APART_5
+_CARE: Final[i64] = ALWAYS | QUEUES | APART_5
 #: What publishers hear, by fate.
 _CODES: Final[dict[int, int]] = {int(ROUTED): SUCCESS, int(UNROUTABLE): NO_MATCHING_SUBSCRIBERS, int(REFUSED): QUOTA_EXCEEDED,
                                  int(DENIED): NOT_AUTHORISED}
@@ -148,7 +148,7 @@ class Level5(Level4):
                 mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
                 if mark >= end or data[mark] != 0 or mark == start + 2:
                     if run_count > 0:
-                        run.send(data[run_start:position], run_count)
+                        run.send_described(data[run_start:position], run_count)
                         run_count = 0
                     budget -= self._on_publish5(gate, first, Reader(data[start:end]))
                     if self.finished:
@@ -163,16 +163,16 @@ class Level5(Level4):
                     route = self.mqtt.topics.resolve(gate, topic)
                 gate.received += 1
                 plan = route.plan
-                if plan.attention & _CARE or plan.queues:
+                if plan.attention & _CARE:
                     if run_count > 0:
-                        run.send(data[run_start:position], run_count)
+                        run.send_described(data[run_start:position], run_count)
                         run_count = 0
                     self._publish(gate, route, Message(route, data[mark + 1:end], PLAIN, AT_MOST_ONCE), None)
                 else:
                     route.count += 1
                     if plan.relay is not run:
                         if run_count > 0:
-                            run.send(data[run_start:position], run_count)
+                            run.send_described(data[run_start:position], run_count)
                             run_count = 0
                         run = plan.relay
                         run_start = position
@@ -182,7 +182,7 @@ class Level5(Level4):
                 budget -= plan.weight
             else:
                 if run_count > 0:
-                    run.send(data[run_start:position], run_count)
+                    run.send_described(data[run_start:position], run_count)
                     run_count = 0
                 if gate is not None and first == _PUBLISH_1 and length >= 5:
                     budget -= self._on_publish5_1(gate, data, start, end)
@@ -199,7 +199,7 @@ class Level5(Level4):
                     return end
             position = end
         if run_count > 0:
-            run.send(data[run_start:position], run_count)
+            run.send_described(data[run_start:position], run_count)
         self.behind = budget <= 0
         return position
 

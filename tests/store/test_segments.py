@@ -290,10 +290,10 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     with pytest.raises(TooNew, match=r"has format 2, and this version knows 1; use the version that wrote it"):
         Log(SimulatedDisk({path: bytes(head) * 2 + octets[DATA:]}))
     record = bytearray(octets[DATA:])
-    record[8] = 2
+    record[8] = 3
     log = Log(SimulatedDisk({path: octets}))
     record[4:8] = crc32(record[8:], log.log.seed).to_bytes(4, "big")
-    with pytest.raises(TooNew, match="a record has version 2, and this version knows 1"):
+    with pytest.raises(TooNew, match="a record has version 3, and this version knows 2"):
         Log(SimulatedDisk({path: octets[:DATA] + bytes(record)}))
 
 

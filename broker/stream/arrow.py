@@ -1,0 +1,306 @@
+"""Record batches of Arrow's IPC format, as octets: written by patching a template, read where they stand.
+
+    message   FFFFFFFF | size of the metadata i32 | metadata (template.BATCH, patched) | buffers, each padded to 8 octets
+    metadata  rows, and of each column its nulls; of each buffer where it begins and its length; crc32 of the message
+
+All columns have the same order in every segment (template.COLUMNS), so a buffer is found by its number. All numbers are
+little-endian. The checksum stands in the batch's own metadata (`crc32`), which Arrow's tools pass over.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, write_i64_le
+from mypy_extensions import i32, i64
+
+from broker.stream.template import (
+    BATCH,
+    BODY,
+    BUFFERS,
+    BUFFERS_COUNT,
+    COLUMNS,
+    LENGTH,
+    NODES,
+    SCHEMA,
+    SCHEMA_BASE,
+    SCHEMA_EPOCH,
+    SCHEMA_STREAM,
+    SUM,
+)
+
+#: Octets of a schema, and of a batch before its buffers.
+SCHEMA_OCTETS: Final[i64] = len(SCHEMA)
+BATCH_OCTETS: Final[i64] = len(BATCH)
+#: Ends a stream of batches.
+END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
+
+_SUM_DIGITS: Final[i64] = 8
+_NAME_DIGITS: Final[i64] = 20
+#: Kinds of columns: their widths in octets; texts have two buffers of data.
+_TEXT: Final = 0
+_WIDTHS: Final = {"offset": 8, "published_at": 8, "qos": 1, "routed": 4, "size": 8, "delivery_mode": 1, "priority": 1, "timestamp": 8}
+
+
+def _first_buffers() -> dict[str, int]:
+    found: dict[str, int] = {}
+    at = 0
+    for name in COLUMNS:
+        found[name] = at
+        at += 2 if name in _WIDTHS else 3
+    assert at == int(BUFFERS_COUNT)
+    return found
+
+
+#: Column -> number of its first buffer, which says what is null.
+FIRST_BUFFER: Final = _first_buffers()
+_OFFSETS: Final[i64] = FIRST_BUFFER["offset"] + 1
+_TIMES: Final[i64] = FIRST_BUFFER["published_at"] + 1
+
+
+def schema(stream: int, epoch: int, base: int) -> bytes:
+    """How a segment begins: whose it is, which epoch, and its first offset."""
+    octets = bytearray(SCHEMA)
+    for at, value in ((SCHEMA_STREAM, stream), (SCHEMA_EPOCH, epoch), (SCHEMA_BASE, base)):
+        octets[at:at + _NAME_DIGITS] = b"%020d" % value
+    return bytes(octets)
+
+
+def read_schema(octets: bytes) -> tuple[int, int, int] | None:
+    """(stream, epoch, base) of a segment that begins so; None when it does not begin like one of ours."""
+    if len(octets) < SCHEMA_OCTETS:
+        return None
+    try:
+        stream, epoch, base = (int(octets[at:at + _NAME_DIGITS]) for at in (SCHEMA_STREAM, SCHEMA_EPOCH, SCHEMA_BASE))
+    except ValueError:
+        return None
+    return (stream, epoch, base) if octets[:SCHEMA_OCTETS] == schema(stream, epoch, base) else None
+
+
+class Numbers:
+    """A column of numbers, of which none is null, written beside this."""
+
+    def __init__(self) -> None:
+        self.out = BytesWriter()
+
+
+class Texts:
+    """A column of octets, of which none is null."""
+
+    def __init__(self) -> None:
+        self.ends = BytesWriter()
+        self.data = BytesWriter()
+        write_i32_le(self.ends, 0)
+
+    def add(self, octets: bytes) -> None:
+        """Hot path."""
+        data = self.data
+        data.write(octets)
+        write_i32_le(self.ends, i32(len(data)))
+
+
+class Sparse:
+    """A column of octets, of which most are null: only the others are noted. Numbers come as their octets, all of one `width`;
+    texts have none."""
+
+    def __init__(self, width: i64 = 0) -> None:
+        self.width: i64 = width
+        self.rows: list[int] = []
+        self.values: list[bytes] = []
+
+    def note(self, row: i64, value: bytes) -> None:
+        """This row is not null. Rows come in order."""
+        self.rows.append(row)
+        self.values.append(value)
+
+    def add_to(self, body: Body, count: i64) -> None:
+        """Its buffers, for so many rows."""
+        rows, values, width = self.rows, self.values, self.width
+        nulls: i64 = count - len(rows)
+        body.node(count, nulls)
+        if nulls == 0:
+            body.add(b"")
+        else:
+            bits = bytearray((int(count) + 7) // 8)
+            for row in rows:
+                bits[row >> 3] |= 1 << (row & 7)
+            body.add(bytes(bits))
+        if width > 0:
+            if nulls == 0:
+                body.add(b"".join(values))
+            else:
+                cells = bytearray(int(count * width))
+                for at, row in enumerate(rows):
+                    cells[row * width:(row + 1) * width] = values[at]
+                body.add(bytes(cells))
+            return
+        ends = BytesWriter()
+        total: i64 = 0
+        done: i64 = 0
+        for index, text in enumerate(values):
+            row_at: i64 = rows[index]
+            while done <= row_at:
+                write_i32_le(ends, i32(total))
+                done += 1
+            total += len(text)
+        while done <= count:
+            write_i32_le(ends, i32(total))
+            done += 1
+        body.add(ends.getvalue())
+        body.add(b"".join(values))
+
+
+class Body:
+    """The buffers of a batch that is made, in the order of the columns."""
+
+    def __init__(self) -> None:
+        self._nodes = BytesWriter()
+        self._table = BytesWriter()
+        self._parts: list[bytes] = []
+        self._size: i64 = 0
+
+    def node(self, count: i64, nulls: i64) -> None:
+        """The next column has so many rows, and so many of them are null."""
+        write_i64_le(self._nodes, count)
+        write_i64_le(self._nodes, nulls)
+
+    def add(self, octets: bytes) -> None:
+        """The next buffer."""
+        size: i64 = len(octets)
+        write_i64_le(self._table, self._size)
+        write_i64_le(self._table, size)
+        if size > 0:
+            self._parts.append(octets)
+            rest: i64 = -size & 7
+            if rest > 0:
+                self._parts.append(bytes(rest))
+            self._size += size + rest
+
+    def numbers(self, octets: bytes, count: i64) -> None:
+        """A column of numbers."""
+        self.node(count, 0)
+        self.add(b"")
+        self.add(octets)
+
+    def texts(self, column: Texts, count: i64) -> None:
+        """A column of octets."""
+        self.node(count, 0)
+        self.add(b"")
+        self.add(column.ends.getvalue())
+        self.add(column.data.getvalue())
+
+    def batch(self, count: i64) -> bytes:
+        """The message with all of it."""
+        meta = bytearray(BATCH)
+        _patch(meta, BODY, self._size)
+        _patch(meta, LENGTH, count)
+        table, nodes = self._table.getvalue(), self._nodes.getvalue()
+        meta[BUFFERS:BUFFERS + len(table)] = table
+        meta[NODES:NODES + len(nodes)] = nodes
+        return _summed(meta, b"".join(self._parts))
+
+
+def _patch(meta: bytearray, at: i64, number: i64) -> None:
+    meta[at:at + 8] = int(number).to_bytes(8, "little")
+
+
+def _summed(meta: bytearray, body: bytes) -> bytes:
+    """The message with its checksum; the metadata has zeros there."""
+    meta[SUM:SUM + _SUM_DIGITS] = b"%08x" % crc32(body, crc32(meta))
+    return bytes(meta) + body
+
+
+class View:
+    """A batch where it stands in octets: `rows` from offset `base` on. `end` is where the next message begins."""
+
+    def __init__(self, octets: bytes, at: i64) -> None:
+        self.octets = octets
+        self.at: i64 = at
+        self.data: i64 = at + BATCH_OCTETS
+        self.end: i64 = self.data + read_i64_le(octets, at + BODY)
+        self.rows: i64 = read_i64_le(octets, at + LENGTH)
+        self.base: i64 = read_i64_le(octets, self.data + read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS))
+
+    def place(self, buffer: i64) -> i64:
+        """Where a buffer begins, by its number."""
+        return self.data + read_i64_le(self.octets, self.at + BUFFERS + 16 * buffer)
+
+    def published_at(self, row: i64) -> i64:
+        """In microseconds."""
+        return read_i64_le(self.octets, self.place(_TIMES) + 8 * row)
+
+    def null_free(self, column: str) -> bool:
+        """Whether there is something in every row."""
+        first: i64 = FIRST_BUFFER[column]
+        return read_i64_le(self.octets, self.at + BUFFERS + 16 * first + 8) == 0
+
+    def null(self, column: str, row: i64) -> bool:
+        """Whether there is nothing."""
+        first: i64 = FIRST_BUFFER[column]
+        if self.null_free(column):
+            return False
+        bits: i64 = self.octets[self.place(first) + (row >> 3)]
+        return bits >> (row & 7) & 1 == 0
+
+    def text(self, column: str, row: i64) -> bytes:
+        """The octets of a text; none for a null."""
+        octets = self.octets
+        ends: i64 = self.place(i64(FIRST_BUFFER[column]) + 1) + 4 * row
+        data: i64 = self.place(i64(FIRST_BUFFER[column]) + 2)
+        return octets[data + i64(read_i32_le(octets, ends)):data + i64(read_i32_le(octets, ends + 4))]
+
+    def value(self, column: str, row: i64) -> object:
+        """What pyarrow would say; instants are numbers, in the column's unit."""
+        if self.null(column, row):
+            return None
+        width = _WIDTHS.get(column, _TEXT)
+        if width:
+            at: i64 = self.place(i64(FIRST_BUFFER[column]) + 1) + width * row
+            return int.from_bytes(self.octets[at:at + width], "little", signed=width > 1)
+        octets = self.text(column, row)
+        return octets if column in ("content_header", "routing_key", "body") else octets.decode()
+
+    def sound(self) -> bool:
+        """Whether the checksum is right."""
+        meta = bytearray(self.octets[self.at:self.data])
+        found = bytes(meta[SUM:SUM + _SUM_DIGITS])
+        meta[SUM:SUM + _SUM_DIGITS] = b"00000000"
+        return found == b"%08x" % crc32(memoryview(self.octets)[self.data:self.end], crc32(meta))
+
+    def first_rows(self, count: i64) -> bytes:
+        """The same message with only its first rows: what follows them in the buffers is not looked at any more."""
+        meta = bytearray(self.octets[self.at:self.data])
+        meta[SUM:SUM + _SUM_DIGITS] = b"00000000"
+        _patch(meta, LENGTH, count)
+        for number, column in enumerate(COLUMNS):
+            nulls: i64 = 0
+            row: i64 = 0
+            while row < count:
+                if self.null(column, row):
+                    nulls += 1
+                row += 1
+            _patch(meta, NODES + 16 * number, count)
+            _patch(meta, NODES + 16 * number + 8, nulls)
+        return _summed(meta, self.octets[self.data:self.end])
+
+
+def view(octets: bytes, at: i64) -> View | None:
+    """The batch that begins there; None when it is not all here, or is none."""
+    size: i64 = len(octets)
+    if at + BATCH_OCTETS > size or octets[at:at + 8] != BATCH[:8]:
+        return None
+    body: i64 = read_i64_le(octets, at + BODY)
+    if body < 8 or body > size - at - BATCH_OCTETS or read_i64_le(octets, at + LENGTH) <= 0:
+        return None
+    if read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS) != 0:  # The offsets are the first of all buffers.
+        return None
+    return View(octets, at)
+
+
+def needed(octets: bytes, at: i64) -> i64:
+    """Octets of the batch that begins there, as far as can be told; 0 when it is none."""
+    if at + BATCH_OCTETS > len(octets):
+        return BATCH_OCTETS
+    body: i64 = read_i64_le(octets, at + BODY)
+    return BATCH_OCTETS + body if octets[at:at + 8] == BATCH[:8] and 8 <= body < 1 << 40 else 0

@@ -1,0 +1,105 @@
+"""Pages: a piece of a segment, read once for all readers that are near each other.
+
+A stream keeps a few pages while somebody reads it. A reader keeps none: one that is slow holds no memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.store.disk import Damaged, StoreError
+from broker.store.files import complaint
+from broker.stream.archive import Archive
+from broker.stream.arrow import View, needed, view
+from broker.stream.segments import Segment
+
+#: Octets that are read at once, and pages that a stream keeps.
+PAGE: Final[i64] = 256 << 10
+PAGES: Final = 4
+
+
+class Page:
+    """Batches, read. `end` is the offset behind them, and `place` where that is in the segment."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.views: list[View] = []
+        self.base: i64 = 0
+        self.end: i64 = 0
+        self.place: i64 = 0
+
+
+class Pages:
+    """Of one stream; the last one used is the first."""
+
+    def __init__(self, archive: Archive) -> None:
+        self.reads = 0
+        self._archive = archive
+        self._pages: list[Page] = []
+
+    def clear(self) -> None:
+        """Nobody reads any more."""
+        self._pages = []
+        for segment in self._archive.segments:
+            segment.let_go()
+
+    def forget(self, segments: list[Segment]) -> None:
+        """These are removed."""
+        self._pages = [page for page in self._pages if page.segment not in segments]
+
+    def at(self, offset: i64) -> Page:
+        """The page with this offset, which is below the end of the stream. Raises Gone, StoreError."""
+        pages = self._pages
+        for number, page in enumerate(pages):
+            if page.base <= offset < page.end:
+                if number:
+                    pages.insert(0, pages.pop(number))
+                return page
+        segment = self._archive.holding(offset)
+        if segment is None:
+            raise self._archive.missing(offset)
+        place: i64 = segment.place_of(offset)
+        for page in pages:
+            if page.segment is segment and page.end == offset:
+                place = page.place  # A reader that goes on.
+        page = self._read(segment, place, offset)
+        pages.insert(0, page)
+        if len(pages) > PAGES:
+            pages.pop().segment.let_go()
+        return page
+
+    def _read(self, segment: Segment, place: i64, offset: i64) -> Page:
+        """The batches from that place on, the one with the offset among them."""
+        page = Page(segment)
+        size: i64 = PAGE
+        while True:
+            self.reads += 1
+            try:
+                octets = segment.file().read(place, min(size, segment.size - place))
+            except OSError as error:
+                raise StoreError(complaint(segment.path, "read", error)) from error
+            at: i64 = 0
+            while True:
+                found = view(octets, at)
+                if found is None:
+                    break
+                if not segment.ours and not found.sound():
+                    raise _damaged(segment, place + at)
+                at = found.end
+                if found.base + found.rows > offset:
+                    page.views.append(found)
+            if page.views:
+                page.base = page.views[0].base
+                page.end = page.views[-1].base + page.views[-1].rows
+                page.place = place + at
+                return page
+            place += at
+            size = max(needed(octets, at), PAGE)
+            if place + needed(octets, at) > segment.size or needed(octets, at) == 0:
+                raise _damaged(segment, place)
+
+
+def _damaged(segment: Segment, place: i64) -> Damaged:
+    return Damaged(f"'{segment.path}' is damaged at {place}: restart the broker to put that aside, and see to the disk")

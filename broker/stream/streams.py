@@ -1,0 +1,39 @@
+"""All streams of a broker: where they are kept, how far the log says they are, and who makes rows of messages."""
+
+from __future__ import annotations
+
+from broker.agenda import Agenda
+from broker.store.contract import Store
+from broker.store.recovery import Finding
+from broker.stream.archive import Archive
+from broker.stream.finding import Found
+from broker.stream.queue import StreamQueue
+from broker.stream.rows import Scribes
+from broker.terms import Terms
+
+
+class Streams:
+    """Made once for a broker, on the disk of its store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.scribes = Scribes()
+        #: What was not as it should be at the start.
+        self.findings: list[Finding] = []
+
+    def make(self, vhost: str, name: str, agenda: Agenda, terms: Terms) -> StreamQueue:
+        """A stream that nobody has numbered yet."""
+        store = self._store
+        archive = Archive(store.stream_disk, store.stream_root, vhost, name, 0, self.scribes)
+        return StreamQueue(vhost, name, agenda, store, terms, archive)
+
+    def number(self, queue: StreamQueue, number: int, known: bool) -> None:
+        """The stream has this number; it is new, or was there before. Raises StoreError."""
+        archive = queue.archive
+        queue.number = archive.number = archive.pen.number = number
+        if known:
+            end = self._store.stream_ends.pop(number, 0)
+            found = Found(self._store.stream_disk, archive.pen.directory, number, end)
+            self.findings += found.findings
+            archive.restore(found.segments)
+            queue.begin_at(end)

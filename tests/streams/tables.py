@@ -1,0 +1,37 @@
+"""What pyarrow reads of a stream's segments."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+
+from broker.core import Broker
+from broker.stream.queue import StreamQueue
+
+
+def stream(broker: Broker, name: str, vhost: str = "/") -> StreamQueue:
+    found = broker.vhosts[vhost].queues[name]
+    assert isinstance(found, StreamQueue)
+    return found
+
+
+def octets_of(queue: StreamQueue) -> list[bytes]:
+    """What is durable of each segment."""
+    return [segment.file().read(0, segment.size) for segment in queue.archive.segments]
+
+
+def rows_of(queue: StreamQueue) -> list[dict[str, Any]]:
+    """All rows, checked by pyarrow."""
+    found: list[dict[str, Any]] = []
+    for octets in octets_of(queue):
+        found += rows_in(octets)
+    return found
+
+
+def rows_in(octets: bytes) -> list[dict[str, Any]]:
+    table = pa.ipc.open_stream(io.BytesIO(octets)).read_all()
+    table.validate(full=True)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows

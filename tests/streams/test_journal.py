@@ -1,0 +1,150 @@
+"""Does a journal get all that is published, once, with where it went?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pamqp.commands as spec
+import pytest
+
+from broker.core import Broker
+from tests.clients import Amqp, World, mqtt_publish
+from tests.store.homes import Home
+from tests.streams.tables import rows_of, stream
+from tests.streams.test_stream_queues import consume, declare
+
+
+def said(broker: Broker, *columns: str, name: str = "j") -> list[tuple[Any, ...]]:
+    return [tuple(row[column] for column in columns) for row in rows_of(stream(broker, name))]
+
+
+def journaled(world: World) -> Amqp:
+    client = world.amqp()
+    declare(client, "j", x_journal=True)
+    return client
+
+
+def test_whatever_is_published_is_there_with_how_many_queues_it_went_to() -> None:
+    world = World()
+    client = journaled(world)
+    client.queue("a", "amq.topic", "x.#")
+    client.queue("b", "amq.topic", "x.y")
+    client.queue("h", "amq.headers", "")
+    for exchange, key in (("", "a"), ("", "nobody"), ("amq.topic", "x.y"), ("amq.topic", "x.z"), ("amq.topic", "z"), ("amq.headers", "k")):
+        client.publish(exchange, key, b"m")
+    client.publish("", "a", b"m", headers={"CC": ["b"]})
+    client.publish("", "a", b"m", expiration="5000", delivery_mode=2)
+    assert said(world.broker, "exchange", "topic", "routed", "protocol", "publisher") == [
+        ("", "a", 1, "amqp091", "guest"), ("", "nobody", 0, "amqp091", "guest"), ("amq.topic", "x.y", 2, "amqp091", "guest"),
+        ("amq.topic", "x.z", 1, "amqp091", "guest"), ("amq.topic", "z", 0, "amqp091", "guest"), ("amq.headers", "k", 1, "amqp091", "guest"),
+        ("", "a", 2, "amqp091", "guest"), ("", "a", 1, "amqp091", "guest")]
+    assert world.fates()["unroutable"] == 2
+
+
+def test_mqtt_publications_of_every_quality_are_there() -> None:
+    world = World()
+    journaled(world)
+    listener, publisher = world.mqtt("l"), world.mqtt("p")
+    listener.subscribe("a/#", 0)
+    run = b"".join(mqtt_publish("a/b", b"%d" % number) for number in range(3))
+    run += mqtt_publish("c", b"nobody") + mqtt_publish("a", b"x" * 200)
+    publisher.send(run + mqtt_publish("a", b"one", 1, 1) + mqtt_publish("a", b"kept", 0, flags=1) + mqtt_publish("a", b"two", 2, 2))
+    assert len(listener.read()) == len(run) - len(mqtt_publish("c", b"nobody")) + sum(
+        len(mqtt_publish("a", body)) for body in (b"one", b"kept", b"two"))
+    assert said(world.broker, "topic", "body", "qos", "routed", "protocol", "exchange") == [
+        ("a.b", b"0", 0, 1, "mqtt311", "amq.topic"), ("a.b", b"1", 0, 1, "mqtt311", "amq.topic"),
+        ("a.b", b"2", 0, 1, "mqtt311", "amq.topic"), ("c", b"nobody", 0, 0, "mqtt311", "amq.topic"),
+        ("a", b"x" * 200, 0, 1, "mqtt311", "amq.topic"), ("a", b"one", 1, 1, "mqtt311", "amq.topic"),
+        ("a", b"kept", 0, 1, "mqtt311", "amq.topic"), ("a", b"two", 2, 1, "mqtt311", "amq.topic")]
+    publisher.send(mqtt_publish("$SYS/x", b"no"))
+    assert len(said(world.broker, "topic")) == 8
+    world.fates()
+
+
+def test_what_the_publisher_hears_does_not_change() -> None:
+    for journal in (False, True):
+        world = World()
+        client = world.amqp()
+        if journal:
+            declare(client, "j", x_journal=True)
+        client.send(spec.Confirm.Select())
+        world.slow_disk = True
+        heard = [type(frame).__name__ for frame in client.publish("", "nobody", b"x", mandatory=True)]
+        assert heard == ["Return", "ContentHeader", "ContentBody", "Ack"]
+
+
+def test_a_confirmed_persistent_message_is_in_the_journal() -> None:
+    world = World()
+    client = journaled(world)
+    client.queue("q", durable=True)
+    client.send(spec.Confirm.Select())
+    world.slow_disk = True
+    assert client.publish("", "q", b"x", delivery_mode=2) == []
+    world.durable()
+    assert [type(frame) for frame in client.read()] == [spec.Basic.Ack]
+    assert said(world.broker, "body") == [(b"x",)]
+
+
+def test_a_stream_that_is_bound_and_a_journal_gets_a_message_once() -> None:
+    world = World()
+    client = journaled(world)
+    client.send(spec.Queue.Bind(queue="j", exchange="amq.fanout", routing_key=""))
+    client.publish("amq.fanout", "", b"x")
+    assert said(world.broker, "body", "routed") == [(b"x", 0)]
+
+
+def test_a_journal_that_is_deleted_records_no_more() -> None:
+    world = World()
+    client = journaled(world)
+    client.queue("q")
+    client.publish("", "q", b"1")
+    client.send(spec.Queue.Delete(queue="j"))
+    client.publish("", "q", b"2")
+    declare(client, "j", x_journal=True)
+    client.publish("", "q", b"3")
+    assert said(world.broker, "body") == [(b"3",)]
+    world.fates()
+
+
+def test_a_journal_is_a_journal_again_after_a_restart(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    journaled(home).publish("", "x", b"1")
+    home.crash()
+    home = Home(tmp_path / "d")
+    home.amqp().publish("", "x", b"2")
+    assert said(home.broker, "body") == [(b"1",), (b"2",)]
+
+
+def test_a_virtual_host_may_name_its_journal() -> None:
+    world = World()
+    world.vhost.record_in("all")
+    client = world.amqp()
+    client.publish("", "x", b"1")
+    assert said(world.broker, "body", name="all") == [(b"1",)]
+    assert client.bodies(consume(client, name="all")) == [b"1"]
+    client.queue("q")
+    with pytest.raises(Exception, match="a queue of another type"):
+        world.vhost.record_in("q")
+
+
+def test_the_topology_is_written_from_the_beginning() -> None:
+    world = World()
+    early = world.amqp()
+    early.queue("early", "amq.topic", "a.#")
+    journaled(world)
+    session = world.mqtt("c", clean=False)
+    session.subscribe("x/+", 1)
+    early.queue("late", "amq.topic", "b")
+    early.send(spec.Queue.Unbind(queue="late", exchange="amq.topic", routing_key="b"))
+    early.send(spec.Queue.Delete(queue="early"))
+    early.send(spec.Connection.Close(200, "", 0, 0), channel=0)
+    rows = [(topic, json.loads(body)) for topic, body in said(world.broker, "topic", "body", name="$topology")]
+    assert [event for event, _ in rows] == ["bind", "connect", "subscribe", "bind", "unbind", "unbind", "disconnect"]
+    assert [rows[at][1]["destination"] for at in (0, 3, 4, 5)] == ["early", "late", "late", "early"]
+    assert (rows[2][1]["routing_key"], rows[2][1]["destination_type"], rows[6][1]["user"]) == ("x/+", "session", "guest")
+    assert rows[0][1] == {"source": "amq.topic", "destination": "early", "destination_type": "queue", "routing_key": "a.#", "arguments": {},
+                          "grammar": "amqp", "assurance": rows[0][1]["assurance"]}
+    assert said(world.broker, "topic") == [], "what is written there is not published"
+    world.fates()

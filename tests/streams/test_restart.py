@@ -1,0 +1,228 @@
+"""What is there after the end of a process, wherever it came?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pamqp.commands as spec
+import pytest
+
+from broker.stream.arrow import SCHEMA_OCTETS
+from tests.clients import Amqp
+from tests.store.homes import Home
+from tests.streams.tables import rows_in, rows_of, stream
+from tests.streams.test_stream_queues import consume, declare, offsets, reason
+
+
+def bodies(home: Home) -> list[bytes]:
+    return [row["body"] for row in rows_of(stream(home.broker, "s"))]
+
+
+def fill(client: Amqp, first: int, count: int, size: int = 0) -> None:
+    for number in range(first, first + count):
+        client.publish("", "s", b"%d" % number + bytes(size))
+
+
+def segments(home: Home) -> list[Path]:
+    return sorted((home.directory / "streams" / "%2F" / "s").glob("*.arrow"))
+
+
+def test_what_was_durable_is_there_and_a_new_epoch_goes_on(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    declare(home.amqp())
+    fill(home.amqp(), 0, 3)
+    home.crash()
+    home = Home(tmp_path / "d")
+    assert bodies(home) == [b"0", b"1", b"2"] and not home.broker.streams.findings
+    fill(home.amqp(), 3, 2)
+    assert bodies(home) == [b"0", b"1", b"2", b"3", b"4"]
+    assert [path.name for path in segments(home)] == [
+        "0000000001-00000000000000000000.arrow", "0000000002-00000000000000000003.arrow"]
+    reader = home.amqp()
+    assert offsets(consume(reader, 1)) == [1, 2, 3, 4]
+    home.fates()
+    home.crash()
+    assert bodies(Home(tmp_path / "d")) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_rows_that_the_log_does_not_know_are_cut(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    declare(home.amqp())
+    fill(home.amqp(), 0, 2)
+    home.slow_disk = True
+    home.amqp().publish("", "s", b"promised to nobody")
+    batch = home.store.take()
+    batch.write_streams()
+    home.crash()
+    home = Home(tmp_path / "d")
+    assert bodies(home) == [b"0", b"1"]
+    assert [str(finding).partition(":")[0] for finding in home.broker.streams.findings] == ["cut"]
+    fill(home.amqp(), 2, 1)
+    assert [row["offset"] for row in rows_of(stream(home.broker, "s"))] == [0, 1, 2]
+
+
+def test_a_batch_of_which_the_log_knows_a_part_is_there_in_part(tmp_path: Path) -> None:
+    """A transaction is whole in the log, and what came behind it in the same batch is not."""
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client)
+    client.queue("q", durable=True)
+    client.send(spec.Tx.Select())
+    home.slow_disk = True
+    for number in range(3):
+        client.publish("", "s", b"%d" % number)
+    client.publish("", "q", b"kept", delivery_mode=2)
+    client.send(spec.Tx.Commit())
+    home.amqp().publish("", "s", b"later")
+    batch = home.store.take()
+    batch.write()
+    home.crash()
+    [segment] = sorted((tmp_path / "d" / "log").glob("0*.log"))[-1:]
+    octets = segment.read_bytes()
+    segment.write_bytes(octets[:-40])  # The last record is how far the stream is.
+    home = Home(tmp_path / "d")
+    assert bodies(home) == [b"0", b"1", b"2"] and home.queue("q").depth == 1
+    fill(home.amqp(), 3, 2)
+    assert [(row["offset"], row["body"]) for row in rows_of(stream(home.broker, "s"))] == [(n, b"%d" % n) for n in range(5)]
+
+
+@pytest.mark.parametrize("lost", ["part", "all"])
+def test_a_torn_end_of_a_segment_is_cut(tmp_path: Path, lost: str) -> None:
+    home = Home(tmp_path / "d")
+    declare(home.amqp())
+    fill(home.amqp(), 0, 2)
+    home.slow_disk = True
+    home.amqp().publish("", "s", b"torn")
+    home.store.take().write_streams()
+    home.crash()
+    [path] = segments(home)
+    octets = path.read_bytes()
+    path.write_bytes(octets[:-9] if lost == "part" else octets[:-900])
+    home = Home(tmp_path / "d")
+    assert bodies(home) == [b"0", b"1"]
+
+
+def test_a_damaged_segment_is_put_aside_and_named_and_what_follows_is_read(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client, x_stream_max_segment_size_bytes=8_192)
+    fill(client, 0, 9, 3_000)
+    home.crash()
+    [first, second, *_] = segments(home)
+    octets = bytearray(second.read_bytes())
+    octets[SCHEMA_OCTETS + 2_500] ^= 1
+    second.write_bytes(octets)
+    (tmp_path / f"d/streams/%2F/s/{second.name}.index").unlink()
+    home = Home(tmp_path / "d")
+    [finding] = home.broker.streams.findings
+    assert finding.what == "quarantined" and finding.file == second.name and Path(finding.copy).read_bytes() == bytes(octets)
+    queue = stream(home.broker, "s")
+    lost, goes_on = int(queue.archive.segments[0].end), int(queue.archive.segments[1].base)
+    assert lost < goes_on
+    reader = home.amqp()
+    assert offsets(consume(reader, goes_on)) == list(range(goes_on, 9))
+    code, text = reason(consume(home.amqp(), lost))
+    assert code == 406 and f"offset {lost} of stream 's' in vhost '/' is lost" in text and f"goes on with offset {goes_on}" in text
+    code, text = reason(consume(home.amqp(), 0))
+    assert code == 406 and "is lost" in text, "a reader that comes to the gap is told"
+    fill(home.amqp(), 9, 1)
+    assert queue.archive.end == 10
+    assert first.exists()
+
+
+def test_damage_that_only_a_reader_meets_is_an_error(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client, x_stream_max_segment_size_bytes=4_096)
+    fill(client, 0, 3, 3_000)
+    home.crash()
+    first = segments(home)[0]
+    octets = bytearray(first.read_bytes())
+    octets[SCHEMA_OCTETS + 2_500] ^= 1
+    first.write_bytes(octets)
+    home = Home(tmp_path / "d")
+    code, text = reason(consume(home.amqp(), 0))
+    assert code == 406 and "is damaged at" in text
+    assert offsets(consume(home.amqp(), 1)) == [1, 2]
+
+
+def test_an_end_that_is_missing_is_reported_and_its_offsets_are_not_used_again(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client, x_stream_max_segment_size_bytes=4_096)
+    fill(client, 0, 3, 3_000)
+    home.crash()
+    segments(home)[-1].unlink()
+    home = Home(tmp_path / "d")
+    assert [finding.what for finding in home.broker.streams.findings] == ["missing"]
+    fill(home.amqp(), 3, 1)
+    assert [row["offset"] for row in rows_of(stream(home.broker, "s"))] == [0, 1, 3]
+
+
+def test_the_checkpoint_of_a_log_knows_how_far_streams_are(tmp_path: Path) -> None:
+    from broker.store.checkpoint import Checkpointing
+
+    home = Home(tmp_path / "d")
+    declare(home.amqp())
+    fill(home.amqp(), 0, 3)
+    home.crash()
+    home = Home(tmp_path / "d")
+    home.amqp().queue("q", durable=True)
+    home.amqp().publish("", "q", b"x", delivery_mode=2)
+    log = home.opened.store.log
+    Checkpointing(log, log.sealed(), set(home.opened.store.exist)).run()
+    home.crash()
+    home = Home(tmp_path / "d")
+    assert bodies(home) == [b"0", b"1", b"2"] and not home.broker.streams.findings
+
+
+def test_a_stream_that_was_deleted_leaves_nothing(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client)
+    fill(client, 0, 3)
+    client.send(spec.Queue.Delete(queue="s"))
+    home.turn()
+    assert segments(home) == []
+    declare(client)
+    fill(client, 7, 1)
+    home.crash()
+    assert bodies(Home(tmp_path / "d")) == [b"7"]
+
+
+def test_segments_of_a_stream_that_had_the_name_before_go(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client)
+    fill(client, 0, 3)
+    [old] = segments(home)
+    octets = old.read_bytes()
+    client.send(spec.Queue.Delete(queue="s"))
+    home.turn()
+    declare(client)
+    fill(client, 7, 1)
+    home.crash()
+    (old.parent / "0000000009-00000000000000000000.arrow").write_bytes(octets)
+    assert bodies(Home(tmp_path / "d")) == [b"7"]
+
+
+def test_a_full_segment_is_whole_arrow_with_an_index_beside_it(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client, x_stream_max_segment_size_bytes=16_384)
+    fill(client, 0, 6, 3_000)
+    full, *_ = segments(home)
+    assert len(rows_in(full.read_bytes())) == 2
+    assert full.with_name(f"{full.name}.index").read_bytes().startswith(b"TSIX")
+
+
+def test_names_are_harmless_directories(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    for name in ("..", "a/b", "é" * 100, "x" * 250):
+        declare(client, name)
+        client.publish("", name, b"1")
+    assert len(list((tmp_path / "d/streams/%2F").iterdir())) == 4
+    home.crash()
+    home = Home(tmp_path / "d")
+    assert all(stream(home.broker, name).depth == 1 for name in ("..", "a/b", "é" * 100, "x" * 250))
