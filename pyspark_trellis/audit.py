@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -25,6 +27,9 @@ from pyspark_trellis.routing import routed
 
 #: Of findings of one kind so many are looked into: the topics with the most messages, the pairs with the most.
 MOST: Final = 1_000
+#: What spelling weighs beside whole words: 128 of them make no word more.
+_SPELLING: Final = 1 / 256
+_WHOLE: Final = 1 + _SPELLING
 
 
 @dataclass(frozen=True)
@@ -158,22 +163,29 @@ def _nearest(definitions: Definitions, vhost: str, exchange: str, topic: str, me
 
 
 def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
-    """The pattern that would match if the fewest words of the topic were others, more or fewer; and how many. Of several the first in the
-    alphabet. None if there is no pattern."""
+    """The pattern that would match if the fewest words of the topic were others, more or fewer; and how many. Of several that whose words are
+    spelled the most alike. None if there is no pattern."""
     words = AMQP.split(topic)
     found = min(((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns), default=None)
-    return None if found is None else (found[1], found[0])
+    return None if found is None else (found[1], int(found[0]))
 
 
-def distance(words: list[str], pattern: list[str]) -> int:
-    """How many words must be changed, added or removed before the pattern matches (Levenshtein's distance over words)."""
-    row = list(range(len(words) + 1))
+def distance(words: list[str], pattern: list[str]) -> float:
+    """How many words must be changed, added or removed before the pattern matches (Levenshtein's distance over words). What is behind
+    the point says how unlike they are spelled."""
+    row: list[float] = [at * _WHOLE for at in range(len(words) + 1)]
     for want in pattern:
         if want == AMQP.many:
             for at in range(1, len(row)):
                 row[at] = min(row[at], row[at - 1])
             continue
-        before, row = row, [row[0] + 1]
+        before, row = row, [row[0] + _WHOLE]
         for at, word in enumerate(words):
-            row.append(min(before[at] + (want not in (AMQP.one, word)), before[at + 1] + 1, row[at] + 1))
+            change = 0.0 if want in (AMQP.one, word) else _unlike(word, want)
+            row.append(min(before[at] + change, before[at + 1] + _WHOLE, row[at] + _WHOLE))
     return row[-1]
+
+
+@lru_cache(maxsize=100_000)
+def _unlike(word: str, other: str) -> float:
+    return 1 + (1 - SequenceMatcher(None, word, other, autojunk=False).ratio()) * _SPELLING

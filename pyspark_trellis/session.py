@@ -23,6 +23,15 @@ _ROOT: Final = Path(__file__).resolve().parents[1]
 _NEEDED: Final = (("pyspark", (4, 1), (5,)), ("pandas", (2, 2), (3,)), ("pyarrow", (18,), (99,)), ("numpy", (2,), (3,)))
 #: Options of a JVM that begins soon and stays small.
 _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
+#: Errors of Spark's come back as exceptions; what it tells of itself besides is nothing for a command's users.
+_LOGGING: Final = """rootLogger.level = fatal
+rootLogger.appenderRef.stdout.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = spark: %m%n
+"""
 
 
 def check_versions() -> None:
@@ -55,15 +64,20 @@ def start(master: str = "local[*]", name: str = "trellis pipeline", small: bool 
         "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.shuffle.partitions": "2" if small else str(max(2, min(64, 2 * (os.cpu_count() or 1)))),
-        "spark.log.level": "ERROR", "spark.sql.streaming.metricsEnabled": "false",
+        "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
+    directory = scratch or Path(tempfile.mkdtemp(prefix="trellis-pipeline-"))
+    quiet = directory / "log4j2.properties"
+    quiet.write_text(_LOGGING)
+    options = f"-Dlog4j2.configurationFile={quiet.as_uri()} {_SMALL if small else ''}".strip()
+    wanted["spark.driver.extraJavaOptions"] = options
     if local:
         # The workers are this Python; and nothing looks up what this machine is called.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         wanted |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if small:
-        wanted |= {"spark.driver.memory": "768m", "spark.driver.extraJavaOptions": _SMALL, "spark.executor.extraJavaOptions": _SMALL}
+        wanted |= {"spark.driver.memory": "768m", "spark.executor.extraJavaOptions": _SMALL}
     if scratch is not None:
         wanted |= {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
     for key, value in (wanted | (settings or {})).items():
@@ -74,7 +88,6 @@ def start(master: str = "local[*]", name: str = "trellis pipeline", small: bool 
         reason = str(error).partition("\n")[0]
         raise PipelineError(f"Spark did not start on {master} with Java of {os.environ['JAVA_HOME']}: {reason}") from error
     if not local:
-        directory = scratch or Path(tempfile.mkdtemp(prefix="trellis-pipeline-"))
         spark.sparkContext.addPyFile(str(ship(directory / "trellis-pipeline.zip")))
     spark.dataSource.register(DefaultSource)
     return spark

@@ -7,8 +7,10 @@ import chromium from '@sparticuz/chromium';
 import { chromium as playwright } from 'playwright-core';
 
 const [file, picture, ...widths] = process.argv.slice(2);
-const browser = await playwright.launch({ executablePath: await chromium.executablePath(), args: chromium.args, headless: true });
+const executablePath = await chromium.executablePath();
 for (const width of widths.map(Number)) {
+  // This browser is one process, which ends with its first page.
+  const browser = await playwright.launch({ executablePath, args: chromium.args, headless: true });
   const page = await browser.newPage({ viewport: { width, height: 800 } });
   const complaints = [], asked = [];
   page.on('pageerror', (error) => complaints.push(error.message));
@@ -21,6 +23,5 @@ for (const width of widths.map(Number)) {
   }));
   await page.screenshot({ path: `${picture}-${width}.png`, fullPage: true });
   console.log(JSON.stringify({ width, ...found, asked, complaints }));
-  await page.close();
+  await browser.close();
 }
-await browser.close();

@@ -168,7 +168,8 @@ def test_a_pattern_matches_what_is_at_no_distance(words: list[str], pattern: lis
 
 
 def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
-    assert nearest("sensor.7.tmep", ["sensor.*.temp", "sensor.*.hum.x", "#.alarm"]) == ("#.alarm", 1)
+    assert nearest("sensor.7.tmep", ["sensor.*.temp", "sensor.*.hum.x", "#.alarm"]) == ("sensor.*.temp", 1)
+    assert nearest("snesor.7.temp", ["#.alarm", "sensor.*.temp", "x.#"]) == ("sensor.*.temp", 1)
     assert nearest("sensor.7.tmep", ["sensor.*.temp", "stock.#"]) == ("sensor.*.temp", 1)
     assert nearest("a", []) is None
 
