@@ -69,8 +69,13 @@ class Advice:
 
     def profile(self, now: datetime) -> dict[str, Any]:
         """As the file has it."""
-        return {"format": 1, "made_at": now.astimezone(UTC).isoformat(timespec="seconds"), "messages": self.span.messages, "routes": self.routes,
-                "exchanges": [asdict(each) for each in self.exchanges]}
+        return {
+            "format": 1,
+            "made_at": now.astimezone(UTC).isoformat(timespec="seconds"),
+            "messages": self.span.messages,
+            "routes": self.routes,
+            "exchanges": [asdict(each) for each in self.exchanges],
+        }
 
     def write(self, path: Path) -> None:
         """Whole or not at all: a broker may read it at any time. Raises PipelineError."""

@@ -52,7 +52,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Unroutable:
-    """A topic that no queue got. `nearest`: the key of the binding of its exchange that differs from it the least, and in how many words."""
+    """A topic that no queue got. `nearest`: the key of the binding of its exchange that differs from it the least, in so many `words`."""
 
     vhost: str
     exchange: str
@@ -90,8 +90,10 @@ def audit(history: DataFrame, definitions: Definitions) -> Audit:
                 .select("vhost", "exchange", "topic", "messages").collect()]
         # Only those that meet: topics with several bindings to one place.
         places = history.sparkSession.createDataFrame(
-            [(each.number, f"{each.to_exchange}\0{each.vhost}\0{each.source}\0{each.destination}") for each in definitions.bindings] or [(-1, "")],
-            "binding long, place string")
+            [(each.number, f"{each.to_exchange}\0{each.vhost}\0{each.source}\0{each.destination}") for each in definitions.bindings]
+            or [(-1, "")],
+            "binding long, place string",
+        )
         met = (where.where(F.size("bindings") > 1).select(*hist.KEYS, "messages", F.explode("bindings").alias("binding"))
                .join(F.broadcast(places), "binding"))
         one, other = met.alias("one"), met.alias("other")
@@ -124,7 +126,9 @@ def _says(definitions: Definitions, bound: Bound) -> bool:
         seen.add(name)
         if host.types.get(name) not in BY_NAME:
             return False
-        ahead += [source for source, outgoing in host.outgoing.items() if any(each.to_exchange and each.destination == name for each in outgoing)]
+        ahead += [
+            source for source, outgoing in host.outgoing.items() if any(each.to_exchange and each.destination == name for each in outgoing)
+        ]
         ahead += [source for source, alternate in host.alternates.items() if alternate == name]
     return True
 
@@ -163,8 +167,8 @@ def _nearest(definitions: Definitions, vhost: str, exchange: str, topic: str, me
 
 
 def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
-    """The pattern that would match if the fewest words of the topic were others, more or fewer; and how many. Of several that whose words are
-    spelled the most alike. None if there is no pattern."""
+    """The pattern that would match if the fewest words of the topic were others, more or fewer; and how many. Of several the
+    one whose words are spelled the most alike. None if there is no pattern."""
     words = AMQP.split(topic)
     found = min(((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns), default=None)
     return None if found is None else (found[1], int(found[0]))

@@ -54,7 +54,11 @@ class Figures:
     def lines(self) -> list[str]:
         lines = [f"{each.name:58} {each.rows:>10,} rows {each.seconds:8.2f} CPU s  {each.rows / max(each.seconds, 0.01):>12,.0f} rows/CPU s"
                  for each in self.measured]
-        return [*lines, "", *[f"{name:70} {bound:>10}  {value:>10,.2f}  {'met' if met else 'MISSED'}" for name, bound, value, met in self.targets]]
+        return [
+            *lines,
+            "",
+            *[f"{name:70} {bound:>10}  {value:>10,.2f}  {'met' if met else 'MISSED'}" for name, bound, value, met in self.targets],
+        ]
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,7 +93,9 @@ def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
     """Distinct topics of a plant."""
     found: dict[str, None] = {}
     while len(found) < count:
-        found[f"site{rng.randrange(60)}.line{rng.randrange(40)}.dev{rng.randrange(400)}.{rng.choice(('temp', 'hum', 'vib', 'press'))}"] = None
+        found[f"site{rng.randrange(60)}.line{rng.randrange(40)}.dev{rng.randrange(400)}.{rng.choice(('temp', 'hum', 'vib', 'press'))}"] = (
+            None
+        )
     return list(found)
 
 
@@ -133,7 +139,11 @@ def _matching(spark: Any, count: int, topics_count: int, figures: Figures, progr
     topics = pool(rng, topics_count)
     many, few = patterns_of(topics, 100_000 if count >= 1_000_000 else 5_000, rng), 1_000
     names = spark.createDataFrame([(at, topic) for at, topic in enumerate(topics)], "id long, topic string")
-    messages = spark.range(count).select((F.hash("id") % topics_count).alias("draw")).select(F.pmod("draw", F.lit(topics_count)).cast("long").alias("id"))
+    messages = (
+        spark.range(count)
+        .select((F.hash("id") % topics_count).alias("draw"))
+        .select(F.pmod("draw", F.lit(topics_count)).cast("long").alias("id"))
+    )
     messages = messages.join(F.broadcast(names), "id").select("topic").cache()
     assert messages.count() == count
 
@@ -187,8 +197,14 @@ def write(path: Path, count: int, a_batch: int = 4096) -> None:
     """A journal of so many rows with 100 octets of body, in one segment."""
     path.mkdir(parents=True)
     topics = pool(random.Random(2), min(TOPICS, count))
-    kinds: dict[str, pa.DataType] = {"long": pa.int64(), "int": pa.int32(), "short": pa.uint8(), "string": pa.string(), "binary": pa.binary(),
-                                     "timestamp": pa.timestamp("us", tz="UTC")}
+    kinds: dict[str, pa.DataType] = {
+        "long": pa.int64(),
+        "int": pa.int32(),
+        "short": pa.uint8(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
     schema = pa.schema([pa.field(name, kinds[kind]) for name, kind in COLUMNS.items()])
     with path.joinpath("0000000001-00000000000000000000.arrow").open("wb") as file:
         file.write(schema.serialize())
@@ -196,10 +212,20 @@ def write(path: Path, count: int, a_batch: int = 4096) -> None:
             size = min(a_batch, count - first)
             offsets = np.arange(first, first + size)
             known: dict[str, Any] = {
-                "offset": offsets, "published_at": pa.array(offsets * 1000, pa.int64()).cast(kinds["timestamp"]), "vhost": ["/"] * size,
-                "exchange": ["amq.topic"] * size, "topic": [topics[at % len(topics)] for at in offsets.tolist()], "protocol": ["amqp"] * size,
-                "publisher": ["guest"] * size, "routed": np.ones(size, np.int32), "size": np.full(size, 100), "qos": np.ones(size, np.uint8),
-                "content_type": ["application/json"] * size, "content_header": [b"\0\x3c" + bytes(20)] * size, "body": [bytes(100)] * size}
+                "offset": offsets,
+                "published_at": pa.array(offsets * 1000, pa.int64()).cast(kinds["timestamp"]),
+                "vhost": ["/"] * size,
+                "exchange": ["amq.topic"] * size,
+                "topic": [topics[at % len(topics)] for at in offsets.tolist()],
+                "protocol": ["amqp"] * size,
+                "publisher": ["guest"] * size,
+                "routed": np.ones(size, np.int32),
+                "size": np.full(size, 100),
+                "qos": np.ones(size, np.uint8),
+                "content_type": ["application/json"] * size,
+                "content_header": [b"\0\x3c" + bytes(20)] * size,
+                "body": [bytes(100)] * size,
+            }
             columns = [pa.array(known[field.name], field.type) if field.name in known else pa.nulls(size, field.type) for field in schema]
             file.write(pa.RecordBatch.from_arrays(columns, schema=schema).serialize())
 

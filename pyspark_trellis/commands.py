@@ -189,13 +189,23 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 _JOBS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
-    "lake": _kept, "traffic": _kept, "whatif": _whatif, "audit": _audit, "advise": _advise, "report": _report, "demo": _demo, "bench": _bench}
+    "lake": _kept,
+    "traffic": _kept,
+    "whatif": _whatif,
+    "audit": _audit,
+    "advise": _advise,
+    "report": _report,
+    "demo": _demo,
+    "bench": _bench,
+}
 
 
 # -- lines
 
 def _said(span: hist.Span) -> None:
-    when = f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC" if span.first is not None and span.last is not None else ""
+    when = (
+        f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC" if span.first is not None and span.last is not None else ""
+    )
     print(f"{span.messages:,} messages of {span.topics:,} topics{when}")
 
 
@@ -210,7 +220,11 @@ def _table(title: str, rows: list[tuple[str, ...]], *columns: str) -> None:
     widths = [max(len(row[at]) for row in shown) for at in range(len(columns) + 1)]
     print()
     for row in shown:
-        print("  ".join(cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
+        print(
+            "  ".join(
+                cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+        )
     if len(rows) > SHOWN:
         print(f"... and {len(rows) - SHOWN:,} more")
 

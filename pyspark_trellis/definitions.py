@@ -103,9 +103,13 @@ def _bound(row: Mapping[str, Any], at: int, hosts: Mapping[str, Host], where: st
     to_exchange = row.get("destination_type", "queue") == "exchange"
     for exchange in [source, destination] if to_exchange else [source]:
         if exchange not in host.types:
-            raise PipelineError(f"{where} names the exchange '{exchange}', which vhost '{vhost}' does not have{_near(exchange, host.types)}")
+            raise PipelineError(
+                f"{where} names the exchange '{exchange}', which vhost '{vhost}' does not have{_near(exchange, host.types)}"
+            )
     if not to_exchange and destination not in host.queues:
-        raise PipelineError(f"{where} names the queue '{destination}', which vhost '{vhost}' does not have{_near(destination, host.queues)}")
+        raise PipelineError(
+            f"{where} names the queue '{destination}', which vhost '{vhost}' does not have{_near(destination, host.queues)}"
+        )
     key = _text(row, "routing_key", where)
     if host.types[source] == "topic":
         try:

@@ -35,7 +35,7 @@ _PATIENCE: Final = 60
 _SENSORS: Final = ("temperature", "vibration", "pressure", "power")
 _MARKETS: Final = {"nyse": ("ibm", "ge", "ko", "dis", "ba"), "nasdaq": ("aapl", "msft", "nvda", "amzn"), "lse": ("bp", "hsbc", "vod")}
 _QUEUES: Final = ("dashboard", "alarms", "archive", "maintenance", "energy", "risk", "ticker", "compliance", "research", "billing")
-_BINDINGS: Final = (
+_BINDINGS: Final[tuple[tuple[str, str, str], ...]] = (
     ("amq.topic", "factory.*.*.*.temperature", "dashboard"), ("amq.topic", "factory.#", "archive"),
     ("amq.topic", "factory.*.line-1.#", "archive"),  # archive has it all already
     ("amq.topic", "factory.*.*.*.vibration", "maintenance"), ("amq.topic", "factory.berlin.#", "maintenance"),  # these overlap
@@ -61,13 +61,17 @@ def document(bindings: tuple[tuple[str, str, str], ...] = _BINDINGS) -> dict[str
 
 def proposal() -> dict[str, Any]:
     """Somebody tidies up, and takes away too much."""
-    kept = tuple(each for each in _BINDINGS if each[2] != "risk" and each[1] not in ("factory.*.line-1.#", "factory.oslo.#", "bond.#", "refunded"))
+    kept = tuple(
+        each for each in _BINDINGS if each[2] != "risk" and each[1] not in ("factory.*.line-1.#", "factory.oslo.#", "bond.#", "refunded")
+    )
     return document((*kept, ("trading", "stock.*.*.quote", "research")))
 
 
 def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]:
     """So many messages of an hour that began then (seconds), by rising event time."""
-    sites = [(site, f"line-{line}", f"m{machine:02}") for site in ("berlin", "lyon", "turin") for line in (1, 2, 3) for machine in range(12)]
+    sites = [
+        (site, f"line-{line}", f"m{machine:02}") for site in ("berlin", "lyon", "turin") for line in (1, 2, 3) for machine in range(12)
+    ]
     symbols = [(market, symbol) for market, names in _MARKETS.items() for symbol in names]
     for number in range(messages):
         second = HOUR * number // messages
@@ -82,7 +86,9 @@ def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]
         elif draw < trading + 0.02:
             yield _message("orders", rng.choice(("paid", "paid", "paid", "refunded", "cancelled")), {"order": number}, at)
         elif draw < trading + 0.035:
-            yield _message("amq.topic", f"factroy.{rng.choice(sites)[0]}.line-1.m00.temperature", {"value": 0}, at)  # a device with a typing error
+            yield _message(
+                "amq.topic", f"factroy.{rng.choice(sites)[0]}.line-1.m00.temperature", {"value": 0}, at
+            )  # a device with a typing error
         else:
             site, line, machine = sites[min(int(rng.expovariate(0.04)), len(sites) - 1)]
             sensor = "alarm" if rng.random() < 0.004 else rng.choice(_SENSORS)
@@ -90,7 +96,9 @@ def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]
 
 
 def _message(exchange: str, key: str, body: dict[str, Any], at: int) -> Outgoing:
-    return Outgoing(exchange, key, json.dumps(body).encode(), pika.BasicProperties(content_type="application/json", delivery_mode=1, timestamp=at))
+    return Outgoing(
+        exchange, key, json.dumps(body).encode(), pika.BasicProperties(content_type="application/json", delivery_mode=1, timestamp=at)
+    )
 
 
 @contextmanager
@@ -99,8 +107,13 @@ def broker(directory: Path, file: Path) -> Iterator[str]:
     flags = ["--config", os.devnull, "--data-dir", str(directory), "--definitions-file", str(file), "--log-level", "error"]
     ports = [word for name in ("amqp", "mqtt", "metrics", "http") for word in (f"--{name}-port", "0")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
-    with subprocess.Popen([sys.executable, "-m", "trellis", "serve", *flags, *ports], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-                          env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "trellis", "serve", *flags, *ports],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
         try:
             assert process.stdout is not None
             words = process.stdout.readline().split()
@@ -155,7 +168,9 @@ def demo(output: Path, messages: int, session: Callable[[], AbstractContextManag
     return 0
 
 
-def _answers(parts: Any, current: definitions.Definitions, proposed: definitions.Definitions, output: Path, step: Callable[[str], None]) -> None:
+def _answers(
+    parts: Any, current: definitions.Definitions, proposed: definitions.Definitions, output: Path, step: Callable[[str], None]
+) -> None:
     """What each job says, in a line."""
     from pyspark_trellis.advise import advise
     from pyspark_trellis.audit import audit
@@ -166,7 +181,9 @@ def _answers(parts: Any, current: definitions.Definitions, proposed: definitions
     step(f"audit: of {found.bindings} bindings {len(found.dead)} are dead and {len(found.subsumed)} needless; "
          f"{len(found.unroutable)} topics go nowhere, first of them {found.unroutable[0].topic if found.unroutable else 'none'}")
     answer = what_if(history, current, proposed)
-    step(f"whatif: by proposed.json {len(answer.lost)} topics would be lost, {len(answer.starved)} queues starve, {len(answer.newly_hit)} get more")
+    step(
+        f"whatif: by proposed.json {len(answer.lost)} topics would be lost, {len(answer.starved)} queues starve, {len(answer.newly_hit)} get more"
+    )
     advice = advise(history, current)
     advice.write(output / "matching-profile.json")
     step(f"advise: a route cache of {advice.routes:,}; the topics to prewarm carry {advice.carried:.0%} of the messages")

@@ -49,9 +49,11 @@ def remembered(start: dict[str, int], stream: Stream, bounds: Bounds) -> None:
     to read, must be those of one history."""
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):
-        raise PipelineError(f"this query has read {stream.name} up to offset {offset}, and rows before that are not there (any more): another "
-                            "journal, or the machine failed before they were durable; begin with a new checkpoint, or read over HTTP, "
-                            "which shows durable rows only")
+        raise PipelineError(
+            f"this query has read {stream.name} up to offset {offset}, and rows before that are not there (any more): another "
+            "journal, or the machine failed before they were durable; begin with a new checkpoint, or read over HTTP, "
+            "which shows durable rows only"
+        )
     if offset < bounds.first:
         raise PipelineError(f"this query goes on with offset {offset} of {stream.name}, which is below its retention: the first one there "
                             f"is {bounds.first}; begin with a new checkpoint, or keep more")

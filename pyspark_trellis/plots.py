@@ -11,9 +11,9 @@ import matplotlib as mpl
 
 mpl.use("svg")
 
-from matplotlib import dates  # noqa: E402 - what draws is chosen first
-from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.ticker import FuncFormatter, MaxNLocator  # noqa: E402
+from matplotlib import dates
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 #: Inches: a phone shows 4.6 of them at about full size.
 WIDTH: Final = 4.6
@@ -22,8 +22,18 @@ COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e
 #: Lines of a legend; the rest are one.
 SERIES: Final = 5
 _LONGEST: Final = 26
-_STYLE: Final[Any] = {"font.size": 9.5, "font.family": ["DejaVu Sans"], "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
-                 "grid.color": "#dddddd", "grid.linewidth": 0.6, "svg.fonttype": "path", "svg.hashsalt": "trellis", "axes.axisbelow": True}
+_STYLE: Final[Any] = {
+    "font.size": 9.5,
+    "font.family": ["DejaVu Sans"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "trellis",
+    "axes.axisbelow": True,
+}
 
 
 def short(text: str, most: int = _LONGEST) -> str:

@@ -60,12 +60,16 @@ class Page:
         head = "".join(f'<th{" class=n" if number else ""}>{escape(name)}</th>' for name, number in zip(columns, right, strict=True))
         body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows[:ROWS])
         more = f'<p class="more">and {len(rows) - ROWS:,} more</p>' if len(rows) > ROWS else ""
-        self.add(f'<h3>{escape(title)}</h3><div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}')
+        self.add(
+            f'<h3>{escape(title)}</h3><div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+        )
 
     def whole(self, title: str) -> str:
-        return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-                f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(self._parts)}"
-                "<footer>Made by <code>trellis pipeline report</code>. Times are event times: the publisher's, where it gave one.</footer></body></html>\n")
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(self._parts)}"
+            "<footer>Made by <code>trellis pipeline report</code>. Times are event times: the publisher's, where it gave one.</footer></body></html>\n"
+        )
 
 
 def _cell(cell: Any) -> str:
@@ -134,17 +138,26 @@ def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
         lost[at] += unroutable
     top = [tuple(row) for row in history.orderBy(F.desc("messages"), "topic").limit(BARS).select("topic", "messages").collect()]
     counts = [row[0] for row in history.orderBy(F.desc("messages")).select("messages").limit(200_000).collect()]
-    page.plots([
-        plots.over_time("Messages by exchange", "messages a minute", {name: (moments, values) for name, values in by_exchange.items()}),
-        plots.over_time("Copies made, and messages lost", "a minute", {"copies to queues": (moments, copies), "unroutable messages": (moments, lost)}),
-        plots.bars("Topics with the most messages", "messages", [row[0] for row in top], {"messages": [row[1] for row in top]}),
-        plots.share("How few topics carry how much", counts)])
+    page.plots(
+        [
+            plots.over_time("Messages by exchange", "messages a minute", {name: (moments, values) for name, values in by_exchange.items()}),
+            plots.over_time(
+                "Copies made, and messages lost",
+                "a minute",
+                {"copies to queues": (moments, copies), "unroutable messages": (moments, lost)},
+            ),
+            plots.bars("Topics with the most messages", "messages", [row[0] for row in top], {"messages": [row[1] for row in top]}),
+            plots.share("How few topics carry how much", counts),
+        ]
+    )
 
 
 def _audit(page: Page, found: Audit) -> None:
     page.add("<h2>Bindings</h2>")
-    page.text(f"Of {found.bindings:,} bindings {len(found.dead):,} matched nothing, and {len(found.duplicate) + len(found.subsumed):,} take only what "
-              "another binding to the same place takes too: they can go, and nothing changes.")
+    page.text(
+        f"Of {found.bindings:,} bindings {len(found.dead):,} matched nothing, and {len(found.duplicate) + len(found.subsumed):,} take only what "
+        "another binding to the same place takes too: they can go, and nothing changes."
+    )
     page.table("Unroutable topics", ("exchange", "topic", "messages", "nearest binding", "words off"), [
         (f":{each.exchange}", f":{each.topic}", each.messages, f":{each.nearest}" if each.nearest is not None else "none", each.words)
         for each in found.unroutable], "Every message came to a queue.")
@@ -161,15 +174,23 @@ def _whatif(page: Page, answer: WhatIf, name: str) -> None:
     seconds = answer.span.seconds
     page.add(f"<h2>What if: <code>{escape(name.rpartition('/')[2])}</code></h2>")
     page.text("Something would be lost." if answer.breaks else "Nothing would be lost.")
-    changed = sorted([each for each in answer.queues if each.before != each.after], key=lambda each: -max(each.before or 0, each.after or 0))
+    changed = sorted(
+        [each for each in answer.queues if each.before != each.after], key=lambda each: -max(each.before or 0, each.after or 0)
+    )
     if changed:
         shown = changed[:BARS]
         page.plots([plots.bars("Queues that would get more or less", "messages a second", [each.queue for each in shown], {
             "now": [(each.before or 0) / seconds for each in shown], "then": [(each.after or 0) / seconds for each in shown]})])
     page.table("Topics that would come to no queue any more", ("exchange", "topic", "messages"),
                [(f":{each.exchange}", f":{each.topic}", each.messages) for each in answer.lost], "None.")
-    page.table("Queues that would get nothing any more", ("queue", "messages now"), [(f":{each.queue}", each.before) for each in answer.starved])
-    page.table("Queues that got nothing, and would get something", ("queue", "messages then"), [(f":{each.queue}", each.after) for each in answer.newly_hit])
+    page.table(
+        "Queues that would get nothing any more", ("queue", "messages now"), [(f":{each.queue}", each.before) for each in answer.starved]
+    )
+    page.table(
+        "Queues that got nothing, and would get something",
+        ("queue", "messages then"),
+        [(f":{each.queue}", each.after) for each in answer.newly_hit],
+    )
 
 
 def _advise(page: Page, advice: Advice) -> None:
@@ -180,5 +201,11 @@ def _advise(page: Page, advice: Advice) -> None:
         names = list(dict.fromkeys(name for each in measured for name in each.measured))
         page.plots([plots.bars("A lookup without the cache", "microseconds (median)", [each.exchange for each in measured], {
             name: [each.measured.get(name, 0) / 1000 for each in measured] for name in names})])
-    page.table("Topic exchanges", ("exchange", "bindings", "topics", "messages", "matcher", "to prewarm"), [
-        (f":{each.exchange}", each.bindings, each.topics, each.messages, each.matcher or "auto", len(each.prewarm)) for each in advice.exchanges])
+    page.table(
+        "Topic exchanges",
+        ("exchange", "bindings", "topics", "messages", "matcher", "to prewarm"),
+        [
+            (f":{each.exchange}", each.bindings, each.topics, each.messages, each.matcher or "auto", len(each.prewarm))
+            for each in advice.exchanges
+        ],
+    )

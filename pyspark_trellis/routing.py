@@ -159,8 +159,15 @@ def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
                     found = router.route(exchange, part.column("topic").to_pylist())
                     queues = pa.array(router.names, pa.string()).take(pa.array(found.queues[1]))
                 yield pa.RecordBatch.from_arrays(
-                    [*part.columns, _lists(found.queues, count, queues), _lists(found.bindings, count, pa.array(found.bindings[1], pa.int64())),
-                     pa.array(found.unknown), pa.array([missing] * count)], [*names, "queues", "bindings", "unknown", "missing"])
+                    [
+                        *part.columns,
+                        _lists(found.queues, count, queues),
+                        _lists(found.bindings, count, pa.array(found.bindings[1], pa.int64())),
+                        pa.array(found.unknown),
+                        pa.array([missing] * count),
+                    ],
+                    [*names, "queues", "bindings", "unknown", "missing"],
+                )
 
     fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields)
     return history.mapInArrow(search, f"{fields}, queues array<string>, bindings array<long>, unknown boolean, missing boolean")

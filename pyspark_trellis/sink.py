@@ -33,8 +33,19 @@ from pyspark_trellis.publisher import Outgoing, Publisher
 
 #: Columns that become properties of the message; the first two must be there.
 REQUIRED: Final = ("topic", "body")
-PROPERTIES: Final = ("content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id",
-                     "type", "user_id", "app_id")
+PROPERTIES: Final = (
+    "content_type",
+    "content_encoding",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "type",
+    "user_id",
+    "app_id",
+)
 _KINDS: Final = {"topic": ("string",), "body": ("string", "binary"), "exchange": ("string",), "headers": ("string",),
                  "delivery_mode": ("smallint", "int"), "priority": ("smallint", "int")}
 OPTIONS: Final = ("url", "exchange", "checkpointLocation", "path")
@@ -123,8 +134,10 @@ def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any
     if files.get_file_info(path).type == fs.FileType.File:
         with files.open_input_stream(path) as known:
             if known.read() != digest:
-                raise PipelineError(f"batch {batch} comes again divided in another way than before (partition {partition}), so that the broker could "
-                                    "not tell what it has already; restart the query with the plan, the number of partitions and the settings it had")
+                raise PipelineError(
+                    f"batch {batch} comes again divided in another way than before (partition {partition}), so that the broker could "
+                    "not tell what it has already; restart the query with the plan, the number of partitions and the settings it had"
+                )
         return
     files.create_dir(f"{root}/{batch}", recursive=True)
     draft = f"{path}.{uuid4().hex}"

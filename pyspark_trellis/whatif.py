@@ -88,7 +88,9 @@ def what_if(history: DataFrame, current: Definitions | None, proposed: Definitio
 
 
 def _counts(both: DataFrame, column: str) -> dict[tuple[str, str], int]:
-    found: Any = both.select("vhost", F.explode(column).alias("queue"), "messages").groupBy("vhost", "queue").agg(F.sum("messages")).collect()
+    found: Any = (
+        both.select("vhost", F.explode(column).alias("queue"), "messages").groupBy("vhost", "queue").agg(F.sum("messages")).collect()
+    )
     return {(row[0], row[1]): row[2] for row in found}
 
 

@@ -60,9 +60,29 @@ TOPICS = {
     "amqp": ["", "a", "b", "a.b", "a..b", "a.b.c", "$x.a", "stock.nyse.ibm", "stock.nasdaq.ibm", "stock", "a.a.b.b.c", ".", "a.b.c.d.e.f"],
     "mqtt": ["a", "b", "a/b", "a//b", "a/b/c", "$SYS/a", "$x", "/", "stock/nyse/ibm", "a/a/b/b", "x.y/z"]}
 PATTERNS = {
-    "amqp": ["#", "*", "a.#", "#.b", "a.*", "*.#.b", "#.a.#.b.#", "a.b", "a.b", "stock.*.ibm", "#.#", "", "a.#.c", "*.*", "a..b", "#.ibm", "q.*.*",
-             "a.#.b.#", "*.b.*.#"],
-    "mqtt": ["#", "+", "a/#", "+/b", "$SYS/#", "a/b", "a/+/c", "+/+", "/+", "$x", "stock/+/ibm", "x.y/+", "q/#"]}
+    "amqp": [
+        "#",
+        "*",
+        "a.#",
+        "#.b",
+        "a.*",
+        "*.#.b",
+        "#.a.#.b.#",
+        "a.b",
+        "a.b",
+        "stock.*.ibm",
+        "#.#",
+        "",
+        "a.#.c",
+        "*.*",
+        "a..b",
+        "#.ibm",
+        "q.*.*",
+        "a.#.b.#",
+        "*.b.*.#",
+    ],
+    "mqtt": ["#", "+", "a/#", "+/b", "$SYS/#", "a/b", "a/+/c", "+/+", "/+", "$x", "stock/+/ibm", "x.y/+", "q/#"],
+}
 
 
 @pytest.mark.parametrize("grammar", ["amqp", "mqtt"])

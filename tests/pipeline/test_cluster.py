@@ -26,9 +26,19 @@ LINES = 200
 @contextmanager
 def daemon(kind: str, until: str, home: Path, *arguments: str) -> Iterator[re.Match[str]]:
     """One of Spark's daemons; gives what was found in the line that says it is there."""
-    environment = os.environ | {"JAVA_HOME": str(home), "SPARK_HOME": str(HOME), "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable}
-    with subprocess.Popen([str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0", *arguments],
-                          env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {
+        "JAVA_HOME": str(home),
+        "SPARK_HOME": str(HOME),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    with subprocess.Popen(
+        [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0", *arguments],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             assert process.stderr is not None
             lines = []
@@ -53,8 +63,14 @@ def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path) -> None:
         arguments = ("--cores", "1", "--memory", "700M", "--work-dir", str(tmp_path / "work"), master[1])
         with daemon("worker.Worker", "Successfully registered with master", home, *arguments):
             (tmp_path / "scratch").mkdir()
-            ran = subprocess.run([sys.executable, "-m", "tests.pipeline.cluster", master[1], str(tmp_path / "journal"), str(tmp_path / "scratch")],
-                                 env=os.environ | {"PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, timeout=300, check=False)
+            ran = subprocess.run(
+                [sys.executable, "-m", "tests.pipeline.cluster", master[1], str(tmp_path / "journal"), str(tmp_path / "scratch")],
+                env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
     assert ran.returncode == 0, ran.stderr[-4000:]
     answer = json.loads(ran.stdout.splitlines()[-1])
     assert answer["rows"] == len(rows)
@@ -93,7 +109,9 @@ def test_the_wrapped_java_leaves_out_the_module_and_nothing_else(tmp_path: Path)
     (home / "java").write_text('#!/bin/sh\nfor word do echo "<$word>"; done\n')
     (home / "java").chmod(0o755)
     wrapped = java.wrapped(tmp_path / "home", tmp_path)
-    ran = subprocess.run([wrapped / "bin" / "java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", ""], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [wrapped / "bin" / "java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", ""], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.splitlines() == ["<-Xmx1g>", "<a b>", "<>"]
 
 
@@ -112,7 +130,9 @@ def test_spark_runs_on_the_bundled_java(tmp_path: Path) -> None:
         found = Path("/usr/bin", name) if Path("/usr/bin", name).exists() else Path("/bin", name)
         if found.exists():
             (without / name).symlink_to(found)
-    ran = subprocess.run([sys.executable, "-c", script], env=environment | {"PATH": str(without)}, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", script], env=environment | {"PATH": str(without)}, capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 0, ran.stderr[-3000:]
     count, version = ran.stdout.split()[-2:]
     assert (count, int(version.partition(".")[0]) >= 21) == ("7", True)

@@ -73,18 +73,27 @@ def test_lake_and_traffic_go_on_where_they_were(shared: None, place: Path, tmp_p
     assert capsys.readouterr().out.startswith("200 messages of ")
 
 
-@pytest.mark.parametrize(("arguments", "line"), [
-    (["whatif", "--journal", "{place}/nowhere", "--definitions", "{place}/old.json"], "there is no journal in {place}/nowhere: No such file"),
-    (["audit", "--journal", "{place}/journal", "--definitions", "{place}/none.json"], "{place}/none.json: No such file or directory"),
-    (["audit", "--definitions", "{place}/old.json"], "say what was published: --journal PLACE, or --traffic DIR"),
-    (["audit", "--traffic", "{place}/journal", "--definitions", "{place}/old.json"], "{place}/journal cannot be read as"),
-    (["lake", "--journal", "{place}/journal", "--target", "x", "--starting", "4711"], "startingOffsets=4711 lies behind the end of"),
-    (["lake", "--journal", "{place}/journal"], "the following arguments are required: --target"),
-    (["lake", "--journal", "{place}/journal", "--target", "x", "--every", "0"], "'0' is no whole number above 0"),
-    (["audit", "--journal", "{place}/journal", "--definitions", "{place}/old.json", "--conf", "x"], "--conf x: should be spark.SOMETHING=VALUE"),
-    (["bake"], "invalid choice: 'bake'"),
-    ([], "name a job: lake, traffic"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (
+            ["whatif", "--journal", "{place}/nowhere", "--definitions", "{place}/old.json"],
+            "there is no journal in {place}/nowhere: No such file",
+        ),
+        (["audit", "--journal", "{place}/journal", "--definitions", "{place}/none.json"], "{place}/none.json: No such file or directory"),
+        (["audit", "--definitions", "{place}/old.json"], "say what was published: --journal PLACE, or --traffic DIR"),
+        (["audit", "--traffic", "{place}/journal", "--definitions", "{place}/old.json"], "{place}/journal cannot be read as"),
+        (["lake", "--journal", "{place}/journal", "--target", "x", "--starting", "4711"], "startingOffsets=4711 lies behind the end of"),
+        (["lake", "--journal", "{place}/journal"], "the following arguments are required: --target"),
+        (["lake", "--journal", "{place}/journal", "--target", "x", "--every", "0"], "'0' is no whole number above 0"),
+        (
+            ["audit", "--journal", "{place}/journal", "--definitions", "{place}/old.json", "--conf", "x"],
+            "--conf x: should be spark.SOMETHING=VALUE",
+        ),
+        (["bake"], "invalid choice: 'bake'"),
+        ([], "name a job: lake, traffic"),
+    ],
+)
 def test_what_is_wrong_is_one_line(shared: None, place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
     assert main(["pipeline", *[word.format(place=place) for word in arguments]]) == 2
     said = capsys.readouterr().err.splitlines()

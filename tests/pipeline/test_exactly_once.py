@@ -81,7 +81,12 @@ class Scene:
 
     def write(self, base: int) -> None:
         """Rows from `base` on, up to `count`, as segments of their own."""
-        journal(self.directory / "journal", [row(at, f"t.{at % 5}", body=b"%d" % at, message_id=str(at)) for at in range(base, self.count)], 50, 1000)
+        journal(
+            self.directory / "journal",
+            [row(at, f"t.{at % 5}", body=b"%d" % at, message_id=str(at)) for at in range(base, self.count)],
+            50,
+            1000,
+        )
 
     def new_broker(self) -> BrokerProcess:
         return BrokerProcess("--data-dir", str(self.directory / "broker"), "--amqp-port", str(self.port))
@@ -99,8 +104,12 @@ class Scene:
         log = (self.directory / "query.log").open("ab")
         with log:
             self.running = subprocess.Popen(
-                [sys.executable, "-m", "tests.pipeline.query", str(self.directory), self.broker.amqp_url, str(self.a_batch)], start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                [sys.executable, "-m", "tests.pipeline.query", str(self.directory), self.broker.amqp_url, str(self.a_batch)],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         return self.running
 
     def kill_at(self, log: Log, number: int) -> None:

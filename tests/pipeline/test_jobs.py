@@ -63,11 +63,15 @@ def minutes_of(some: list[Row]) -> list[tuple[Any, ...]]:
 
 
 def test_the_history_counts_every_message_once(case: Case) -> None:
-    found = {(row["exchange"], row["topic"]): (row["messages"], row["size"], row["fanout"], row["unroutable"]) for row in case.history.collect()}
+    found = {
+        (row["exchange"], row["topic"]): (row["messages"], row["size"], row["fanout"], row["unroutable"]) for row in case.history.collect()
+    }
     expected: dict[tuple[str, str], tuple[int, ...]] = {}
     for each in case.rows:
         key = (each["exchange"], each["topic"])
-        expected[key] = tuple(a + b for a, b in zip(expected.get(key, (0,) * 4), (1, each["size"], each["routed"], each["routed"] == 0), strict=True))
+        expected[key] = tuple(
+            a + b for a, b in zip(expected.get(key, (0,) * 4), (1, each["size"], each["routed"], each["routed"] == 0), strict=True)
+        )
     assert found == expected
     span = hist.span(case.history)
     times = [event_time(each) for each in case.rows]
@@ -96,8 +100,12 @@ def test_lake_and_traffic_have_every_row_once_however_often_they_run(spark: Spar
 
 def test_whatif_says_who_would_get_what(case: Case) -> None:
     answer = what_if(case.history, parse(case.old, "old"), parse(case.new, "new"))
-    assert {change.queue: change.before for change in answer.queues} == {f"q{n}": by_queue(case.rows, case.old).get(f"q{n}", 0) for n in range(6)}
-    assert {change.queue: change.after for change in answer.queues} == {f"q{n}": by_queue(case.rows, case.new).get(f"q{n}", 0) for n in range(6)}
+    assert {change.queue: change.before for change in answer.queues} == {
+        f"q{n}": by_queue(case.rows, case.old).get(f"q{n}", 0) for n in range(6)
+    }
+    assert {change.queue: change.after for change in answer.queues} == {
+        f"q{n}": by_queue(case.rows, case.new).get(f"q{n}", 0) for n in range(6)
+    }
     lost, unknown = Counter[tuple[str, str]](), 0
     for (exchange, topic), messages in counted(case.rows).items():
         before, after = goes(case.old, exchange, topic), goes(case.new, exchange, topic)
@@ -134,7 +142,11 @@ def test_audit_finds_what_plain_python_finds(case: Case) -> None:
             lost[exchange, topic] += messages
         for a, b in combinations(sorted(hit), 2):
             one, other = bindings[a], bindings[b]
-            if (one["source"], one["destination"], one["destination_type"]) == (other["source"], other["destination"], other["destination_type"]):
+            if (one["source"], one["destination"], one["destination_type"]) == (
+                other["source"],
+                other["destination"],
+                other["destination_type"],
+            ):
                 if one["source"] in ("t", "u", "amq.topic") and not covers(one["routing_key"], other["routing_key"], AMQP) and not covers(
                         other["routing_key"], one["routing_key"], AMQP):
                     met[a, b] += messages

@@ -29,7 +29,9 @@ def write(spark: SparkSession, tmp_path: Path, url: str) -> Any:
 
 
 def test_every_row_is_published_with_its_place_in_the_query(spark: SparkSession, tmp_path: Path, broker: BrokerProcess) -> None:
-    rows = journal(tmp_path / "s", [row(at, f"t.{at % 3}", body=b"%d" % at, message_id=f"m{at}", headers=json.dumps({"n": at})) for at in range(50)])
+    rows = journal(
+        tmp_path / "s", [row(at, f"t.{at % 3}", body=b"%d" % at, message_id=f"m{at}", headers=json.dumps({"n": at})) for at in range(50)]
+    )
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()
         channel.exchange_declare("out", "topic", auto_delete=True)

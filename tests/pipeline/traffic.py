@@ -31,9 +31,25 @@ def definitions(rng: random.Random, bindings: int) -> Document:
         made.append({"source": source, "vhost": "/", "destination": rng.choice(queues), "destination_type": "queue",
                      "routing_key": ".".join(words), "arguments": {"n": number}})
     for source, destination, key in (("t", "u", "a.#"), ("u", "t", "#.c"), ("t", "f", "b.*"), ("u", "h", "c.#")):
-        made.append({"source": source, "vhost": "/", "destination": destination, "destination_type": "exchange", "routing_key": key, "arguments": {}})
-    return {"vhosts": [{"name": "/"}], "queues": [{"name": name, "vhost": "/"} for name in queues], "bindings": made, "exchanges": [
-        {"name": name, "vhost": "/", "type": kind, "arguments": {"alternate-exchange": "f"} if name == "d" else {}} for name, kind in types.items()]}
+        made.append(
+            {
+                "source": source,
+                "vhost": "/",
+                "destination": destination,
+                "destination_type": "exchange",
+                "routing_key": key,
+                "arguments": {},
+            }
+        )
+    return {
+        "vhosts": [{"name": "/"}],
+        "queues": [{"name": name, "vhost": "/"} for name in queues],
+        "bindings": made,
+        "exchanges": [
+            {"name": name, "vhost": "/", "type": kind, "arguments": {"alternate-exchange": "f"} if name == "d" else {}}
+            for name, kind in types.items()
+        ],
+    }
 
 
 def goes(document: Document, exchange: str, topic: str) -> tuple[set[str], set[int], bool]:
@@ -71,7 +87,9 @@ def goes(document: Document, exchange: str, topic: str) -> tuple[set[str], set[i
     return queues, used, unknown
 
 
-def rows(rng: random.Random, count: int, document: Document, exchanges: tuple[str, ...] = ("t", "u", "d", "f", "", "amq.topic")) -> list[Row]:
+def rows(
+    rng: random.Random, count: int, document: Document, exchanges: tuple[str, ...] = ("t", "u", "d", "f", "", "amq.topic")
+) -> list[Row]:
     """Messages as a journal has them, some with a time of their publisher's own."""
     pool = [*topics(rng, 40), "q1", "q5"]
     made = []

@@ -21,7 +21,13 @@ ALLOWED = ("auto", "trie", "shapes", "bitmap")
 
 def profile(path: Path, routes: int = 4096, **others: Any) -> dict[str, Any]:
     """Settings with a profile for amq.topic."""
-    row = {"vhost": "/", "exchange": "amq.topic", "matcher": "trie", "prewarm": ["a.b", "c", "x/y", "$x"], "measured": {"trie": 100}} | others
+    row = {
+        "vhost": "/",
+        "exchange": "amq.topic",
+        "matcher": "trie",
+        "prewarm": ["a.b", "c", "x/y", "$x"],
+        "measured": {"trie": 100},
+    } | others
     path.write_text(json.dumps({"format": 1, "made_at": "2026-03-01", "messages": 7, "routes": routes, "exchanges": [row]}))
     return {"matcher": {"profile": str(path)}}
 
@@ -78,13 +84,22 @@ async def test_a_profile_that_is_none_changes_nothing(start: Start, tmp_path: Pa
     assert topics(running).algorithm == "trie"
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("{", "is no profile: Input data was truncated"),
-    ('{"format": 1, "routes": 0, "exchanges": []}', "is no profile: Expected `int` >= 1"),
-    ('{"format": 2, "routes": 9, "exchanges": []}', "has format 2, and this version knows 1"),
-    ('{"format": 1, "routes": 9, "exchanges": [{"vhost": "/", "exchange": "e", "matcher": "naive"}]}', "'naive' for exchange 'e', which is not allowed"),
-    ('{"format": 1, "routes": 9, "exchanges": [{"vhost": "/", "exchange": "e", "matcher": "best"}]}', "'best' for exchange 'e', which is none"),
-])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no profile: Input data was truncated"),
+        ('{"format": 1, "routes": 0, "exchanges": []}', "is no profile: Expected `int` >= 1"),
+        ('{"format": 2, "routes": 9, "exchanges": []}', "has format 2, and this version knows 1"),
+        (
+            '{"format": 1, "routes": 9, "exchanges": [{"vhost": "/", "exchange": "e", "matcher": "naive"}]}',
+            "'naive' for exchange 'e', which is not allowed",
+        ),
+        (
+            '{"format": 1, "routes": 9, "exchanges": [{"vhost": "/", "exchange": "e", "matcher": "best"}]}',
+            "'best' for exchange 'e', which is none",
+        ),
+    ],
+)
 def test_what_is_wrong_with_a_profile_is_said(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(SettingsError) as caught:

@@ -45,12 +45,16 @@ def add(commands: Commands) -> None:
     _history(tool)
     _definitions(tool)
     tool.add_argument("--output", metavar="FILE", type=Path, default=Path("matching-profile.json"), help="[matching-profile.json]")
-    tool = _add(tools, "report", "write one page with plots of all that", "HISTORY --definitions FILE|URL [--proposed FILE] [--output FILE]")
+    tool = _add(
+        tools, "report", "write one page with plots of all that", "HISTORY --definitions FILE|URL [--proposed FILE] [--output FILE]"
+    )
     _history(tool)
     _definitions(tool)
     tool.add_argument("--proposed", metavar="FILE", help="definitions to be asked about, as in whatif")
     tool.add_argument("--output", metavar="FILE", type=Path, default=Path("report.html"), help="[report.html]")
-    tool = _add(tools, "bench", "measure the source and bulk matching beside what one would write by hand; equal results are asserted", "[--quick]")
+    tool = _add(
+        tools, "bench", "measure the source and bulk matching beside what one would write by hand; equal results are asserted", "[--quick]"
+    )
     tool.add_argument("--quick", action="store_true", help="a hundredth of the messages")
     tool.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
     tool = _add(tools, "demo", "start a broker, publish an hour of traffic, run the whole pipeline, and write its report", "[--output DIR]")
@@ -59,8 +63,13 @@ def add(commands: Commands) -> None:
 
 
 def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
-    tool: Parser = tools.add_parser(name, prog=f"trellis pipeline {name}", usage=f"trellis pipeline {name} {usage} [--master URL]", help=text,
-                                    description=text[:1].upper() + text[1:] + ".")
+    tool: Parser = tools.add_parser(
+        name,
+        prog=f"trellis pipeline {name}",
+        usage=f"trellis pipeline {name} {usage} [--master URL]",
+        help=text,
+        description=text[:1].upper() + text[1:] + ".",
+    )
     tool.set_defaults(run=run, parser=tool)
     tool.add_argument("--master", metavar="URL", default="local[*]", help="Spark's master: local[N], spark://HOST:PORT, ... [local[*]]")
     tool.add_argument("--conf", metavar="KEY=VALUE", action="append", default=[], help="a setting of Spark's; may be given again")
@@ -68,7 +77,9 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 
 def _journal(tool: Parser, required: bool) -> None:
-    tool.add_argument("--journal", metavar="PLACE", required=required, help="a stream's directory: <data directory>/streams/<vhost>/<queue>")
+    tool.add_argument(
+        "--journal", metavar="PLACE", required=required, help="a stream's directory: <data directory>/streams/<vhost>/<queue>"
+    )
     tool.add_argument("--starting", metavar="OFFSET", default="earliest", help="earliest, latest or an offset [earliest]")
     tool.add_argument("--pattern", metavar="PATTERN", help="only topics that this AMQP pattern matches")
 
@@ -76,7 +87,9 @@ def _journal(tool: Parser, required: bool) -> None:
 def _history(tool: Parser) -> None:
     group = tool.add_argument_group("history", "What was published: a journal, or what `trellis pipeline traffic` made of it.")
     _journal(group, required=False)  # type: ignore[arg-type]  # a group adds arguments as a parser does
-    group.add_argument("--ending", metavar="OFFSET", default="latest", help="latest, or the first offset that is not read any more [latest]")
+    group.add_argument(
+        "--ending", metavar="OFFSET", default="latest", help="latest, or the first offset that is not read any more [latest]"
+    )
     group.add_argument("--traffic", metavar="DIR", help="the target of `trellis pipeline traffic`, instead of a journal")
 
 
