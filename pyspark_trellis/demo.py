@@ -182,7 +182,8 @@ def _answers(
          f"{len(found.unroutable)} topics go nowhere, first of them {found.unroutable[0].topic if found.unroutable else 'none'}")
     answer = what_if(history, current, proposed)
     step(
-        f"whatif: by proposed.json {len(answer.lost)} topics would be lost, {len(answer.starved)} queues starve, {len(answer.newly_hit)} get more"
+        f"whatif: by proposed.json {len(answer.lost)} topics would be lost, {len(answer.starved)} queues would starve, "
+        f"{len(answer.newly_hit)} would get something for the first time"
     )
     advice = advise(history, current)
     advice.write(output / "matching-profile.json")

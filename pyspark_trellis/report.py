@@ -1,4 +1,4 @@
-"""`report`: one page that says what a broker did, what is wrong with its bindings, and what to do. All in one file: no other is asked for."""
+"""`report`: one page, all in one file, that says what a broker did, what is wrong with its bindings, and what to do."""
 
 from __future__ import annotations
 
@@ -66,9 +66,11 @@ class Page:
 
     def whole(self, title: str) -> str:
         return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(self._parts)}"
-            "<footer>Made by <code>trellis pipeline report</code>. Times are event times: the publisher's, where it gave one.</footer></body></html>\n"
+            "<footer>Made by <code>trellis pipeline report</code>. Times are event times: the publisher's, where it gave one.</footer>"
+            "</body></html>\n"
         )
 
 
@@ -155,8 +157,8 @@ def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
 def _audit(page: Page, found: Audit) -> None:
     page.add("<h2>Bindings</h2>")
     page.text(
-        f"Of {found.bindings:,} bindings {len(found.dead):,} matched nothing, and {len(found.duplicate) + len(found.subsumed):,} take only what "
-        "another binding to the same place takes too: they can go, and nothing changes."
+        f"Of {found.bindings:,} bindings {len(found.dead):,} matched nothing, and {len(found.duplicate) + len(found.subsumed):,} "
+        "took only what another binding to the same place takes, too: they can go, and nothing changes."
     )
     page.table("Unroutable topics", ("exchange", "topic", "messages", "nearest binding", "words off"), [
         (f":{each.exchange}", f":{each.topic}", each.messages, f":{each.nearest}" if each.nearest is not None else "none", each.words)

@@ -132,5 +132,5 @@ def test_a_segment_of_another_kind_is_named(spark: SparkSession, tmp_path: Path)
 def test_lost_offsets_are_named(tmp_path: Path) -> None:
     journal(tmp_path, some(40))
     journal(tmp_path, some(40, 60))
-    with pytest.raises(PipelineError, match="offsets 40 to 59 of .* are lost"):
+    with pytest.raises(PipelineError, match=r"offsets 40 to 59 of .* are lost"):
         Directory(str(tmp_path)).pieces(0, 100)
