@@ -30,4 +30,6 @@ def of_spark(error: BaseException) -> bool:
 def brief(error: BaseException) -> str:
     """The first line of what Spark says, which is long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
+        return lines[1].removeprefix(": ")
+    return lines[0].partition(" SQLSTATE")[0] if lines else type(error).__name__

@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_trellis.columns import COLUMNS
-from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.errors import PipelineError, brief, of_spark
 
 KEYS: Final = ("vhost", "exchange", "topic")
 COUNTS: Final = ("messages", "size", "fanout", "unroutable")
@@ -94,14 +94,14 @@ def read_rollup(spark: SparkSession, path: str) -> DataFrame:
 
 def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataFrame:
     """A directory of Parquet with at least these columns. Raises PipelineError."""
-    from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
     try:
         table = spark.read.parquet(path)
-    except AnalysisException as error:
-        reason = str(error).partition("\n")[0].partition(" SQLSTATE")[0]
-        raise PipelineError(f"{path} cannot be read as `{maker}` writes it: {reason}") from None
+    except Exception as error:  # What Spark and its JVM raise has no base class of its own.
+        if not of_spark(error):
+            raise
+        raise PipelineError(f"{path} cannot be read as `{maker}` writes it: {brief(error)}") from None
     wanted = StructType.fromDDL(schema)
     assert isinstance(wanted, StructType)
     for field in wanted.fields:
