@@ -352,6 +352,7 @@ class VirtualHost(Publisher):
         self._forget_route(queue)
         self._forget(queue)
         if isinstance(queue, StreamQueue):
+            self.streams.served += queue.served
             self.find_journals()
         return purged
 

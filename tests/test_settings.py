@@ -465,6 +465,8 @@ def values(option: Option) -> st.SearchStrategy[Any]:
         return st.dictionaries(TEXT, st.fixed_dictionaries({"certificate": TEXT.filter(bool)}, optional={"key": TEXT}), max_size=2)
     if option.key == "rules":
         return st.lists(st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]), max_size=2)
+    if option.key == "stream.journals":
+        return st.lists(st.sampled_from(["/=journal", "v=w=x"]), max_size=2).map(tuple)
     if option.in_files_only:
         return st.just(list(NAMES))
     if option.choices:

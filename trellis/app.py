@@ -115,6 +115,7 @@ class App:
                 finally:
                     await node.storing.close()
                     node.collector.close()
+                    node.sender.close()
                     node.broker.authenticator.close()
             finally:
                 for ports in bound.values():

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl
 import h11
 
 from trellis.entrance import peer_of
+from trellis.segments import Range, Sender
 
 #: Octets of the longest request line and headers.
 REQUEST_MAX: Final = 16 << 10
@@ -49,6 +50,15 @@ class Response:
         self.body = body
         self.content_type = content_type
         self.challenge = challenge
+
+
+class RangeResponse(Response):
+    """Octets of a file, sent by the kernel."""
+
+    def __init__(self, part: Range, sender: Sender, content_type: str) -> None:
+        super().__init__(200, b"", content_type)
+        self.part = part
+        self.sender = sender
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -116,7 +126,8 @@ class HttpServer:
         except TimeoutError:
             asked = connection.their_state is not h11.IDLE
             response, head = Response(503 if asked else 408, b"that took too long\n"), False
-        async with asyncio.timeout(self._limit):
+        # A range may be large, and has a limit of its own.
+        async with asyncio.timeout(None if isinstance(response, RangeResponse) else self._limit):
             await self._answer(connection, writer, response, head)
             if writer.can_write_eof():
                 writer.write_eof()
@@ -174,18 +185,46 @@ class HttpServer:
         if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         self.answered[response.status] = self.answered.get(response.status, 0) + 1
-        headers = [("Content-Type", response.content_type), ("Content-Length", str(len(response.body))), ("Connection", "close"),
+        headers = [("Content-Type", response.content_type), ("Content-Length", str(_size(response))), ("Connection", "close"),
                    ("Cache-Control", "no-store")]
         if response.status == 405:
             headers.append(("Allow", "GET, HEAD"))
         if response.challenge:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
+        if isinstance(response, RangeResponse):
+            headers.append(("X-Trellis-Durable", str(response.part.durable)))
+            await self._send_range(connection, writer, response, headers, head)
+            return
         writer.write(connection.send(h11.Response(status_code=response.status, headers=headers)) or b"")
         if not head:
             for at in range(0, len(response.body), PIECE):
                 writer.write(connection.send(h11.Data(data=response.body[at:at + PIECE])) or b"")
                 await writer.drain()
         await writer.drain()
+
+
+    async def _send_range(self, connection: h11.Connection, writer: asyncio.StreamWriter, response: RangeResponse,
+                          headers: list[tuple[str, str]], head: bool) -> None:
+        """The head through the transport, and when that is out the octets past it."""
+        part = response.part
+        try:
+            writer.transport.set_write_buffer_limits(0)
+            writer.write(connection.send(h11.Response(status_code=200, headers=headers)) or b"")
+            await writer.drain()
+            if head:
+                return
+            if writer.get_extra_info("sslcontext") is not None or writer.get_extra_info("socket") is None:
+                for octets in part.pieces():  # What is encrypted cannot be sent by the kernel.
+                    writer.write(octets)
+                    await writer.drain()
+            else:
+                await asyncio.wrap_future(response.sender.start(writer.get_extra_info("socket").fileno(), part))
+        finally:
+            part.close()
+
+
+def _size(response: Response) -> int:
+    return response.part.end - response.part.start if isinstance(response, RangeResponse) else len(response.body)
 
 
 def basic(header: bytes) -> tuple[str | None, bytes]:

@@ -59,7 +59,7 @@ def _queue(vhost: VirtualHost, queue: Queue) -> Row:
 
 
 def _policy(vhost: VirtualHost, queue: Queue) -> str:
-    policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.terms.quorum)
+    policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.terms.arguments.get("x-queue-type"))
     return "" if policy is None else policy.name
 
 

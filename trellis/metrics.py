@@ -18,6 +18,7 @@ from broker.census import Census
 from broker.gate import Ingress
 from broker.queue import COPY_FATES
 from broker.route import FATES, ROUTED, UNROUTABLE
+from broker.stream.queue import StreamQueue
 from protocols.front import Front
 from trellis import process
 from trellis.node import Node
@@ -102,6 +103,7 @@ async def aggregated(node: Node) -> Page:
     _entrances(page, node)
     _http(page, node)
     _queues(page, node, censuses)
+    _streams(page, node)
     for front in node.fronts:
         _messages(page, front, ingress, sum(census.relayed for census in censuses) if front is node.mqtt else 0)
     _trellis(page, node)
@@ -205,6 +207,18 @@ def _queues(page: Page, node: Node, censuses: list[Census]) -> None:
     for reason in ("expired", "maxlen", "rejected", "delivery_limit"):
         page.counter(f"rabbitmq_global_messages_dead_lettered_{reason}", f"Messages dead-lettered: {reason}",
                      sum(vhost.dead_letters.get(reason, 0) for vhost in vhosts))
+
+
+def _streams(page: Page, node: Node) -> None:
+    streams = [queue for vhost in node.broker.vhosts.values() for queue in vhost.queues.values() if isinstance(queue, StreamQueue)]
+    page.gauge("trellis_streams", "Queues of type stream", len(streams))
+    page.gauge("trellis_stream_rows", "Rows of streams that are durable", sum(int(stream.archive.rows) for stream in streams))
+    page.gauge("trellis_stream_bytes", "Octets of their segments", sum(int(stream.archive.octets) for stream in streams))
+    page.gauge("trellis_stream_segments", "Segments", sum(len(stream.archive.segments) for stream in streams))
+    page.gauge("trellis_stream_readers", "Consumers that read streams", sum(len(stream.readers) for stream in streams))
+    page.counter("trellis_stream_rows_served", "Rows given to consumers",
+                 int(node.broker.streams.served) + sum(int(stream.served) for stream in streams))
+    page.counter("trellis_stream_bytes_sent", "Octets of segments sent over HTTP", node.sender.octets)
 
 
 def _messages(page: Page, front: Front, vhosts: list[dict[str, Ingress]], relayed: int) -> None:

@@ -11,6 +11,7 @@ import trellis
 from broker.access import Authenticator
 from broker.bounds import Bounds
 from broker.core import Broker
+from broker.errors import BrokerError
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
 from protocols.amqp.front import AmqpFront
@@ -28,7 +29,8 @@ from trellis.entrance import Entrance
 from trellis.http import HttpServer
 from trellis.process import raise_descriptor_limit
 from trellis.recovering import open_directory, restore
-from trellis.settings import Settings
+from trellis.segments import Sender
+from trellis.settings import Settings, SettingsError
 from trellis.storing import DurableStoring, Storing
 from trellis.turn import Turn
 
@@ -64,6 +66,7 @@ class Node:
                            self.certificates.securities.get(name))
             for name, entry in settings.entries.items()}
         self.collector = Collector()
+        self.sender = Sender()
         #: The HTTP servers, by listener.
         self.pages: dict[str, HttpServer] = {}
         #: Whether clients may come: not while starting, and not while stopping.
@@ -73,6 +76,7 @@ class Node:
         accounts.users = self.broker.users
         if settings.definitions.file:
             take_in_file(self.broker, settings.definitions.file)
+        set_journals(self.broker, settings.stream.journals)
         if settings.matcher.profile:
             self.use_profile(profile.read(settings.matcher.profile, settings.matcher.allowed), serving=False)
         self.watch = Watch(self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory)
@@ -84,6 +88,16 @@ class Node:
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
         return self.amqp, self.mqtt
+
+
+def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
+    """Have the streams of these names, `VHOST=NAME`, record what is published in their virtual hosts. Raises SettingsError."""
+    for journal in journals:
+        vhost, _, name = journal.rpartition("=")
+        try:
+            broker.create_vhost(vhost).record_in(name)
+        except BrokerError as error:
+            raise SettingsError(f"stream.journals: {error}") from error
 
 
 def bounds_of(settings: Settings) -> Bounds:

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from broker.access import Credentials, Verdict
-from trellis import defining, listings, metrics
-from trellis.http import Handler, Request, Response
+from broker.access import Credentials, Identity, Verdict
+from trellis import defining, listings, metrics, segments
+from trellis.http import Handler, RangeResponse, Request, Response
 from trellis.node import Node
 
 
@@ -72,7 +72,28 @@ def user_pages(node: Node) -> dict[str, Handler]:
             return Response(404, f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'\n".encode())
         return Response(200, b"[]", "application/json")
 
-    pages = {f"/api/{kind}": page(kind) for kind in listings.KINDS}
+    def streaming(answer: Callable[[Identity, Request], Response]) -> Handler:
+        async def show(request: Request) -> Response:
+            verdict = await _judge(node, request)
+            if verdict.identity is None:
+                return Response(503 if verdict.busy else 401, f"{verdict.reason}\n".encode(), challenge=not verdict.busy)
+            try:
+                return answer(verdict.identity, request)
+            except segments.Refusal as refusal:
+                return Response(refusal.status, f"{refusal}\n".encode())
+
+        return show
+
+    def as_json(rows: list[dict[str, object]]) -> Response:
+        return Response(200, msgspec.json.encode(rows), "application/json")
+
+    broker = node.broker
+    streams = {
+        "/api/streams": streaming(lambda identity, request: as_json(segments.streams(broker, identity))),
+        "/api/streams/segments": streaming(lambda identity, request: as_json(segments.segments(broker, identity, request.query))),
+        "/api/streams/segment": streaming(lambda identity, request: RangeResponse(
+            segments.open_range(broker, identity, request.query), node.sender, segments.CONTENT_TYPE))}
+    pages = streams | {f"/api/{kind}": page(kind) for kind in listings.KINDS}
     return pages | {"/api/definitions": guarded(give_out, True), "POST /api/definitions": guarded(take_in, True),
                     "DELETE /api/delayed": guarded(cancel, True)}
 

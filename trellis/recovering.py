@@ -91,6 +91,8 @@ def restore(opened: Opened, broker: Broker, keeper: Keeper) -> Report:
                      note="it stays in the store, and its messages with it")
     if len(found.refused) > LINES:
         logs.warning("not_restored", more=len(found.refused) - LINES)
+    for finding in broker.streams.findings[:LINES]:
+        (logs.info if finding.what == CUT else logs.warning)("stream_finding", what=str(finding))
     recovery = opened.recovery
     if found.restored or found.copies or found.retained:
         logs.info("recovered", messages=found.copies, retained=found.retained, kept_for_refused=found.homeless,

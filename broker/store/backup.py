@@ -16,7 +16,7 @@ from contextlib import closing
 from typing import Final
 
 from broker.store.disk import StoreError
-from broker.store.opening import CATALOG, LOG
+from broker.store.opening import CATALOG, LOG, STREAMS
 
 #: Octets copied at once.
 _COPY: Final = 1 << 20
@@ -42,6 +42,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
         finally:
             for descriptor in files.values():
                 os.close(descriptor)
+        octets += _copy_streams(f"{directory}/{STREAMS}", f"{part}/{STREAMS}")
         for made in (f"{part}/{LOG}", part):
             _sync_directory(made)
         os.rename(part, target)
@@ -95,6 +96,26 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
                 progress(done, max(done, total))
             copy.flush()
             os.fsync(copy.fileno())
+    return done
+
+
+def _copy_streams(source: str, target: str) -> int:
+    """Segments, after the log: it says how far they are, and what stands behind that is cut at a start. What retention removes
+    meanwhile is not needed."""
+    done = 0
+    for directory, _, names in os.walk(source):
+        made = target + directory[len(source):]
+        os.mkdir(made, 0o700)
+        for name in names:
+            try:
+                descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                done += _copy({name: descriptor}, made, lambda *_: None)
+            finally:
+                os.close(descriptor)
+        _sync_directory(made)
     return done
 
 

@@ -159,6 +159,10 @@ class RealFile(File):
     def size(self) -> i64:
         return os.fstat(self._descriptor).st_size
 
+    def duplicate(self) -> int:
+        """Another descriptor of the file, the caller's own."""
+        return os.dup(self._descriptor)
+
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1

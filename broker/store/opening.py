@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.store.catalog import Catalog
+from broker.store.catalog import Catalog, CatalogUnwritten
 from broker.store.contract import HOLDERS, Defined
 from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
@@ -20,6 +20,7 @@ from broker.store.survivors import Survivors
 
 CATALOG: Final = "catalog.sqlite"
 LOG: Final = "log"
+STREAMS: Final = "streams"
 
 
 class Opened:
@@ -66,10 +67,18 @@ def _compare(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None
         found(CUT, f"{CATALOG}-wal", "a transaction is cut off", int(wal.torn_at), int(wal.torn))
     if catalog.seen >= recovery.next:
         found(MISSING, LOG, f"the log ends at position {recovery.last}, and was written up to {catalog.seen}")
+    later = "copies of messages for queues and sessions that were declared later"
     if survivors.strange:
-        # After a crash, those of a batch that nobody was promised are a few.
-        found(MISSING, CATALOG, f"the catalog ends at position {catalog.last}, and the log has {survivors.strange} copies of messages for "
-                                "queues and sessions that were declared later")
+        found(MISSING, CATALOG, f"the catalog ends at position {catalog.last}, and the log has "
+                                f"{survivors.strange + survivors.unpromised} {later}")
+    elif survivors.unpromised:
+        found(CUT, CATALOG, f"the catalog ends at position {catalog.last}, and the log's last batch has {survivors.unpromised} {later}: "
+                            "they were declared in that batch, and nobody was told that they are there")
+    if survivors.strange or survivors.unpromised:
+        try:
+            catalog.write([], int(recovery.last))  # It is told once.
+        except CatalogUnwritten:
+            pass  # ... or again, after a full disk.
 
 
 def _has_log(disk: Disk, directory: str) -> bool:

@@ -102,6 +102,9 @@ class Replay:
         """A record; its payload is `octets[start:end]`."""
         raise NotImplementedError
 
+    def batch(self) -> None:
+        """The next record is the first of its batch: all before it was durable, and the catalog written, when it was."""
+
 
 class Applying(Replay):
     """Makes entries of the records, and applies them."""
@@ -345,6 +348,8 @@ class Recoverer:
                 behind_damage = False
                 try:
                     self._count(file, reader)
+                    if reader.first_of_batch:
+                        replay.batch()
                     replay.record(reader.kind, reader.position, reader.octets, reader.start, reader.end)
                 except (Damaged, ValueError) as error:
                     reason = f"the record at position {reader.position}: {error}"

@@ -135,8 +135,9 @@ class Survivors(Replay):
     def __init__(self, exist: set[int], newest: i64 = 0) -> None:
         self.exist = exist
         self.newest: i64 = newest
-        #: Copies of messages for queues beyond that.
+        #: Copies of messages for queues beyond that; in the last batch they are `unpromised`: it was written, the catalog not yet.
         self.strange: i64 = 0
+        self.unpromised: i64 = 0
         self.copies = Copies()
         #: (queue, position) of messages whose reader has them.
         self.stepped: set[tuple[int, int]] = set()
@@ -148,6 +149,10 @@ class Survivors(Replay):
         self.streams: dict[int, tuple[int, int]] = {}
         #: (virtual host, producer) -> its last sequence number, and where the entry stands.
         self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def batch(self) -> None:
+        self.strange += self.unpromised
+        self.unpromised = 0
 
     def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
         """What the record means for what is live. Raises Damaged. Hot path."""
@@ -168,7 +173,7 @@ class Survivors(Replay):
                 if queue in self.exist:
                     queues.append(queue)
                 elif queue > self.newest:
-                    self.strange += 1
+                    self.unpromised += 1
             self.copies.keep(position, queues, size)
         elif kind == SETTLED:
             self.copies.settle(read_i64_be(octets, start), read_i64_be(octets, start + 8))

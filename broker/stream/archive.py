@@ -110,7 +110,7 @@ class Pen:
             self._unsynced = False
             write_index(self.disk, shadow)
         except OSError as error:
-            # All its rows are as they were; a start finds out what the index would say.
+            # All its rows are as they were; a start finds out what the index would say, and that it ends there.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._poison(complaint(segment.path, "finish", error))
 

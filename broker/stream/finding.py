@@ -132,9 +132,11 @@ class Found:
             self._remove(segment.path, {f"{name}.index"})
 
     def _goes_on(self, segment: Segment) -> bool:
-        """Whether a later segment has what follows: its end was cut off at an earlier start."""
+        """Whether another segment has what follows: then what stands here behind the last batch is the end that could not be
+        written, or what an earlier start cut off."""
         names = [parsed for parsed in map(parse_segment, self._disk.list(self._directory)) if parsed is not None]
-        return any(epoch > segment.epoch and base == int(segment.end) for epoch, base in names)
+        own = (segment.epoch, int(segment.base))
+        return any(name != own and name[0] >= segment.epoch and name[1] == int(segment.end) for name in names)
 
     def _cut_batch(self, segment: Segment, batch: View, place: i64, size: int) -> None:
         """Only the first rows of a batch were promised. They go into a segment of their own before the batch goes."""

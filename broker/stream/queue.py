@@ -250,6 +250,8 @@ class StreamQueue(Queue):
         self.pages.clear()
         self.store.discard([path for segment in self.archive.segments for path in (segment.path, f"{segment.path}.index")])
         self.archive.segments = []
+        if self.intake.idle:
+            self.intake.queue = None
         return purged
 
 
@@ -257,14 +259,16 @@ class Intake(Stream):
     """What is put between two batches of the store."""
 
     def __init__(self, queue: StreamQueue) -> None:
-        self.queue = queue
+        #: None once the queue is gone: neither keeps the other.
+        self.queue: StreamQueue | None = queue
+        self.number: i64 = 0
         self.captured = Captured(0)
         self.octets: i64 = 0
         #: Nothing was put since the last batch.
         self.idle = True
 
     def stream_number(self) -> i64:
-        return self.queue.number
+        return self.number
 
     def stream_end(self) -> i64:
         return self.captured.end
@@ -278,7 +282,9 @@ class Intake(Stream):
         octets: i64 = self.octets
         self.octets = 0
         self.idle = True
-        return StreamShare(self.queue, Portion(self.queue.archive, captured, octets))
+        queue = self.queue
+        assert queue is not None
+        return StreamShare(queue, Portion(queue.archive, captured, octets))
 
 
 class StreamShare(Share):
@@ -295,6 +301,7 @@ class StreamShare(Share):
         self._portion.settle()
         queue = self._queue
         if queue.dead:
+            queue.intake.queue = None
             segments, queue.archive.segments = queue.archive.segments, []
             queue.store.discard([path for segment in segments for path in (segment.path, f"{segment.path}.index")])
         else:

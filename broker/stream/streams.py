@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mypy_extensions import i64
+
 from broker.agenda import Agenda
 from broker.store.contract import Store
 from broker.store.recovery import Finding
@@ -18,6 +20,8 @@ class Streams:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.scribes = Scribes()
+        #: Rows that readers of deleted streams were given.
+        self.served: i64 = 0
         #: What was not as it should be at the start.
         self.findings: list[Finding] = []
 
@@ -30,7 +34,7 @@ class Streams:
     def number(self, queue: StreamQueue, number: int, known: bool) -> None:
         """The stream has this number; it is new, or was there before. Raises StoreError."""
         archive = queue.archive
-        queue.number = archive.number = archive.pen.number = number
+        queue.number = queue.intake.number = archive.number = archive.pen.number = number
         if known:
             end = self._store.stream_ends.pop(number, 0)
             found = Found(self._store.stream_disk, archive.pen.directory, number, end)

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pamqp.commands as spec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from broker.store.backup import back_up
 from broker.stream.arrow import SCHEMA_OCTETS
-from tests.clients import Amqp
+from tests.clients import Amqp, World
 from tests.store.homes import Home
 from tests.streams.tables import rows_in, rows_of, stream
 from tests.streams.test_stream_queues import consume, declare, offsets, reason
@@ -226,3 +229,39 @@ def test_names_are_harmless_directories(tmp_path: Path) -> None:
     home.crash()
     home = Home(tmp_path / "d")
     assert all(stream(home.broker, name).depth == 1 for name in ("..", "a/b", "é" * 100, "x" * 250))
+
+
+def test_a_backup_of_a_running_broker_has_its_streams(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client, x_stream_max_segment_size_bytes=8_192)
+    fill(client, 0, 5, 3_000)
+    back_up(str(tmp_path / "d"), str(tmp_path / "copy"), lambda *_: None)
+    fill(client, 5, 1)
+    copy = Home(tmp_path / "copy")
+    assert [body.rstrip(b"\0") for body in bodies(copy)] == [b"0", b"1", b"2", b"3", b"4"] and not copy.broker.streams.findings
+    copy.crash()
+    home.crash()
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.integers(0, 6_000), min_size=1, max_size=25), kept=st.integers(5_000, 40_000), data=st.data())
+def test_a_reader_gets_every_row_or_an_error(sizes: list[int], kept: int, data: st.DataObject) -> None:
+    """Whatever retention does meanwhile, and whenever the reader asks, its rows are the next ones."""
+    world = World()
+    client, reader = world.amqp(), world.amqp()
+    declare(client, x_stream_max_segment_size_bytes=8_192, x_max_length_bytes=kept)
+    queue = stream(world.broker, "s")
+    frames = consume(reader, "first", prefetch=1)
+    told: list[int] = []
+    for number, size in enumerate(sizes):
+        client.publish("", "s", b"%d " % number + bytes(size))
+        for _ in range(data.draw(st.integers(0, 3))):
+            frames += reader.read()
+            told += offsets(frames)
+            frames = reader.send(spec.Basic.Ack(len(told))) if offsets(frames) else []
+            if reader.connection.channels.get(1) is None:
+                assert "is gone" in reason(frames)[1] and len(told) < queue.archive.first
+                return
+    assert told == list(range(len(told)))
+    world.fates()

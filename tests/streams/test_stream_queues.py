@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from datetime import UTC, datetime
 from typing import Any
 
@@ -267,6 +268,35 @@ def test_many_readers_near_each_other_share_one_read() -> None:
     for reader in readers:
         assert len(reader.bodies(consume(reader))) == 50
     assert stream(world.broker, "s").pages.reads == 1
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_streams_that_are_deleted_leave_nothing_to_the_collector(slow: bool) -> None:
+    world = World()
+    client = world.amqp()
+
+    def live() -> None:
+        declare(client)
+        client.publish("", "s", b"x")
+        consume(client)
+        client.send(spec.Basic.Ack(0, multiple=True), spec.Basic.Cancel("t"))
+        world.slow_disk = slow
+        client.publish("", "s", b"y")
+        client.send(spec.Queue.Delete(queue="s"))
+        world.durable()
+        world.durable()
+        world.slow_disk = False
+        client.read()
+
+    live()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            live()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_a_deleted_stream_is_gone_and_its_successor_is_empty() -> None:

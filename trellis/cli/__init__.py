@@ -6,6 +6,7 @@
     client.py    health, list: they ask a running broker     table.py   rows for people
     definitions.py   definitions
     store.py     store                               version.py   version
+    stream.py    stream, replay
     bench.py     bench load                          pipeline.py   pipeline: its work is done elsewhere
 
 A module with commands has `add(commands)`, which adds their parsers; a command is a function from its arguments to an
@@ -16,7 +17,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, definitions, matching, pipeline, serve, store, version
+from trellis.cli import bench, client, config, definitions, matching, pipeline, serve, store, stream, version
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 
@@ -32,7 +33,7 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="version", version=version.line())
     commands = root.add_subparsers(title="commands", metavar="COMMAND [ARGUMENT]...", dest="command")
-    for module in (serve, config, client, definitions, store, matching, bench, pipeline, version):
+    for module in (serve, config, client, definitions, store, stream, matching, bench, pipeline, version):
         module.add(commands)
     return root
 

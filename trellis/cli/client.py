@@ -47,7 +47,7 @@ def add_asking(command: argparse.ArgumentParser) -> None:
 
 def authorised(request: urllib.request.Request, arguments: argparse.Namespace, settings: Settings) -> str:
     """Say who asks; returns the user's name."""
-    user, password = _credentials(arguments, settings)
+    user, password = credentials(arguments, settings)
     token = base64.b64encode(f"{user}:{password}".encode(errors="surrogateescape")).decode()
     request.add_unredirected_header("Authorization", f"Basic {token}")
     return user
@@ -118,7 +118,7 @@ def _print(rows: list[Row], arguments: argparse.Namespace) -> None:
         print(table(chosen, columns) if chosen else f"no {arguments.kind}")
 
 
-def _credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
+def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str, str]:
     """Who asks: the flags, else the user of the settings, else guest."""
     user: str = arguments.asking or settings.user or "guest"
     password: str | None = arguments.secret

@@ -17,6 +17,7 @@ from matching.registry import algorithms
 from trellis.settings.values import (
     check_addresses,
     check_hash,
+    check_journal,
     check_mode,
     check_name,
     check_networks,
@@ -262,6 +263,14 @@ class Store(Section, frozen=True, kw_only=True):
     segment: Annotated[int, option("size of a file of the log", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes")] = 64 * MIB
 
 
+class Stream(Section, frozen=True, kw_only=True):
+    """Streams (queues of type stream)."""
+
+    journals: Annotated[
+        tuple[str, ...], option("VHOST=NAME each: this stream gets all that is published in the virtual host", check=check_journal)
+    ] = ()
+
+
 class Auth(Section, frozen=True, kw_only=True):
     """Logins."""
 
@@ -368,6 +377,7 @@ class Settings(Section, frozen=True, kw_only=True):
     http: Http = Http()
     data: Data = Data()
     store: Store = Store()
+    stream: Stream = Stream()
     auth: Auth = Auth()
     limits: Limits = Limits()
     definitions: Definitions = Definitions()

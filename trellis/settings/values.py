@@ -72,6 +72,13 @@ def check_hash(text: str) -> None:
         raise ValueError("the output of `trellis hash-password`") from None
 
 
+def check_journal(text: str) -> None:
+    """VHOST=NAME."""
+    vhost, equals, name = text.rpartition("=")
+    if not vhost or not equals or not 0 < len(name.encode()) <= 255:
+        raise ValueError('VHOST=NAME, such as "/=journal"')
+
+
 def check_rule(text: str) -> None:
     try:
         Rule(text, "user", "vhost")

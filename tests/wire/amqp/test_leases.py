@@ -189,7 +189,7 @@ def test_a_quorum_queue_lasts(flags: Any, what: str) -> None:
 
 @pytest.mark.parametrize("arguments", [
     {"x-expires": 0}, {"x-expires": -1}, {"x-expires": "1"}, {"x-max-length-bytes": -1}, {"x-max-priority": 256}, {"x-max-priority": -1},
-    {"x-max-priority": "9"}, {"x-single-active-consumer": "yes"}, {"x-queue-type": "stream"}, {"x-queue-type": 5}, {"x-queue-mode": "x"},
+    {"x-max-priority": "9"}, {"x-single-active-consumer": "yes"}, {"x-queue-type": "none"}, {"x-queue-type": 5}, {"x-queue-mode": "x"},
     {"x-delivery-limit": "3"}, {"x-overflow": 5}, {"x-message-ttl": True}])
 def test_arguments_that_are_none_are_refused(arguments: Any) -> None:
     [name] = arguments

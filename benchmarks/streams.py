@@ -1,0 +1,163 @@
+"""What do streams cost inside? Octets into the real front ends on the real core; segments in memory, or in a file for HTTP.
+
+    python benchmarks/streams.py [--messages 100000] [--rounds 5]
+
+    capture      a publication to nowhere with a journal, less one without: what the loop pays
+    background   rows made of it and written, by the writer's thread (here: by this one)
+    queue        a plain queue's delivery with acks          stream    the same, of a stream's rows
+    serving      octets of a segment sent to a socket by sendfile, per row; both ends are this process, its reader is not counted
+
+Run it with the Python that has the broker installed, from any directory: it says whether what it measures is compiled. Times are
+processor times of the thread, medians of interleaved rounds; compare them within one run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from flows import ACK_HEAD, ACKS, BATCH, BODY, Bench, frame, method, packet, short, text
+
+import broker.queue
+from broker.stream.queue import StreamQueue
+from trellis.segments import Range, Sender
+
+CONTENT = frame(2, 1, b"\x00\x3c\x00\x00" + len(BODY).to_bytes(8, "big") + b"\x10\x00\x01") + frame(3, 1, BODY)
+STREAM = short("x-queue-type") + b"S" + len(b"stream").to_bytes(4, "big") + b"stream"
+Times = dict[str, list[float]]
+
+
+def publication(exchange: str, key: str) -> bytes:
+    return method(1, 60, 40, b"\0\0" + short(exchange) + short(key) + b"\0") + CONTENT
+
+
+def declare(name: str, arguments: bytes) -> bytes:
+    return method(1, 50, 10, b"\0\0" + short(name) + (b"\x02" if arguments else b"\x00") + len(arguments).to_bytes(4, "big") + arguments)
+
+
+def loop_cost(messages: int, journal: bool, mqtt: bool) -> tuple[float, float]:
+    """Seconds of a publisher's input, and of the store's batches behind it."""
+    bench = Bench()
+    if journal:
+        bench.broker.vhosts["/"].record_in("all")
+    if mqtt:
+        client = bench.mqtt("writer")
+        chunk = b"".join(packet(0x30, text(f"room/{number % 16}/temp") + BODY) for number in range(BATCH))
+    else:
+        client = bench.amqp()
+        chunk = b"".join(publication("amq.topic", f"room.{number % 16}.temp") for number in range(BATCH))
+    client.receive_data(chunk)
+    bench.drain(client)
+    inline = background = 0.0
+    for _ in range(messages // BATCH):
+        began = time.thread_time()
+        client.receive_data(chunk)
+        between = time.thread_time()
+        bench.broker.store.sync()
+        background += time.thread_time() - between
+        inline += between - began
+        bench.broker.agenda.turn()
+        bench.broker.agenda.advance(int(bench.broker.agenda.now) + 1, bench.broker.agenda.wall + 0.001)
+    return inline, background
+
+
+def delivery(messages: int, streaming: bool) -> float:
+    """Seconds of delivering and settling, everything published before."""
+    bench = Bench()
+    writer, reader = bench.amqp(), bench.amqp()
+    writer.receive_data(declare("q", STREAM if streaming else b""))
+    bench.drain(writer)
+    chunk = publication("", "q") * BATCH
+    for _ in range(messages // BATCH):
+        writer.receive_data(chunk)
+    bench.drain(writer)
+    offset = short("x-stream-offset") + b"S" + len(b"first").to_bytes(4, "big") + b"first" if streaming else b""
+    reader.receive_data(method(1, 60, 10, bytes(4) + BATCH.to_bytes(2, "big") + b"\0"))
+    bench.drain(reader)
+    began = time.thread_time()
+    reader.receive_data(method(1, 60, 20, b"\0\0" + short("q") + short("t") + b"\0" + len(offset).to_bytes(4, "big") + offset))
+    tag = count = 0
+    while count < messages // BATCH * BATCH:
+        out = bench.drain(reader)
+        spent = time.thread_time()
+        got = out.count(frame(3, 1, BODY))
+        count += got
+        acks = ACKS.pack(*[field for one in range(tag + 1, tag + BATCH + 1) for field in (ACK_HEAD, one, b"\0\xce")])
+        tag += BATCH
+        assert got == BATCH
+        began += time.thread_time() - spent  # What the client does is not counted.
+        reader.receive_data(acks)
+    return time.thread_time() - began
+
+
+def serving(messages: int) -> float:
+    """Seconds of the sending thread."""
+    bench = Bench()
+    writer = bench.amqp()
+    writer.receive_data(declare("q", STREAM))
+    for _ in range(messages // BATCH):
+        writer.receive_data(publication("", "q") * BATCH)
+        bench.drain(writer)
+    queue = bench.broker.vhosts["/"].queues["q"]
+    assert isinstance(queue, StreamQueue)
+    with tempfile.TemporaryFile() as file:
+        for segment in queue.archive.segments:
+            file.write(segment.file().read(0, segment.size))
+        file.flush()
+        listener = socket.create_server(("127.0.0.1", 0))
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+        near.setblocking(False)
+
+        def read() -> None:
+            while far.recv(1 << 20):
+                pass
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        sender = Sender()
+        part = Range(file.fileno(), 0, file.tell(), 0)
+        began = time.thread_time()
+        assert sender._send(near.fileno(), part) == part.end
+        spent = time.thread_time() - began
+        near.close()
+        reading.join()
+        far.close()
+        listener.close()
+    return spent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Cost of streams inside the broker.")
+    parser.add_argument("--messages", type=int, default=100_000, help="publications a round (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, interleaved; the median counts (default %(default)s)")
+    options = parser.parse_args()
+    compiled = not (broker.queue.__file__ or "").endswith(".py")
+    print(f"broker in {Path(broker.queue.__file__ or '').parent}, {'compiled' if compiled else 'NOT compiled'}; "
+          f"{options.messages} publications of {len(BODY)} octets, median of {options.rounds} rounds, ns a message")
+    times: Times = {}
+
+    def note(name: str, seconds: float) -> None:
+        times.setdefault(name, []).append(seconds / options.messages * 1e9)
+
+    for _ in range(options.rounds):
+        for protocol, mqtt in (("amqp", False), ("mqtt", True)):
+            without, _ = loop_cost(options.messages, False, mqtt)
+            recorded, background = loop_cost(options.messages, True, mqtt)
+            note(f"{protocol} publication", without)
+            note(f"{protocol} capture", recorded - without)
+            note(f"{protocol} background", background)
+        note("queue delivery", delivery(options.messages, False))
+        note("stream delivery", delivery(options.messages, True))
+        note("serving", serving(options.messages))
+    for name, found in times.items():
+        print(f"{name:18} {statistics.median(found):8.0f}   (rounds {min(found):.0f} to {max(found):.0f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""The log was written, and the catalog's transaction of the same batch was not: what does the next start say?"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from broker.store.opening import CATALOG
+from broker.store.recovery import CUT, MISSING
+from tests.store.homes import Home
+
+
+def written(directory: Path, batches: int) -> None:
+    """A queue is declared and filled in one batch, and filled on in further ones; the catalog forgets all of it."""
+    home = Home(directory)
+    home.amqp().queue("early", "amq.direct", "a", durable=True)
+    home.broker.store.sync()
+    home.crash()
+    shutil.copy(directory / CATALOG, directory / "kept")
+    home = Home(directory)
+    client = home.amqp()
+    client.queue("late", "amq.direct", "b", durable=True)
+    for number in range(batches):
+        client.publish("amq.direct", "b", b"%d" % number, delivery_mode=2)
+        home.settle()
+        home.broker.store.sync()
+    home.crash()
+    for path in directory.glob(f"{CATALOG}*"):
+        path.unlink()
+    shutil.move(directory / "kept", directory / CATALOG)
+
+
+@pytest.mark.parametrize(("batches", "what", "words"), [
+    (1, [CUT], "last batch has 1 copies of messages"), (2, [MISSING], "the log has 2 copies of messages")])
+def test_only_a_later_batch_shows_that_the_catalog_was_written(tmp_path: Path, batches: int, what: list[str], words: str) -> None:
+    written(tmp_path, batches)
+    home = Home(tmp_path)
+    findings = home.opened.recovery.findings
+    assert [finding.what for finding in findings] == what
+    assert words in findings[0].reason and findings[0].file == CATALOG
+    assert set(home.vhost.queues) == {"early"} and home.report.copies == 0
+    home.crash()
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_it_is_said_once(tmp_path: Path, batches: int) -> None:
+    written(tmp_path, batches)
+    Home(tmp_path).crash()
+    home = Home(tmp_path)
+    assert home.opened.recovery.findings == []
+    home.amqp().queue("late", "amq.direct", "b", durable=True)
+    home.broker.store.sync()
+    home.crash()
+    home = Home(tmp_path)
+    assert home.report.copies == 0 and home.vhost.queues["late"].depth == 0
+    home.crash()

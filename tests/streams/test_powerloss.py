@@ -1,0 +1,116 @@
+"""Power loss in a stream's files: whatever the disk kept of what was not synced, the rows that the log knows of are there."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from librt.strings import write_i32_le
+
+from broker.message import Address, Message
+from broker.stream.archive import Archive, Portion
+from broker.stream.finding import Found
+from broker.stream.rows import Captured, Scribes
+from protocols.amqp.journaled import HeaderScribe
+from tests.store.simulated import SimulatedDisk
+from tests.streams.tables import rows_in
+from tests.streams.test_template import FRAMES, content
+
+DIRECTORY = "/data/streams/%2F/s"
+
+
+def body(number: int) -> bytes:
+    return b"%d" % number + bytes(number * 37 % 900)
+
+
+def captured(base: int, count: int) -> Captured:
+    made = Captured(base)
+    made.times = [(0, 1_700_000_000_000_000 + base)]
+    for number in range(base, base + count):
+        made.items.append(Message(Address("", "s"), content(body(number)), FRAMES, 1))
+        write_i32_le(made.routed, 1)
+    made.end = base + count
+    return made
+
+
+def archive(disk: SimulatedDisk) -> Archive:
+    scribes = Scribes()
+    scribes.scribe = HeaderScribe()
+    made = Archive(disk, "/data/streams", "/", "s", 7, scribes)
+    made.pen.segment_octets = 9_000
+    return made
+
+
+def judge(disk: SimulatedDisk, end: int) -> Found:
+    found = Found(disk, DIRECTORY, 7, end)
+    assert all(finding.what == "cut" for finding in found.findings), [str(finding) for finding in found.findings]
+    rows = [row for segment in found.segments for row in rows_in(disk.contents()[segment.path])]
+    assert [(row["offset"], row["body"]) for row in rows] == [(number, body(number)) for number in range(end)]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
+    random = Random(seed)
+    disk = SimulatedDisk()
+    stream = archive(disk)
+    #: (events, end): from this step on the log may say that rows up to this end are there.
+    synced = [(0, 0)]
+    end = 0
+    for _ in range(random.randrange(2, 9)):
+        count = random.randrange(1, 9)
+        portion = Portion(stream, captured(end, count), 0)
+        end += count
+        portion.write()
+        portion.settle()
+        synced.append((len(disk.events), end))
+    for _ in range(6):
+        stop = random.randrange(len(disk.events) + 1)
+        again = SimulatedDisk()
+        for event in disk.events[:stop]:
+            again.replay(event)
+        known = max(there for at, there in synced if at <= stop)
+        before = max((there for at, there in synced if there < known), default=0)
+        # The log's own last batch may be torn: it then knows a part of the last portion.
+        owed = random.choice((known, known, random.randint(before, known)))
+        crashed = again.crashed(random, random.choice((0.0, 0.5, 0.9, 1.0)))
+        judge(crashed, owed)
+        # The power goes once more after that was mended: it is the same again.
+        judge(crashed.crashed(random, random.choice((0.0, 0.5, 1.0))), owed)
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "create", "syncdir"])
+def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
+    """A full disk is tried again; after a sync that failed nothing is written."""
+    from broker.store.disk import Poisoned, WriteFailed
+
+    for at in range(1, 12):
+        disk = SimulatedDisk()
+        stream = archive(disk)
+        asked = 0
+
+        def refuse(what: str, path: str, at: int = at) -> int:
+            nonlocal asked
+            asked += what == operation
+            return 28 if what == operation and asked == at else 0
+
+        disk.refuse = refuse
+        end = 0
+        poisoned = False
+        for _ in range(6):
+            portion = Portion(stream, captured(end, 5), 0)
+            for _ in range(3):
+                try:
+                    portion.write()
+                except WriteFailed:
+                    continue
+                except Poisoned:
+                    poisoned = True
+                break
+            if poisoned:
+                break
+            portion.settle()
+            end += 5
+        disk.refuse = lambda what, path: 0
+        judge(disk.crashed(Random(at), 1.0), end)
+        assert not poisoned or operation in ("sync", "syncdir")

@@ -1,0 +1,183 @@
+"""Streams over real sockets: HTTP, the command line, and clients of others."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aio_pika
+import pika
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.streams.tables import rows_in
+
+ARGUMENTS = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 16_384}
+
+
+class Served:
+    """A broker process."""
+
+    def __init__(self, directory: Path) -> None:
+        config = directory / "broker.toml"
+        hashing = [sys.executable, "-m", "trellis", "hash-password"]
+        hashed = subprocess.run(hashing, input="blind\n", capture_output=True, text=True, check=True)
+        config.write_text('stream.journals = ["/=all"]\n[[users]]\nname = "blind"\nread = "^other$"\n'
+                          f'password_hash = "{hashed.stdout.strip()}"\n')
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trellis", "serve", "--config", str(config), "--data-dir", str(directory / "data"), "--amqp-port", "0",
+             "--mqtt-port", "0", "--http-port", "0", "--metrics-port", "0", "--http-host", "127.0.0.1", "--amqp-host", "127.0.0.1"],
+            stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        words = dict(word.split("=") for word in self.process.stdout.readline().split()[1:])
+        self.amqp, self.http = (int(words[name].rpartition(":")[2]) for name in ("amqp", "http"))
+
+    def trellis(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "trellis", *arguments, "--url", f"http://127.0.0.1:{self.http}"], capture_output=True,
+                              text=True, check=False)
+
+    def pika(self) -> Any:
+        return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.amqp))
+
+    async def get(self, path: str, user: str = "guest:guest") -> tuple[int, dict[str, str], bytes]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.http)
+        token = base64.b64encode(user.encode()).decode()
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n".encode())
+        answer = await reader.read(-1)
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        lines = head.decode().split("\r\n")
+        return int(lines[0].split()[1]), dict(line.split(": ", 1) for line in lines[1:]), body
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    one = Served(tmp_path_factory.mktemp("served"))
+    connection = one.pika()
+    channel = connection.channel()
+    channel.queue_declare("s", durable=True, arguments=ARGUMENTS)
+    channel.confirm_delivery()
+    for number in range(40):
+        channel.basic_publish("", "s", b"%d" % number, pika.BasicProperties(message_id=str(number), headers={"n": number}))
+    connection.close()
+    yield one
+    one.process.terminate()
+    one.process.wait(20)
+
+
+def test_pika_reads_a_stream_from_an_offset(served: Served) -> None:
+    connection = served.pika()
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=5)
+    found = []
+    for method, properties, body in channel.consume("s", arguments={"x-stream-offset": 10}, inactivity_timeout=10):
+        assert method is not None
+        found.append((properties.headers["x-stream-offset"], properties.headers["n"], body))
+        channel.basic_ack(method.delivery_tag)
+        if len(found) == 30:
+            break
+    assert found == [(number, number, b"%d" % number) for number in range(10, 40)]
+    connection.close()
+
+
+async def test_aio_pika_reads_a_stream_from_the_first_and_waits_for_more(served: Served) -> None:
+    connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{served.amqp}/")
+    async with connection:
+        channel = await connection.channel()
+        await channel.set_qos(prefetch_count=100)
+        queue = await channel.declare_queue("t", durable=True, arguments={"x-queue-type": "stream"})
+        await channel.default_exchange.publish(aio_pika.Message(b"one"), "t")
+        async with queue.iterator(arguments={"x-stream-offset": "first"}) as messages:
+            bodies = []
+            async for message in messages:
+                async with message.process():
+                    bodies.append((message.body, message.headers["x-stream-offset"]))
+                if len(bodies) == 2:
+                    break
+                await channel.default_exchange.publish(aio_pika.Message(b"two"), "t")
+    assert bodies == [(b"one", 0), (b"two", 1)]
+
+
+async def test_segments_are_served_as_they_stand(served: Served) -> None:
+    status, _, body = await served.get("/api/streams")
+    by_name = {row["name"]: row for row in json.loads(body)}
+    assert status == 200 and by_name["s"]["durable"] == 40 and by_name["all"]["journal"] and "$topology" in by_name
+    _, _, body = await served.get("/api/streams/segments?vhost=/&queue=s")
+    segments = json.loads(body)
+    assert len(segments) > 2 and segments[-1]["end"] == 40
+    rows = []
+    for segment in segments:
+        status, headers, octets = await served.get(f"/api/streams/segment?queue=s&segment={segment['name']}")
+        assert status == 200 and len(octets) == segment["bytes"] and headers["X-Trellis-Durable"] == "40"
+        rows += rows_in(octets)
+    assert [row["body"] for row in rows] == [b"%d" % number for number in range(40)]
+    status, _, part = await served.get(f"/api/streams/segment?queue=s&segment={segment['name']}&start=100&end=110")
+    assert part == octets[100:110]
+
+
+@pytest.mark.parametrize(("path", "user", "status", "text"), [
+    ("/api/streams/segments?queue=s", "blind:blind", 403, "read access to queue 's' in vhost '/' refused for user 'blind'"),
+    ("/api/streams/segments?queue=s", "guest:wrong", 401, ""),
+    ("/api/streams/segments?queue=none", "guest:guest", 404, "no stream 'none'"),
+    ("/api/streams/segment?queue=s&segment=0000000009-00000000000000000000.arrow", "guest:guest", 410, "the first offset there is 0"),
+    ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "not a number"),
+    ("/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&end=99999999", "guest:guest", 416, "are durable")])
+async def test_what_is_refused_over_http(served: Served, path: str, user: str, status: int, text: str) -> None:
+    found, _, body = await served.get(path, user)
+    assert found == status and text in body.decode()
+
+
+async def test_who_may_read_nothing_sees_no_streams(served: Served) -> None:
+    assert (await served.get("/api/streams", "blind:blind"))[2] == b"[]"
+
+
+def test_the_command_lists_and_shows_rows(served: Served) -> None:
+    listed = served.trellis("stream", "list")
+    assert listed.returncode == 0 and "durable" in listed.stdout and "$topology" in listed.stdout
+    head = served.trellis("stream", "head", "s", "--from", "7", "--count", "3")
+    rows = [json.loads(line) for line in head.stdout.splitlines()]
+    assert [(row["offset"], row["body"], row["headers"]) for row in rows] == [(n, str(n), f'{{"n": {n}}}') for n in (7, 8, 9)] or \
+        [(row["offset"], row["body"]) for row in rows] == [(n, str(n)) for n in (7, 8, 9)]
+
+
+def test_rows_are_exported(served: Served, tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+    done = served.trellis("stream", "export", "s", str(path), "--from", "5", "--to", "35")
+    assert done.returncode == 0, done.stderr
+    assert pq.read_table(path).column("offset").to_pylist() == list(range(5, 35))
+    path = tmp_path / "s.arrow"
+    assert served.trellis("stream", "export", "s", str(path), "--to", "20").returncode == 0
+    assert pa.ipc.open_stream(io.BytesIO(path.read_bytes())).read_all().column("offset").to_pylist() == list(range(20))
+    again = served.trellis("stream", "export", "s", str(path))
+    assert again.returncode == 1 and "is there already" in again.stderr
+    assert served.trellis("stream", "export", "s", "s.csv").returncode == 2
+
+
+def test_a_stream_is_published_again(served: Served) -> None:
+    connection = served.pika()
+    channel = connection.channel()
+    channel.exchange_declare("again", "fanout")
+    channel.queue_declare("copy")
+    channel.queue_bind("copy", "again")
+    done = served.trellis("replay", "s", "--from", "10", "--to", "20", "--exchange", "again", "--amqp", f"127.0.0.1:{served.amqp}")
+    assert done.returncode == 0 and "10 messages published again and confirmed" in done.stdout, done.stderr
+    found = [channel.basic_get("copy", auto_ack=True) for _ in range(10)]
+    assert [(properties.message_id, body) for _, properties, body in found] == [(str(n), b"%d" % n) for n in range(10, 20)]
+    connection.close()
+    nowhere = served.trellis("replay", "none", "--amqp", f"127.0.0.1:{served.amqp}")
+    assert nowhere.returncode == 1 and "no stream 'none'" in nowhere.stderr
+
+
+def test_parquet_without_pyarrow_names_the_extra(served: Served, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['pyarrow'] = None; from trellis.cli import main; sys.exit(main(sys.argv[1:]))"
+    done = subprocess.run([sys.executable, "-c", code, "stream", "export", "s", str(tmp_path / "x.parquet"), "--url",
+                           f"http://127.0.0.1:{served.http}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "pip install 'trellis-broker[arrow]'" in done.stderr

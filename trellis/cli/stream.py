@@ -1,0 +1,241 @@
+"""`trellis stream list|head|export` and `trellis replay`: what streams hold, asked of a running broker over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, View, view
+from broker.stream.template import COLUMNS
+from trellis.cli.client import SHOWN, add_asking, authorised, base_of, credentials, fetch
+from trellis.cli.parsing import CommandError, Commands, Parser, add_command, add_settings, load_settings
+from trellis.cli.replaying import Publisher
+from trellis.cli.table import Row, columns_of, table
+
+_USAGE = "list | head QUEUE | export QUEUE FILE [--url URL] [--user NAME --password WORD]"
+#: Seconds between two lines about the progress.
+EVERY = 1.0
+
+
+def add(commands: Commands) -> None:
+    command = add_command(commands, "stream", _help, "list streams, show rows of one, or export them", _USAGE)
+    tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool")
+    listing = _add(tools, "list", list_streams, "list the streams that this user may read")
+    listing.add_argument("--json", action="store_true", help="print a JSON list of objects")
+    head = _add(tools, "head", show_head, "print rows of a stream, a JSON object a line", "QUEUE ")
+    _add_range(head, 10)
+    export = _add(tools, "export", export_rows, "write rows of a stream to a file: Parquet (.parquet, needs pyarrow) or Arrow (.arrow)",
+                  "QUEUE FILE ")
+    _add_range(export, None)
+    export.add_argument("file", metavar="FILE", type=Path, help="a .parquet or .arrow file that is not there yet")
+    replay = add_command(commands, "replay", replay_rows, "publish rows of a stream again", "QUEUE [--from N] [--to N] [--rate N] ...")
+    _add_range(replay, None)
+    replay.add_argument("--rate", type=float, metavar="N", default=0.0, help="messages a second [as fast as they are confirmed]")
+    replay.add_argument("--topic", metavar="KEY", help="only rows with this routing key")
+    replay.add_argument("--exchange", metavar="NAME", help="publish there [to the exchange of each row]")
+    replay.add_argument("--amqp", metavar="HOST:PORT", help="where to publish [amqp host and port of the settings]")
+    add_asking(replay)
+    add_settings(replay, "http", without=("user", "password", "password_file"))
+
+
+def _add(tools: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, arguments: str = "") -> Parser:
+    tool: Parser = tools.add_parser(name, prog=f"trellis stream {name}", help=text, description=text[:1].upper() + text[1:] + ".",
+                                    usage=f"trellis stream {name} {arguments}[--url URL] [--user NAME --password WORD]")
+    tool.set_defaults(run=run, parser=tool)
+    add_asking(tool)
+    add_settings(tool, "http", without=("user", "password", "password_file"))
+    return tool
+
+
+def _add_range(tool: Parser, count: int | None) -> None:
+    tool.add_argument("queue", metavar="QUEUE", help="name of the stream")
+    tool.add_argument("--vhost", default="/", metavar="NAME", help="its virtual host [/]")
+    tool.add_argument("--from", dest="first", type=int, metavar="N", help="first offset [the first there is]")
+    tool.add_argument("--to", dest="end", type=int, metavar="N", help="offset at which to stop, not included [what is durable now]")
+    if count is not None:
+        tool.add_argument("--count", type=int, default=count, metavar="N", help=f"rows at most [{count}]")
+
+
+def _help(arguments: argparse.Namespace) -> int:
+    raise CommandError("name a tool: list, head or export (see `trellis stream --help`)", 2)
+
+
+class Source:
+    """The rows of a stream, from a broker."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._settings = load_settings(arguments).settings
+        self._base = base_of(arguments.url, "http", self._settings.http)
+
+    def ask(self, page: str, query: dict[str, object]) -> bytes:
+        request = urllib.request.Request(f"{self._base}/api/{page}?{urlencode(query)}")
+        authorised(request, self._arguments, self._settings)
+        try:
+            return fetch(request)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = error.read(4 * SHOWN).decode(errors="replace").strip() or error.reason
+            raise CommandError(said if error.code != 401 else f"{self._base} refused the user; give --user and --password") from None
+
+    def rows_of(self, page: str, query: dict[str, object]) -> list[Row]:
+        try:
+            return msgspec.json.decode(self.ask(page, query), type=list[Row])
+        except msgspec.MsgspecError:
+            raise CommandError(f"{self._base} answered no JSON list; is it Trellis?") from None
+
+    def batches(self) -> Iterator[tuple[bytes, View, int, int]]:
+        """(schema, batch, first row, end row) of the range that is asked for, in order."""
+        arguments = self._arguments
+        named: dict[str, object] = {"vhost": arguments.vhost, "queue": arguments.queue}
+        given = {} if arguments.first is None else {"offset": arguments.first}
+        segments = self.rows_of("streams/segments", {**named, **given})
+        at = arguments.first
+        for segment in segments:
+            first, end = _number(segment["first"]), _number(segment["end"])
+            if at is None:
+                at = first
+            if arguments.end is not None and at >= arguments.end:
+                return
+            if at < first:
+                raise CommandError(f"offsets {at} to {first} of stream '{arguments.queue}' are lost; go on with --from {first}")
+            stop = end if arguments.end is None else min(end, arguments.end)
+            if at >= stop:
+                return
+            octets = self.ask("streams/segment", {**named, "segment": segment["name"]})
+            place = int(SCHEMA_OCTETS)
+            while at < stop:
+                batch = view(octets, place)
+                if batch is None or not batch.sound():
+                    raise CommandError(f"segment '{segment['name']}' of stream '{arguments.queue}' cannot be read at {place}")
+                base, rows = int(batch.base), int(batch.rows)
+                place = int(batch.end)
+                if base + rows > at:
+                    yield octets[:int(SCHEMA_OCTETS)], batch, at - base, min(stop - base, rows)
+                    at = min(base + rows, stop)
+
+
+def _number(cell: object) -> int:
+    assert isinstance(cell, int)
+    return cell
+
+
+def list_streams(arguments: argparse.Namespace) -> int:
+    rows = Source(arguments).rows_of("streams", {})
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(rows)).decode())
+    else:
+        print(table(rows, columns_of(rows)) if rows else "no streams that this user may read")
+    return 0
+
+
+def show_head(arguments: argparse.Namespace) -> int:
+    left = arguments.count
+    for _, batch, first, end in Source(arguments).batches():
+        for row in range(first, min(end, first + left)):
+            cells = {column: batch.value(column, row) for column in COLUMNS if column != "content_header"}
+            print(json.dumps({column: cell for column, cell in cells.items() if cell is not None}, default=_text, ensure_ascii=False))
+        left -= end - first
+        if left <= 0:
+            break
+    return 0
+
+
+def _text(octets: object) -> str:
+    return octets.decode(errors="backslashreplace") if isinstance(octets, bytes) else str(octets)
+
+
+def export_rows(arguments: argparse.Namespace) -> int:
+    path: Path = arguments.file
+    if path.suffix not in (".parquet", ".arrow"):
+        raise CommandError(f"{path}: name a .parquet or an .arrow file", 2)
+    if path.exists():
+        raise CommandError(f"{path} is there already")
+    source = Source(arguments)
+    try:
+        count = _as_parquet(source, path) if path.suffix == ".parquet" else _as_arrow(source, path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror or error}") from None
+    print(f"{count} rows are in {path}")
+    return 0
+
+
+def _as_arrow(source: Source, path: Path) -> int:
+    """As Arrow's IPC stream; a batch of which only some rows are wanted is cut at its end by its number of rows."""
+    count = 0
+    with path.open("xb") as out:
+        for schema, batch, first, end in source.batches():
+            if first:
+                raise CommandError("--from must be the first offset of a batch for an .arrow file (take .parquet): "
+                                   f"{int(batch.base)} is one")
+            if not count:
+                out.write(schema)
+            out.write(batch.first_rows(end))
+            count += end - first
+        out.write(END_OF_STREAM)
+    return count
+
+
+def _as_parquet(source: Source, path: Path) -> int:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise CommandError("Parquet needs pyarrow: pip install 'trellis-broker[arrow]', or export to an .arrow file") from None
+    count = 0
+    writer: Any = None
+    try:
+        for schema, batch, first, end in source.batches():
+            octets = schema + batch.octets[batch.at:batch.end] + END_OF_STREAM
+            rows = pa.ipc.open_stream(octets).read_all().slice(first, end - first)
+            if writer is None:
+                writer = pq.ParquetWriter(path, rows.schema.remove_metadata())
+            writer.write_table(rows.replace_schema_metadata(None))
+            count += end - first
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        raise CommandError("there are no rows in that range")
+    return count
+
+
+def replay_rows(arguments: argparse.Namespace) -> int:
+    """Each row with the content header, exchange and routing key that it had; confirmed before it counts."""
+    settings = load_settings(arguments).settings
+    host, _, port = (arguments.amqp or f"{settings.amqp.addresses[0]}:{settings.amqp.port}").rpartition(":")
+    if not port.isdecimal() or arguments.rate < 0:
+        raise CommandError("--amqp is HOST:PORT, and --rate a number of messages a second", 2)
+    user, password = credentials(arguments, settings)
+    began = said = time.monotonic()
+    with Publisher(host, int(port), user, password, arguments.vhost) as publisher:
+        for _, batch, first, end in Source(arguments).batches():
+            for row in range(first, end):
+                key = batch.text("topic", row) if batch.null("routing_key", row) else batch.text("routing_key", row)
+                if arguments.topic is not None and key.decode(errors="replace") != arguments.topic:
+                    continue
+                exchange = arguments.exchange.encode() if arguments.exchange is not None else batch.text("exchange", row)
+                if arguments.rate:
+                    ahead = began + publisher.published / arguments.rate - time.monotonic()
+                    if ahead > 0:
+                        publisher.wait_for_confirms()
+                        time.sleep(ahead)
+                publisher.publish(exchange, key, batch.text("content_header", row), batch.text("body", row))
+                if time.monotonic() - said >= EVERY:
+                    said = time.monotonic()
+                    print(f"offset {int(batch.base) + row}: {publisher.published} published, {publisher.confirmed} confirmed, "
+                          f"{publisher.published / (said - began):.0f}/s", file=sys.stderr)
+        publisher.wait_for_confirms()
+    print(f"{publisher.confirmed} messages published again and confirmed" + (
+        f", {publisher.refused} refused" if publisher.refused else ""))
+    return 1 if publisher.refused else 0
