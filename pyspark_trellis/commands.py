@@ -56,7 +56,7 @@ def spark_of(arguments: argparse.Namespace, progress: Progress) -> Iterator[Any]
 def options_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Options of the source."""
     options = {"path": arguments.journal, "startingOffsets": arguments.starting}
-    return options | ({"pattern": arguments.pattern} if arguments.pattern is not None else {})
+    return options | {name: value for name in ("pattern", "stream") if (value := getattr(arguments, name)) is not None}
 
 
 def history_of(spark: Any, arguments: argparse.Namespace) -> DataFrame:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -136,17 +135,8 @@ class Directory(Stream):
         for span in spans:
             scan = self._scans[span.name]
             path = str(self._path_of(span.name))
-            last = min(high, span.high)
-            begin = max(low, span.low)
-            at = bisect_right(scan.offsets, begin) - 1
-            while begin < last:
-                stop = at + 1
-                while stop < len(scan.offsets) and scan.offsets[stop] < last and scan.offsets[stop] - begin < rows:
-                    stop += 1
-                after = scan.offsets[stop] if stop < len(scan.offsets) else scan.end
-                place = scan.places[stop] if stop < len(scan.places) else scan.size
-                pieces.append(FilePiece(path, scan.head, scan.places[at], place, scan.offsets[at], begin, min(after, last)))
-                begin, at = after, stop
+            for place in scan.cut(max(low, span.low), min(high, span.high), rows):
+                pieces.append(FilePiece(path, scan.head, *place))
         return pieces
 
     def rewritten(self, offset: int, epoch: int) -> bool:

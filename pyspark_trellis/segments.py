@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,32 @@ class Scan:
             self.places.append(at)
             self.end += rows
             self.size = at = after
+
+    def step(self, octets: bytes, left: int) -> bool:
+        """One message more: `octets` are its head at least, of the `left` octets from `size` on. False when there is none."""
+        after = _message(octets, 0, left)
+        if not after:
+            return False
+        if not self.head:
+            self.head = after
+        else:
+            self.offsets.append(self.end)
+            self.places.append(self.size)
+            self.end += _rows(octets, 0)
+        self.size += after
+        return True
+
+    def cut(self, low: int, high: int, rows: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """(start, end, first, low, high): octets with these offsets, about so many rows each, and the first one that stands there."""
+        at = bisect_right(self.offsets, low) - 1
+        while low < high:
+            stop = at + 1
+            while stop < len(self.offsets) and self.offsets[stop] < high and self.offsets[stop] - low < rows:
+                stop += 1
+            after = self.offsets[stop] if stop < len(self.offsets) else self.end
+            place = self.places[stop] if stop < len(self.places) else self.size
+            yield self.places[at], place, self.offsets[at], low, min(after, high)
+            low, at = after, stop
 
 
 def _message(octets: mmap.mmap | bytes, at: int, size: int) -> int:

@@ -39,16 +39,19 @@ from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import ROWS_PER_TASK, Directory, Piece, Stream
 
 #: Options of a source, as they are written.
-OPTIONS: Final = ("path", "startingOffsets", "endingOffsets", "pattern", "grammar", "maxRowsPerTrigger", "rowsPerTask", "pushdown")
+OPTIONS: Final = ("path", "startingOffsets", "endingOffsets", "pattern", "grammar", "maxRowsPerTrigger", "rowsPerTask", "pushdown",
+                  "stream")
 
 
 def stream_of(options: dict[str, str]) -> Stream:
     """The stream that the options name. Raises PipelineError."""
     path = options.get("path", "")
     if not path:
-        raise PipelineError("name the journal: .load(<directory of the stream>)")
+        raise PipelineError("name the journal: .load(<directory of the stream, or http://USER:PASSWORD@HOST:15672>)")
     if path.startswith(("http://", "https://")):
-        raise PipelineError(f"{path}: a journal is read from the directory of its stream, <data directory>/streams/<vhost>/<queue>")
+        from pyspark_trellis.remote import Remote
+
+        return Remote.of(path, options)
     return Directory(path.removeprefix("file://"))
 
 

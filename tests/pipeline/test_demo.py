@@ -10,12 +10,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_trellis import definitions
 from pyspark_trellis.demo import broker, document, proposal, traffic
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.journal import Directory
 from pyspark_trellis.publisher import Publisher
+from pyspark_trellis.remote import Remote
+from tests.broker import BrokerProcess
 from tests.foreign import require
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +39,35 @@ def test_a_journal_of_the_broker_is_read_as_it_was_published(spark: SparkSession
     assert [row["timestamp"].timestamp() for row in found] == [each.properties.timestamp for each in messages]
     unroutable = {row["topic"].partition(".")[0] for row in found if row["routed"] == 0}
     assert unroutable == {"factroy", "cancelled"}
+
+
+def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> None:
+    """Pieces of both have the same rows; what is wrong is one line."""
+    (tmp_path / "definitions.json").write_text(json.dumps(document()))
+    process = BrokerProcess("--data-dir", str(tmp_path / "data"), "--definitions-file", str(tmp_path / "definitions.json"))
+    try:
+        messages = list(traffic(900, 1_772_366_400, random.Random(2)))
+        for message in messages:
+            message.properties.delivery_mode = 2  # The confirm of such a one comes when it is durable, here too.
+        assert Publisher(process.amqp_url).publish(iter(messages)) == 900
+        http = process.addresses["http"]
+        remote = Remote.of(f"http://guest:guest@{http.host}:{http.port}", {"stream": "journal"})
+        local = Directory(str(tmp_path / "data" / "streams" / "%2F" / "journal"))
+        bounds = remote.bounds()
+        assert bounds[:2] == local.bounds()[:2] == (0, 900)
+        for low, high in ((0, bounds.next), (bounds.next // 3, bounds.next // 2)):
+            tables = [pa.Table.from_batches(batch for piece in stream.pieces(low, high, 100) for batch in piece.batches())
+                      for stream in (remote, local)]
+            assert tables[0].column("offset").to_pylist() == list(range(low, high))
+            assert tables[0].equals(tables[1])
+        with pytest.raises(PipelineError, match="no stream 'none' in vhost '/'"):
+            Remote.of(f"http://{http.host}:{http.port}", {"stream": "none"}).bounds()
+        with pytest.raises(PipelineError, match="answered 401 to user 'guest'"):
+            Remote.of(f"http://guest:wrong@{http.host}:{http.port}", {"stream": "journal"}).bounds()
+        with pytest.raises(PipelineError, match="which stream of"):
+            Remote.of(f"http://{http.host}:{http.port}", {})
+    finally:
+        process.stop()
 
 
 def test_the_definitions_of_the_demo_fit_together() -> None:

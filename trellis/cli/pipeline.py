@@ -78,8 +78,9 @@ def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
 
 def _journal(tool: Parser, required: bool) -> None:
     tool.add_argument(
-        "--journal", metavar="PLACE", required=required, help="a stream's directory: <data directory>/streams/<vhost>/<queue>"
+        "--journal", metavar="PLACE", required=required, help="a stream's directory, or http://USER:PASSWORD@HOST:15672"
     )
+    tool.add_argument("--stream", metavar="QUEUE", help="which stream, over HTTP: QUEUE, or VHOST/QUEUE")
     tool.add_argument("--starting", metavar="OFFSET", default="earliest", help="earliest, latest or an offset [earliest]")
     tool.add_argument("--pattern", metavar="PATTERN", help="only topics that this AMQP pattern matches")
 
