@@ -1,4 +1,4 @@
-"""A process with two streaming queries on one journal, for tests that kill it: python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS
+"""A process with two streaming queries of one journal, one after the other, for tests that kill it: python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS
 
     DIRECTORY/journal --> DIRECTORY/lake (Parquet), checkpoint DIRECTORY/lake.checkpoint
                       \\-> the exchange `out` of a broker, checkpoint DIRECTORY/sink.checkpoint
@@ -20,10 +20,9 @@ def main(directory: Path, url: str, rows: str) -> None:
             str(directory / "journal"))
         lake = journal.select("offset", "topic").writeStream.format("parquet").option("path", str(directory / "lake"))
         sink = journal.selectExpr("'out' as exchange", "topic", "body", "message_id").writeStream.format("trellis").option("url", url)
-        queries = [writer.option("checkpointLocation", str(directory / f"{name}.checkpoint")).trigger(availableNow=True).start()
-                   for name, writer in (("lake", lake), ("sink", sink))]
-        for query in queries:
-            query.awaitTermination()
+        # One after the other: tasks of two that begin at once share a table of the JVM's that is serialised while it changes.
+        for name, writer in (("lake", lake), ("sink", sink)):
+            writer.option("checkpointLocation", str(directory / f"{name}.checkpoint")).trigger(availableNow=True).start().awaitTermination()
         spark.stop()
 
 
