@@ -1,4 +1,6 @@
-"""A process with two streaming queries of one journal, one after the other, for tests that kill it: python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS
+"""A process with two streaming queries of one journal, one after the other, for tests that kill it.
+
+    python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS
 
     DIRECTORY/journal --> DIRECTORY/lake (Parquet), checkpoint DIRECTORY/lake.checkpoint
                       \\-> the exchange `out` of a broker, checkpoint DIRECTORY/sink.checkpoint
