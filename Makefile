@@ -4,7 +4,7 @@
 JOBS ?= 2
 ARGS ?=
 
-PACKAGES := matching broker protocols trellis
+PACKAGES := matching broker protocols trellis pyspark_trellis
 QUIET_PIP := -m pip --disable-pip-version-check --quiet
 WHEEL_TESTS = $(wildcard tests/wire tests/interop tests/matching tests/bench)
 
@@ -19,7 +19,7 @@ run: .run/installed ## Compile and install the broker into .run, and serve
 	@exec .run/bin/trellis serve $(ARGS)
 
 test: .venv/installed node ## Run the test suite on the source, uncompiled
-	@.venv/bin/python -m pytest -n $(JOBS) -m "not long and not alone" $(ARGS)
+	@.venv/bin/python -m pytest -n $(JOBS) --dist loadgroup -m "not long and not alone" $(ARGS)
 	@.venv/bin/python -m pytest -q -m "alone and not long" $(ARGS) || [ $$? -eq 5 ]
 
 test-long: .venv/installed node browser ## Run the slow tests

@@ -28,6 +28,13 @@ class Resolver:
         raise NotImplementedError
 
 
+class Preparer:
+    """The role of who tells a new gate what will be asked."""
+
+    def prepare(self, gate: Gate) -> None:
+        raise NotImplementedError
+
+
 class Gate:
     """A front end looks `routes` up with octets off the wire, and calls `resolve` on a miss.
 
@@ -45,7 +52,8 @@ class Gate:
         self.users = 0
         self.misses = 0
         self._resolver = resolver
-        self._most = most
+        #: How many routes it keeps.
+        self.most = most
         self._loose: Route | None = None
         self._fates = [0] * len(FATES)
         self._copies: i64 = 0
@@ -61,8 +69,8 @@ class Gate:
             self._fold_loose()
             self._loose = route
             return route
-        if len(self.routes) >= self._most:
-            for name in list(islice(self.routes, 1 + self._most // PORTION)):
+        if len(self.routes) >= self.most:
+            for name in list(islice(self.routes, 1 + self.most // PORTION)):
                 self.forget(name)
         self.routes[octets] = route
         return route
@@ -159,6 +167,8 @@ class Gates:
         #: Connections here, and by the names of their users.
         self.users = 0
         self.by_name: dict[str, int] = {}
+        #: Who is told of new ones, if anybody is.
+        self.preparer: Preparer | None = None
         #: How many there are when those that nobody uses end.
         self._most = bounds.gates
 
@@ -167,6 +177,8 @@ class Gates:
         gate = self._gates.get((identity, front))
         if gate is None:
             gate = self._gates[identity, front] = Gate(self._resolver, identity, front, self._bounds.routes)
+            if self.preparer is not None:
+                self.preparer.prepare(gate)
         self.join(gate)
         return gate
 

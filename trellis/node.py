@@ -19,6 +19,7 @@ from protocols.amqp.front import AmqpFront
 from protocols.amqp.handshake import AmqpOptions
 from protocols.mqtt.front import MqttFront
 from protocols.mqtt.sessions import MqttOptions
+from trellis import profile
 from trellis.admission import Admission
 from trellis.alarms import Watch
 from trellis.authenticate import Accounts
@@ -88,9 +89,15 @@ class Node:
         if settings.definitions.file:
             take_in_file(self.broker, settings.definitions.file)
         set_journals(self.broker, settings.stream.journals)
+        if settings.matcher.profile:
+            self.use_profile(profile.read(settings.matcher.profile, settings.matcher.allowed), serving=False)
         self.broker.users.changed.append(self.review)
         self.mqtt.review()
         self.watch = Watch(self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory)
+
+    def use_profile(self, found: profile.Profile | None, serving: bool) -> None:
+        """Match and remember as the profile says; `serving`: clients are here."""
+        profile.apply(self.broker, found, self.settings.limits.routes, self.settings.matcher.default, serving)
 
     def review(self, user: str = "") -> None:
         """Somebody's rights changed: whoever is here, or has left a session, is looked at again."""

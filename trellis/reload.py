@@ -1,4 +1,5 @@
-"""SIGHUP: certificates, users with their access rules, keys of tokens, and the log level are read again; nothing else is.
+"""SIGHUP: certificates, users with their access rules, keys of tokens, the log level and the matching profile are read again;
+nothing else is.
 
 What is wrong changes nothing: the broker goes on with what it has, and says what is wrong. Who is connected stays
 connected, under the certificate of before and with the rights of now, unless it is nobody any more.
@@ -13,6 +14,8 @@ from typing import Any, Final
 from trellis import logs
 from trellis.authenticate import Account
 from trellis.node import Node
+from trellis.profile import Profile
+from trellis.profile import read as read_profile
 from trellis.settings import Settings, SettingsError
 from trellis.settings.options import OPTIONS
 from trellis.users import anonymous, everybody
@@ -22,8 +25,8 @@ Read = Callable[[], Settings]
 
 #: Of whom the users are made.
 USERS: Final = ("users", "user", "password", "password_file", "auth.guest", "mqtt.anonymous")
-#: Where certificates are, and the log level.
-OTHERS: Final = ("tls.certificate", "tls.key", "tls.ca", "tls.minimum", "tls.names", "log.level",
+#: Where certificates and the matching profile are, and the log level.
+OTHERS: Final = ("tls.certificate", "tls.key", "tls.ca", "tls.minimum", "tls.names", "log.level", "matcher.profile",
                  *(f"jwt.{name}" for name in ("keys", "algorithms", "issuer", "audience", "user", "scopes", "prefix", "leeway")))
 
 
@@ -56,18 +59,19 @@ class Reloading:
             self._again = False
             try:
                 # Files are read and passwords hashed in a thread: the loop goes on meanwhile.
-                settings, found = await asyncio.get_running_loop().run_in_executor(None, self._prepare)
-                self._apply(settings, found)
+                settings, found, advised = await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+                self._apply(settings, found, advised)
             except SettingsError as error:
                 logs.error("reload_refused", error=error, note="what was read before still holds")
 
-    def _prepare(self) -> tuple[Settings, list[Account] | None]:
-        """In a thread: the settings, and the users unless they are those of before. Raises SettingsError."""
+    def _prepare(self) -> tuple[Settings, list[Account] | None, Profile | None]:
+        """In a thread: the settings, the users unless they are those of before, and the profile. Raises SettingsError."""
         settings = self._read()
+        advised = read_profile(settings.matcher.profile, self._node.settings.matcher.allowed)
         changed = any(_value(settings, key) != _value(self._settings, key) for key in USERS)
-        return settings, everybody(settings, self._node.directory) if changed else None
+        return settings, everybody(settings, self._node.directory) if changed else None, advised
 
-    def _apply(self, settings: Settings, found: list[Account] | None) -> None:
+    def _apply(self, settings: Settings, found: list[Account] | None, advised: Profile | None) -> None:
         """Raises SettingsError, and has changed nothing then."""
         self._node.certificates.reload(settings)
         if self._node.tokens is not None and settings.jwt.keys:
@@ -76,6 +80,8 @@ class Reloading:
             self._node.accounts.replace(found, anonymous(settings), settings.mqtt.anonymous == "true")
             self._node.review()
         logs.set_level(settings.log.level)
+        if advised is not None or self._settings.matcher.profile:
+            self._node.use_profile(advised, serving=True)
         ignored = [key for key in OPTIONS if key not in (*USERS, *OTHERS) and _value(settings, key) != _value(self._node.settings, key)]
         self._settings = settings
         logs.info("reloaded", users="changed" if found is not None else "as before", certificates=len(self._node.certificates.ends),

@@ -26,6 +26,13 @@ class TopicExchange(Exchange):
         self.algorithm = algorithm
         self._matcher: Bilingual[Binding] = Bilingual(DEFAULT, algorithm)
 
+    def use(self, algorithm: str) -> None:
+        """Match with another algorithm from now on: all bindings are put into a new matcher, at 2 to 5 us each."""
+        self.algorithm = algorithm
+        self._matcher = Bilingual(DEFAULT, algorithm)
+        for binding in self:
+            self.added(binding)
+
     def added(self, binding: Binding) -> None:
         self._matcher.side(binding.grammar).subscribe(binding.key, binding)
 

@@ -8,7 +8,7 @@
     people.py    users, permissions                  places.py  vhosts, policies
     store.py     store                               version.py   version
     stream.py    stream, replay
-    bench.py     bench load
+    bench.py     bench load                          pipeline.py   pipeline: its work is done elsewhere
 
 A module with commands has `add(commands)`, which adds their parsers; a command is a function from its arguments to an
 exit code. Exit codes: 0 done, 1 it did not work, 2 wrong arguments or configuration.
@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, definitions, matching, people, places, serve, store, stream, version
+from trellis.cli import bench, client, config, definitions, matching, people, pipeline, places, serve, store, stream, version
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 
@@ -34,7 +34,7 @@ def parser() -> Parser:
     )
     root.add_argument("--version", action="version", version=version.line())
     commands = root.add_subparsers(title="commands", metavar="COMMAND [ARGUMENT]...", dest="command")
-    for module in (serve, config, client, people, places, definitions, store, stream, matching, bench, version):
+    for module in (serve, config, client, people, places, definitions, store, stream, matching, bench, pipeline, version):
         module.add(commands)
     return root
 

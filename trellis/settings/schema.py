@@ -362,6 +362,7 @@ class Matcher(Section, frozen=True, kw_only=True):
         "shapes",
         "bitmap",
     )
+    profile: Annotated[str, option("profile that `trellis pipeline advise` wrote, read at the start and on SIGHUP; empty is none")] = ""
 
 
 class Shutdown(Section, frozen=True, kw_only=True):

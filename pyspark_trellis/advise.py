@@ -1,0 +1,182 @@
+"""`advise`: the real matchers over the real topics and bindings, and what the broker should therefore do: `matching-profile.json`.
+
+    {"format": 1, "made_at": ..., "messages": ..., "routes": entries of the route cache,
+     "exchanges": [{"vhost", "exchange", "matcher", "prewarm": [topics], "bindings", "topics", "measured": {matcher: ns a lookup}}]}
+
+The broker reads it at its start and on SIGHUP (setting `matcher.profile`). A matcher is named only where it was faster than `auto` by more
+than the noise; topics to prewarm are those that most messages have, so that after a start the first ones need not wait for a
+lookup.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F
+
+from matching.grammar import AMQP
+from matching.matcher import Matcher
+from matching.registry import create
+from pyspark_trellis import history as hist
+from pyspark_trellis.definitions import Definitions
+from pyspark_trellis.errors import PipelineError
+
+#: Which matchers are tried: those that a broker allows by default.
+TRIED: Final = ("auto", "trie", "shapes", "bitmap")
+#: A matcher is recommended that takes no more than this part of the time that `auto` takes.
+BETTER: Final = 0.9
+#: So many topics of an exchange are looked up, those with the most messages.
+SAMPLE: Final = 20_000
+ROUNDS: Final = 5
+#: Topics to prewarm carry this part of the messages, and are no more than so many for an exchange.
+CARRIED: Final = 0.9
+PREWARMED: Final = 5_000
+#: Bounds of the route cache.
+LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
+
+
+@dataclass(frozen=True)
+class ExchangeAdvice:
+    """What is known of a topic exchange. `matcher` is None where `auto` is as good. `measured`: ns a lookup."""
+
+    vhost: str
+    exchange: str
+    bindings: int
+    topics: int
+    messages: int
+    matcher: str | None
+    prewarm: list[str]
+    measured: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """For a whole broker. `carried`: part of the messages whose topic would be prewarmed."""
+
+    span: hist.Span
+    routes: int
+    carried: float
+    exchanges: list[ExchangeAdvice]
+
+    def profile(self, now: datetime) -> dict[str, Any]:
+        """As the file has it."""
+        return {
+            "format": 1,
+            "made_at": now.astimezone(UTC).isoformat(timespec="seconds"),
+            "messages": self.span.messages,
+            "routes": self.routes,
+            "exchanges": [asdict(each) for each in self.exchanges],
+        }
+
+    def write(self, path: Path) -> None:
+        """Whole or not at all: a broker may read it at any time. Raises PipelineError."""
+        draft = path.with_name(path.name + ".tmp")
+        try:
+            draft.write_text(json.dumps(self.profile(datetime.now(UTC)), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            draft.replace(path)
+        except OSError as error:
+            raise PipelineError(f"{path}: {error.strerror}") from None
+
+
+def advise(history: DataFrame, definitions: Definitions, progress: Callable[[str], None] = lambda text: None,
+           clock: Callable[[], int] = time.perf_counter_ns) -> Advice:
+    """What to do. `clock` gives nanoseconds. Raises PipelineError where a binding's key is none."""
+    span = hist.span(history)
+    kept = history.cache()
+    try:
+        by_exchange = [tuple(row) for row in kept.groupBy("vhost", "exchange").agg(F.count("*"), F.sum("messages")).collect()]
+        rank = Window.partitionBy("vhost", "exchange").orderBy(F.desc("messages"), "topic")
+        top: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        for vhost, exchange, topic, messages in (tuple(row) for row in kept.withColumn("rank", F.row_number().over(rank)).where(
+                F.col("rank") <= SAMPLE).orderBy("vhost", "exchange", "rank").select("vhost", "exchange", "topic", "messages").collect()):
+            top.setdefault((vhost, exchange), []).append((topic, messages))
+    finally:
+        kept.unpersist()
+    counts = {(vhost, exchange): (topics, messages) for vhost, exchange, topics, messages in by_exchange}
+    advices: list[ExchangeAdvice] = []
+    carried = 0
+    for vhost, host in sorted(definitions.hosts.items()):
+        for exchange in sorted(name for name, kind in host.types.items() if kind == "topic"):
+            topics, messages = counts.get((vhost, exchange), (0, 0))
+            if not topics:
+                continue
+            keys = [each.key for each in host.outgoing.get(exchange, [])]
+            most = top[vhost, exchange]
+            progress(f"{exchange} of {vhost}: {len(keys)} bindings, {topics} topics")
+            prewarm = carrying(most, messages)
+            carried += sum(count for _, count in most[:len(prewarm)])
+            measured = measure(keys, [topic for topic, _ in most], clock)
+            advices.append(ExchangeAdvice(vhost, exchange, len(keys), topics, messages, choice(measured), prewarm, measured))
+    routes = cache_size(sum(topics for topics, _ in counts.values()))
+    return Advice(span, routes, carried / span.messages if span.messages else 0.0, advices)
+
+
+def carrying(topics: Sequence[tuple[str, int]], messages: int) -> list[str]:
+    """The first of these topics, by falling count, that have `CARRIED` of the messages together."""
+    chosen: list[str] = []
+    had = 0
+    for topic, count in topics[:PREWARMED]:
+        if had >= CARRIED * messages:
+            break
+        chosen.append(topic)
+        had += count
+    return chosen
+
+
+def cache_size(topics: int) -> int:
+    """Room for all topics and a quarter more, as a power of two within bounds."""
+    wanted = max(LEAST_ROUTES, topics + topics // 4)
+    return min(MOST_ROUTES, 1 << (wanted - 1).bit_length())
+
+
+def measure(keys: Sequence[str], topics: Sequence[str], clock: Callable[[], int] = time.perf_counter_ns) -> dict[str, int]:
+    """Nanoseconds a lookup, the median of rounds that take turns, by matcher. Equal answers are asserted."""
+    matchers: dict[str, Matcher[int]] = {}
+    patterns = [(number, key) for number, key in enumerate(keys) if AMQP.is_pattern(key)]
+    if not patterns or not topics:
+        return {}
+    for name in TRIED:
+        try:
+            matcher: Matcher[int] = create(name, AMQP)
+        except ImportError:
+            continue
+        for number, key in patterns:
+            matcher.subscribe(key, number)
+        matchers[name] = matcher
+    some = topics[:200]
+    expected = [sorted(matchers["auto"].match(topic)) for topic in some]
+    for name, matcher in matchers.items():
+        assert [sorted(matcher.match(topic)) for topic in some] == expected, f"{name} found something else than auto"
+    taken: dict[str, list[float]] = {name: [] for name in matchers}
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(ROUNDS):
+            for name, matcher in matchers.items():
+                match = matcher.match
+                begin = clock()
+                for topic in topics:
+                    match(topic)
+                taken[name].append((clock() - begin) / len(topics))
+    finally:
+        if enabled:
+            gc.enable()
+    return {name: round(median(rounds)) for name, rounds in taken.items()}
+
+
+def choice(measured: dict[str, int]) -> str | None:
+    """The matcher that is clearly better than `auto`, if one is."""
+    if "auto" not in measured:
+        return None
+    name = min(measured, key=lambda each: measured[each])
+    return name if measured[name] <= BETTER * measured["auto"] else None

@@ -1,0 +1,195 @@
+"""`audit`: which bindings do nothing, which do what others do, and what nobody wanted.
+
+    dead         nothing of the history matched it
+    duplicate    the same key from the same exchange to the same place stands in the file twice, with other arguments
+    subsumed     another binding to the same place takes all that it takes (`matching.covers`: exact, whatever is published)
+    overlapping  two bindings to the same place both took topics of the history, and neither covers the other
+    unroutable   topics that no queue got, each with the binding that is nearest to it
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from matching.covers import covers, redundant
+from matching.grammar import AMQP
+from pyspark_trellis import history as hist
+from pyspark_trellis.definitions import BY_NAME, Bound, Definitions
+from pyspark_trellis.routing import routed
+
+#: Of findings of one kind so many are looked into: the topics with the most messages, the pairs with the most.
+MOST: Final = 1_000
+#: What spelling weighs beside whole words: 128 of them make no word more.
+_SPELLING: Final = 1 / 256
+_WHOLE: Final = 1 + _SPELLING
+
+
+@dataclass(frozen=True)
+class Subsumed:
+    """A binding that another one makes needless."""
+
+    binding: Bound
+    by: Bound
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Two bindings to the same place that took the same topics."""
+
+    one: Bound
+    other: Bound
+    topics: int
+    messages: int
+
+
+@dataclass(frozen=True)
+class Unroutable:
+    """A topic that no queue got. `nearest`: the key of the binding of its exchange that differs from it the least, in so many `words`."""
+
+    vhost: str
+    exchange: str
+    topic: str
+    messages: int
+    nearest: str | None
+    words: int
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found."""
+
+    span: hist.Span
+    bindings: int
+    dead: list[Bound]
+    duplicate: list[Subsumed]
+    subsumed: list[Subsumed]
+    overlapping: list[Overlap]
+    unroutable: list[Unroutable]
+
+    @property
+    def clean(self) -> bool:
+        return not (self.dead or self.duplicate or self.subsumed or self.unroutable)
+
+
+def audit(history: DataFrame, definitions: Definitions) -> Audit:
+    """The history against the file."""
+    span = hist.span(history)
+    where = routed(history, definitions).drop("first_at", "last_at").cache()
+    try:
+        hit = {row[0] for row in where.select(F.explode("bindings")).distinct().collect()}
+        lost = [tuple(row) for row in where.where((F.size("queues") == 0) & ~F.col("unknown") & ~F.col("missing"))
+                .orderBy(F.desc("messages"), "vhost", "exchange", "topic").limit(MOST)
+                .select("vhost", "exchange", "topic", "messages").collect()]
+        # Only those that meet: topics with several bindings to one place.
+        places = history.sparkSession.createDataFrame(
+            [(each.number, f"{each.to_exchange}\0{each.vhost}\0{each.source}\0{each.destination}") for each in definitions.bindings]
+            or [(-1, "")],
+            "binding long, place string",
+        )
+        met = (where.where(F.size("bindings") > 1).select(*hist.KEYS, "messages", F.explode("bindings").alias("binding"))
+               .join(F.broadcast(places), "binding"))
+        one, other = met.alias("one"), met.alias("other")
+        same = F.col("one.binding") < F.col("other.binding")
+        for name in ("place", *hist.KEYS):
+            same = same & (F.col(f"one.{name}") == F.col(f"other.{name}"))
+        pairs = [tuple(row) for row in one.join(other, same).groupBy("one.binding", "other.binding")
+                 .agg(F.count("*").alias("topics"), F.sum("one.messages").alias("messages"))
+                 .orderBy(F.desc("messages"), F.col("one.binding"), F.col("other.binding")).limit(MOST).collect()]
+    finally:
+        where.unpersist()
+    of_file = definitions.bindings
+    duplicate, subsumed = needless(definitions)
+    overlapping = [Overlap(of_file[a], of_file[b], topics, messages) for a, b, topics, messages in pairs
+                   if definitions.hosts[of_file[a].vhost].types[of_file[a].source] == "topic"
+                   and not covers(of_file[a].key, of_file[b].key, AMQP) and not covers(of_file[b].key, of_file[a].key, AMQP)]
+    return Audit(span, len(of_file), [each for each in of_file if each.number not in hit and _says(definitions, each)], duplicate, subsumed,
+                 overlapping, [_nearest(definitions, *row) for row in lost])
+
+
+def _says(definitions: Definitions, bound: Bound) -> bool:
+    """Whether topics say if it is used: nothing comes to its exchange by way of one that decides by more."""
+    host = definitions.hosts[bound.vhost]
+    seen: set[str] = set()
+    ahead = [bound.source]
+    while ahead:
+        name = ahead.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if host.types.get(name) not in BY_NAME:
+            return False
+        ahead += [
+            source for source, outgoing in host.outgoing.items() if any(each.to_exchange and each.destination == name for each in outgoing)
+        ]
+        ahead += [source for source, alternate in host.alternates.items() if alternate == name]
+    return True
+
+
+def needless(definitions: Definitions) -> tuple[list[Subsumed], list[Subsumed]]:
+    """(duplicate, subsumed) bindings of a file, by their number."""
+    groups: dict[tuple[str, str, str, bool], list[Bound]] = defaultdict(list)
+    for each in definitions.bindings:
+        groups[each.vhost, each.source, each.destination, each.to_exchange].append(each)
+    duplicate: list[Subsumed] = []
+    subsumed: list[Subsumed] = []
+    for (vhost, source, _, _), group in groups.items():
+        kind = definitions.hosts[vhost].types[source]
+        if kind not in ("topic", "direct", "fanout"):
+            continue
+        first: dict[str, Bound] = {}
+        for each in group:
+            key = "" if kind == "fanout" else each.key
+            if key in first:
+                duplicate.append(Subsumed(each, first[key]))
+            else:
+                first[key] = each
+        if kind == "topic":
+            subsumed += [Subsumed(first[key], first[by]) for key, by in redundant(first, AMQP).items()]
+    return sorted(duplicate, key=_number), sorted(subsumed, key=_number)
+
+
+def _number(found: Subsumed) -> int:
+    return found.binding.number
+
+
+def _nearest(definitions: Definitions, vhost: str, exchange: str, topic: str, messages: int) -> Unroutable:
+    keys = {each.key for each in definitions.hosts[vhost].outgoing.get(exchange, [])}
+    best = nearest(topic, keys)
+    return Unroutable(vhost, exchange, topic, messages, *(best if best is not None else (None, 0)))
+
+
+def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
+    """The pattern that would match if the fewest words of the topic were others, more or fewer; and how many. Of several the
+    one whose words are spelled the most alike. None if there is no pattern."""
+    words = AMQP.split(topic)
+    found = min(((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns), default=None)
+    return None if found is None else (found[1], int(found[0]))
+
+
+def distance(words: list[str], pattern: list[str]) -> float:
+    """How many words must be changed, added or removed before the pattern matches (Levenshtein's distance over words). What is behind
+    the point says how unlike they are spelled."""
+    row: list[float] = [at * _WHOLE for at in range(len(words) + 1)]
+    for want in pattern:
+        if want == AMQP.many:
+            for at in range(1, len(row)):
+                row[at] = min(row[at], row[at - 1])
+            continue
+        before, row = row, [row[0] + _WHOLE]
+        for at, word in enumerate(words):
+            change = 0.0 if want in (AMQP.one, word) else _unlike(word, want)
+            row.append(min(before[at] + change, before[at + 1] + _WHOLE, row[at] + _WHOLE))
+    return row[-1]
+
+
+@lru_cache(maxsize=100_000)
+def _unlike(word: str, other: str) -> float:
+    return 1 + (1 - SequenceMatcher(None, word, other, autojunk=False).ratio()) * _SPELLING

@@ -1,0 +1,253 @@
+"""`trellis pipeline bench`: what the source and bulk matching cost, beside what one would write by hand. Results are asserted equal.
+
+Costs are CPU seconds of all processes of this session: driver, JVM and Python workers, from /proc. What rivals would take for all
+messages is measured on a part of them, where it is long; the figure says of how many.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from matching.grammar import AMQP
+from pyspark_trellis.bulk import match_topics, regex, spelled
+from pyspark_trellis.columns import COLUMNS
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.progress import Progress
+from pyspark_trellis.source import DefaultSource, Reader
+
+TOPICS: Final = 50_000
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measurement: CPU seconds for so many rows, and how often that was measured."""
+
+    name: str
+    rows: int
+    seconds: float
+    patterns: int = 0
+
+
+@dataclass
+class Figures:
+    """All of a run."""
+
+    measured: list[Figure] = field(default_factory=list)
+    targets: list[tuple[str, str, float, bool]] = field(default_factory=list)
+
+    def aim(self, name: str, bound: str, value: float, met: bool) -> None:
+        self.targets.append((name, bound, round(value, 2), met))
+
+    def lines(self) -> list[str]:
+        lines = [f"{each.name:58} {each.rows:>10,} rows {each.seconds:8.2f} CPU s  {each.rows / max(each.seconds, 0.01):>12,.0f} rows/CPU s"
+                 for each in self.measured]
+        return [
+            *lines,
+            "",
+            *[f"{name:70} {bound:>10}  {value:>10,.2f}  {'met' if met else 'MISSED'}" for name, bound, value, met in self.targets],
+        ]
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def cpu_seconds() -> float:
+    """Of all processes of this session, also those that have ended and were waited for. Raises PipelineError where /proc is not."""
+    if not Path("/proc/self/stat").exists():
+        raise PipelineError("the bench reads CPU times from /proc, which this system does not have; run it on Linux")
+    own = _facts(os.getpid())
+    family = {os.getpid()}
+    facts = {int(entry.name): found for entry in Path("/proc").iterdir() if entry.name.isdecimal() and (found := _facts(int(entry.name)))}
+    grown = True
+    while grown:
+        more = {pid for pid, found in facts.items() if found[0] in family} - family
+        grown = bool(more)
+        family |= more
+    assert own
+    return sum(facts[pid][1] for pid in family if pid in facts) / _TICKS
+
+
+def _facts(pid: int) -> tuple[int, int] | None:
+    """(parent, ticks with those of children that ended)."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(words[1]), sum(map(int, words[11:15]))
+
+
+def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
+    """Distinct topics of a plant."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found[f"site{rng.randrange(60)}.line{rng.randrange(40)}.dev{rng.randrange(400)}.{rng.choice(('temp', 'hum', 'vib', 'press'))}"] = (
+            None
+        )
+    return list(found)
+
+
+def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
+    """Distinct patterns: a third literal, the others with `*` anywhere, or `#` at the end."""
+    found: dict[str, None] = {}
+    while len(found) < count:
+        words = rng.choice(topics).split(".")
+        draw = rng.random()
+        if draw > 0.33:
+            for _ in range(rng.choice((1, 1, 2))):
+                words[rng.randrange(len(words))] = "*"
+        if draw > 0.85:
+            words = [*words[:rng.randrange(1, 4)], "#"]
+        found[".".join(words)] = None
+    return list(found)
+
+
+def bench(spark: Any, quick: bool, progress: Progress) -> Figures:
+    """All of it. `quick`: a hundredth of the messages."""
+    scale = 100 if quick else 1
+    figures = Figures()
+    with tempfile.TemporaryDirectory(prefix="trellis-bench-") as scratch:
+        _matching(spark, 5_000_000 // scale, TOPICS // (10 if quick else 1), figures, progress)
+        _source(spark, Path(scratch), 1_000_000 // scale, figures, progress)
+    progress.end()
+    return figures
+
+
+def _took(figures: Figures, progress: Progress, name: str, rows: int, work: Callable[[], Any], patterns: int = 0) -> tuple[float, Any]:
+    progress.say(name)
+    before = cpu_seconds()
+    found = work()
+    seconds = cpu_seconds() - before
+    figures.measured.append(Figure(name, rows, round(seconds, 3), patterns))
+    return seconds, found
+
+
+def _matching(spark: Any, count: int, topics_count: int, figures: Figures, progress: Progress) -> None:
+    rng = random.Random(1)
+    topics = pool(rng, topics_count)
+    many, few = patterns_of(topics, 100_000 if count >= 1_000_000 else 5_000, rng), 1_000
+    names = spark.createDataFrame([(at, topic) for at, topic in enumerate(topics)], "id long, topic string")
+    messages = (
+        spark.range(count)
+        .select((F.hash("id") % topics_count).alias("draw"))
+        .select(F.pmod("draw", F.lit(topics_count)).cast("long").alias("id"))
+    )
+    messages = messages.join(F.broadcast(names), "id").select("topic").cache()
+    assert messages.count() == count
+
+    def total(patterns: list[str]) -> tuple[int, int]:
+        row = match_topics(messages, patterns).agg(F.sum("messages"), F.count("*")).collect()[0]
+        return row[0], row[1]
+
+    total(many[:10])  # Workers and the JVM are warm.
+    a_few, found = _took(figures, progress, "bulk matching, 1,000 patterns", count, lambda: total(many[:few]), few)
+    a_lot, _ = _took(figures, progress, f"bulk matching, {len(many):,} patterns", count, lambda: total(many), len(many))
+    part = max(count // 1000, 1000)
+    some = messages.limit(part).cache()
+    assert some.count() == part
+    asked = spark.createDataFrame([(at, regex(pattern, AMQP)) for at, pattern in enumerate(many[:few])], "pattern long, regex string")
+    crossed = some.select(spelled(F.col("topic"), AMQP).alias("spelled")).crossJoin(F.broadcast(asked)).where(F.expr("spelled rlike regex"))
+    rival, number = _took(figures, progress, f"crossJoin + rlike, 1,000 patterns, {part:,} messages of them", part, crossed.count, few)
+    ours = match_topics(some, many[:few]).agg(F.sum("messages")).collect()[0][0]
+    assert (ours or 0) == number, f"bulk matching found {ours} pairs, crossJoin and rlike {number}"
+    assert found[0] > 0
+    times = rival / part * count / a_few
+    figures.aim("bulk matching, 1,000 patterns, x crossJoin + rlike", ">= 500", times, times >= 500)
+    figures.aim(f"bulk matching, {len(many):,} patterns, x 1,000", "<= 1.5", a_lot / a_few, a_lot <= 1.5 * a_few)
+    figures.aim(f"{count:,} messages, {len(many):,} patterns, CPU seconds", "<= 10", a_lot, a_lot <= 10)
+    messages.unpersist()
+    some.unpersist()
+
+
+def _source(spark: Any, scratch: Path, count: int, figures: Figures, progress: Progress) -> None:
+    path = scratch / "journal"
+    write(path, count)
+    spark.dataSource.register(_Tuples)
+
+    def table(name: str, rows: int) -> DataFrame:
+        return spark.read.format(name).option("endingOffsets", rows).load(str(path))  # type: ignore[no-any-return]
+
+    def read(name: str, rows: int) -> None:
+        table(name, rows).write.format("noop").mode("overwrite").save()  # All columns come to the JVM, and no further.
+
+    def digest(name: str, rows: int) -> tuple[Any, ...]:
+        return tuple(table(name, rows).agg(F.count("*"), F.sum(F.xxhash64(*COLUMNS).cast("decimal(38,0)"))).collect()[0])
+
+    part = count // 10
+    same = digest("trellis", part), digest("trellis-tuples", part)
+    assert same[0] == same[1], "the two sources read different rows"
+    assert same[0][0] == part
+    read("trellis", count)  # The JVM compiles what is hot.
+    read("trellis-tuples", part)
+    ours, _ = _took(figures, progress, "source, all columns", count, lambda: read("trellis", count))
+    rival, _ = _took(figures, progress, "a source that yields tuples, all columns", part, lambda: read("trellis-tuples", part))
+    figures.aim("source, rows a CPU second, all columns", ">= 500000", count / ours, count / ours >= 500_000)
+    times = (rival / part) / (ours / count)
+    figures.aim("source, x a source that yields tuples", ">= 8", times, times >= 8)
+
+
+def write(path: Path, count: int, a_batch: int = 4096) -> None:
+    """A journal of so many rows with 100 octets of body, in one segment."""
+    path.mkdir(parents=True)
+    topics = pool(random.Random(2), min(TOPICS, count))
+    kinds: dict[str, pa.DataType] = {
+        "long": pa.int64(),
+        "int": pa.int32(),
+        "short": pa.uint8(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+    schema = pa.schema([pa.field(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    with path.joinpath("0000000001-00000000000000000000.arrow").open("wb") as file:
+        file.write(schema.serialize())
+        for first in range(0, count, a_batch):
+            size = min(a_batch, count - first)
+            offsets = np.arange(first, first + size)
+            known: dict[str, Any] = {
+                "offset": offsets,
+                "published_at": pa.array(offsets * 1000, pa.int64()).cast(kinds["timestamp"]),
+                "vhost": ["/"] * size,
+                "exchange": ["amq.topic"] * size,
+                "topic": [topics[at % len(topics)] for at in offsets.tolist()],
+                "protocol": ["amqp"] * size,
+                "publisher": ["guest"] * size,
+                "routed": np.ones(size, np.int32),
+                "size": np.full(size, 100),
+                "qos": np.ones(size, np.uint8),
+                "content_type": ["application/json"] * size,
+                "content_header": [b"\0\x3c" + bytes(20)] * size,
+                "body": [bytes(100)] * size,
+            }
+            columns = [pa.array(known[field.name], field.type) if field.name in known else pa.nulls(size, field.type) for field in schema]
+            file.write(pa.RecordBatch.from_arrays(columns, schema=schema).serialize())
+
+
+class _TupleReader(Reader):
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        for batch in super().read(partition):
+            yield from zip(*[column.to_pylist() for column in batch.columns], strict=True)
+
+
+class _Tuples(DefaultSource):
+    """The source as one would write it first: rows as tuples of Python."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "trellis-tuples"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _TupleReader(schema, self._read())

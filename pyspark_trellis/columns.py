@@ -1,0 +1,54 @@
+"""The columns of a journal, as Spark knows them, and a projection of them as the user asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_trellis.errors import PipelineError
+
+#: Column -> Spark's type. (Spark has no unsigned numbers; instants are microseconds.)
+COLUMNS: Final = {
+    "offset": "long", "published_at": "timestamp", "vhost": "string", "exchange": "string", "topic": "string", "protocol": "string",
+    "qos": "short", "publisher": "string", "routed": "int", "size": "long", "content_type": "string", "content_encoding": "string",
+    "delivery_mode": "short", "priority": "short", "correlation_id": "string", "reply_to": "string", "expiration": "string",
+    "message_id": "string", "timestamp": "timestamp", "type": "string", "user_id": "string", "app_id": "string", "cluster_id": "string",
+    "headers": "string", "content_header": "binary", "routing_key": "binary", "body": "binary"}
+DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
+_SIMPLE: Final = {"long": "bigint", "short": "smallint"}
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """What batches for this projection look like. Raises PipelineError for a column that no journal has."""
+    for field in schema.fields:
+        kind = COLUMNS.get(field.name)
+        if kind is None:
+            near = get_close_matches(field.name, COLUMNS, n=1, cutoff=0)[0]
+            raise PipelineError(f"a journal has no column '{field.name}'; the nearest is '{near}'")
+        wanted = _SIMPLE.get(kind, kind)
+        if field.dataType.simpleString() != wanted:
+            raise PipelineError(f"column '{field.name}' of a journal is {kind}, not {field.dataType.simpleString()}; "
+                                f"ask for it as {kind} and cast it afterwards")
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The columns wanted, in their order, with Spark's types."""
+    columns = []
+    for field in wanted:
+        column = batch.column(field.name)
+        columns.append(column if column.type == field.type else pc.cast(column, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def check_segment(schema: pa.Schema, names: Sequence[str], path: str) -> None:
+    """Raises PipelineError when a segment lacks one of the columns: it is none, or of another version."""
+    for name in names:
+        if schema.get_field_index(name) < 0:
+            raise PipelineError(f"{path} has no column '{name}': it is no segment of a journal, or one of another version of Trellis")

@@ -1,0 +1,145 @@
+"""Exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, as `trellis definitions export` writes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from matching.grammar import AMQP, InvalidPattern
+from pyspark_trellis.errors import PipelineError
+
+#: Exchanges that every virtual host has.
+PREDECLARED: Final = {"": "direct", "amq.direct": "direct", "amq.fanout": "fanout", "amq.topic": "topic", "amq.headers": "headers",
+                      "amq.match": "headers"}
+#: Exchanges that choose by the name of the message alone.
+BY_NAME: Final = ("direct", "fanout", "topic")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A binding. `number` counts all of a file."""
+
+    number: int
+    vhost: str
+    source: str
+    destination: str
+    to_exchange: bool
+    key: str
+
+    def __str__(self) -> str:
+        kind = "exchange" if self.to_exchange else "queue"
+        return f"'{self.key}' from exchange '{self.source}' to {kind} '{self.destination}' in vhost '{self.vhost}'"
+
+
+@dataclass
+class Host:
+    """A virtual host: its exchanges with their types, their alternate exchanges, and its queues."""
+
+    types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
+    alternates: dict[str, str] = field(default_factory=dict)
+    matchers: dict[str, str] = field(default_factory=dict)
+    queues: set[str] = field(default_factory=set)
+    outgoing: dict[str, list[Bound]] = field(default_factory=dict)
+
+
+@dataclass
+class Definitions:
+    """All of a file."""
+
+    name: str
+    hosts: dict[str, Host]
+    bindings: list[Bound]
+
+
+def read(path: str | Path) -> Definitions:
+    """A file, or what a broker has: http://user:password@host:15672. Raises PipelineError, which says where in it."""
+    if str(path).startswith(("http://", "https://")):
+        from pyspark_trellis.remote import Broker
+
+        broker = Broker.of(str(path))
+        return parse(broker.document("/api/definitions"), broker.url)
+    try:
+        document = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise PipelineError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise PipelineError(f"{path} is no JSON: {error}") from None
+    return parse(document, str(path))
+
+
+def parse(document: Any, name: str) -> Definitions:
+    """The same from a decoded document. Raises PipelineError."""
+    if not isinstance(document, dict):
+        raise PipelineError(f"{name}: definitions are a JSON object with lists of exchanges, queues and bindings")
+    hosts: dict[str, Host] = {row.get("name", "/"): Host() for row in _rows(document, "vhosts", name)} or {"/": Host()}
+    made = Definitions(name, hosts, [])
+    for at, row in enumerate(_rows(document, "exchanges", name)):
+        where = f"{name}: exchanges[{at}]"
+        host, exchange = _host(hosts, row, where), _text(row, "name", where)
+        host.types[exchange] = _text(row, "type", where)
+        arguments = row.get("arguments") or {}
+        if isinstance(arguments.get("alternate-exchange"), str):
+            host.alternates[exchange] = arguments["alternate-exchange"]
+        if isinstance(arguments.get("x-matcher"), str):
+            host.matchers[exchange] = arguments["x-matcher"]
+    for at, row in enumerate(_rows(document, "queues", name)):
+        where = f"{name}: queues[{at}]"
+        _host(hosts, row, where).queues.add(_text(row, "name", where))
+    for at, row in enumerate(_rows(document, "bindings", name)):
+        made.bindings.append(_bound(row, at, hosts, f"{name}: bindings[{at}]"))
+    for each in made.bindings:
+        hosts[each.vhost].outgoing.setdefault(each.source, []).append(each)
+    return made
+
+
+def _bound(row: Mapping[str, Any], at: int, hosts: Mapping[str, Host], where: str) -> Bound:
+    host = _host(hosts, row, where)
+    vhost = row.get("vhost", "/")
+    source, destination = _text(row, "source", where), _text(row, "destination", where)
+    to_exchange = row.get("destination_type", "queue") == "exchange"
+    for exchange in [source, destination] if to_exchange else [source]:
+        if exchange not in host.types:
+            raise PipelineError(
+                f"{where} names the exchange '{exchange}', which vhost '{vhost}' does not have{_near(exchange, host.types)}"
+            )
+    if not to_exchange and destination not in host.queues:
+        raise PipelineError(
+            f"{where} names the queue '{destination}', which vhost '{vhost}' does not have{_near(destination, host.queues)}"
+        )
+    key = _text(row, "routing_key", where)
+    if host.types[source] == "topic":
+        try:
+            AMQP.check(key)
+        except InvalidPattern as error:
+            raise PipelineError(f"{where}: {error}") from None
+    return Bound(at, vhost, source, destination, to_exchange, key)
+
+
+def _near(name: str, names: Any) -> str:
+    found = get_close_matches(name, list(names), n=1, cutoff=0.6)
+    return f"; the nearest is '{found[0]}'" if found else ""
+
+
+def _rows(document: Mapping[str, Any], section: str, name: str) -> list[dict[str, Any]]:
+    rows = document.get(section, [])
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise PipelineError(f"{name}: '{section}' is no list of objects")
+    return rows
+
+
+def _host(hosts: Mapping[str, Host], row: Mapping[str, Any], where: str) -> Host:
+    vhost = row.get("vhost", "/")
+    if vhost not in hosts:
+        raise PipelineError(f"{where} names the vhost '{vhost}', which the file does not have")
+    return hosts[vhost]
+
+
+def _text(row: Mapping[str, Any], key: str, where: str) -> str:
+    value = row.get(key)
+    if not isinstance(value, str):
+        raise PipelineError(f"{where}: its '{key}' is {value!r}, and should be a text")
+    return value

@@ -1,0 +1,198 @@
+"""`trellis pipeline demo`: a broker, an hour of a factory and a trading floor, and all that the pipeline says of it.
+
+    OUTPUT/definitions.json   what the broker has          OUTPUT/proposed.json   what somebody would like instead
+    OUTPUT/broker             its data, with the journal    OUTPUT/lake, traffic   Parquet
+    OUTPUT/matching-profile.json                            OUTPUT/report.html     what to look at
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pika
+
+from pyspark_trellis import definitions, lake
+from pyspark_trellis import history as hist
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.progress import Progress
+from pyspark_trellis.publisher import Outgoing, Publisher
+from pyspark_trellis.report import make
+
+#: Seconds of traffic.
+HOUR: Final = 3600
+_PATIENCE: Final = 60
+_SENSORS: Final = ("temperature", "vibration", "pressure", "power")
+_MARKETS: Final = {"nyse": ("ibm", "ge", "ko", "dis", "ba"), "nasdaq": ("aapl", "msft", "nvda", "amzn"), "lse": ("bp", "hsbc", "vod")}
+_QUEUES: Final = ("dashboard", "alarms", "archive", "maintenance", "energy", "risk", "ticker", "compliance", "research", "billing")
+_BINDINGS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("amq.topic", "factory.*.*.*.temperature", "dashboard"), ("amq.topic", "factory.#", "archive"),
+    ("amq.topic", "factory.*.line-1.#", "archive"),  # archive has it all already
+    ("amq.topic", "factory.*.*.*.vibration", "maintenance"), ("amq.topic", "factory.berlin.#", "maintenance"),  # these overlap
+    ("amq.topic", "factory.*.*.*.power", "energy"), ("amq.topic", "#.alarm", "alarms"),
+    ("amq.topic", "factory.oslo.#", "dashboard"),  # there is no such site
+    ("trading", "stock.*.*.trade", "risk"), ("trading", "stock.#", "ticker"), ("trading", "stock.nyse.#", "compliance"),
+    ("trading", "stock.*.ibm.*", "compliance"), ("trading", "bond.#", "research"),  # nobody trades bonds
+    ("orders", "paid", "billing"), ("orders", "refunded", "billing"))
+
+
+def document(bindings: tuple[tuple[str, str, str], ...] = _BINDINGS) -> dict[str, Any]:
+    """Definitions with these bindings, and a journal."""
+    queues: list[dict[str, Any]] = [{"name": name, "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-max-length": 1000}}
+                                    for name in _QUEUES]
+    queues.append({"name": "journal", "vhost": "/", "durable": True, "auto_delete": False,
+                   "arguments": {"x-queue-type": "stream", "x-journal": True}})
+    exchanges = [{"name": name, "vhost": "/", "type": kind, "durable": True, "auto_delete": False, "internal": False, "arguments": {}}
+                 for name, kind in (("trading", "topic"), ("orders", "direct"))]
+    return {"vhosts": [{"name": "/"}], "exchanges": exchanges, "queues": queues, "bindings": [
+        {"source": source, "vhost": "/", "destination": queue, "destination_type": "queue", "routing_key": key, "arguments": {}}
+        for source, key, queue in bindings]}
+
+
+def proposal() -> dict[str, Any]:
+    """Somebody tidies up, and takes away too much."""
+    kept = tuple(
+        each for each in _BINDINGS if each[2] != "risk" and each[1] not in ("factory.*.line-1.#", "factory.oslo.#", "bond.#", "refunded")
+    )
+    return document((*kept, ("trading", "stock.*.*.quote", "research")))
+
+
+def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]:
+    """So many messages of an hour that began then (seconds), by rising event time."""
+    sites = [
+        (site, f"line-{line}", f"m{machine:02}") for site in ("berlin", "lyon", "turin") for line in (1, 2, 3) for machine in range(12)
+    ]
+    symbols = [(market, symbol) for market, names in _MARKETS.items() for symbol in names]
+    for number in range(messages):
+        second = HOUR * number // messages
+        at = start + second
+        draw = rng.random()
+        # Trading begins after twenty minutes, with a rush.
+        trading = 0.0 if second < 1200 else 0.55 if second < 1500 else 0.3
+        if draw < trading:
+            market, symbol = symbols[min(int(rng.expovariate(0.35)), len(symbols) - 1)]
+            kind = "trade" if rng.random() < 0.25 else "quote"
+            yield _message("trading", f"stock.{market}.{symbol}.{kind}", {"price": round(rng.uniform(20, 400), 2)}, at)
+        elif draw < trading + 0.02:
+            yield _message("orders", rng.choice(("paid", "paid", "paid", "refunded", "cancelled")), {"order": number}, at)
+        elif draw < trading + 0.035:
+            yield _message(
+                "amq.topic", f"factroy.{rng.choice(sites)[0]}.line-1.m00.temperature", {"value": 0}, at
+            )  # a device with a typing error
+        else:
+            site, line, machine = sites[min(int(rng.expovariate(0.04)), len(sites) - 1)]
+            sensor = "alarm" if rng.random() < 0.004 else rng.choice(_SENSORS)
+            yield _message("amq.topic", f"factory.{site}.{line}.{machine}.{sensor}", {"value": round(rng.gauss(20, 5), 2)}, at)
+
+
+def _message(exchange: str, key: str, body: dict[str, Any], at: int) -> Outgoing:
+    return Outgoing(
+        exchange, key, json.dumps(body).encode(), pika.BasicProperties(content_type="application/json", delivery_mode=1, timestamp=at)
+    )
+
+
+@contextmanager
+def broker(directory: Path, file: Path) -> Iterator[str]:
+    """A broker of this installation on free ports; gives its AMQP URL, and stops it. Raises PipelineError when it does not start."""
+    flags = ["--config", os.devnull, "--data-dir", str(directory), "--definitions-file", str(file), "--log-level", "error"]
+    ports = [word for name in ("amqp", "mqtt", "metrics", "http") for word in (f"--{name}-port", "0")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "trellis", "serve", *flags, *ports],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            words = process.stdout.readline().split()
+            address = dict(word.partition("=")[::2] for word in words[1:]).get("amqp")
+            if address is None:
+                raise PipelineError(f"the broker did not start (exit code {process.wait(_PATIENCE)}); its last lines are above")
+            yield f"amqp://guest:guest@{address}/%2F"
+            process.send_signal(signal.SIGTERM)
+            if process.wait(_PATIENCE):
+                raise PipelineError("the broker did not stop well; its last lines are above")
+        finally:
+            process.kill()
+
+
+def demo(output: Path, messages: int, session: Callable[[], AbstractContextManager[Any]], progress: Progress, seed: int = 1) -> int:
+    """All of it; returns the exit code. Raises PipelineError."""
+    if output.exists() and any(output.iterdir()):
+        raise PipelineError(f"{output} is there already, with something in it: name another directory with --output, or remove it")
+    output.mkdir(parents=True, exist_ok=True)
+    for name, content in (("definitions.json", document()), ("proposed.json", proposal())):
+        (output / name).write_text(json.dumps(content, indent=1) + "\n")
+    began = time.monotonic()
+
+    def step(text: str) -> None:
+        progress.end()
+        print(f"{time.monotonic() - began:5.1f} s  {text}", flush=True)
+
+    step("a broker starts, with a journal of all that is published")
+    with broker(output / "broker", output / "definitions.json") as url:
+        start = int(datetime.now(UTC).timestamp()) // 60 * 60 - HOUR
+        sent = Publisher(url).publish(_told(traffic(messages, start, random.Random(seed)), messages, progress))
+        step(f"{sent:,} messages of an hour published, each confirmed")
+    journal = {"path": str(output / "broker" / "streams" / "%2F" / "journal")}
+    with session() as spark:
+        step("Spark is there")
+        for job in (lake.lake, lake.traffic):
+            name = job.__name__
+            query = job(spark, journal, str(output / name), str(output / f"{name}.checkpoint"), once=True)
+            progress.watch(query, name)
+        kept = lake.read_lake(spark, str(output / "lake"))
+        counts = kept.selectExpr("count(*)", "count(distinct offset)").collect()[0]
+        if tuple(counts) != (sent, sent):
+            raise PipelineError(f"the lake has {counts[0]:,} rows of {counts[1]:,} offsets, and {sent:,} messages were published")
+        step(f"lake and traffic: {counts[0]:,} rows, each of them once")
+        current, proposed = (definitions.read(output / name) for name in ("definitions.json", "proposed.json"))
+        parts = hist.read_rollup(spark, str(output / "traffic"))
+        _answers(parts, current, proposed, output, step)
+        with progress.of(spark, "report"):
+            page = make(parts, current, proposed)
+        (output / "report.html").write_text(page, encoding="utf-8")
+    step(f"done: open {output / 'report.html'}")
+    return 0
+
+
+def _answers(
+    parts: Any, current: definitions.Definitions, proposed: definitions.Definitions, output: Path, step: Callable[[str], None]
+) -> None:
+    """What each job says, in a line."""
+    from pyspark_trellis.advise import advise
+    from pyspark_trellis.audit import audit
+    from pyspark_trellis.whatif import what_if
+
+    history = hist.summed(parts).cache()
+    found = audit(history, current)
+    step(f"audit: of {found.bindings} bindings {len(found.dead)} are dead and {len(found.subsumed)} needless; "
+         f"{len(found.unroutable)} topics go nowhere, first of them {found.unroutable[0].topic if found.unroutable else 'none'}")
+    answer = what_if(history, current, proposed)
+    step(
+        f"whatif: by proposed.json {len(answer.lost)} topics would be lost, {len(answer.starved)} queues would starve, "
+        f"{len(answer.newly_hit)} would get something for the first time"
+    )
+    advice = advise(history, current)
+    advice.write(output / "matching-profile.json")
+    step(f"advise: a route cache of {advice.routes:,}; the topics to prewarm carry {advice.carried:.0%} of the messages")
+    history.unpersist()
+
+
+def _told(messages: Iterator[Outgoing], total: int, progress: Progress) -> Iterator[Outgoing]:
+    for number, message in enumerate(messages):
+        if number % 1000 == 0:
+            progress.say(f"publishing  {number:,} of {total:,}")
+        yield message

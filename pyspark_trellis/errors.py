@@ -1,0 +1,35 @@
+"""What a user can mend."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: How a line of ours begins where Spark has wrapped it.
+_OURS: Final = re.compile(r"(?:pyspark_trellis\.errors\.)?PipelineError: ([^\n]+)")
+
+
+class PipelineError(ValueError):
+    """One line: what is wrong, with what, and what to do. Ends a command with exit code 2."""
+
+
+def line_of(error: BaseException) -> str | None:
+    """The line of a PipelineError inside what Spark raised, or None if there is none. Spark runs sources in processes of their
+    own and gives back a text."""
+    if isinstance(error, PipelineError):
+        return str(error)
+    found = _OURS.findall(str(error))
+    return found[-1].strip() if found else None
+
+
+def of_spark(error: BaseException) -> bool:
+    """Whether Spark or its JVM raised it."""
+    return any(kind.__module__.startswith(("pyspark", "py4j")) for kind in type(error).__mro__)
+
+
+def brief(error: BaseException) -> str:
+    """The first line of what Spark says, which is long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
+        return lines[1].removeprefix(": ")
+    return lines[0].partition(" SQLSTATE")[0] if lines else type(error).__name__

@@ -1,0 +1,123 @@
+"""What was published, as far as routing is concerned: each (vhost, exchange, topic) once, with its counts.
+
+    vhost, exchange, topic | messages, size (octets of bodies), fanout (copies to queues), unroutable, first_at, last_at (event time)
+
+Made of a journal, or of the rollup that `traffic` keeps, which is the same by minute. Event time is the publisher's `timestamp`,
+or where there is none the broker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pyspark_trellis.columns import COLUMNS
+from pyspark_trellis.errors import PipelineError, brief, of_spark
+
+KEYS: Final = ("vhost", "exchange", "topic")
+COUNTS: Final = ("messages", "size", "fanout", "unroutable")
+#: Columns of a journal that histories are made of.
+NEEDED: Final = ("offset", "published_at", "vhost", "exchange", "topic", "routed", "size", "timestamp")
+PROJECTION: Final = ", ".join(f"`{name}` {COLUMNS[name]}" for name in NEEDED)
+#: A row of the rollup.
+ROLLUP: Final = ("minute timestamp, vhost string, exchange string, topic string, messages long, size long, fanout long, unroutable long, "
+                 "first_at timestamp, last_at timestamp")
+
+
+class Span(NamedTuple):
+    """How much history there is."""
+
+    messages: int
+    topics: int
+    first: datetime | None
+    last: datetime | None
+
+    @property
+    def seconds(self) -> float:
+        """One at least: rates of a single message are not infinite."""
+        return max((self.last - self.first).total_seconds(), 1.0) if self.first is not None and self.last is not None else 1.0
+
+
+def event_time() -> Column:
+    return F.coalesce("timestamp", "published_at")
+
+
+def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: rows of a journal, added up by minute and topic. The sums of several tasks are added up by who reads."""
+    sums: list[pa.Table] = []
+    rows = 0
+    for each in batches:
+        at = pc.coalesce(each.column("timestamp"), each.column("published_at"))
+        table = pa.table({
+            "minute": pc.floor_temporal(at, unit="minute"), "vhost": each.column("vhost"), "exchange": each.column("exchange"),
+            "topic": each.column("topic"), "messages": pa.array([1] * each.num_rows, pa.int64()), "size": each.column("size"),
+            "fanout": pc.cast(each.column("routed"), pa.int64()),
+            "unroutable": pc.cast(pc.equal(each.column("routed"), 0), pa.int64()), "first_at": at, "last_at": at})
+        sums.append(_added(table))
+        rows += sums[-1].num_rows
+        if rows > 200_000:
+            sums = [_added(pa.concat_tables(sums))]
+            rows = sums[0].num_rows // 2  # Where all differ, adding up again at once would gain nothing.
+    if sums:
+        yield from _added(pa.concat_tables(sums)).to_batches()
+
+
+def _added(table: pa.Table) -> pa.Table:
+    found = table.group_by(["minute", *KEYS]).aggregate(
+        [(name, "sum") for name in COUNTS] + [("first_at", "min"), ("last_at", "max")])
+    return pa.table({name: found.column(made) for name, made in (
+        *((name, name) for name in ("minute", *KEYS)), *((name, f"{name}_sum") for name in COUNTS),
+        ("first_at", "first_at_min"), ("last_at", "last_at_max"))})
+
+
+def rollup(journal: DataFrame) -> DataFrame:
+    """The partial sums of a journal, read once or followed."""
+    return journal.select(*NEEDED).mapInArrow(partial, ROLLUP)
+
+
+def summed(parts: DataFrame, *keys: str) -> DataFrame:
+    """Partial sums, added up by these keys: all of `KEYS`, if none are given."""
+    return parts.groupBy(*(keys or KEYS)).agg(
+        *[F.sum(name).alias(name) for name in COUNTS], F.min("first_at").alias("first_at"), F.max("last_at").alias("last_at"))
+
+
+def read_rollup(spark: SparkSession, path: str) -> DataFrame:
+    """The rollup that `traffic` keeps there. Raises PipelineError."""
+    return read_table(spark, path, ROLLUP, "trellis pipeline traffic")
+
+
+def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataFrame:
+    """A directory of Parquet with at least these columns. Raises PipelineError."""
+    from pyspark.sql.types import StructType
+
+    try:
+        table = spark.read.parquet(path)
+    except Exception as error:  # What Spark and its JVM raise has no base class of its own.
+        if not of_spark(error):
+            raise
+        raise PipelineError(f"{path} cannot be read as `{maker}` writes it: {brief(error)}") from None
+    wanted = StructType.fromDDL(schema)
+    assert isinstance(wanted, StructType)
+    for field in wanted.fields:
+        if field.name not in table.columns:
+            raise PipelineError(f"{path} has no column '{field.name}': it was not written by `{maker}`")
+    return table.select(*[F.col(field.name).cast(field.dataType).alias(field.name) for field in wanted.fields])
+
+
+def span(history: DataFrame) -> Span:
+    """How much it is: one row."""
+    row = history.agg(F.coalesce(F.sum("messages"), F.lit(0)), F.count("*"), F.unix_micros(F.min("first_at")),
+                      F.unix_micros(F.max("last_at"))).collect()[0]
+    return Span(row[0], row[1], _instant(row[2]), _instant(row[3]))
+
+
+def _instant(micros: int | None) -> datetime | None:
+    from datetime import UTC, timedelta
+
+    return None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)

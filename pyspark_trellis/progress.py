@@ -1,0 +1,78 @@
+"""A line on the terminal that says how far Spark is: nothing where stderr is none."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TextIO
+
+#: Seconds between two looks.
+_EVERY: Final = 0.5
+
+
+class Progress:
+    """Writes over its own line."""
+
+    def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self.shown: Final = self._stream.isatty() if shown is None else shown
+        self._lock = threading.Lock()
+
+    def say(self, text: str) -> None:
+        width = shutil.get_terminal_size().columns - 1
+        self._write("\r" + text[:width] + "\x1b[K")
+
+    def end(self) -> None:
+        """Take the line away."""
+        self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        if self.shown:
+            with self._lock:
+                self._stream.write(text)
+                self._stream.flush()
+
+    @contextmanager
+    def of(self, spark: Any, title: str) -> Iterator[None]:
+        """While this lasts, say how many of Spark's tasks are done."""
+        if not self.shown:
+            yield
+            return
+        ended = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(spark, title, ended), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.end()
+
+    def _watch(self, spark: Any, title: str, ended: threading.Event) -> None:
+        began = time.monotonic()
+        tracker = spark.sparkContext.statusTracker()
+        while not ended.wait(_EVERY):
+            done = tasks = 0
+            for stage in tracker.getActiveStageIds():
+                info = tracker.getStageInfo(stage)
+                if info is not None:
+                    done += info.numCompletedTasks
+                    tasks += info.numTasks
+            self.say(f"{title}  {f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s")
+
+    def watch(self, query: Any, title: str) -> None:
+        """Until a streaming query ends: how many rows it has taken. Raises what ended it."""
+        rows, last = 0, -1
+        try:
+            while not query.awaitTermination(_EVERY):
+                progress = query.lastProgress
+                if progress is not None and progress["batchId"] != last:
+                    last = progress["batchId"]
+                    rows += progress["numInputRows"]
+                    self.say(f"{title}  {rows:,} rows, batch {last}, {progress.get('processedRowsPerSecond') or 0:,.0f} rows/s")
+        finally:
+            self.end()

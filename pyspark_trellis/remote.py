@@ -1,0 +1,152 @@
+"""A running broker, asked over its HTTP listener: its definitions, and its streams, of which it shows what is durable."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urlencode, urlsplit
+
+import pyarrow as pa
+
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.journal import ROWS_PER_TASK, Bounds, Piece, Span, Stream, check_whole
+from pyspark_trellis.segments import Name, Scan, rows_between, schema_of
+
+#: Seconds to wait for an answer.
+PATIENCE: Final = 30
+
+
+@dataclass(frozen=True)
+class Broker:
+    """Where it is, and who asks."""
+
+    url: str
+    user: str
+    password: str
+
+    @classmethod
+    def of(cls, place: str) -> Broker:
+        """http://USER:PASSWORD@HOST:15672; guest where nobody is named. Raises PipelineError."""
+        try:
+            parts = urlsplit(place)
+            port = parts.port or 15672
+        except ValueError as error:
+            raise PipelineError(f"{place} is no URL: {error}") from None
+        if not parts.hostname or parts.path not in ("", "/"):
+            raise PipelineError(f"{place} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return cls(f"{parts.scheme}://{host}:{port}", unquote(parts.username or "guest"), unquote(parts.password or "guest"))
+
+    def document(self, path: str) -> Any:
+        """What it answers there, decoded. Raises PipelineError."""
+        try:
+            return json.loads(self.octets(path))
+        except ValueError as error:
+            raise PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?") from None
+
+    def octets(self, path: str) -> bytes:
+        """What it answers there. Raises PipelineError."""
+        request = urllib.request.Request(self.url + path)
+        request.add_header("Authorization", "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode())
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                found: bytes = answer.read()
+                return found
+        except urllib.error.HTTPError as error:
+            with error:
+                said = error.read(200).decode(errors="replace").strip() or error.reason
+            raise PipelineError(f"{self.url}{path} answered {error.code} to user '{self.user}': {said}") from None
+        except urllib.error.URLError as error:
+            raise PipelineError(f"{self.url} does not answer: {error.reason}; is the listener `http` on?") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?") from None
+
+
+#: Octets that are asked for to read the head of a batch.
+_HEAD: Final = 8192
+
+
+@dataclass(frozen=True)
+class RemotePiece(Piece):
+    """Rows of a range of a segment: `first` is the offset of the batch at `start`."""
+
+    broker: Broker
+    path: str
+    head: int
+    start: int
+    end: int
+    first: int
+    low: int
+    high: int
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        head = self.broker.octets(f"{self.path}&start=0&end={self.head}")
+        octets = self.broker.octets(f"{self.path}&start={self.start}&end={self.end}")
+        yield from rows_between(pa.py_buffer(octets), schema_of(pa.py_buffer(head)), self.first, self.low, self.high)
+
+    @property
+    def where(self) -> str:
+        return f"{self.broker.url}{self.path}"
+
+
+class Remote(Stream):
+    """A stream of a running broker."""
+
+    def __init__(self, broker: Broker, vhost: str, queue: str) -> None:
+        self._broker: Final = broker
+        self._question: Final = urlencode({"vhost": vhost, "queue": queue})
+        self._name: Final = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
+        self._scans: dict[Name, Scan] = {}
+
+    @classmethod
+    def of(cls, place: str, options: Mapping[str, str]) -> Remote:
+        """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the vhost /. Raises PipelineError."""
+        stream = options.get("stream", "")
+        if not stream:
+            raise PipelineError(f"which stream of {place}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
+        vhost, separator, queue = stream.rpartition("/")
+        return cls(Broker.of(place), vhost if separator and vhost else "/", queue)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def bounds(self) -> Bounds:
+        rows = self._segments()
+        return Bounds(rows[0]["first"], rows[-1]["end"], rows[-1]["epoch"]) if rows else Bounds(0, 0, 0)
+
+    def rewritten(self, offset: int, epoch: int) -> bool:
+        return False  # What is shown is durable.
+
+    def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
+        if high <= low:
+            return []
+        found = [row for row in self._segments() if row["first"] < high and row["end"] > low]
+        check_whole(self.name, [Span(Name(row["epoch"], row["first"]), row["first"], row["end"]) for row in found], low, high)
+        pieces: list[Piece] = []
+        for row in found:
+            path = f"/api/streams/segment?{self._question}&segment={row['name']}"
+            begin, last = max(low, row["first"]), min(high, row["end"])
+            scan = self._scans.setdefault(Name(row["epoch"], row["first"]), Scan(row["first"]))
+            self._scan(scan, path, row["bytes"], last)
+            for place in scan.cut(begin, last, rows):
+                pieces.append(RemotePiece(self._broker, path, scan.head, *place))
+        return pieces
+
+    def _segments(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._broker.document(f"/api/streams/segments?{self._question}")
+        return found
+
+    def _scan(self, scan: Scan, path: str, size: int, until: int) -> None:
+        """Read the heads of batches up to that offset: each says where the next one is."""
+        while not scan.head or scan.end < until:
+            start = scan.size
+            heads = self._broker.octets(f"{path}&start={start}&end={min(start + _HEAD, size)}")
+            if not scan.step(heads, size - start):
+                raise PipelineError(f"{self._broker.url}{path} has no batch at octet {start}; `trellis store verify` says more")

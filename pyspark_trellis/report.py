@@ -1,0 +1,213 @@
+"""`report`: one page, all in one file, that says what a broker did, what is wrong with its bindings, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from pyspark_trellis import history as hist
+from pyspark_trellis import plots
+from pyspark_trellis.advise import Advice, advise
+from pyspark_trellis.audit import Audit, audit
+from pyspark_trellis.definitions import Definitions
+from pyspark_trellis.whatif import WhatIf, what_if
+
+#: Rows of a table, bars of a plot.
+ROWS, BARS = 12, 12
+_STYLE: Final = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; color: #222; background: #fff; }
+h1 { font-size: 1.6rem; margin: .3em 0; } h2 { font-size: 1.2rem; margin: 2.2em 0 .4em; border-top: 1px solid #ddd; padding-top: 1em; }
+h3 { font-size: 1rem; margin: 1.4em 0 .3em; } p { max-width: 45rem; margin: .4em 0; }
+.figures { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0; padding: 0; list-style: none; }
+.figures li { background: #f3f6f8; border-radius: .5rem; padding: .6rem 1rem; min-width: 7rem; flex: 1 1 7rem; }
+.figures b { display: block; font-size: 1.4rem; } .figures .bad b { color: #b3360b; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem 2rem; align-items: start; }
+figure { margin: 0; } svg { width: 100%; height: auto; max-width: 36rem; }
+.table { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; width: 100%; }
+th { text-align: left; font-weight: 600; } th, td { padding: .3rem .7rem .3rem 0; border-bottom: 1px solid #e5e5e5; vertical-align: top; }
+td.n, th.n { text-align: right; white-space: nowrap; } code { font-size: .92em; overflow-wrap: anywhere; }
+.more, footer { color: #666; font-size: .85rem; }
+"""
+
+
+class Page:
+    """Collects pieces of HTML."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def add(self, html: str) -> None:
+        self._parts.append(html)
+
+    def text(self, text: str) -> None:
+        self.add(f"<p>{text}</p>")
+
+    def plots(self, drawn: Iterable[str]) -> None:
+        self.add('<div class="plots">' + "".join(f"<figure>{each}</figure>" for each in drawn) + "</div>")
+
+    def table(self, title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str = "") -> None:
+        """Numbers are right; what begins with a colon is a name, shown as it is written."""
+        if not rows:
+            if none:
+                self.add(f"<h3>{escape(title)}</h3><p>{escape(none)}</p>")
+            return
+        right = [isinstance(cell, int | float) for cell in rows[0]]
+        head = "".join(f'<th{" class=n" if number else ""}>{escape(name)}</th>' for name, number in zip(columns, right, strict=True))
+        body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows[:ROWS])
+        more = f'<p class="more">and {len(rows) - ROWS:,} more</p>' if len(rows) > ROWS else ""
+        self.add(
+            f'<h3>{escape(title)}</h3><div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
+        )
+
+    def whole(self, title: str) -> str:
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>{''.join(self._parts)}"
+            "<footer>Made by <code>trellis pipeline report</code>. Times are event times: the publisher's, where it gave one.</footer>"
+            "</body></html>\n"
+        )
+
+
+def _cell(cell: Any) -> str:
+    if isinstance(cell, int):
+        return f"<td class=n>{cell:,}</td>"
+    if isinstance(cell, float):
+        return f"<td class=n>{cell:,.2f}</td>"
+    text = str(cell)
+    return f"<td><code>{escape(text[1:]) or '(empty)'}</code></td>" if text.startswith(":") else f"<td>{escape(text)}</td>"
+
+
+def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | None = None) -> str:
+    """The page, from the rollup that `traffic` keeps (or one made of a journal)."""
+    kept = parts.cache()
+    try:
+        history = hist.summed(kept).cache()
+        try:
+            span = hist.span(history)
+            page = Page()
+            _head(page, span, history)
+            if span.messages:
+                _traffic(page, kept, history)
+                _audit(page, audit(history, definitions))
+                if proposed is not None:
+                    _whatif(page, what_if(history, definitions, proposed), proposed.name)
+                _advise(page, advise(history, definitions))
+            else:
+                page.text("Nothing was published.")
+        finally:
+            history.unpersist()
+    finally:
+        kept.unpersist()
+    return page.whole("Trellis: what was published, and where it went")
+
+
+def _head(page: Page, span: hist.Span, history: DataFrame) -> None:
+    sums = history.agg(*[F.coalesce(F.sum(name), F.lit(0)) for name in ("size", "fanout", "unroutable")]).collect()[0]
+    page.add("<h1>What was published, and where it went</h1>")
+    if span.first is not None and span.last is not None:
+        page.text(f"{span.first:%Y-%m-%d %H:%M} to {span.last:%Y-%m-%d %H:%M} UTC")
+    lost = sums[2] / span.messages if span.messages else 0.0
+    figures = [("messages", f"{span.messages:,}", ""), ("topics", f"{span.topics:,}", ""),
+               ("messages a second", f"{span.messages / span.seconds:,.1f}", ""), ("MB of bodies", f"{sums[0] / 1e6:,.1f}", ""),
+               ("copies a message", f"{sums[1] / max(span.messages, 1):,.2f}", ""), ("unroutable", f"{lost:.1%}", "bad" if sums[2] else "")]
+    page.add('<ul class="figures">' + "".join(f'<li class="{kind}"><b>{value}</b>{name}</li>' for name, value, kind in figures) + "</ul>")
+
+
+def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
+    page.add("<h2>Traffic</h2>")
+    rows = [tuple(row) for row in parts.groupBy("minute", "vhost", "exchange").agg(
+        F.sum("messages"), F.sum("fanout"), F.sum("unroutable")).orderBy("minute").collect()]
+    moments = sorted({row[0] for row in rows})
+    totals: dict[str, int] = {}
+    for row in rows:
+        name = row[2] or "(default exchange)"
+        totals[name] = totals.get(name, 0) + row[3]
+    named = sorted(totals, key=lambda name: -totals[name])[:plots.SERIES]
+    places = {moment: at for at, moment in enumerate(moments)}
+    by_exchange: dict[str, list[float]] = {name: [0.0] * len(moments) for name in named}
+    copies, lost = [0.0] * len(moments), [0.0] * len(moments)
+    for minute, _, exchange, messages, fanout, unroutable in rows:
+        at = places[minute]
+        name = exchange or "(default exchange)"
+        by_exchange.setdefault(name if name in named else "others", [0.0] * len(moments))[at] += messages
+        copies[at] += fanout
+        lost[at] += unroutable
+    top = [tuple(row) for row in history.orderBy(F.desc("messages"), "topic").limit(BARS).select("topic", "messages").collect()]
+    counts = [row[0] for row in history.orderBy(F.desc("messages")).select("messages").limit(200_000).collect()]
+    page.plots(
+        [
+            plots.over_time("Messages by exchange", "messages a minute", {name: (moments, values) for name, values in by_exchange.items()}),
+            plots.over_time(
+                "Copies made, and messages lost",
+                "a minute",
+                {"copies to queues": (moments, copies), "unroutable messages": (moments, lost)},
+            ),
+            plots.bars("Topics with the most messages", "messages", [row[0] for row in top], {"messages": [row[1] for row in top]}),
+            plots.share("How few topics carry how much", counts),
+        ]
+    )
+
+
+def _audit(page: Page, found: Audit) -> None:
+    page.add("<h2>Bindings</h2>")
+    page.text(
+        f"Of {found.bindings:,} bindings {len(found.dead):,} matched nothing, and {len(found.duplicate) + len(found.subsumed):,} "
+        "took only what another binding to the same place takes, too: they can go, and nothing changes."
+    )
+    page.table("Unroutable topics", ("exchange", "topic", "messages", "nearest binding", "words off"), [
+        (f":{each.exchange}", f":{each.topic}", each.messages, f":{each.nearest}" if each.nearest is not None else "none", each.words)
+        for each in found.unroutable], "Every message came to a queue.")
+    page.table("Dead: nothing that was published matched", ("exchange", "key", "goes to"),
+               [(f":{each.source}", f":{each.key}", f":{each.destination}") for each in found.dead], "None.")
+    page.table("Needless: another one takes all of it", ("exchange", "key", "goes to", "covered by"), [
+        (f":{each.binding.source}", f":{each.binding.key}", f":{each.binding.destination}", f":{each.by.key}")
+        for each in [*found.duplicate, *found.subsumed]], "None.")
+    page.table("Overlapping: two bindings that both take the same topics", ("key", "key", "both go to", "messages of both"), [
+        (f":{each.one.key}", f":{each.other.key}", f":{each.one.destination}", each.messages) for each in found.overlapping])
+
+
+def _whatif(page: Page, answer: WhatIf, name: str) -> None:
+    seconds = answer.span.seconds
+    page.add(f"<h2>What if: <code>{escape(name.rpartition('/')[2])}</code></h2>")
+    page.text("Something would be lost." if answer.breaks else "Nothing would be lost.")
+    changed = sorted(
+        [each for each in answer.queues if each.before != each.after], key=lambda each: -max(each.before or 0, each.after or 0)
+    )
+    if changed:
+        shown = changed[:BARS]
+        page.plots([plots.bars("Queues that would get more or less", "messages a second", [each.queue for each in shown], {
+            "now": [(each.before or 0) / seconds for each in shown], "then": [(each.after or 0) / seconds for each in shown]})])
+    page.table("Topics that would come to no queue any more", ("exchange", "topic", "messages"),
+               [(f":{each.exchange}", f":{each.topic}", each.messages) for each in answer.lost], "None.")
+    page.table(
+        "Queues that would get nothing any more", ("queue", "messages now"), [(f":{each.queue}", each.before) for each in answer.starved]
+    )
+    page.table(
+        "Queues that got nothing, and would get something",
+        ("queue", "messages then"),
+        [(f":{each.queue}", each.after) for each in answer.newly_hit],
+    )
+
+
+def _advise(page: Page, advice: Advice) -> None:
+    page.add("<h2>Matching</h2>")
+    page.text(f"A route cache of {advice.routes:,} entries holds all topics. Those to prewarm carry {advice.carried:.0%} of the messages.")
+    measured = [each for each in advice.exchanges if each.measured]
+    if measured:
+        names = list(dict.fromkeys(name for each in measured for name in each.measured))
+        page.plots([plots.bars("A lookup without the cache", "microseconds (median)", [each.exchange for each in measured], {
+            name: [each.measured.get(name, 0) / 1000 for each in measured] for name in names})])
+    page.table(
+        "Topic exchanges",
+        ("exchange", "bindings", "topics", "messages", "matcher", "to prewarm"),
+        [
+            (f":{each.exchange}", each.bindings, each.topics, each.messages, each.matcher or "auto", len(each.prewarm))
+            for each in advice.exchanges
+        ],
+    )

@@ -1,0 +1,173 @@
+"""Where topics go by a file of definitions: the broker's own rules, for a whole batch of topics at once.
+
+    topic exchange   `matching.batch`          direct   a dict          fanout   all of them
+    default exchange   the queue of that name          another exchange, an alternate exchange   on from there
+
+What an exchange of another type would do (headers, hashes, delays) a topic alone does not say. Topics that come to such a one
+are `unknown`: nothing is claimed of them but what is sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+
+from matching.batch import Batch
+from pyspark_trellis.definitions import BY_NAME, Bound, Definitions, Host
+from pyspark_trellis.errors import PipelineError
+
+Rows = NDArray[np.int64]
+_NONE: Final = np.empty(0, np.int64)
+
+
+class Routed:
+    """Where a batch of topics went: columns of (row, binding) and (row, queue), each pair once, and rows of which not all is known."""
+
+    def __init__(self, count: int) -> None:
+        self.bindings: tuple[Rows, Rows] = (_NONE, _NONE)
+        self.queues: tuple[Rows, Rows] = (_NONE, _NONE)
+        self.unknown = np.zeros(count, bool)
+
+
+class Router:
+    """One virtual host of a definitions file."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        #: Number -> name: what the second column of `Routed.queues` means.
+        self.names: Final = sorted(host.queues)
+        self._numbers: Final = {name: number for number, name in enumerate(self.names)}
+        self._batches: dict[str, Batch] = {}
+
+    def route(self, exchange: str, topics: list[str]) -> Routed:
+        """Where they go that are published to this exchange. Raises PipelineError when there is none of that name."""
+        if exchange not in self._host.types:
+            raise PipelineError(f"there is no exchange '{exchange}'")
+        routed = Routed(len(topics))
+        bindings: list[tuple[Rows, Rows]] = []
+        queues: list[tuple[Rows, Rows]] = []
+        seen: dict[str, NDArray[np.bool_]] = {}
+        ahead = [(exchange, np.arange(len(topics)))]
+        while ahead:
+            name, rows = ahead.pop()
+            been = seen.setdefault(name, np.zeros(len(topics), bool))
+            rows = rows[~been[rows]]
+            been[rows] = True
+            if not len(rows) or name not in self._host.types:
+                continue
+            if name == "":
+                found = [(row, number) for row in rows.tolist() if (number := self._numbers.get(topics[row])) is not None]
+                queues.append(_columns(found))
+                continue
+            if self._host.types[name] not in BY_NAME:
+                routed.unknown[rows] = True
+                continue
+            hit = np.zeros(len(topics), bool)
+            for bound, matched in self._matched(name, [topics[row] for row in rows.tolist()]):
+                which = rows[matched]
+                hit[which] = True
+                bindings.append((which, np.full(len(which), bound.number)))
+                if bound.to_exchange:
+                    ahead.append((bound.destination, which))
+                else:
+                    queues.append((which, np.full(len(which), self._numbers[bound.destination])))
+            alternate = self._host.alternates.get(name)
+            if alternate is not None:
+                ahead.append((alternate, rows[~hit[rows]]))
+        routed.bindings, routed.queues = _once(bindings), _once(queues)
+        return routed
+
+    def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[Bound, Rows]]:
+        """Bindings of the exchange, and which of the topics each one takes."""
+        outgoing = self._host.outgoing.get(exchange, [])
+        kind = self._host.types[exchange]
+        if not outgoing:
+            return
+        if kind == "fanout":
+            for bound in outgoing:
+                yield bound, np.arange(len(topics))
+            return
+        if kind == "direct":
+            keys: dict[str, list[int]] = {}
+            for at, topic in enumerate(topics):
+                keys.setdefault(topic, []).append(at)
+            for bound in outgoing:
+                if bound.key in keys:
+                    yield bound, np.array(keys[bound.key], np.int64)
+            return
+        batch = self._batches.get(exchange)
+        if batch is None:
+            batch = self._batches[exchange] = Batch([bound.key for bound in outgoing])
+        found = batch.match(topics)
+        rows, numbers = np.frombuffer(found.topics, np.int64), np.frombuffer(found.patterns, np.int64)
+        order = np.argsort(numbers, kind="stable")
+        rows, numbers = rows[order], numbers[order]
+        if not len(rows):
+            return
+        hit, begins = np.unique(numbers, return_index=True)
+        for number, part in zip(hit.tolist(), np.split(rows, begins[1:]), strict=True):
+            yield outgoing[number], part
+
+
+def _columns(found: list[tuple[int, int]]) -> tuple[Rows, Rows]:
+    table = np.array(found, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
+    """All pairs, each once, by rising row."""
+    if not parts:
+        return _NONE, _NONE
+    pairs = np.unique(np.stack([np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])]), axis=1)
+    return pairs[0], pairs[1]
+
+
+def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
+    """For each row the list of what it is paired with."""
+    ends = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(pairs[0], minlength=count), out=ends[1:])
+    return pa.ListArray.from_arrays(pa.array(ends), values)
+
+
+def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
+    """`history` (with vhost, exchange, topic) and where each topic goes: queues array<string>, bindings array<long> (numbers in the file),
+    unknown boolean (an exchange decides by more than the topic), missing boolean (the exchange or vhost is not in the file)."""
+    hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
+    names = history.columns
+
+    def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        routers: dict[str, Router] = {}
+        for each in batches:
+            keys = pa.StructArray.from_arrays([each.column("vhost"), each.column("exchange")], ["vhost", "exchange"])
+            where: dict[tuple[str, str], list[int]] = {}
+            for at, key in enumerate(keys.to_pylist()):
+                where.setdefault((key["vhost"], key["exchange"]), []).append(at)
+            for (vhost, exchange), rows in where.items():
+                part = each.take(pa.array(rows))
+                count = part.num_rows
+                host = hosts.value.get(vhost)
+                missing = host is None or exchange not in host.types
+                found = Routed(count)
+                queues = pa.array([], pa.string())
+                if host is not None and not missing:
+                    router = routers.get(vhost) or routers.setdefault(vhost, Router(host))
+                    found = router.route(exchange, part.column("topic").to_pylist())
+                    queues = pa.array(router.names, pa.string()).take(pa.array(found.queues[1]))
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        *part.columns,
+                        _lists(found.queues, count, queues),
+                        _lists(found.bindings, count, pa.array(found.bindings[1], pa.int64())),
+                        pa.array(found.unknown),
+                        pa.array([missing] * count),
+                    ],
+                    [*names, "queues", "bindings", "unknown", "missing"],
+                )
+
+    fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields)
+    return history.mapInArrow(search, f"{fields}, queues array<string>, bindings array<long>, unknown boolean, missing boolean")

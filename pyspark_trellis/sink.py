@@ -1,0 +1,151 @@
+"""`writeStream.format("trellis")`: each row a message, published with confirms, and only once.
+
+    df.select("topic", "body").writeStream.format("trellis").option("url", "amqp://guest:guest@127.0.0.1:5672/").start()
+
+Spark runs a task again after a failure, and a batch again after a crash. So messages say who they are, and the broker drops what it has
+already: the header `x-trellis-producer` is query and partition, `x-trellis-sequence` is batch number << 32 | row, and the broker keeps
+the last sequence of each producer in the same record of its log as the message.
+
+That needs the same rows in the same partition with the same number again. Rows are sorted within their partition before they are
+numbered; and before anything is published, a digest of the partition's rows is noted in the checkpoint: a batch that comes again
+divided in another way (spark.sql.shuffle.partitions, rowsPerTask or the query changed meanwhile) is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.publisher import Outgoing, Publisher
+
+#: Columns that become properties of the message; the first two must be there.
+REQUIRED: Final = ("topic", "body")
+PROPERTIES: Final = (
+    "content_type",
+    "content_encoding",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "type",
+    "user_id",
+    "app_id",
+)
+_KINDS: Final = {"topic": ("string",), "body": ("string", "binary"), "exchange": ("string",), "headers": ("string",),
+                 "delivery_mode": ("smallint", "int"), "priority": ("smallint", "int")}
+OPTIONS: Final = ("url", "exchange", "checkpointLocation", "path")
+PRODUCER, SEQUENCE = "x-trellis-producer", "x-trellis-sequence"
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    """What a task did."""
+
+    messages: int
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Pickled to the tasks."""
+
+    def __init__(self, schema: StructType, options: dict[str, str]) -> None:
+        """Raises PipelineError for columns that no message has."""
+        self._url: Final = options.get("url", "amqp://guest:guest@127.0.0.1:5672/")
+        self._exchange: Final = options.get("exchange", "amq.topic")
+        self._checkpoint: Final = options.get("checkpointlocation", "")
+        for name in options:
+            if name not in [known.lower() for known in OPTIONS]:
+                raise PipelineError(f"writing with format(\"trellis\") has no option '{name}'; it has {', '.join(OPTIONS[:3])}")
+        if not self._checkpoint:
+            raise PipelineError("name a checkpointLocation: in it the sink notes how a batch was divided")
+        columns = {field.name: field.dataType.simpleString() for field in schema.fields}
+        for name in REQUIRED:
+            if name not in columns:
+                raise PipelineError(f"a message needs a column '{name}'; there are {', '.join(columns)}")
+        for name, kind in columns.items():
+            allowed = _KINDS.get(name, ("string",) if name in PROPERTIES else ())
+            if not allowed:
+                raise PipelineError(f"a message has no '{name}'; select {', '.join([*REQUIRED, 'exchange', 'headers', *PROPERTIES])}")
+            if kind not in allowed:
+                raise PipelineError(f"column '{name}' of a message is {' or '.join(allowed)}, not {kind}")
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        query, batch = context.getLocalProperty("sql.streaming.queryId"), int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        rows = [row for part in iterator for row in part.to_pylist()]
+        rows.sort(key=_order)
+        _claim(self._checkpoint, batch, context.partitionId(), rows)
+        if not rows:
+            return Published(0)
+        producer = f"{query}/{context.partitionId()}"
+        return Published(Publisher(self._url).publish(self._messages(rows, producer, batch << 32)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What tasks say is confirmed. Notes of the batches before are not needed any more."""
+        files, root = _place(self._checkpoint)
+        for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True)):
+            if each.base_name.isdecimal() and int(each.base_name) < batchId:
+                with suppress(OSError):
+                    files.delete_dir(each.path)
+
+    def _messages(self, rows: list[dict[str, Any]], producer: str, first: int) -> Iterator[Outgoing]:
+        import pika
+
+        for number, row in enumerate(rows):
+            body = row["body"]
+            if row["topic"] is None or body is None:
+                raise PipelineError("a row has no topic, or no body: null is no message")
+            headers = json.loads(row["headers"]) if row.get("headers") else {}
+            if not isinstance(headers, dict):
+                raise PipelineError("column 'headers' holds JSON objects, and a row has something else")
+            properties = {name: row[name] for name in PROPERTIES if row.get(name) is not None}
+            properties.setdefault("delivery_mode", 2)
+            yield Outgoing(row.get("exchange") or self._exchange, row["topic"], body.encode() if isinstance(body, str) else body,
+                           pika.BasicProperties(headers={**headers, PRODUCER: producer, SEQUENCE: first | number}, **properties))
+
+
+def _place(checkpoint: str) -> tuple[Any, str]:
+    """The file system of a checkpoint, and the directory of our notes there."""
+    place = checkpoint if "://" in checkpoint else str(Path(checkpoint.removeprefix("file:")).absolute())
+    files, path = fs.FileSystem.from_uri(place)
+    return files, f"{path.rstrip('/')}/trellis"
+
+
+def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any]]) -> None:
+    """Note that this partition of this batch has these rows. Raises PipelineError when it had others."""
+    digest = hashlib.sha256(repr([_order(row) for row in rows]).encode("utf-8", "surrogatepass")).hexdigest().encode()
+    files, root = _place(checkpoint)
+    path = f"{root}/{batch}/{partition}"
+    if files.get_file_info(path).type == fs.FileType.File:
+        with files.open_input_stream(path) as known:
+            if known.read() != digest:
+                raise PipelineError(
+                    f"batch {batch} comes again divided in another way than before (partition {partition}), so that the broker could "
+                    "not tell what it has already; restart the query with the plan, the number of partitions and the settings it had"
+                )
+        return
+    files.create_dir(f"{root}/{batch}", recursive=True)
+    draft = f"{path}.{uuid4().hex}"
+    with files.open_output_stream(draft) as note:
+        note.write(digest)
+    files.move(draft, path)
+
+
+def _order(row: dict[str, Any]) -> tuple[tuple[bool, str], ...]:
+    """Rows that differ have different places; those that do not, may change them."""
+    return tuple((value is not None, repr(value)) for value in row.values())

@@ -1,0 +1,27 @@
+// Takes pictures of a file in a Chromium without a window: node picture.mjs FILE PICTURE WIDTH...
+//
+// One for each width, PICTURE-WIDTH.png. A line of JSON for each says how wide the page is, what was asked of a network, what was
+// complained of, and the smallest letters among the page's own.
+import { pathToFileURL } from 'node:url';
+import chromium from '@sparticuz/chromium';
+import { chromium as playwright } from 'playwright-core';
+
+const [file, picture, ...widths] = process.argv.slice(2);
+const executablePath = await chromium.executablePath();
+for (const width of widths.map(Number)) {
+  // This browser is one process, which ends with its first page.
+  const browser = await playwright.launch({ executablePath, args: chromium.args, headless: true });
+  const page = await browser.newPage({ viewport: { width, height: 800 } });
+  const complaints = [], asked = [];
+  page.on('pageerror', (error) => complaints.push(error.message));
+  page.on('request', (request) => { if (!request.url().startsWith('file:')) asked.push(request.url()); });
+  await page.goto(pathToFileURL(file).href);
+  const found = await page.evaluate(() => ({
+    wide: document.documentElement.scrollWidth,
+    smallest: Math.min(...[...document.querySelectorAll('p, td, th, li, h1, h2, h3')].map((one) => parseFloat(getComputedStyle(one).fontSize))),
+    plots: [...document.querySelectorAll('svg')].map((one) => [one.getAttribute('aria-label'), one.getBoundingClientRect().width]),
+  }));
+  await page.screenshot({ path: `${picture}-${width}.png`, fullPage: true });
+  console.log(JSON.stringify({ width, ...found, asked, complaints }));
+  await browser.close();
+}

@@ -1,0 +1,27 @@
+"""One Spark session for all tests of the pipeline: they run in one process (xdist_group), for it takes seconds to begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra [pipeline] is not installed")
+
+from pyspark.sql import SparkSession
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark_trellis.session import start
+
+    session: SparkSession = start("local[2]", "tests", small=True, scratch=tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()

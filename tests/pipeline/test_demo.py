@@ -1,0 +1,122 @@
+"""`trellis pipeline demo` and `bench`, whole: a real broker with a journal, and a session of their own. And the page in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from pyspark_trellis import definitions
+from pyspark_trellis.demo import broker, document, proposal, traffic
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.journal import Directory
+from pyspark_trellis.publisher import Publisher
+from pyspark_trellis.remote import Remote
+from tests.broker import BrokerProcess
+from tests.foreign import require
+
+ROOT = Path(__file__).parents[2]
+BROWSER = ROOT / "tests" / "browser"
+
+
+def test_a_journal_of_the_broker_is_read_as_it_was_published(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "definitions.json").write_text(json.dumps(document()))
+    messages = list(traffic(700, 1_772_366_400, random.Random(1)))
+    with broker(tmp_path / "data", tmp_path / "definitions.json") as url:
+        assert Publisher(url).publish(iter(messages)) == len(messages)
+    table = spark.read.format("trellis").load(str(tmp_path / "data" / "streams" / "%2F" / "journal"))
+    found = table.orderBy("offset").collect()
+    assert [(row["exchange"], row["topic"], bytes(row["body"]), row["content_type"], row["protocol"]) for row in found] == [
+        (each.exchange, each.key, each.body, "application/json", "amqp091") for each in messages]
+    assert [row["timestamp"].timestamp() for row in found] == [each.properties.timestamp for each in messages]
+    unroutable = {row["topic"].partition(".")[0] for row in found if row["routed"] == 0}
+    assert unroutable == {"factroy", "cancelled"}
+
+
+def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> None:
+    """Pieces of both have the same rows; what is wrong is one line."""
+    (tmp_path / "definitions.json").write_text(json.dumps(document()))
+    process = BrokerProcess("--data-dir", str(tmp_path / "data"), "--definitions-file", str(tmp_path / "definitions.json"))
+    try:
+        messages = list(traffic(900, 1_772_366_400, random.Random(2)))
+        for message in messages:
+            message.properties.delivery_mode = 2  # The confirm of such a one comes when it is durable, here too.
+        assert Publisher(process.amqp_url).publish(iter(messages)) == 900
+        http = process.addresses["http"]
+        remote = Remote.of(f"http://guest:guest@{http.host}:{http.port}", {"stream": "journal"})
+        local = Directory(str(tmp_path / "data" / "streams" / "%2F" / "journal"))
+        bounds = remote.bounds()
+        assert bounds[:2] == local.bounds()[:2] == (0, 900)
+        for low, high in ((0, bounds.next), (bounds.next // 3, bounds.next // 2)):
+            tables = [pa.Table.from_batches(batch for piece in stream.pieces(low, high, 100) for batch in piece.batches())
+                      for stream in (remote, local)]
+            assert tables[0].column("offset").to_pylist() == list(range(low, high))
+            assert tables[0].equals(tables[1])
+        with pytest.raises(PipelineError, match="no stream 'none' in vhost '/'"):
+            Remote.of(f"http://{http.host}:{http.port}", {"stream": "none"}).bounds()
+        with pytest.raises(PipelineError, match="answered 401 to user 'guest'"):
+            Remote.of(f"http://guest:wrong@{http.host}:{http.port}", {"stream": "journal"}).bounds()
+        with pytest.raises(PipelineError, match="which stream of"):
+            Remote.of(f"http://{http.host}:{http.port}", {})
+    finally:
+        process.stop()
+
+
+def test_the_definitions_of_the_demo_fit_together() -> None:
+    current, proposed = definitions.parse(document(), "now"), definitions.parse(proposal(), "then")
+    assert {each.destination for each in current.bindings} - {each.destination for each in proposed.bindings} == {"risk"}
+
+
+def trellis(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "trellis", "pipeline", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("demo") / "output"
+    ran = trellis("demo", "--output", str(path), "--messages", "5000", "--master", "local[2]")
+    assert ran.returncode == 0, ran.stderr
+    assert "5,000 rows, each of them once" in ran.stdout
+    return path
+
+
+@pytest.mark.long
+def test_the_demo_makes_all_it_names(output: Path) -> None:
+    assert json.loads((output / "matching-profile.json").read_text())["format"] == 1
+    ran = trellis("demo", "--output", str(output))
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1)
+    assert "is there already, with something in it" in ran.stderr
+
+
+@pytest.mark.long
+def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
+    """Pictures go to TRELLIS_PICTURES, where that is set: look at them."""
+    require("browser")
+    picture = Path(os.environ.get("TRELLIS_PICTURES", tmp_path)) / "report"
+    environment = os.environ | {"TMPDIR": str(BROWSER / "node_modules")}  # Where the browser is unpacked, and stays.
+    ran = subprocess.run(["node", "picture.mjs", str(output / "report.html"), str(picture), "390", "1150"], cwd=BROWSER, env=environment,
+                         capture_output=True, text=True, check=True)
+    pages: list[dict[str, Any]] = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [page["width"] for page in pages] == [page["wide"] for page in pages] == [390, 1150]
+    for page in pages:
+        assert page["asked"] == page["complaints"] == []
+        assert page["smallest"] >= 12
+        assert len(page["plots"]) == 6
+        assert all(label and width >= 300 for label, width in page["plots"])
+
+
+@pytest.mark.long
+def test_the_bench_asserts_equal_results(tmp_path: Path) -> None:
+    ran = trellis("bench", "--quick", "--json", str(tmp_path / "figures.json"), "--master", "local[2]")
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert len(figures["measured"]) == 5
+    assert len(figures["targets"]) == 5

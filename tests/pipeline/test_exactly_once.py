@@ -1,0 +1,196 @@
+"""Queries that are killed, driver, JVM and workers, at chosen states of their commit logs: every row once, none lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pika
+import pyarrow.parquet as pq
+import pytest
+
+from tests.broker import BrokerProcess
+from tests.pipeline.written import journal, row
+
+#: Seconds that a process may take to come to where it is killed.
+PATIENCE: Final = 240
+QUEUE: Final = "out"
+
+
+def session_of(leader: int) -> list[int]:
+    """All processes of a session: Spark's workers have groups of their own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            if int(stat.rpartition(")")[2].split()[3]) == leader:
+                found.append(int(entry.name))
+    return found
+
+
+def committed(table: Path) -> list[Path]:
+    """The files that Spark's log of a table names: those that `spark.read` reads."""
+    logs = {int(path.name.partition(".")[0]): path for path in sorted((table / "_spark_metadata").glob("[0-9]*"))}
+    first = max((number for number, path in logs.items() if path.suffix == ".compact"), default=0)
+    lines = [line for number, path in sorted(logs.items()) if number >= first for line in path.read_text().splitlines()[1:]]
+    return [Path(unquote(urlsplit(json.loads(line)["path"]).path)) for line in lines]
+
+
+class Log:
+    """The commit log of a query."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._checkpoint = checkpoint
+
+    def count(self, kind: str) -> int:
+        """Entries of `offsets` (batches begun) or `commits` (batches done)."""
+        return len([path for path in (self._checkpoint / kind).glob("[0-9]*") if path.name.isdecimal()])
+
+    def in_a_batch(self, number: int) -> bool:
+        return self.count("offsets") > number and self.count("commits") <= number
+
+
+class Scene:
+    """A journal, a broker with a queue of what the sink publishes, and the process."""
+
+    def __init__(self, directory: Path, count: int, a_batch: int) -> None:
+        self.directory = directory
+        self.count = count
+        self.a_batch = a_batch
+        self.running: subprocess.Popen[bytes] | None = None
+        self.write(0)
+        self.logs = [Log(directory / f"{name}.checkpoint") for name in ("lake", "sink")]
+        self.port = 0
+        self.broker = self.new_broker()
+        with self.channel() as channel:
+            channel.exchange_declare("out", "topic", durable=True)
+            channel.queue_declare(QUEUE, durable=True)
+            channel.queue_bind(QUEUE, "out", "#")
+
+    def write(self, base: int) -> None:
+        """Rows from `base` on, up to `count`, as segments of their own."""
+        journal(
+            self.directory / "journal",
+            [row(at, f"t.{at % 5}", body=b"%d" % at, message_id=str(at)) for at in range(base, self.count)],
+            50,
+            1000,
+        )
+
+    def new_broker(self) -> BrokerProcess:
+        return BrokerProcess("--data-dir", str(self.directory / "broker"), "--amqp-port", str(self.port))
+
+    def kill_broker(self) -> None:
+        """And start another one on its data, at the same address."""
+        self.port = self.broker.amqp.port
+        self.broker.kill()
+        self.broker = self.new_broker()
+
+    def channel(self) -> Any:
+        return _Channel(self.broker.amqp_url)
+
+    def process(self) -> subprocess.Popen[bytes]:
+        log = (self.directory / "query.log").open("ab")
+        with log:
+            self.running = subprocess.Popen(
+                [sys.executable, "-m", "tests.pipeline.query", str(self.directory), self.broker.amqp_url, str(self.a_batch)],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        return self.running
+
+    def kill_at(self, log: Log, number: int) -> None:
+        """Run, until the query of that log is within its batch of that number; then end everything that runs."""
+        process = self.process()
+        end = time.monotonic() + PATIENCE
+        while not log.in_a_batch(number):
+            if process.poll() == 0:  # It was through before: there is more for it.
+                base, self.count = self.count, self.count + 8 * self.a_batch
+                self.write(base)
+                process = self.process()
+            assert process.poll() is None, (self.directory / "query.log").read_text()[-4000:]
+            assert time.monotonic() < end, "the query did not come so far"
+            time.sleep(0.002)
+        self.end()
+
+    def end(self) -> None:
+        """Driver, JVM and workers are no more."""
+        process = self.running
+        if process is not None:
+            for found in session_of(process.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(found, signal.SIGKILL)
+            process.wait()
+
+    def finish(self) -> None:
+        assert self.process().wait(PATIENCE) == 0, (self.directory / "query.log").read_text()[-4000:]
+
+    def check(self) -> None:
+        """Every row is in the lake once, and was published once."""
+        files = committed(self.directory / "lake")
+        rows = [offset for file in files for offset in pq.read_table(file, columns=["offset"]).column("offset").to_pylist()]
+        assert sorted(rows) == list(range(self.count))
+        published = []
+        with self.channel() as channel:
+            for _, properties, _ in channel.consume(QUEUE, auto_ack=True, inactivity_timeout=5):
+                if properties is None:
+                    break
+                published.append(int(properties.message_id))
+                if len(published) >= self.count and not channel.queue_declare(QUEUE, passive=True).method.message_count:
+                    break
+            channel.cancel()
+        assert sorted(published) == list(range(self.count))
+
+
+class _Channel:
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def __enter__(self) -> Any:
+        self._connection = pika.BlockingConnection(pika.URLParameters(self._url))
+        return self._connection.channel()
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Scene]:
+    made = Scene(tmp_path, *request.param)
+    yield made
+    made.end()
+    made.broker.kill()
+
+
+@pytest.mark.parametrize("scene", [(400, 100)], indirect=True)
+def test_two_kills_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
+    scene.kill_at(scene.logs[0], 1)
+    scene.kill_at(scene.logs[1], 2)
+    scene.finish()
+    scene.check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scene", [(6000, 200)], indirect=True)
+def test_twenty_kills_of_query_and_broker_lose_nothing_and_repeat_nothing(scene: Scene) -> None:
+    """Every fifth time the broker is killed, too, while the sink publishes to it."""
+    for number in range(20):
+        log = scene.logs[number % 2]
+        scene.kill_at(log, max(log.count("commits") + 1, 1))
+        if number % 5 == 4:
+            scene.kill_broker()
+    scene.finish()
+    scene.check()
