@@ -303,13 +303,12 @@ class Recoverer:
 
     def _finish(self) -> None:
         """Nothing is appended to these files any more, so what is damaged in them from now on is never the torn end of a batch."""
-        empty: LogFile | None = None
         if self.files and not self.files[-1].checkpoint and self.files[-1].records == 0 and not self.files[-1].holes:
-            empty = self.files.pop()  # So that the next one may have its name.
+            # So that the next one may have its name; and before the one before is closed, which is not the last while this one
+            # is there: what a crash leaves of the closing would be taken for damage.
+            self._remove(self.files.pop().name)
         if self.files and not self.files[-1].checkpoint and not self.files[-1].closed and self._changing:
             self._close(self.files[-1])
-        if empty is not None:
-            self._remove(empty.name)
 
     def _close(self, file: LogFile) -> None:
         writable = self.disk.open(file.path, True)

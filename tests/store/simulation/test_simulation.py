@@ -29,6 +29,11 @@ def test_whatever_happens_the_broker_keeps_its_promises(first: int) -> None:
     check(first, CHUNK)
 
 
+@pytest.mark.parametrize("seed", [3028, 17687])
+def test_seeds_that_failed_once(seed: int) -> None:
+    check(seed, 1)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(300, 20_300, 500))
 def test_the_same_with_many_seeds(first: int) -> None:
