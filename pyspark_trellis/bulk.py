@@ -58,13 +58,14 @@ def regex(pattern: str, grammar: Grammar) -> str:
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
+    ends = f"(?![^{separator}])"  # A word, and not only the beginning of one.
     words = grammar.split(pattern)
     runs: list[str] = [""]
     for word in words:
         if word == grammar.many:
             runs.append("")
         else:
-            runs[-1] += any_word if word == grammar.one else separator + re.escape(word)
+            runs[-1] += any_word if word == grammar.one else separator + re.escape(word) + ends
     hidden = f"(?!{separator}[$])" if grammar.hides and words[0] in (grammar.one, grammar.many) else ""
     text = rf"\A{hidden}{runs[0]}"
     for run in runs[1:-1]:

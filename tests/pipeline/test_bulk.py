@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
@@ -44,6 +44,8 @@ def spelled(topic: str, grammar: Grammar) -> str:
 
 @settings(max_examples=1500, deadline=None)
 @given(cases())
+@example((AMQP, "#..#", "a."))
+@example((AMQP, "#.a.#", "ab.a"))
 def test_the_regular_expression_of_a_pattern_means_the_pattern(case: tuple[Grammar, str, str]) -> None:
     grammar, pattern, topic = case
     found = re.search(regex(pattern, grammar), spelled(topic, grammar)) is not None

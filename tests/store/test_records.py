@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.message import PLAIN, Address, Amended, Encoding, Message, Plain
 from broker.store import records
-from broker.store.contract import Defined, Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
+from broker.store.contract import Defined, Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
 from broker.store.disk import Damaged, StoreError, TooNew
 from broker.store.inspect import describe
 from broker.store.records import (
@@ -136,6 +136,10 @@ def seen(entry: Entry, position: int) -> list[object]:
         return ["retained", position, entry.vhost, entry.key, Seen.of(entry.message)]
     if isinstance(entry, (Settled, Stepped)):
         return [type(entry), position, entry.queue, entry.position]
+    if isinstance(entry, Extended):
+        return ["extended", position, entry.stream, entry.end]
+    if isinstance(entry, Sequenced):
+        return ["sequenced", position, entry.vhost, entry.producer, entry.sequence]
     assert isinstance(entry, (Received, Released))
     return [type(entry), position, entry.session, entry.packet_id]
 
@@ -227,7 +231,7 @@ def test_garbage_is_refused_and_nothing_else(octets: bytes) -> None:
     assert reader.at == 0 and reader.stop in ((END,) if not octets else (SHORT, BAD))
 
 
-@given(st.integers(0, 9), st.binary(max_size=80))
+@given(st.integers(0, 11), st.binary(max_size=80))
 def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(kind: int, octets: bytes) -> None:
     try:
         entry = Decoder(CODECS).entry(kind, 1, octets, 0, len(octets))
