@@ -16,7 +16,7 @@ from tests.top.conftest import Start
 
 LOGINS: Final = 1_000
 #: Seconds that the loop may be held: the one that the broker runs on, and asyncio's, which does all that is ready in one go.
-#: (It is held for 2 to 4 ms most times, and once in ten for 15.) Seconds between two looks at the clock.
+#: (It is held for 2 to 4 ms most times, and was for 15 in one of eight runs.) Seconds between two looks at the clock.
 LIMIT: Final = 0.005
 LIMIT_ASYNCIO: Final = 0.025
 LOOK: Final = 0.001
