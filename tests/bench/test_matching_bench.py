@@ -181,6 +181,7 @@ def test_memory_is_what_the_matchers_hold() -> None:
     """Asked in a process of its own, as the benchmark does: another one has memory to spare, and grows by nothing."""
     asked = """
 from matching import AMQP, create
+from trellis.bench.matching.memory import octets
 words = "\\n".join(f"a.b{number}.*" for number in range(30_000)).encode()
 print(octets(lambda: create("trie", AMQP), words))
 """
