@@ -19,7 +19,8 @@ from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, wr
 from mypy_extensions import i16, i32, i64
 
 from broker.store.disk import Disk, File, StoreError, TooNew
-from broker.store.records import BAD, CLOSED, CLOSING, END, HEADER, LIKENESS, PAYLOAD_MAX, STRIDE, Reader
+from broker.store.layout import CLOSED, CLOSING, HEADER, LIKENESS, PAYLOAD_MAX, STRIDE
+from broker.store.reading import BAD, END, Reader
 
 MAGIC: Final = b"TLOG"
 FORMAT: Final[i64] = 1
