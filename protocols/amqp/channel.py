@@ -9,13 +9,14 @@ import pamqp.commands as spec
 from mypy_extensions import i64
 
 from broker.carbon import BCC, blind_keys, further_keys
+from broker.consumer import Delivery, Pool
 from broker.errors import AccessRefused, BrokerError
 from broker.gate import Gate
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, HEADERS, REPLY_TO, USER_ID, Message, amend
 from broker.outlet import LARGE
 from broker.planner import TOPICS
 from broker.producers import Publication, numbered
-from broker.queue import Delivery, Pool, Queue
+from broker.queue import Queue
 from broker.route import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE, Carbons, Route
 from broker.store.contract import Ticket
 from broker.vhost import VirtualHost
@@ -261,12 +262,13 @@ class Channel(Owner):
         self._leave_pool(consumer)
         queue = consumer.queue
         queue.unsubscribe(consumer)
-        if queue is self.replies:
+        if self.replies is not None and queue is self.replies:
+            self.vhost.close_reply(self.replies)
             self.replies = None
-            self.vhost.close_reply(queue)
-        if queue.auto_delete and not queue.consumer_count and self.vhost.queues.get(queue.name) is queue:
-            self.vhost.delete_queue(queue)
-            self.connection.disown(queue)
+        known = self.vhost.queues.get(queue.name)
+        if known is not None and known is queue and known.auto_delete and not known.consumer_count:
+            self.vhost.delete_queue(known)
+            self.connection.disown(known)
 
     def review(self, gate: Gate) -> bool:
         """Its user has other rights now: consumers of queues that may not be read any more are cancelled. False when that

@@ -12,7 +12,7 @@ from array import array
 
 from mypy_extensions import i64
 
-from broker.queue import Delivery
+from broker.consumer import Delivery
 from broker.store.contract import Kept
 from broker.store.durable import DurableStore
 from broker.store.layout import SERIALS
