@@ -32,6 +32,7 @@ from protocols.amqp.front import AmqpFront
 from protocols.amqp.handshake import GREETING, AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.mqtt.front import MqttFront
+from trellis import amqtt_loading
 from trellis.amqtt_plugins import PluginAuthenticator, TopicRules
 from trellis.app import App
 from trellis.authenticate import Account, Accounts
@@ -449,7 +450,7 @@ async def test_all_topic_plugins_must_say_yes_as_in_amqtt(answers: tuple[Any, ..
 
     manager = SimpleNamespace(map_plugin_topic=said, is_topic_filtering_enabled=lambda: True)
     theirs = await AmqttBroker._topic_filtering(SimpleNamespace(plugins_manager=manager), None, "a", Action.PUBLISH)
-    plugins = [subject.load(here(TopicSays), {"answer": answer}) for answer in answers]
+    plugins = [amqtt_loading.load(here(TopicSays), {"answer": answer}) for answer in answers]
     assert TopicRules(plugins).allow(subject.PluginSession(), "a", Action.PUBLISH) == theirs
 
 
@@ -608,9 +609,9 @@ async def test_options_that_a_plugin_demands_for_deliveries_are_told_to_be_unuse
 
 
 async def test_plugins_that_do_not_load_in_time_are_told(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "LOADING", 0.01)
+    monkeypatch.setattr(amqtt_loading, "LOADING", 0.01)
     hold = threading.Event()
-    monkeypatch.setattr(subject, "load", lambda path, options: hold.wait(5))
+    monkeypatch.setattr(amqtt_loading, "load", lambda path, options: hold.wait(5))
     with pytest.raises(SettingsError, match=r"amqtt\.plugins: not loaded within 0\.01 s"):
         PluginAuthenticator({"a.B": {}}, accounts)
     hold.set()
