@@ -13,6 +13,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.agenda import Agenda
 from broker.destination import Destination
+from broker.fates import ACKNOWLEDGED, AUTO_ACKNOWLEDGED, NO_FATES
 from broker.message import Message
 from broker.outlet import Outlet
 from broker.store.contract import Store
@@ -120,6 +121,7 @@ class Source(Destination):
         self.consumers: list[Consumer] = NOBODY
         self.others: list[Consumer] = NOBODY
         self.terms = NO_TERMS
+        self._fates = NO_FATES
         self._turn: i64 = 0
 
     # -- what they say
@@ -158,6 +160,21 @@ class Source(Destination):
     def unsayable(self, message: Message) -> None:
         """The consumer cannot be told the message that it holds."""
         raise NotImplementedError
+
+    # -- how copies end
+
+    def count(self, fate: i64, copies: int = 1) -> None:
+        """So many copies that were in this queue, or meant for it, ended like this."""
+        if self._fates is NO_FATES:
+            self._fates = list(NO_FATES)
+        self._fates[fate] += copies
+
+    def fates(self) -> list[int]:
+        """How many copies ended how, in the order of COPY_FATES."""
+        fates = list(self._fates)
+        fates[ACKNOWLEDGED] += int(self.acknowledged)
+        fates[AUTO_ACKNOWLEDGED] += int(self.auto_acknowledged)
+        return fates
 
     # -- who is next
 

@@ -24,7 +24,7 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
 from broker.consumer import NOBODY, Consumer, Delivery, Returned, Source
-from broker.fates import ACKNOWLEDGED, AUTO_ACKNOWLEDGED, EXPIRED, NO_FATES, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
+from broker.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
 from broker.fifo import Fifo
 from broker.message import Message
 from broker.store.contract import Settled, Store
@@ -56,7 +56,6 @@ class Queue(Source):
         self.depth: i64 = 0
         #: The queue that this one became, when a policy asked for one that can do more.
         self.heir: Queue | None = None
-        self._fates = NO_FATES
         self._waiting = _NOTHING
         self._returned = _NONE_CAME_BACK
         self._tail: Tail | None = None
@@ -321,19 +320,6 @@ class Queue(Source):
         """The message leaves without having been consumed."""
         self.count(fate)
         self.forget(message)
-
-    def count(self, fate: i64, copies: int = 1) -> None:
-        """So many copies that were in this queue, or meant for it, ended like this."""
-        if self._fates is NO_FATES:
-            self._fates = list(NO_FATES)
-        self._fates[fate] += copies
-
-    def fates(self) -> list[int]:
-        """How many copies ended how, in the order of COPY_FATES."""
-        fates = list(self._fates)
-        fates[ACKNOWLEDGED] += int(self.acknowledged)
-        fates[AUTO_ACKNOWLEDGED] += int(self.auto_acknowledged)
-        return fates
 
     def use(self) -> None:
         """Somebody declared the queue, asked for a message or consumed: one that expires is needed from now on."""
