@@ -248,3 +248,7 @@ class Source(Destination):
 
 def _highest_first(consumer: Consumer) -> int:
     return -int(consumer.priority)
+
+
+def newest_first(returned: Returned) -> int:
+    return -int(returned.order)

@@ -23,7 +23,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.consumer import NOBODY, Consumer, Delivery, Returned, Source
+from broker.consumer import NOBODY, Consumer, Delivery, Returned, Source, newest_first
 from broker.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
 from broker.fifo import Fifo
 from broker.message import Message
@@ -152,7 +152,7 @@ class Queue(Source):
     def _came_back(self, returned: Returned) -> None:
         if self._returned is _NONE_CAME_BACK:
             self._returned = []
-        insort(self._returned, returned, key=_newest_first)
+        insort(self._returned, returned, key=newest_first)
 
     # -- after a restart
 
@@ -447,7 +447,3 @@ class Expiry(Task):
     def run(self) -> None:
         if self.queue is not None:
             self.queue.alarmed()
-
-
-def _newest_first(returned: Returned) -> int:
-    return -int(returned.order)
