@@ -97,6 +97,14 @@ def complaint(path: str, verb: str, error: OSError) -> str:
     return f"cannot {verb} '{path}': {error.strerror or error}"
 
 
+def opened(disk: Disk, path: str) -> File:
+    """The file, open for reading. Raises StoreError."""
+    try:
+        return disk.open(path, False)
+    except OSError as error:
+        raise StoreError(complaint(path, "open", error)) from error
+
+
 class LogFile:
     """A file of the log. `size` is what is written in order; `first` to `last` the positions it speaks for.
 
@@ -156,13 +164,9 @@ class LogFile:
 
     def file(self) -> File:
         """The file, open for reading. Whoever holds the result may go on reading when the file is removed. Raises StoreError."""
-        file = self._file
-        if file is None:
-            try:
-                file = self._file = self.disk.open(self.path, False)
-            except OSError as error:
-                raise StoreError(complaint(self.path, "open", error)) from error
-        return file
+        if self._file is None:
+            self._file = opened(self.disk, self.path)
+        return self._file
 
     def take(self, file: File) -> None:
         """This is the file, open."""
