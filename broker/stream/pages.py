@@ -102,4 +102,5 @@ class Pages:
 
 
 def _damaged(segment: Segment, place: i64) -> Damaged:
-    return Damaged(f"'{segment.path}' is damaged at {place}: restart the broker to put that aside, and see to the disk")
+    return Damaged(f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
+                   "see to the disk")

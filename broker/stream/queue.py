@@ -225,7 +225,9 @@ class StreamQueue(Queue):
             for segment in out:
                 self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
-            self.store.discard([path for segment in out for path in (segment.path, f"{segment.path}.index")])
+            # The oldest first, each for good: after a crash there is no gap among those that are left.
+            here = f"{archive.pen.directory}/."
+            self.store.discard([path for segment in out for path in (segment.path, f"{segment.path}.index", here)])
         if terms.max_age >= 0 and len(archive.segments) > 1 and self._look is None:
             self._look = Look(self)
             self.agenda.at(self.agenda.now + min(max(terms.max_age // _LOOK_PART, _LOOK_LEAST), _LOOK_MOST), self._look)
@@ -248,11 +250,17 @@ class StreamQueue(Queue):
         self.readers = []
         purged = super().die()
         self.pages.clear()
-        self.store.discard([path for segment in self.archive.segments for path in (segment.path, f"{segment.path}.index")])
-        self.archive.segments = []
+        self.discard_all()
         if self.intake.idle:
             self.intake.queue = None
         return purged
+
+    def discard_all(self) -> None:
+        """It is deleted: its files go, and its directory."""
+        archive = self.archive
+        segments, archive.segments = archive.segments, []
+        self.store.discard([*(path for segment in segments for path in (segment.path, f"{segment.path}.index")),
+                            f"{archive.pen.directory}/"])
 
 
 class Intake(Stream):
@@ -302,8 +310,7 @@ class StreamShare(Share):
         queue = self._queue
         if queue.dead:
             queue.intake.queue = None
-            segments, queue.archive.segments = queue.archive.segments, []
-            queue.store.discard([path for segment in segments for path in (segment.path, f"{segment.path}.index")])
+            queue.discard_all()
         else:
             queue.extended()
 
