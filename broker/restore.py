@@ -137,7 +137,7 @@ class Restoring:
             for queue in [*vhost.queues.values(), *vhost.delays.values()]:
                 positions = held.pop(queue.number, None)
                 if isinstance(queue, StreamQueue):
-                    found += int(queue.depth)
+                    found += int(queue.depth) + sum(queue.fates())  # What retention found to be too much was there, too.
                 elif positions is not None:
                     found += len(positions)
                     queue.restore(positions, 1)

@@ -309,7 +309,8 @@ class StreamShare(Share):
         self._portion.settle()
         queue = self._queue
         if queue.dead:
-            queue.intake.queue = None
+            if queue.intake.idle:  # Else the next batch has what was put meanwhile.
+                queue.intake.queue = None
             queue.discard_all()
         else:
             queue.extended()

@@ -194,6 +194,28 @@ def test_a_stream_that_was_deleted_leaves_nothing(tmp_path: Path) -> None:
     assert bodies(Home(tmp_path / "d")) == [b"7"]
 
 
+def test_a_stream_is_deleted_while_one_batch_is_written_and_another_gathered(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client)
+    fill(client, 0, 2)
+    home.slow_disk = True
+    fill(client, 2, 2)
+    first = home.store.take()
+    fill(client, 4, 2)
+    client.send(spec.Queue.Delete(queue="s"))
+    first.write()
+    home.store.written(first)
+    home.store.sync()
+    home.slow_disk = False
+    home.turn()
+    assert list((tmp_path / "d" / "streams").iterdir()) == []
+    declare(home.amqp())
+    fill(home.amqp(), 7, 1)
+    home.crash()
+    assert bodies(Home(tmp_path / "d")) == [b"7"]
+
+
 def test_segments_of_a_stream_that_had_the_name_before_go(tmp_path: Path) -> None:
     home = Home(tmp_path / "d")
     client = home.amqp()
