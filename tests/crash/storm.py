@@ -167,7 +167,7 @@ class Storm:
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"
         await until(lambda: any(task.done() for task in tasks) or self.confirmed >= enough and (
-            kind == AT_WORK or any(name.endswith(".tmp") for name in os.listdir(log))))
+            kind == AT_WORK or any(name.endswith(".tmp") for name in os.listdir(log))), 3 * PATIENCE)
         await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
 
     def _crowded(self) -> bool:

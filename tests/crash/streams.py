@@ -14,7 +14,7 @@ from tests.crash.ledger import SIZES, Feed, read_body
 from tests.crash.wire import Amqp, Confirmed, Delivered, acknowledgement
 
 #: Messages that are sent ahead of their confirms.
-AHEAD: Final = 60
+AHEAD: Final = 15
 
 
 class Row:

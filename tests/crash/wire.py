@@ -215,9 +215,9 @@ def acknowledgement(tag: int, multiple: bool = False) -> bytes:
     return b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50" + tag.to_bytes(8, "big") + bytes([multiple]) + b"\xce"
 
 
-async def until(truth: Callable[[], bool]) -> None:
+async def until(truth: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Returns when it is true."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience):
         while True:
             if truth():
                 return
