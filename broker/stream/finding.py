@@ -46,6 +46,8 @@ class Found:
         self._sure = sure
         self._thorough = thorough
         self._epoch = 0
+        #: Where the first file begins.
+        self._first: i64 = _ENDLESS
         #: Segments by their names, as (base, epoch).
         self._known: dict[tuple[int, int], str] = {}
         #: Offsets from which on rows are lost, as was told already.
@@ -80,6 +82,8 @@ class Found:
     def _note_gaps(self, last: i64) -> None:
         """Say which offsets are not there, once."""
         gaps = [(int(one.end), int(other.base), one.name) for one, other in pairwise(self.segments) if one.end < other.base]
+        if self.segments and self._first < self.segments[0].base:
+            gaps.append((int(self._first), int(self.segments[0].base), self.segments[0].name))
         if last < self.end:
             gaps.append((int(last), int(self.end), self.segments[-1].name if self.segments else ""))
         if not gaps:
@@ -102,12 +106,14 @@ class Found:
         file = disk.open(path, False)
         size = int(file.size())
         head = read_schema(file.read(0, SCHEMA_OCTETS))
-        if head is None and size <= int(SCHEMA_OCTETS):
+        if head is None and size <= int(SCHEMA_OCTETS) and (base, epoch) == max(self._known):
             self._remove(path, names)  # The crash came before its first batch.
             return
         if head is not None and head[0] != self._stream:
             self._remove(path, names)  # Of a queue that had this name before, and is deleted.
             return
+        if base < int(self._end):
+            self._first = min(self._first, base)
         if head is None or head[1:] != (epoch, base):
             self._told.add(int(self.segments[-1].end) if self.segments else base)
             self._set_aside(path, "its schema is none of this stream's")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.store.backup import back_up
 from broker.stream.arrow import SCHEMA_OCTETS
+from broker.stream.template import BUFFERS, LENGTH
 from tests.clients import Amqp, World
 from tests.store.homes import Home
 from tests.streams.tables import rows_in, rows_of, stream
@@ -147,6 +148,29 @@ def test_damage_that_only_a_reader_meets_is_an_error(tmp_path: Path) -> None:
     home = Home(tmp_path / "d")
     code, text = reason(consume(home.amqp(), 0))
     assert code == 406 and "is damaged at" in text
+    assert offsets(consume(home.amqp(), 1)) == [1, 2]
+
+
+@pytest.mark.parametrize("harm", ["cut", "rows", "buffers"])
+def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(tmp_path: Path, harm: str) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client, x_stream_max_segment_size_bytes=4_096)
+    fill(client, 0, 3, 3_000)
+    home.crash()
+    octets = bytearray(segments(home)[0].read_bytes())
+    if harm == "cut":
+        del octets[int(SCHEMA_OCTETS):]
+    else:
+        at = int(SCHEMA_OCTETS + (LENGTH if harm == "rows" else BUFFERS + 16))
+        octets[at:at + 8] = bytes(8) if harm == "rows" else b"\x08" + bytes(7)
+    segments(home)[0].write_bytes(octets)
+    home = Home(tmp_path / "d")
+    if harm == "cut":
+        assert [finding.what for finding in home.broker.streams.findings] == ["wrong", "missing"]
+    else:
+        code, text = reason(consume(home.amqp(), 0))
+        assert code == 406 and "is damaged at" in text
     assert offsets(consume(home.amqp(), 1)) == [1, 2]
 
 
