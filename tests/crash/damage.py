@@ -72,7 +72,7 @@ class Home(World):
     def _rows(self, name: str) -> list[bytes]:
         """Of a stream, from the first on; what a reader is told is reported, and it goes on behind it if it can."""
         found: list[bytes] = []
-        offset: object = "first"
+        offset: int | str = "first"
         while True:
             reader = self.amqp()
             reader.send(spec.Basic.Qos(prefetch_count=1_000))
