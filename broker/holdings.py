@@ -13,7 +13,7 @@ from broker.bounds import Bounds
 from broker.census import Census
 from broker.destination import Destination
 from broker.equivalence import check_exchange, check_queue
-from broker.errors import NotAllowed, NotFound, PreconditionFailed, ResourceLocked
+from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, ResourceLocked
 from broker.exchange import TYPES, DelayedExchange, Exchange, TopicExchange
 from broker.exchange.base import OCTETS, Options
 from broker.exchange.topic import topic_exchange
@@ -274,6 +274,9 @@ class Holdings(Sliced):
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' in use")
         if if_empty and queue.depth > 0:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' not empty")
+        if self.topology is not None and queue is self.topology.queue and self._planner.journals and not self.closing:
+            raise PreconditionFailed(
+                f"queue '{queue.name}' in vhost '{self.name}' goes with journal '{self._planner.journals[0].name}': delete that first")
         del self.queues[queue.name]
         self.queues_deleted += 1
         purged = queue.die()
@@ -342,6 +345,8 @@ class Holdings(Sliced):
     def bind(self, source: str, binding: Binding, ticket: Ticket | None = None) -> None:
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
+        if self.topology is not None and binding.destination is self.topology.queue:
+            raise AccessRefused(f"cannot bind queue '{TOPOLOGY}' in vhost '{self.name}': only the broker writes there")
         known = self.add_binding(exchange, binding)
         if known is not None and known.assurance == binding.assurance and known.arguments == binding.arguments:
             self.await_all(ticket if _lasting(exchange, binding) else None)

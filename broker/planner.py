@@ -17,6 +17,7 @@ from broker.message import ALWAYS, Properties
 from broker.queue import Queue
 from broker.route import LOOPED, Listener, Plan, Route, refused
 from broker.stream.queue import StreamQueue
+from broker.stream.topology import TOPOLOGY
 
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
@@ -101,6 +102,8 @@ class Planner(Resolver):
             if source.options.internal:
                 raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'")
             identity.may("write", "exchange", exchange or "amq.default", self._vhost)
+            if exchange == "" and any(route.key == TOPOLOGY for route in routes) and isinstance(self._queues.get(TOPOLOGY), StreamQueue):
+                raise AccessRefused(f"cannot publish to queue '{TOPOLOGY}' in vhost '{self._vhost}': only the broker writes there")
         if source.kind == TopicExchange.kind:
             for route in routes:
                 if not identity.may_route(exchange, route.key, route.topic):
@@ -178,7 +181,7 @@ class Planner(Resolver):
             matched = [binding for key in keys for binding in source.match(key, properties) if not binding.destination.dead]
             if source.name == "":
                 for key in keys:
-                    queue = self._queues.get(key) or self._replies.get(key)
+                    queue = self._addressed(key)
                     if queue is not None:
                         matched.append(Binding(key, queue))
             alternate = source.alternate
@@ -190,6 +193,11 @@ class Planner(Resolver):
                 else:
                     found.append(binding)
         return found
+
+    def _addressed(self, key: str) -> Queue | None:
+        """The queue to which the default exchange leads by this key."""
+        queue = self._queues.get(key) or self._replies.get(key)
+        return None if key == TOPOLOGY and isinstance(queue, StreamQueue) else queue
 
     def _exchange(self, name: str) -> Exchange:
         exchange = self._exchanges.get(name)

@@ -1,7 +1,8 @@
 """Producers that number what they publish: what comes a second time is confirmed, and goes nowhere.
 
     headers    x-trellis-producer, a text: who; unique in its virtual host
-               x-trellis-sequence, a number from 0: rises with every message; gaps are no matter
+               x-trellis-sequence, a number from 0: rises with every message; gaps are no matter. A text of decimal digits is one, too:
+                                   MQTT's user properties are texts, and stay so when they cross
 
 The last number of a producer is in the same record of the store as its message: after a crash it was both, or neither.
 """
@@ -22,6 +23,8 @@ SEQUENCE: Final = "x-trellis-sequence"
 PRODUCERS_MAX: Final = 100_000
 #: Octets of a producer's name.
 NAME_MAX: Final = 255
+#: Of a number below 2**63.
+_DIGITS: Final = 19
 
 
 class Publication:
@@ -39,6 +42,8 @@ def numbered(headers: Properties) -> Publication | None:
         return None
     if not isinstance(producer, str) or not 0 < len(producer.encode("utf-8", "surrogateescape")) <= NAME_MAX:
         raise PreconditionFailed(f"header '{PRODUCER}' is no text of 1 to {NAME_MAX} octets")
+    if isinstance(sequence, str) and len(sequence) <= _DIGITS and sequence.isascii() and sequence.isdigit():
+        sequence = int(sequence)
     if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence < 1 << 63:
         raise PreconditionFailed(f"header '{SEQUENCE}' of producer '{producer}' is {sequence!r}, no number from 0")
     return Publication(producer, sequence)
@@ -54,9 +59,13 @@ class Producers:
         self._vhost = vhost
         self._store = store
 
-    def repeats(self, publication: Publication) -> bool:
+    def knows(self, publication: Publication) -> bool:
         """Whether it was published already."""
-        if publication.sequence > self.last.get(publication.producer, -1):
+        return publication.sequence <= self.last.get(publication.producer, -1)
+
+    def repeats(self, publication: Publication) -> bool:
+        """The same, of one that was published now."""
+        if not self.knows(publication):
             return False
         self.duplicates += 1
         return True

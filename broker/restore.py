@@ -137,7 +137,7 @@ class Restoring:
             for queue in [*vhost.queues.values(), *vhost.delays.values()]:
                 positions = held.pop(queue.number, None)
                 if isinstance(queue, StreamQueue):
-                    found += int(queue.depth)
+                    found += int(queue.depth) + sum(queue.fates())  # What retention found to be too much was there, too.
                 elif positions is not None:
                     found += len(positions)
                     queue.restore(positions, 1)
@@ -152,6 +152,8 @@ class Restoring:
             vhost.internal.count_copies(found, 0)
             report.copies += found
         report.homeless = sum(len(positions) for positions in held.values())
+        queues = [(entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"]
+        self._broker.streams.sweep(queues, survivors.known_to())
         for (name, producer), sequence in store.sequences.items():
             if name in self._broker.vhosts:
                 self._broker.vhosts[name].producers.last[producer] = sequence

@@ -100,13 +100,13 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
 
 
 def _copy_streams(source: str, target: str) -> int:
-    """Segments, after the log: it says how far they are, and what stands behind that is cut at a start. What retention removes
-    meanwhile is not needed."""
+    """Segments, after the log: it says how far they are, and what stands behind that is cut at a start. The newest first, and an index
+    before its segment: retention, which removes the oldest meanwhile, leaves no gap, and no index says more than there is."""
     done = 0
     for directory, _, names in os.walk(source):
         made = target + directory[len(source):]
         os.mkdir(made, 0o700)
-        for name in names:
+        for name in sorted(names, reverse=True):
             try:
                 descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:

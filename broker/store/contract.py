@@ -285,6 +285,8 @@ class Store:
         self.recording = False
         #: Durable offsets of streams that were there when the store was opened, by their numbers.
         self.stream_ends: dict[int, int] = {}
+        #: Whether these are the last that there were: the log had no damage.
+        self.stream_ends_sure = True
         #: The last sequence numbers of producers, then: (virtual host, producer) -> number.
         self.sequences: dict[tuple[str, str], int] = {}
         self.garbage: list[str] = []

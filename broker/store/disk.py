@@ -102,6 +102,10 @@ class Disk:
     def remove(self, path: str) -> None:
         raise NotImplementedError
 
+    def remove_directory(self, path: str) -> None:
+        """One that is empty."""
+        raise NotImplementedError
+
     def sync_directory(self, path: str) -> None:
         """Returns when what was created, renamed and removed in it is durable."""
         raise NotImplementedError
@@ -112,10 +116,18 @@ class Disk:
 
 
 def remove_files(disk: Disk, paths: list[str]) -> None:
-    """Remove what is there of these. One that cannot be removed stays: a start looks at it again."""
+    """Remove what is there of these. A path that ends with `/` is a directory: it goes if it is empty, and the one that it is in with
+    it. One that ends with `/.` is a directory too: what was removed there before is gone for good before the next one goes. What
+    cannot be removed stays: a start looks at it again."""
     for path in paths:
         try:
-            disk.remove(path)
+            if path.endswith("/."):
+                disk.sync_directory(path[:-2])
+            elif path.endswith("/"):
+                disk.remove_directory(path[:-1])
+                disk.remove_directory(path[:-1].rpartition("/")[0])
+            else:
+                disk.remove(path)
         except OSError:
             continue
 
@@ -193,6 +205,9 @@ class RealDisk(Disk):
 
     def remove(self, path: str) -> None:
         os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -14,6 +14,8 @@ IGNORED: Final = "ignored"
 #: As it was written, but it makes no sense.
 WRONG: Final = "wrong"
 
+#: The directory of what was damaged.
+QUARANTINE: Final = "quarantine"
 #: Octets that are copied at once.
 _COPY: Final = 1 << 20
 
@@ -41,24 +43,33 @@ class Quarantine:
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
-        self._directory = directory
+        self._beside = directory
 
-    def _made(self) -> str:
-        path = f"{self._directory}/quarantine"
+    def directory(self) -> str:
+        """Where it is; it is made if it is not there."""
+        path = f"{self._beside}/{QUARANTINE}"
         self._disk.make_directory(path)
-        self._disk.sync_directory(self._directory)
+        self._disk.sync_directory(self._beside)
         return path
+
+    def free(self, name: str) -> str:
+        """The name, or, when something there has it, the name with a number."""
+        there = self._disk.list(self.directory())
+        found, number = name, 1
+        while found in there:
+            found, number = f"{name}.{number}", number + 1
+        return found
 
     def take(self, name: str) -> str:
         """Move a whole file there; returns where it is now."""
-        path = f"{self._made()}/{name}"
-        self._disk.rename(f"{self._directory}/{name}", path)
-        self._disk.sync_directory(self._directory)
+        path = f"{self.directory()}/{name}"
+        self._disk.rename(f"{self._beside}/{name}", path)
+        self._disk.sync_directory(self._beside)
         return path
 
     def copy(self, source: File, start: int, end: int, name: str) -> str:
         """Copy a part of a file there, under this name; returns where it is now. What is there was found before."""
-        disk, directory = self._disk, self._made()
+        disk, directory = self._disk, self.directory()
         path = f"{directory}/{name}"
         if name in disk.list(directory):
             return path

@@ -14,7 +14,7 @@ from mypy_extensions import i64
 
 from broker.message import PLAIN, Encoding
 from broker.store.codecs import Codecs
-from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
+from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
 from broker.store.disk import Damaged, Disk, StoreError
 from broker.store.files import CHECKPOINT, DATA, FOUND, SEGMENT, Head, LogFile, Scan, closed, complaint, parse_name, read_head, seed_of
 from broker.store.findings import QUARANTINED, WRONG, Finding
@@ -42,6 +42,8 @@ class Checking(Replay):
     """Reads every entry, and refuses those that make no sense."""
 
     def __init__(self) -> None:
+        #: Stream -> the offset behind its last row, as the last entry about it says.
+        self.ends: dict[int, int] = {}
         self._decoder = Decoder(AnyCodecs())
 
     def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
@@ -52,15 +54,17 @@ class Checking(Replay):
             raise Damaged(f"it settles position {entry.position}, which comes later")
         if isinstance(entry, Stepped) and entry.position >= position:
             raise Damaged(f"it steps position {entry.position}, which comes later")
+        if isinstance(entry, Extended):
+            self.ends[int(entry.stream)] = int(entry.end)
         if isinstance(entry, Many):
             for one in entry.entries:
                 self._check(one, position)
                 position += 1
 
 
-def verify(disk: Disk, directory: str, salt: int = 0) -> Iterator[Finding]:
-    """A line for each file, and what is wrong with it. Changes nothing. Raises StoreError."""
-    yield from _recover(Recoverer(disk, directory, salt, Checking(), changing=False))
+def verify(disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None) -> Iterator[Finding]:
+    """A line for each file, and what is wrong with it. Changes nothing; `checking` reads along. Raises StoreError."""
+    yield from _recover(Recoverer(disk, directory, salt, checking or Checking(), changing=False))
 
 
 def _recover(recoverer: Recoverer) -> Iterator[Finding]:
@@ -144,13 +148,17 @@ def describe(entry: Entry, contents: bool = False) -> str:
         return f"session={entry.session} packet_id={entry.packet_id}"
     if isinstance(entry, RetainedSet):
         return f"vhost={entry.vhost} key={entry.key!r} {'forgotten' if entry.message is None else f'octets={len(entry.message.content)}'}"
+    if isinstance(entry, Extended):
+        return f"stream={entry.stream} end={entry.end}"
+    if isinstance(entry, Sequenced):
+        return f"vhost={entry.vhost} producer={entry.producer!r} {'forgotten' if entry.sequence < 0 else f'sequence={entry.sequence}'}"
     assert isinstance(entry, Many)
     return f"{len(entry.entries)}: " + "; ".join(f"{type(one).__name__.lower()} {describe(one, contents)}" for one in entry.entries)
 
 
-def repair(disk: Disk, directory: str, salt: int = 0) -> Iterator[Finding]:
+def repair(disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None) -> Iterator[Finding]:
     """Cut the tail, put damage aside, and write damaged files anew: after that `verify` finds nothing. Raises StoreError."""
-    recoverer = Recoverer(disk, directory, salt, Checking())
+    recoverer = Recoverer(disk, directory, salt, checking or Checking())
     yield from _recover(recoverer)
     damaged = {finding.file for finding in recoverer.report.found(QUARANTINED)}
     last: i64 = 0

@@ -14,7 +14,7 @@ from broker.store.contract import HOLDERS, Defined
 from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
 from broker.store.files import parse_name
-from broker.store.findings import CUT, MISSING, Finding
+from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
 from broker.store.recovery import Recovery
 from broker.store.segments import SEGMENT_OCTETS, SegmentLog
 from broker.store.survivors import Survivors
@@ -53,6 +53,7 @@ def open_store(disk: Disk, directory: str, codecs: Codecs, salt: int, report: Ca
     position = max(int(recovery.next) - 1, catalog.last)
     store = DurableStore(log, catalog, codecs, position, survivors.exist, report)
     store.stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
+    store.stream_ends_sure = not any(finding.what in (QUARANTINED, MISSING, WRONG) for finding in recovery.findings)
     store.sequences = {key: sequence for key, (sequence, _) in survivors.sequences.items()}
     return Opened(store, definitions, survivors, recovery)
 

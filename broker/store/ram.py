@@ -71,6 +71,9 @@ class MemoryDisk(Disk):
         self._there(path)
         del self._files[path]
 
+    def remove_directory(self, path: str) -> None:
+        """It is gone with its last file."""
+
     def sync_directory(self, path: str) -> None:
         """It is as durable as it will be."""
 

@@ -19,6 +19,7 @@ from broker.store.recovery import Replay
 
 _U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
+_ALL: Final = (1 << 63) - 1
 
 
 class Copies:
@@ -124,7 +125,8 @@ class Survivors(Replay):
     def __init__(self, exist: set[int], newest: i64 = 0) -> None:
         self.exist = exist
         self.newest: i64 = newest
-        #: Copies of messages for queues beyond that; in the last batch they are `unpromised`: it was written, the catalog not yet.
+        #: Copies of messages for queues beyond that, and rows for streams; in the last batch they are `unpromised`: it was written,
+        #: the catalog not yet.
         self.strange: i64 = 0
         self.unpromised: i64 = 0
         self.copies = Copies()
@@ -186,12 +188,18 @@ class Survivors(Replay):
             stream: i64 = read_i64_be(octets, start)
             if stream in self.exist:
                 self.streams[stream] = (read_i64_be(octets, start + 8), position)
+            elif stream > self.newest:
+                self.unpromised += 1
         elif kind == SEQUENCED:
             sequence: i64 = read_i64_be(octets, start)
             if sequence >= 0:
                 self.sequences[producer_key(octets, start, end)] = (sequence, position)
             else:
                 self.sequences.pop(producer_key(octets, start, end), None)
+
+    def known_to(self) -> int:
+        """The last number of which the catalog can say whether there is such a queue: all, if its end is not missing."""
+        return int(self.newest) if self.strange else _ALL
 
     def holds(self, octets: bytes, start: i64, position: i64) -> bool:
         """Whether the Received there is the last word about its identifier."""

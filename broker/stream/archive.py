@@ -22,7 +22,7 @@ from broker.store.disk import Disk, File, Poisoned, WriteFailed
 from broker.store.files import complaint
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, schema
 from broker.stream.rows import Captured, Encoded, RowWriter, Scribes
-from broker.stream.segments import Segment, parse_segment, segment_name
+from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
 
 #: Octets after which a segment is full, if nobody says otherwise.
 SEGMENT_OCTETS: Final = 64 << 20
@@ -57,6 +57,8 @@ class Pen:
         #: Octets after which a segment is full.
         self.segment_octets: i64 = SEGMENT_OCTETS
         self.epoch = 0
+        #: The stream is new: what is in its directory is of one that had its name before.
+        self.fresh = False
         self.poisoned = ""
         self._root = root
         #: The segment that is written, and what is known of it here.
@@ -151,7 +153,8 @@ class Pen:
         return self._segment, self._shadow, file
 
     def _begin_epoch(self) -> None:
-        """The directory is there, and the epoch is later than all in it: those of a queue that had this name, too."""
+        """The directory is there, and the epoch is later than all in it: those of a queue that had this name, too. What that one
+        left goes, for good when the first segment comes: it may have had the same number, if nobody was promised that."""
         parts = self.directory[len(self._root) + 1:].split("/")
         path = self._root
         for part in ["", *parts]:
@@ -159,7 +162,12 @@ class Pen:
             path = f"{path}/{part}" if part else path
             self.disk.make_directory(path)
             self.disk.sync_directory(parent if part else path.rpartition("/")[0] or ".")
-        found = [parsed[0] for parsed in map(parse_segment, self.disk.list(self.directory)) if parsed is not None]
+        names = self.disk.list(self.directory)
+        if self.fresh:
+            for name in names:
+                if name.endswith(SUFFIXES):
+                    self.disk.remove(f"{self.directory}/{name}")
+        found = [parsed[0] for parsed in map(parse_segment, names) if parsed is not None]
         self.epoch = max(found, default=0) + 1
 
 

@@ -76,8 +76,9 @@ class Pages:
         size: i64 = PAGE
         while True:
             self.reads += 1
+            asked: i64 = min(size, segment.size - place)
             try:
-                octets = segment.file().read(place, min(size, segment.size - place))
+                octets = segment.file().read(place, asked)
             except OSError as error:
                 raise StoreError(complaint(segment.path, "read", error)) from error
             at: i64 = 0
@@ -96,10 +97,13 @@ class Pages:
                 page.place = place + at
                 return page
             place += at
-            size = max(needed(octets, at), PAGE)
-            if place + needed(octets, at) > segment.size or needed(octets, at) == 0:
+            wanted: i64 = needed(octets, at)
+            size = max(wanted, PAGE)
+            # It is none, it ends too late, it is all here and cannot be read, or the file is shorter than it was.
+            if wanted == 0 or place + wanted > segment.size or len(octets) - at >= wanted or len(octets) < asked:
                 raise _damaged(segment, place)
 
 
 def _damaged(segment: Segment, place: i64) -> Damaged:
-    return Damaged(f"'{segment.path}' is damaged at {place}: restart the broker to put that aside, and see to the disk")
+    return Damaged(f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
+                   "see to the disk")

@@ -227,7 +227,9 @@ class StreamQueue(Queue):
             for segment in out:
                 self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
-            self.store.discard([path for segment in out for path in (segment.path, f"{segment.path}.index")])
+            # The oldest first, each for good: after a crash there is no gap among those that are left.
+            here = f"{archive.pen.directory}/."
+            self.store.discard([path for segment in out for path in (segment.path, f"{segment.path}.index", here)])
         if terms.max_age >= 0 and len(archive.segments) > 1 and self._look is None:
             self._look = Look(self)
             self.agenda.at(self.agenda.now + min(max(terms.max_age // _LOOK_PART, _LOOK_LEAST), _LOOK_MOST), self._look)
@@ -250,11 +252,17 @@ class StreamQueue(Queue):
         self.readers = []
         purged = super().die()
         self.pages.clear()
-        self.store.discard([path for segment in self.archive.segments for path in (segment.path, f"{segment.path}.index")])
-        self.archive.segments = []
+        self.discard_all()
         if self.intake.idle:
             self.intake.queue = None
         return purged
+
+    def discard_all(self) -> None:
+        """It is deleted: its files go, and its directory."""
+        archive = self.archive
+        segments, archive.segments = archive.segments, []
+        self.store.discard([*(path for segment in segments for path in (segment.path, f"{segment.path}.index")),
+                            f"{archive.pen.directory}/"])
 
 
 class Intake(Stream):
@@ -303,9 +311,9 @@ class StreamShare(Share):
         self._portion.settle()
         queue = self._queue
         if queue.dead:
-            queue.intake.queue = None
-            segments, queue.archive.segments = queue.archive.segments, []
-            queue.store.discard([path for segment in segments for path in (segment.path, f"{segment.path}.index")])
+            if queue.intake.idle:  # Else the next batch has what was put meanwhile.
+                queue.intake.queue = None
+            queue.discard_all()
         else:
             queue.extended()
 

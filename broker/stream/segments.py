@@ -25,6 +25,9 @@ from broker.stream.arrow import SCHEMA_OCTETS
 #: Octets of a segment between two places that its index knows.
 STRIDE: Final[i64] = 64 << 10
 
+#: How names of files end that belong to a stream.
+SUFFIXES: Final = (".arrow", ".arrow.index", ".arrow.index.tmp")
+
 _NAME: Final = re.compile(r"(\d{10})-(\d{20})\.arrow")
 _MAGIC: Final = b"TSIX"
 _VERSION: Final = 1
@@ -89,6 +92,10 @@ class Segment:
         """An offset of a batch before which nothing was published at that microsecond, or later."""
         at = bisect_right(self._times, moment - 1)
         return self.base if at == 0 else self._offsets[at - 1]
+
+    def places(self) -> list[int]:
+        """Where batches begin: those that an index would say."""
+        return list(self._places)
 
     def file(self) -> File:
         """Open for reading. Raises StoreError."""

@@ -9,6 +9,7 @@ from broker.store.contract import Store
 from broker.store.findings import Finding
 from broker.stream.archive import Archive
 from broker.stream.finding import Found
+from broker.stream.leftover import sweep
 from broker.stream.queue import StreamQueue
 from broker.stream.rows import Scribes
 from broker.terms import Terms
@@ -35,9 +36,16 @@ class Streams:
         """The stream has this number; it is new, or was there before. Raises StoreError."""
         archive = queue.archive
         queue.number = queue.intake.number = archive.number = archive.pen.number = number
+        archive.pen.fresh = not known
         if known:
-            end = self._store.stream_ends.pop(number, 0)
-            found = Found(self._store.stream_disk, archive.pen.directory, number, end)
+            store = self._store
+            end = store.stream_ends.pop(number, 0)
+            found = Found(store.stream_disk, archive.pen.directory, number, end, store.stream_ends_sure)
             self.findings += found.findings
             archive.restore(found.segments)
-            queue.begin_at(end)
+            queue.begin_at(found.end)
+
+    def sweep(self, names: list[tuple[str, str]], newest: int) -> None:
+        """Remove what is left of streams that are deleted: `names` are the (virtual host, name) of all that are not, `newest` is the
+        last number that the catalog knows."""
+        self.findings += sweep(self._store.stream_disk, self._store.stream_root, names, newest)

@@ -8,6 +8,7 @@ from broker.access import Identity
 from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.message import Message
+from broker.producers import Publication
 from broker.route import DENIED, TOO_LARGE, Relay, Route
 from broker.store.contract import Ticket
 from broker.vhost import VirtualHost
@@ -74,13 +75,17 @@ class Client(Connection):
             self.gate.count_fate(TOO_LARGE)
         raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
 
-    def _publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
-        """Publish with care; what the identity may not publish is dropped and counted [MQTT-3.3.5-2]. Returns the fate."""
+    def _publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None, publication: Publication | None = None) -> i64:
+        """Publish with care, once if its producer numbers what it publishes; what the identity may not publish is dropped and counted
+        [MQTT-3.3.5-2]. Returns the fate."""
         vhost = self._vhost
         vhost.speaker = self.session
         fate: i64
         try:
-            fate = vhost.publish(gate, route, message, ticket)
+            if publication is None:
+                fate = vhost.publish(gate, route, message, ticket)
+            else:
+                fate = vhost.publish_once(gate, route, message, ticket, publication)
         except BrokerError:
             fate = route.plan.fate
         vhost.speaker = None

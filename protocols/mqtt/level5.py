@@ -11,9 +11,11 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
+from broker.errors import BrokerError
 from broker.gate import Gate
 from broker.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, QUEUES, Message
-from broker.route import DENIED, NOBODY, REFUSED, ROUTED, UNROUTABLE, Route
+from broker.producers import PRODUCER, SEQUENCE, Publication, numbered
+from broker.route import DENIED, NOBODY, REFUSED, REPEATED, ROUTED, UNROUTABLE, Route
 from broker.store.contract import Ticket
 from protocols.connection import BUDGET, COLD, Peer
 from protocols.mqtt.connect import topic_name
@@ -47,6 +49,7 @@ from protocols.mqtt.properties import (
 )
 from protocols.mqtt.reasons import (
     DISCONNECT_WITH_WILL,
+    IMPLEMENTATION_SPECIFIC,
     NO_MATCHING_SUBSCRIBERS,
     NOT_AUTHORISED,
     PACKET_IDENTIFIER_NOT_FOUND,
@@ -68,8 +71,9 @@ _PUBACK: Final[i64] = PUBACK << 4
 #: Plans that whole packets of level 5 may not follow.
 _CARE: Final[i64] = ALWAYS | QUEUES | APART_5
 #: What publishers hear, by fate.
-_CODES: Final[dict[int, int]] = {int(ROUTED): SUCCESS, int(UNROUTABLE): NO_MATCHING_SUBSCRIBERS, int(REFUSED): QUOTA_EXCEEDED,
-                                 int(DENIED): NOT_AUTHORISED}
+_CODES: Final[dict[int, int]] = {
+    int(ROUTED): SUCCESS, int(UNROUTABLE): NO_MATCHING_SUBSCRIBERS, int(REPEATED): SUCCESS, int(REFUSED): QUOTA_EXCEEDED,
+    int(DENIED): NOT_AUTHORISED}
 #: Spellings of properties that are remembered, each for one connection.
 _SPELLINGS: Final = 64
 
@@ -77,7 +81,7 @@ _SPELLINGS: Final = 64
 class Spelling:
     """The properties of publications, read: what is relayed of them, and what is the broker's affair."""
 
-    __slots__ = ("alias", "expiry", "octets", "text")
+    __slots__ = ("alias", "expiry", "misnumbered", "octets", "publication", "text")
 
     def __init__(self, octets: bytes, alias: int, expiry: int, text: bool) -> None:
         #: As they are relayed, with their length: without the alias, the expiry first; empty if nothing is left.
@@ -87,6 +91,9 @@ class Spelling:
         self.expiry = expiry
         #: Whether the body says to be UTF-8.
         self.text = text
+        #: Who numbers its messages; whether the number is none.
+        self.publication: Publication | None = None
+        self.misnumbered = False
 
 
 _NOTHING: Final = Spelling(b"", 0, -1, False)
@@ -276,14 +283,18 @@ class Level5(Level4):
         if spelling.text and not _is_text(body):
             gate.count_fate(REFUSED)
             return PAYLOAD_FORMAT_INVALID
+        if spelling.misnumbered:
+            gate.count_fate(REFUSED)
+            return IMPLEMENTATION_SPECIFIC
         described = spelling.octets != b""
         encoding = encoding_of(described, bool(first & 1), assurance == EXACTLY_ONCE)
         message = Message(route, spelling.octets + body if described else body, encoding, assurance)
         if spelling.expiry >= 0:
             message.expires = self.agenda.now + spelling.expiry * 1000
-        if first & 1 and route.plan.refusal is None:
+        publication = spelling.publication
+        if first & 1 and route.plan.refusal is None and (publication is None or not self._vhost.producers.knows(publication)):
             self._vhost.retain(message, ticket)
-        return _CODES.get(int(self._publish(gate, route, message, ticket)), UNSPECIFIED)
+        return _CODES.get(int(self._publish(gate, route, message, ticket, publication)), UNSPECIFIED)
 
     def _spelling(self, reader: Reader) -> Spelling:
         """The properties that come next."""
@@ -306,6 +317,13 @@ class Level5(Level4):
         relayed = properties.encoded()
         spelling = Spelling(b"" if relayed == b"\0" else relayed, alias, properties.number(MESSAGE_EXPIRY, -1),
                             properties.number(PAYLOAD_FORMAT, 0) == 1)
+        if properties.user:
+            try:
+                spelling.publication = numbered({name: value for name, value in properties.user if name in (PRODUCER, SEQUENCE)})
+            except BrokerError:
+                spelling.misnumbered = True
+            if spelling.publication is not None:
+                return spelling  # The next one has another number.
         if len(spellings) >= _SPELLINGS:
             spellings.clear()
         spellings[octets] = spelling

@@ -7,6 +7,7 @@ one change further.
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pamqp.commands as spec
@@ -52,8 +53,8 @@ class Changing(Client):
         return sorted((row for row in self.state if row[0] == kind), key=repr)
 
 
-def _arguments(arguments: dict[str, int]) -> str:
-    return ",".join(f'"{name}":{value}' for name, value in sorted(arguments.items()))
+def _arguments(arguments: dict[str, Any]) -> str:
+    return ",".join(f'"{name}":{json.dumps(value)}' for name, value in sorted(arguments.items()))
 
 
 class Declaring(Changing):
@@ -91,7 +92,9 @@ class Declaring(Changing):
                 return spec.Exchange.Declare(exchange=name, exchange_type=kind, durable=True), (40, 11), state | {("exchange", name, kind)}
         if choice < 0.45 and len(queues) < 12:
             name = f"{self.name}.q{random.randrange(20)}"
-            arguments = random.choice(({}, {"x-max-length": 5}, {"x-max-length": 7, "x-message-ttl": 1_000}))
+            arguments: dict[str, Any] = random.choice(({}, {"x-max-length": 5}, {"x-max-length": 7, "x-message-ttl": 1_000},
+                                                       {"x-queue-type": "stream", "x-journal": True, "x-max-length-bytes": 50_000,
+                                                        "x-stream-max-segment-size-bytes": 10_000}))
             if not any(row[1] == name for row in queues):
                 declare = spec.Queue.Declare(queue=name, durable=True, arguments=dict(arguments))
                 return declare, (50, 11), state | {("queue", name, _arguments(arguments))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from broker.restore import reopen
 from broker.store.checkpoint import Checkpointing
 from broker.store.disk import Disk, RealDisk
 from broker.store.opening import open_store
+from broker.stream.queue import StreamQueue
 from tests.clients import Amqp, World, mqtt_publish, packet, text
 from tests.store.homes import listing
 from tests.wire.mqtt.octets import publications
@@ -35,6 +37,7 @@ class Home(World):
         self.catalog = opened.store.catalog
         restored = reopen(self.broker, opened, self.mqtt_front.sessions)
         self.reports += [str(finding) for finding in opened.recovery.findings]
+        self.reports += [str(finding) for finding in self.broker.streams.findings]
         self.reports += [f"not restored: {refused.kind} {refused.name}" for refused in restored.refused]
 
     def checkpoint(self) -> None:
@@ -50,6 +53,9 @@ class Home(World):
         there: dict[str, object] = dict(listing(self))
         reader = self.amqp()
         for name in sorted(self.vhost.queues):
+            if isinstance(self.vhost.queues[name], StreamQueue):
+                there[f"messages of {name}"] = self._rows(name)
+                continue
             bodies = reader.bodies(reader.send(spec.Basic.Consume(queue=name, consumer_tag=name)))
             while more := reader.bodies():
                 bodies += more
@@ -63,6 +69,25 @@ class Home(World):
         return there
 
 
+    def _rows(self, name: str) -> list[bytes]:
+        """Of a stream, from the first on; what a reader is told is reported, and it goes on behind it if it can."""
+        found: list[bytes] = []
+        offset: int | str = "first"
+        while True:
+            reader = self.amqp()
+            reader.send(spec.Basic.Qos(prefetch_count=1_000))
+            frames = reader.send(spec.Basic.Consume(queue=name, consumer_tag=name, arguments={"x-stream-offset": offset}))
+            found += reader.bodies(frames)
+            if not isinstance(frames[-1], spec.Channel.Close):
+                return found
+            text = str(frames[-1].reply_text)
+            self.reports.append(text)
+            goes_on = re.search(r"it goes on with offset (\d+)", text)
+            if goes_on is None:
+                return found
+            offset = int(goes_on[1])
+
+
 def build(directory: Path, image: Path) -> None:
     """A life with a checkpoint, full segments, one that is being written, and a catalog whose write-ahead log is long; and
     what of it is in the directory before the end."""
@@ -71,6 +96,9 @@ def build(directory: Path, image: Path) -> None:
     client.send(spec.Exchange.Declare(exchange="x", exchange_type="topic", durable=True))
     for name in ("one", "two"):
         client.queue(name, "x", f"{name}.#", durable=True)
+    client.send(spec.Queue.Declare(queue="tape", durable=True, arguments={
+        "x-queue-type": "stream", "x-stream-max-segment-size-bytes": 12_000}))
+    client.send(spec.Queue.Bind(queue="tape", exchange="x", routing_key="one.#"))
     client.send(spec.Queue.Declare(queue="limited", durable=True, arguments={"x-max-length": 50}))
     keeper = world.mqtt("keeper", clean=False)
     keeper.subscribe("to/+", 2)

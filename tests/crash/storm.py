@@ -20,8 +20,10 @@ from tests.crash.client import Client, Ports
 from tests.crash.ledger import by_feed, read_body
 from tests.crash.publishers import AtLeastOnce, Confirming, ExactlyOnce
 from tests.crash.sessions import Subscriber
+from tests.crash.streams import Following, Numbering, Recorded, Row, read_stream
 from tests.crash.wire import PATIENCE, Amqp, Delivered, Mqtt, listing, read_publish, until
 from tests.crash.workers import Acking, Rejecting, Transacting
+from tests.streams.test_inspect import look
 
 #: The log is in small pieces and most of each queue on the disk, so that every kind of work is being done at any moment.
 FLAGS: Final = ("--store-segment", "65536", "--store-window", "100", "--mqtt-receive-maximum", "30", "--shutdown-grace", "1")
@@ -32,8 +34,13 @@ AT_WORK, IN_CHECKPOINT, IN_RECOVERY = "at work", "in checkpoint", "in recovery"
 #: Queues, by the arguments they are declared with.
 QUEUES: Final[dict[str, dict[str, Any]]] = {
     "keep": {}, "also": {}, "work": {}, "receipts": {}, "deals": {}, "out.a": {}, "out.b": {}, "one": {}, "two": {}, "cross": {},
-    "dead": {}, "reject": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+    "dead": {}, "numbered": {}, "reject": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
     "expire": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 40},
+}
+#: Streams, which are declared like them. One gets all that is published.
+STREAMS: Final[dict[str, dict[str, Any]]] = {
+    "events": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 30_000},
+    "journal": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 1_000_000, "x-journal": True},
 }
 #: Keys of the exchange `crash`, and where they lead.
 KEYS: Final = (("keep.", ("keep",)), ("keep.also", ("keep", "also")), ("all", ("keep", "also", "work")), ("work", ("work",)))
@@ -77,7 +84,7 @@ class Broker:
         for line in self.log.splitlines():
             word = line.split()[1:2]
             assert "Traceback" not in line and word != ["error"], self.log
-            assert "recovery_finding" not in line or "what=\"cut: " in line, self.log
+            assert "recovery_finding" not in line and "stream_finding" not in line or "what=\"cut: " in line, self.log
 
 
 class Storm:
@@ -96,17 +103,20 @@ class Storm:
         self.dealer = Confirming("dealer", seed, "crash", [("deals", ("deals",))])
         self.mourner = Confirming("mourner", seed, "crash", [("reject", ("reject",)), ("expire", ("expire",))])
         self.crossing = Confirming("crossing", seed, "amq.topic", [("crash.cross", ("cross", "subscriber"))])
+        self.events = Confirming("events", seed, "crash", [("events", ("events",))])
+        self.numbering = Numbering("numbering", seed, "crash", "numbered", ("events", "numbered"))
+        self.following = Following("following", seed, "events")
         self.one = AtLeastOnce("one", seed, "crash/one", ("one", "subscriber"))
         self.two = ExactlyOnce("two", seed, "crash/two", ("two", "subscriber"))
-        self.publishers: list[Confirming | AtLeastOnce | ExactlyOnce] = [
-            *self.feeders, self.bulk, self.dealer, self.mourner, self.crossing, self.one, self.two]
+        self.publishers: list[Confirming | AtLeastOnce | ExactlyOnce | Numbering] = [
+            *self.feeders, self.bulk, self.dealer, self.mourner, self.crossing, self.events, self.numbering, self.one, self.two]
         self.worker = Acking("worker", seed, "work", "receipts")
         self.bulk.crowded = self._crowded
         self.deals = Transacting("deal", seed, "deals", ("out.a", "out.b"))
         self.subscriber = Subscriber("subscriber", seed, "crash/+")
         self.changing: list[Changing] = [Declaring("declared", seed), Subscribing("subscribed", seed), Retaining("retained", seed)]
         self.clients: list[Client] = [*self.publishers, self.worker, self.deals, Rejecting("rejecting", seed, "reject"), self.subscriber,
-                                      *self.changing]
+                                      self.following, *self.changing]
 
     # -- lives
 
@@ -157,7 +167,7 @@ class Storm:
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"
         await until(lambda: any(task.done() for task in tasks) or self.confirmed >= enough and (
-            kind == AT_WORK or any(name.endswith(".tmp") for name in os.listdir(log))))
+            kind == AT_WORK or any(name.endswith(".tmp") for name in os.listdir(log))), 3 * PATIENCE)
         await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
 
     def _crowded(self) -> bool:
@@ -172,11 +182,12 @@ class Storm:
     async def _declare(self, ports: Ports) -> None:
         client = await Amqp.connect(ports.amqp)
         await client.call(spec.Exchange.Declare(exchange="crash", exchange_type="topic", durable=True), (40, 11))
-        for queue, arguments in QUEUES.items():
+        for queue, arguments in (QUEUES | STREAMS).items():
             await client.call(spec.Queue.Declare(queue=queue, durable=True, arguments=dict(arguments)), (50, 11))
         bindings = [("crash", "keep.#", "keep"), ("crash", "keep.also", "also"), ("crash", "work", "work"),
                     *(("crash", "all", queue) for queue in ("keep", "also", "work")),
-                    *(("crash", queue, queue) for queue in ("deals", "reject", "expire")),
+                    *(("crash", queue, queue) for queue in ("deals", "reject", "expire", "events", "numbered")),
+                    ("crash", "numbered", "events"),
                     *(("amq.topic", f"crash.{queue}", queue) for queue in ("one", "two", "cross"))]
         for exchange, key, queue in bindings:
             await client.call(spec.Queue.Bind(queue=queue, exchange=exchange, routing_key=key), (50, 21))
@@ -194,6 +205,7 @@ class Storm:
                 await changing.check(ports)
             await self._finish(ports)
             found = {queue: await self._drain(ports, queue) for queue in QUEUES if queue not in ("expire", "reject")}
+            rows = {queue: await self._read(ports, queue) for queue in STREAMS}
             ports.killed = True
             broker.process.send_signal(signal.SIGTERM)
             assert await broker.process.wait() == 0, broker.log
@@ -202,15 +214,19 @@ class Storm:
             broker.kill()
         self._judge_amqp(found)
         self._judge_mqtt(found)
+        self._judge_streams(rows, by_feed(found["numbered"]))
+        assert look(self.directory) == [], "the store is whole"
 
     async def _finish(self, ports: Ports) -> None:
-        """What is under way in QoS 2 comes to its end, what may die dies, and the subscriber reads all that waits for it."""
-        self.two.closing = self.subscriber.closing = True
+        """What is under way in QoS 2 comes to its end, what may die dies, the subscriber reads all that waits for it, and what was
+        numbered is confirmed."""
+        self.two.closing = self.subscriber.closing = self.numbering.closing = True
         rejecting = Rejecting("rejecting", 0, "reject")
         tasks = [asyncio.create_task(client.run(ports)) for client in (self.subscriber, rejecting)]
         try:
             async with asyncio.timeout(PATIENCE):
                 await self.two.run(ports)
+                await self.numbering.run(ports)
                 inbox = f"mqtt-subscription-{self.subscriber.name}qos1"
                 while True:
                     rows = {row["name"]: row for row in await listing(ports.http, "queues")}
@@ -244,6 +260,31 @@ class Storm:
         assert await client.depth(queue) == 0
         await client.leave()
         return found
+
+    async def _read(self, ports: Ports, queue: str) -> list[Row]:
+        """All rows of a stream."""
+        client = await Amqp.connect(ports.amqp)
+        async with asyncio.timeout(PATIENCE):
+            rows = await read_stream(client, queue, 0, await client.depth(queue))
+        await client.leave()
+        return rows
+
+    def _judge_streams(self, rows: dict[str, list[Row]], numbered: dict[str, list[int]]) -> None:
+        events = by_feed([row.body for row in rows["events"]])
+        assert [row.offset for row in rows["events"]] == list(range(len(rows["events"]))) and events.keys() <= {"events", "numbering"}
+        self.events.feed.judge_kept({"events": events.get("events", [])})
+        self.numbering.feed.judge_everything("events", events.get("numbering", []))
+        self.numbering.feed.judge_everything("numbered", numbered.get("numbering", []))
+        for offset, row in enumerate(rows["events"][:len(self.following.told)]):
+            self.following.take(row, offset)
+        assert len(self.following.told) <= len(rows["events"]), "a reader was told more than there is"
+        recorded = Recorded(rows["journal"])
+        for feed in [*(client.feed for client in self.publishers), self.worker.receipts]:
+            recorded.judge(feed)
+        for deal in self.deals.deals:
+            for body in [body for bodies in deal.outputs.values() for body in bodies]:
+                count = recorded.bodies[body]
+                assert count == 1 if deal.committed else count == 0 if deal.rolled_back else count <= 1, f"{body[:40]!r}: {count} times"
 
     def _judge_amqp(self, found: dict[str, list[bytes]]) -> None:
         kept = {queue: by_feed(found[queue]) for queue in ("keep", "also")}

@@ -38,6 +38,8 @@ class Delivered(NamedTuple):
     tag: int
     consumer: str
     body: bytes
+    #: Class, weight, size, flags and properties.
+    header: bytes
 
 
 class Answered(NamedTuple):
@@ -102,7 +104,7 @@ class Amqp(Socket):
             size, body = int.from_bytes(header[4:12], "big"), b""
             while len(body) < size:
                 body += (await self._frame())[1]
-            return Delivered(int.from_bytes(payload[end:end + 8], "big"), payload[5:end].decode(), body)
+            return Delivered(int.from_bytes(payload[end:end + 8], "big"), payload[5:end].decode(), body, header)
         if method in ((10, 50), (20, 40)):
             raise Refused(payload[4:].decode(errors="replace"))
         return Answered(method, payload[4:])
@@ -111,11 +113,12 @@ class Amqp(Socket):
         head = await self.reader.readexactly(7)
         return head[0], (await self.reader.readexactly(int.from_bytes(head[3:7], "big") + 1))[:-1]
 
-    async def consume(self, queue: str, prefetch: int = 0, no_ack: bool = False) -> None:
-        """Deliveries come under the queue's name."""
+    async def consume(self, queue: str, prefetch: int = 0, no_ack: bool = False, **arguments: Any) -> None:
+        """Deliveries come under the queue's name. Arguments are written with `_` for `-`."""
         if prefetch:
             await self.call(spec.Basic.Qos(0, prefetch), (60, 11))
-        await self.call(spec.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=no_ack), (60, 21))
+        await self.call(spec.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=no_ack, arguments={
+            name.replace("_", "-"): value for name, value in arguments.items()}), (60, 21))
 
     async def depth(self, queue: str) -> int:
         """How many messages wait."""
@@ -212,9 +215,9 @@ def acknowledgement(tag: int, multiple: bool = False) -> bytes:
     return b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50" + tag.to_bytes(8, "big") + bytes([multiple]) + b"\xce"
 
 
-async def until(truth: Callable[[], bool]) -> None:
+async def until(truth: Callable[[], bool], patience: float = PATIENCE) -> None:
     """Returns when it is true."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(patience):
         while True:
             if truth():
                 return

@@ -141,7 +141,8 @@ class SimulatedDisk(Disk):
         return SimulatedFile(self, path, inode, True)
 
     def list(self, directory: str) -> list[str]:
-        return sorted(path[len(directory) + 1:] for path in self.names if path.rpartition("/")[0] == directory)
+        """Directories are where files are."""
+        return sorted({path[len(directory) + 1:].partition("/")[0] for path in self.names if path.startswith(f"{directory}/")})
 
     def make_directory(self, path: str) -> None:
         self.ask("mkdir", path)
@@ -154,9 +155,16 @@ class SimulatedDisk(Disk):
 
     def remove(self, path: str) -> None:
         self.ask("remove", path)
+        if path not in self.names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self.happened("remove", path)
         del self.names[path]
         self.pending.append(("remove", path, "", None))
+
+    def remove_directory(self, path: str) -> None:
+        self.ask("rmdir", path)
+        if self.list(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
 
     def sync_directory(self, path: str) -> None:
         self.ask("syncdir", path)

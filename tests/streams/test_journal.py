@@ -13,7 +13,7 @@ from broker.core import Broker
 from tests.clients import Amqp, World, mqtt_publish
 from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream
-from tests.streams.test_stream_queues import consume, declare
+from tests.streams.test_stream_queues import consume, declare, offsets, reason
 
 
 def said(broker: Broker, *columns: str, name: str = "j") -> list[tuple[Any, ...]]:
@@ -147,4 +147,45 @@ def test_the_topology_is_written_from_the_beginning() -> None:
     assert rows[0][1] == {"source": "amq.topic", "destination": "early", "destination_type": "queue", "routing_key": "a.#", "arguments": {},
                           "grammar": "amqp", "assurance": rows[0][1]["assurance"]}
     assert said(world.broker, "topic") == [], "what is written there is not published"
+    world.fates()
+
+
+def test_only_the_broker_writes_to_the_topology() -> None:
+    world = World()
+    journaled(world)
+    for method, code, words in (
+            (spec.Queue.Bind(queue="$topology", exchange="amq.topic", routing_key="#"), 403, "cannot bind queue '$topology'"),
+            (spec.Queue.Delete(queue="$topology"), 406, "goes with journal 'j': delete that first"),
+            (spec.Queue.Purge(queue="$topology"), 540, "purge")):
+        told, text = reason(world.amqp().send(method))
+        assert told == code and words in text, text
+    for headers in ({}, {"CC": ["$topology"]}):
+        told, text = reason(world.amqp().publish("", "$topology" if not headers else "q", b"x", headers=headers))
+        assert told == 403 and "cannot publish to queue '$topology' in vhost '/'" in text, text
+    client = world.amqp()
+    client.send(spec.Tx.Select())
+    assert reason(client.publish("", "$topology", b"x"))[0] == 403
+    assert not any(key in ("", "q", "$topology") for key, in said(world.broker, "topic", name="$topology"))
+    assert offsets(consume(world.amqp(), name="$topology"))[0] == 0, "everybody may read it"
+    world.fates()
+
+
+def test_no_dead_letter_comes_to_the_topology() -> None:
+    world = World()
+    client = journaled(world)
+    client.queue("dying", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="$topology")
+    before = world.queue("$topology").depth
+    client.publish("", "dying", b"x")
+    assert world.queue("$topology").depth == before and world.queue("dying").depth == 0
+    world.fates()
+
+
+def test_the_topology_is_deleted_when_no_journal_is_left() -> None:
+    world = World()
+    client = journaled(world)
+    client.send(spec.Queue.Delete(queue="j"))
+    [deleted] = client.send(spec.Queue.Delete(queue="$topology"))
+    assert isinstance(deleted, spec.Queue.DeleteOk) and "$topology" not in world.vhost.queues
+    client.publish("", "$topology", b"x")
+    assert client.send(spec.Queue.Declare(queue="$topology", passive=True))[-1].reply_code == 404, "a name like any other"
     world.fates()

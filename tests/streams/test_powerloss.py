@@ -79,6 +79,68 @@ def test_the_rows_that_the_log_knows_of_survive(seed: int) -> None:
         judge(crashed.crashed(random, random.choice((0.0, 0.5, 1.0))), owed)
 
 
+class Gone(BaseException):
+    """The process is."""
+
+
+def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
+    """A start, of which the process ends after so many operations of the disk; whether it came to its end."""
+    left = after
+
+    def count(operation: str, path: str) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Gone
+        return 0
+
+    disk.refuse = count
+    try:
+        Found(disk, DIRECTORY, 7, end)
+    except Gone:
+        return False
+    finally:
+        disk.refuse = lambda operation, path: 0
+    return True
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("damage", [False, True])
+def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, kept: float) -> None:
+    """Whether it was cutting a batch, or getting what is sound out of a damaged segment."""
+    random = Random(repr((damage, kept)))
+    disk = SimulatedDisk()
+    stream = archive(disk)
+    stream.pen.segment_octets = 1 << 20
+    for base in range(0, 40, 5):
+        portion = Portion(stream, captured(base, 5), 0)
+        portion.write()
+        portion.settle()
+    [path] = disk.names
+    files = disk.contents()
+    octets = bytearray(files[path])
+    if damage:
+        octets[stream.segments[0].place_of(10) + 3_000] ^= 1
+    end, lost = (40, range(5, 10)) if damage else (38, range(0))
+    after = 0
+    while True:
+        disk = SimulatedDisk({path: bytes(octets)})
+        ended = interrupted(disk, end, after)
+        for _ in range(2):
+            disk = disk.crashed(random, kept)
+            found = Found(disk, DIRECTORY, 7, end)
+            rows = [row for segment in found.segments for row in rows_in(disk.contents()[segment.path])]
+            first = next(offset for offset in range(end) if rows[offset]["offset"] != offset) if damage else 0
+            lost = range(first, first + 5) if damage else lost
+            assert [(row["offset"], row["body"]) for row in rows] == [(at, body(at)) for at in range(end) if at not in lost]
+            assert sum(int(segment.end - segment.base) for segment in found.segments) == len(rows)
+            assert len([name for name in disk.list(DIRECTORY) if name.endswith(".arrow")]) == len(found.segments)
+        if ended:
+            break
+        after += 1
+    assert after > 10
+
+
 @pytest.mark.parametrize("operation", ["write", "sync", "create", "syncdir"])
 def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
     """A full disk is tried again; after a sync that failed nothing is written."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.store.backup import back_up
 from broker.stream.arrow import SCHEMA_OCTETS
+from broker.stream.template import BUFFERS, LENGTH
 from tests.clients import Amqp, World
 from tests.store.homes import Home
 from tests.streams.tables import rows_in, rows_of, stream
@@ -118,7 +119,8 @@ def test_a_damaged_segment_is_put_aside_and_named_and_what_follows_is_read(tmp_p
     (tmp_path / f"d/streams/%2F/s/{second.name}.index").unlink()
     home = Home(tmp_path / "d")
     [finding] = home.broker.streams.findings
-    assert finding.what == "quarantined" and finding.file == second.name and Path(finding.copy).read_bytes() == bytes(octets)
+    assert finding.what == "quarantined" and finding.file == f"streams/%2F/s/{second.name}"
+    assert Path(finding.copy).read_bytes() == bytes(octets)
     queue = stream(home.broker, "s")
     lost, goes_on = int(queue.archive.segments[0].end), int(queue.archive.segments[1].base)
     assert lost < goes_on
@@ -146,6 +148,29 @@ def test_damage_that_only_a_reader_meets_is_an_error(tmp_path: Path) -> None:
     home = Home(tmp_path / "d")
     code, text = reason(consume(home.amqp(), 0))
     assert code == 406 and "is damaged at" in text
+    assert offsets(consume(home.amqp(), 1)) == [1, 2]
+
+
+@pytest.mark.parametrize("harm", ["cut", "rows", "buffers"])
+def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(tmp_path: Path, harm: str) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client, x_stream_max_segment_size_bytes=4_096)
+    fill(client, 0, 3, 3_000)
+    home.crash()
+    octets = bytearray(segments(home)[0].read_bytes())
+    if harm == "cut":
+        del octets[int(SCHEMA_OCTETS):]
+    else:
+        at = int(SCHEMA_OCTETS + (LENGTH if harm == "rows" else BUFFERS + 16))
+        octets[at:at + 8] = bytes(8) if harm == "rows" else b"\x08" + bytes(7)
+    segments(home)[0].write_bytes(octets)
+    home = Home(tmp_path / "d")
+    if harm == "cut":
+        assert [finding.what for finding in home.broker.streams.findings] == ["wrong", "missing"]
+    else:
+        code, text = reason(consume(home.amqp(), 0))
+        assert code == 406 and "is damaged at" in text
     assert offsets(consume(home.amqp(), 1)) == [1, 2]
 
 
@@ -189,6 +214,28 @@ def test_a_stream_that_was_deleted_leaves_nothing(tmp_path: Path) -> None:
     assert segments(home) == []
     declare(client)
     fill(client, 7, 1)
+    home.crash()
+    assert bodies(Home(tmp_path / "d")) == [b"7"]
+
+
+def test_a_stream_is_deleted_while_one_batch_is_written_and_another_gathered(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = home.amqp()
+    declare(client)
+    fill(client, 0, 2)
+    home.slow_disk = True
+    fill(client, 2, 2)
+    first = home.store.take()
+    fill(client, 4, 2)
+    client.send(spec.Queue.Delete(queue="s"))
+    first.write()
+    home.store.written(first)
+    home.store.sync()
+    home.slow_disk = False
+    home.turn()
+    assert list((tmp_path / "d" / "streams").iterdir()) == []
+    declare(home.amqp())
+    fill(home.amqp(), 7, 1)
     home.crash()
     assert bodies(Home(tmp_path / "d")) == [b"7"]
 

@@ -84,6 +84,10 @@ class HandledDisk(Disk):
         self.ask("remove", path)
         self._disk.remove(path)
 
+    def remove_directory(self, path: str) -> None:
+        self.ask("rmdir", path)
+        self._disk.remove_directory(path)
+
     def sync_directory(self, path: str) -> None:
         self.ask("syncdir", path)
         self._disk.sync_directory(path)

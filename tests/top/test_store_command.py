@@ -41,8 +41,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.queue_declare("q", durable=True)
+        channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
         for serial in range(COUNT):
             channel.basic_publish("", "q", f"body {serial}".encode(), pika.BasicProperties(delivery_mode=2))
+            channel.basic_publish("", "events", f"row {serial}".encode())
         code, said, errors = store("backup", directory.parent / "copy", "--data-dir", directory)
         assert code == 0 and said.endswith(f"octets copied to {directory.parent / 'copy'}\n") and errors == ""
         code, said, errors = store("verify", "--data-dir", directory)
@@ -55,12 +57,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_all_is_well_with_what_a_broker_and_a_backup_left(home: Path) -> None:
     for directory in (home, home.parent / "copy"):
         code, said, errors = store("verify", "--data-dir", directory)
-        assert (code, errors) == (0, "") and said.startswith(f"fine: {directory / CATALOG}: 2 definitions\n") and "all is well" in said
+        assert (code, errors) == (0, "") and said.startswith(f"fine: {directory / CATALOG}: 3 definitions\n") and "all is well" in said
+        assert f"fine: streams/%2F/events: 1 segments, {COUNT} rows up to offset {COUNT}, " in said
 
 
 def test_a_dump_shows_definitions_and_records_and_bodies_when_asked(home: Path) -> None:
     code, said, errors = store("dump", "--data-dir", home)
     assert (code, errors) == (0, "") and " queue vhost=/ name='q' " in said and said.count(" kept ") == COUNT and "body 7" not in said
+    assert f" extended stream=2 end={COUNT}\n" in said
     assert store("dump", "--contents", "--data-dir", home)[1].count("body ") == COUNT
 
 
@@ -74,7 +78,7 @@ def test_a_broker_starts_on_a_backup(home: Path) -> None:
 def test_damage_is_found_and_repaired(home: Path) -> None:
     (segment,) = (home / LOG).glob("*.log")
     octets = bytearray(segment.read_bytes())
-    octets[len(octets) // 2] ^= 0xFF
+    octets[octets.index(b"body 7")] ^= 0xFF
     segment.write_bytes(bytes(octets))
     code, said, errors = store("verify", "--data-dir", home)
     assert (code, errors) == (1, "") and "quarantined: " in said and "1 found to be wrong" in said
@@ -82,6 +86,19 @@ def test_damage_is_found_and_repaired(home: Path) -> None:
     assert (code, errors) == (0, "") and "written anew, without the damage" in said and (home / LOG / "quarantine").is_dir()
     assert store("verify", "--data-dir", home)[0] == 0
     assert store("dump", "--data-dir", home)[1].count(" kept ") == COUNT - 1
+
+
+def test_damage_in_a_stream_is_found_and_repaired(home: Path) -> None:
+    [segment] = (home / "streams" / "%2F" / "events").glob("*.arrow")
+    octets = bytearray(segment.read_bytes())
+    octets[len(octets) // 2] ^= 0xFF
+    segment.write_bytes(bytes(octets))
+    code, said, errors = store("verify", "--data-dir", home)
+    assert (code, errors) == (1, "") and f"quarantined: streams/%2F/events/{segment.name} at " in said and "1 found to be wrong" in said
+    code, said, errors = store("repair", "--data-dir", home)
+    assert (code, errors) == (0, "") and f"copied to {segment.parent}/quarantine/{segment.name}" in said
+    code, said, errors = store("verify", "--data-dir", home)
+    assert (code, errors) == (0, "") and "fine: streams/%2F/events: " in said
 
 
 def test_errors_say_what_is_missing(tmp_path: Path) -> None:

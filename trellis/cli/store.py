@@ -8,9 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trellis.cli.parsing import CommandError, Commands, Parser, add_command, add_settings, load_settings
+
+if TYPE_CHECKING:
+    from broker.store.contract import Defined
+    from broker.store.findings import Finding
 
 _USAGE = "verify|dump|repair|backup [ARGUMENT]... [--data-dir DIR] [--config FILE]..."
 
@@ -18,11 +22,12 @@ _USAGE = "verify|dump|repair|backup [ARGUMENT]... [--data-dir DIR] [--config FIL
 def add(commands: Commands) -> None:
     command = add_command(commands, "store", _help, "verify, dump, repair or back up the data directory", _USAGE)
     tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool")
-    _add(tools, "verify", verify, "read everything in the data directory of a stopped broker, change nothing, and say what is wrong "
-         "(exit code 1 if something is)")
+    _add(tools, "verify", verify, "read everything in the data directory of a stopped broker, streams too, change nothing, and say what is "
+         "wrong (exit code 1 if something is)")
     dump = _add(tools, "dump", dump_store, "print the definitions and every record of the log of a stopped broker")
     dump.add_argument("--contents", action="store_true", help="show the messages too")
-    _add(tools, "repair", repair, "set what is damaged in the log of a stopped broker aside, in log/quarantine, and write the rest anew")
+    _add(tools, "repair", repair, "set what is damaged in the log and the streams of a stopped broker aside, in a directory quarantine "
+         "beside it, and write the rest anew")
     backup = _add(tools, "backup", back_up, "copy the data directory, also while the broker runs", "TARGET ")
     backup.add_argument("target", metavar="TARGET", type=Path, help="a directory that is not there yet; a broker may start on it")
 
@@ -40,18 +45,21 @@ def _help(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    from broker.store.findings import CUT
-    from broker.store.inspect import FINE
-    from broker.store.inspect import verify as look
+    from broker.store import inspect
+    from broker.stream import inspect as streams
 
     wrong = 0
     with _store(arguments) as (directory, log):
         from broker.store.disk import RealDisk
 
-        definitions = sum(1 for _ in _definitions(directory))
-        print(f"fine: {_catalog(directory)}: {definitions} definitions")
-        for finding in look(RealDisk(), log):
-            wrong += finding.what not in (FINE, CUT)
+        definitions = list(_definitions(directory))
+        print(f"fine: {_catalog(directory)}: {len(definitions)} definitions")
+        checking = inspect.Checking()
+        for finding in inspect.verify(RealDisk(), log, checking=checking):
+            wrong += _is_wrong(finding)
+            print(finding)
+        for finding in streams.verify(RealDisk(), _streams(directory), definitions, checking.ends, wrong == 0):
+            wrong += _is_wrong(finding)
             print(finding)
     print(f"{wrong} found to be wrong; `trellis store repair` sets damage aside" if wrong else "all is well")
     return 1 if wrong else 0
@@ -62,21 +70,35 @@ def dump_store(arguments: argparse.Namespace) -> int:
         from broker.store.disk import RealDisk
         from broker.store.inspect import dump
 
-        for line in _definitions(directory):
-            print(line)
+        for number, entry in _definitions(directory):
+            print(f"{number} {entry.kind} vhost={entry.vhost} name={entry.name!r} {entry.definition}")
         for line in dump(RealDisk(), log, arguments.contents):
             print(line)
     return 0
 
 
 def repair(arguments: argparse.Namespace) -> int:
-    with _store(arguments) as (_, log):
-        from broker.store.disk import RealDisk
-        from broker.store.inspect import repair as mend
+    from broker.store import inspect
+    from broker.stream import inspect as streams
 
-        for finding in mend(RealDisk(), log):
+    with _store(arguments) as (directory, log):
+        from broker.store.disk import RealDisk
+
+        checking = inspect.Checking()
+        sure = True
+        for finding in inspect.repair(RealDisk(), log, checking=checking):
+            sure = sure and not _is_wrong(finding)
+            print(finding)
+        for finding in streams.repair(RealDisk(), _streams(directory), _definitions(directory), checking.ends, sure):
             print(finding)
     return 0
+
+
+def _is_wrong(finding: Finding) -> bool:
+    from broker.store.findings import CUT
+    from broker.store.inspect import FINE
+
+    return finding.what not in (FINE, CUT)
 
 
 def back_up(arguments: argparse.Namespace) -> int:
@@ -120,14 +142,19 @@ def _catalog(directory: Path) -> Path:
     return directory / CATALOG
 
 
-def _definitions(directory: Path) -> Iterator[str]:
-    """A line for each definition. Raises StoreError."""
+def _streams(directory: Path) -> str:
+    from broker.store.opening import STREAMS
+
+    return str(directory / STREAMS)
+
+
+def _definitions(directory: Path) -> Iterator[tuple[int, Defined]]:
+    """With their numbers. Raises StoreError."""
     from broker.store.catalog import Catalog
 
     catalog = Catalog(str(_catalog(directory)))
     try:
-        for number, entry in catalog.load():
-            yield f"{number} {entry.kind} vhost={entry.vhost} name={entry.name!r} {entry.definition}"
+        yield from catalog.load()
     finally:
         catalog.close()
 

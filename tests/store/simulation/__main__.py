@@ -1,4 +1,4 @@
-"""Tells the story of a seed, or finds the first of many that goes wrong: `python -m tests.store.simulation SEED [COUNT]`."""
+"""Tells the story of a seed, or finds the first of many that goes wrong: `python -m tests.store.simulation SEED [COUNT] [--streams]`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.store.simulation.schedule import Simulation
 
 def main() -> int:
     """The exit code is 1 when something was wrong."""
-    first = int(sys.argv[1])
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 1
+    numbers = [int(one) for one in sys.argv[1:] if one != "--streams"]
+    first, count = numbers[0], numbers[1] if len(numbers) > 1 else 1
     began, bad = time.process_time(), 0
     for seed in range(first, first + count):
-        simulation = Simulation(seed, loud=count == 1)
+        simulation = Simulation(seed, loud=count == 1, streams="--streams" in sys.argv)
         complaints = simulation.run()
         if complaints:
             bad += 1

@@ -39,7 +39,8 @@ class Amqp(Client):
             if isinstance(frame, pamqp.body.ContentBody):
                 self.got(self._frame, frame.value)
             elif isinstance(frame, spec.Connection.Close | spec.Channel.Close):
-                raise AssertionError(f"{self.name} was told {frame.reply_code} {frame.reply_text}")
+                self.refused(frame)
+                return
             else:
                 if isinstance(frame, spec.Basic.Deliver | spec.Basic.GetOk):
                     self._frame = frame
@@ -50,6 +51,10 @@ class Amqp(Client):
 
     def got(self, frame: Any, body: bytes) -> None:
         """A message came."""
+
+    def refused(self, frame: Any) -> None:
+        """The broker closed the channel, or all of it."""
+        raise AssertionError(f"{self.name} was told {frame.reply_code} {frame.reply_text}")
 
 
 class Publisher(Amqp):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pamqp.commands as spec
 
+from broker.stream.topology import TOPOLOGY
 from tests.clients import World
 from tests.store.homes import bindings
 from tests.store.simulation.ledger import DEFINITIONS, Complain
@@ -45,7 +46,7 @@ class Declared:
 def found(world: World) -> tuple[object, ...]:
     """The same of a broker."""
     vhost, sessions = world.vhost, [session for session in world.mqtt_front.sessions.all() if session.persistent]
-    return (sorted(queue.name for queue in vhost.queues.values() if queue.durable),
+    return (sorted(queue.name for queue in vhost.queues.values() if queue.durable and queue.name != TOPOLOGY),
             sorted(exchange.name for exchange in vhost.exchanges.values() if exchange.number > 0),
             sorted((str(one[0]), str(one[2]), str(one[4])) for one in bindings(world) if one[1] != "session"),
             sorted((session.name, sorted((name, int(binding.assurance)) for name, binding in session.subscriptions.items()))
@@ -57,6 +58,8 @@ class Definitions:
 
     def __init__(self, random: Random, complain: Complain, newest: Callable[[], int]) -> None:
         self.random = random
+        #: Queues that operators make and delete.
+        self.queues = dict(QUEUES)
         self.now = Declared()
         self._complain = complain
         self._newest = newest
@@ -113,11 +116,11 @@ class Definitions:
     def something(self, operator: Operator) -> None:
         """Ask for a change; also for what is there already, or gone already."""
         random, now = self.random, self.now
-        queue, exchange, choice = random.choice(list(QUEUES)), random.choice(list(EXCHANGES)), random.random()
+        queue, exchange, choice = random.choice(list(self.queues)), random.choice(list(EXCHANGES)), random.random()
         source = random.choice(["fan", "amq.topic", *sorted(now.exchanges - {"fan"})])
         binding = (source, queue, "t.#")
         if choice < 0.3:
-            self.declare(operator, queue, QUEUES[queue])
+            self.declare(operator, queue, self.queues[queue])
         elif choice < 0.45:
             operator.ask(queue, spec.Queue.Delete(queue=queue), lambda: self._forget_queue(queue))
         elif choice < 0.6:

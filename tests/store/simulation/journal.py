@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 
 from mypy_extensions import i64
 
 from broker.message import Message
-from broker.store.contract import Defined, Entry, Undefined
+from broker.store.contract import Batch, Defined, Entry, Undefined
 from broker.store.durable import DurableStore
 from broker.store.opening import Opened
 from broker.store.state import State
+from broker.stream.queue import Intake
 from tests.store.simulation.ledger import DISK, Complain
 
 
@@ -24,6 +26,9 @@ class Journal:
         #: The last position of the batches that are written, and of those of which the writing began.
         self.durable = 0
         self.begun = 0
+        #: Who is told what a batch takes for streams, and how far these are after a start.
+        self.taken: Callable[[Intake], None] = lambda intake: None
+        self.extended: Callable[[dict[int, int]], None] = lambda ends: None
 
     def recovered(self, opened: Opened) -> None:
         """Complain about what is not as it should be."""
@@ -62,6 +67,12 @@ class Journal:
         received = {session: set(held) for session, held in survivors.received.items() if held}
         if received != state.received:
             self._complain(DISK, f"identifiers {received} are held, and should be {state.received}")
+        state.streams = {stream: end for stream, end in state.streams.items() if stream in exist}
+        if store.stream_ends != state.streams:
+            self._complain(DISK, f"streams go to {store.stream_ends}, and should to {state.streams}")
+        if store.sequences != state.sequences:
+            self._complain(DISK, f"producers are at {store.sequences}, and should be at {state.sequences}")
+        self.extended(dict(state.streams))
         if survivors.retained.keys() != state.retained.keys():
             self._complain(DISK, f"{sorted(survivors.retained)} are retained, and should be {sorted(state.retained)}")
         self._compare_contents(store, sorted({position for held in found.values() for position in held}))
@@ -78,6 +89,12 @@ class WatchedStore(DurableStore):
 
     journal: Journal
 
+    def take(self) -> Batch:
+        for stream in self.streams:
+            assert isinstance(stream, Intake)
+            self.journal.taken(stream)
+        return super().take()
+
     def apply(self, position: i64, entry: Entry) -> None:
         self.journal.entries.append((position, entry))
         super().apply(position, entry)
@@ -88,6 +105,7 @@ def watched(opened: Opened, journal: Journal, kind: type[WatchedStore]) -> Watch
     plain = opened.store
     store = kind(plain.log, plain.catalog, plain._recorder._codecs, plain.position, plain.exist, plain._report)
     store.journal = journal
+    store.stream_ends, store.stream_ends_sure, store.sequences = plain.stream_ends, plain.stream_ends_sure, plain.sequences
     opened.store = store
     return store
 

@@ -44,12 +44,13 @@ class Copy:
 
 
 class Family:
-    """`lossy`: some messages are dropped without a word."""
+    """`lossy`: some messages are dropped without a word. `endless`: nobody takes any out."""
 
-    def __init__(self, name: str, queues: tuple[str, ...], lossy: bool) -> None:
+    def __init__(self, name: str, queues: tuple[str, ...], lossy: bool, endless: bool = False) -> None:
         self.name = name
         self.queues = queues
         self.lossy = lossy
+        self.endless = endless
         self.copies: dict[str, Copy] = {}
         #: Settled, and durably so.
         self.settled: set[str] = set()
@@ -63,14 +64,16 @@ class Ledger:
 
     def __init__(self, complain: Complain) -> None:
         self.families: dict[str, Family] = {}
+        #: All that was ever confirmed, and went somewhere.
+        self.promised: set[str] = set()
         self._complain = complain
         self._of: dict[str, list[Family]] = {}
         self._transactions: list[list[tuple[Family, str]]] = []
         #: Topic -> values in the order of their sending, the first of them confirmed or recovered.
         self.retained: dict[str, list[bytes]] = {}
 
-    def family(self, name: str, *others: str, lossy: bool = False) -> None:
-        self.families[name] = Family(name, (name, *others), lossy)
+    def family(self, name: str, *others: str, lossy: bool = False, endless: bool = False) -> None:
+        self.families[name] = Family(name, (name, *others), lossy, endless)
 
     def holding(self, queue: str) -> Family:
         """The family to which a queue belongs."""
@@ -98,6 +101,8 @@ class Ledger:
         self._of[message] = list({family.name: family for family in known + families}.values())
 
     def confirmed(self, message: str) -> None:
+        if self._of.get(message):
+            self.promised.add(message)
         for family in self._of.get(message, []):
             if message in family.copies:
                 family.copies[message].confirmed = True
@@ -111,7 +116,7 @@ class Ledger:
         for message, targets in messages.items():
             self.sent(message, targets)
         self._transactions.append([(self.families[name], message) for message, targets in messages.items() for name in targets
-                                   if name in self.families])
+                                   if name in self.families and not self.families[name].lossy])
 
     # -- consumers
 
@@ -215,7 +220,7 @@ class Ledger:
         """Everybody has heard everything: nothing may be left."""
         for family in self.families.values():
             for message, copy in family.copies.items():
-                if copy.settled_at is None and not copy.optional and not family.lossy:
+                if copy.settled_at is None and not copy.optional and not family.lossy and not family.endless:
                     self._complain(LOST, f"{message} of {family.name} was never delivered")
 
     # -- retained messages

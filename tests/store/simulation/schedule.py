@@ -21,6 +21,8 @@ from tests.store.simulation.journal import Journal, WatchedStore
 from tests.store.simulation.ledger import DAMAGE, FATES, LOST, OLD, Ledger
 from tests.store.simulation.life import Crash, Design, Faults, Life, checkpoint
 from tests.store.simulation.mqtt import MqttPublisher, Subscriber
+from tests.store.simulation.streams import BINDINGS as STREAM_BINDINGS
+from tests.store.simulation.streams import FAN, PASSING, STREAMS, Streams
 
 #: Durable queues with their arguments, and the families they make.
 QUEUES: dict[str, dict[str, Any]] = {
@@ -36,11 +38,11 @@ MATCHES = {"t/a/#": ("t/a", "t/a/b"), "t/+/b": ("t/a/b", "t/x/b"), "t/#": ("t/a"
 
 
 class Simulation:
-    """`run` lives through it; `complaints` says what was wrong, by kinds. `kind`, `design` and `hasty` are for wrong
-    designs."""
+    """`run` lives through it; `complaints` says what was wrong, by kinds. With `streams` it is another history of the same seed. `kind`,
+    `design` and `hasty` are for wrong designs."""
 
     def __init__(self, seed: int, kind: type[WatchedStore] = WatchedStore, design: Design = checkpoint, hasty: bool = False,
-                 steps: int = 400, loud: bool = False) -> None:
+                 steps: int = 400, loud: bool = False, streams: bool = False) -> None:
         self.seed = seed
         self.random = random = Random(seed)
         self.complaints: Counter[str] = Counter()
@@ -63,6 +65,7 @@ class Simulation:
         self.ledger.family("drop", lossy=True)
         for name in ("full", "fan1", "fan2", "bridge"):
             self.ledger.family(name)
+        #: Where publishers publish.
         self.places = random.choice((["plain"], ["plain", "fan", "topic"], ["short", "brief", "full", "drop"],
                                      ["plain", "short", "brief", "fan", "topic", "full", "drop"]))
         #: The power goes in the middle of batches, again and again.
@@ -72,14 +75,22 @@ class Simulation:
         others: list[Client] = [
             Publisher(self, "p1"), Publisher(self, "p2"), TxPublisher(self, "tx"), Mover(self, "mover"), *self._operators,
             MqttPublisher(self, "q1", 1), MqttPublisher(self, "q2", 2), Subscriber(self, "s1"), Subscriber(self, "s2")]
+        self.streams: Streams | None = None
+        if streams:
+            self.streams = Streams(self)
+            others += self.streams.clients
+            self.journal.taken, self.journal.extended = self.streams.rows.taken, self.streams.rows.recovered
+            self.definitions.queues.update(PASSING)
+            self.places = [*self.places, "fan", *PASSING]
         self._all = [*self._workers, *others]
         for name in ("s1", "s2"):
             self.ledger.family(f"session {name}")
         self._active = random.sample(others, random.randrange(4, len(others) + 1)) + random.sample(self._workers, random.randrange(1, 5))
         #: Those who notice soon that the broker is back.
         self._coming: list[Client] = []
-        #: What the queues held when the broker came up.
+        #: What the queues held when the broker came up, and how far the log was.
         self._held: dict[str, list[str]] = {}
+        self._last = 0
         self.life: Life
 
     def complain(self, kind: str, what: str) -> None:
@@ -103,9 +114,11 @@ class Simulation:
     def place(self, name: str) -> tuple[str, str, dict[str, int]]:
         """Exchange, key, and who gets what is published there."""
         if name == "fan":
-            return "fan", "", {"fan1": 1, "fan2": 1}
+            return "fan", "", {"fan1": 1, "fan2": 1} | (FAN if self.streams is not None else {})
         if name == "topic":
             return "amq.topic", "t.a.b", self.subscribers("t/a/b", 1)
+        if name in PASSING:
+            return "", name, {}
         return "", name, {name: 1}
 
     def subscribers(self, topic: str, quality: int) -> dict[str, int]:
@@ -141,6 +154,10 @@ class Simulation:
         self.lives += 1
         self.life = Life(self._disk, self._directory, self.journal, faults, (self._now, self._wall), self._look, self._kind, self._design,
                          self._hasty, self._segment, self._window)
+        if self.streams is not None:
+            self._held |= self.streams.recovered()
+            self.ledger.recovered(self._held, self._last)
+            self.streams.check_journal(self.ledger.promised)
         self.definitions.recovered(self.life)
         self._check_ages(self._held)
         retained = self.life.vhost.retained
@@ -167,13 +184,14 @@ class Simulation:
             messages = store.fetch(number, list(positions))
             held[names[number]] = [named(message.body) for message in messages
                                    if message is not None and message.body[:1] not in (b"", b"R")]  # These are retained ones.
-        self._held = held
-        self.ledger.recovered(held, int(recovery.last))
+        self._held, self._last = held, int(recovery.last)
+        if self.streams is None:
+            self.ledger.recovered(held, self._last)
 
     def _check_ages(self, held: dict[str, list[str]]) -> None:
         """A queue declared anew under an old name has none of the old one's messages."""
         for name, born in self.definitions.now.queues.items():
-            for message in held.get(name, []) if name not in QUEUES else []:
+            for message in held.get(name, []) if name not in QUEUES and name not in STREAMS else []:
                 if int(message.rpartition("-")[2]) <= born and message[:2] in ("p1", "p2", "q1"):  # Others publish later than they name.
                     self.complain(OLD, f"{message} in {name}, which was declared after message {born}")
 
@@ -183,10 +201,10 @@ class Simulation:
         operator.connect()
         operator.ask("fan", spec.Exchange.Declare(exchange="fan", exchange_type="fanout", durable=True),
                      lambda: self.definitions.now.exchanges.add("fan"))
-        for name, arguments in QUEUES.items():
+        for name, arguments in {**QUEUES, **(STREAMS if self.streams is not None else {})}.items():
             self._round()
             self.definitions.declare(operator, name, arguments)
-        for source, queue, key in BINDINGS:
+        for source, queue, key in (*BINDINGS, *(STREAM_BINDINGS if self.streams is not None else ())):
             self._round()
             self.definitions.bind(operator, source, queue, key)
         self._round()

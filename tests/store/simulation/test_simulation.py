@@ -12,21 +12,27 @@ import pytest
 
 from tests.store.simulation.ledger import AGAIN, BACK, LOST, STRAY, TWICE
 from tests.store.simulation.schedule import Simulation
+from tests.store.simulation.streams import LogFirst, SequenceApart
 from tests.store.simulation.wrong import TwoRecords, WithoutSerials, in_place, moved_forward
 
 #: Seeds of one test.
 CHUNK = 20
 
 
-def check(first: int, count: int) -> None:
+def check(first: int, count: int, streams: bool = False) -> None:
     for seed in range(first, first + count):
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, streams=streams)
         assert not simulation.run(), f"seed {seed}:\n" + "\n".join(simulation.story)
 
 
 @pytest.mark.parametrize("first", range(0, 300, CHUNK))
 def test_whatever_happens_the_broker_keeps_its_promises(first: int) -> None:
     check(first, CHUNK)
+
+
+@pytest.mark.parametrize("first", range(0, 160, CHUNK))
+def test_it_keeps_them_with_streams(first: int) -> None:
+    check(first, CHUNK, True)
 
 
 @pytest.mark.parametrize("seed", [3028, 17687])
@@ -40,8 +46,15 @@ def test_the_same_with_many_seeds(first: int) -> None:
     check(first, 500)
 
 
-def test_a_seed_is_one_history() -> None:
-    one, two = Simulation(7), Simulation(7)
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(160, 10_160, 500))
+def test_the_same_with_streams_and_many_seeds(first: int) -> None:
+    check(first, 500, True)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_seed_is_one_history(streams: bool) -> None:
+    one, two = Simulation(7, streams=streams), Simulation(7, streams=streams)
     one.run()
     two.run()
     assert one.story == two.story and one.lives > 2
@@ -52,7 +65,9 @@ def test_a_seed_is_one_history() -> None:
     pytest.param(lambda seed: Simulation(seed, design=in_place), {LOST}, id="a checkpoint written over the last one"),
     pytest.param(lambda seed: Simulation(seed, hasty=True), {LOST}, id="confirms before the sync"),
     pytest.param(lambda seed: Simulation(seed, WithoutSerials), {AGAIN, STRAY}, id="packet identifiers begin anew"),
-    pytest.param(lambda seed: Simulation(seed, TwoRecords), {TWICE}, id="a dead letter and its settlement are two records")])
+    pytest.param(lambda seed: Simulation(seed, TwoRecords), {TWICE}, id="a dead letter and its settlement are two records"),
+    pytest.param(lambda seed: Simulation(seed, SequenceApart, streams=True), {TWICE}, id="a producer's number is another record"),
+    pytest.param(lambda seed: Simulation(seed, LogFirst, streams=True), {LOST}, id="the log says how far streams are before they are")])
 def test_a_wrong_design_is_caught(wrong: Callable[[int], Simulation], caught: set[str]) -> None:
     complaints: Counter[str] = Counter()
     for seed in range(100):

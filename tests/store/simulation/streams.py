@@ -1,0 +1,304 @@
+"""Streams in a history: what was put, by offset; who publishes with numbers, who reads; and what must be there after a start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pamqp.commands as spec
+from mypy_extensions import i64
+from pamqp.header import ContentHeader
+
+from broker.message import Message
+from broker.store.contract import Batch, Entry, Many, Sequenced, Share
+from broker.store.disk import StoreError
+from broker.stream.arrow import SCHEMA_OCTETS, view
+from broker.stream.queue import Intake, StreamQueue
+from broker.stream.topology import TOPOLOGY
+from tests.clients import marshal, publication
+from tests.store.simulated import SimulatedDisk
+from tests.store.simulation.amqp import Amqp
+from tests.store.simulation.clients import named
+from tests.store.simulation.journal import WatchedStore
+from tests.store.simulation.ledger import DISK, LOST, STRAY, Complain
+from tests.store.simulation.life import Crash
+
+if TYPE_CHECKING:
+    from tests.store.simulation.schedule import Simulation
+
+#: Streams that last. The journal gets all that is published; one forgets what is too much.
+STREAMS: dict[str, dict[str, Any]] = {
+    "ev": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 8_000},
+    "few": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 5_000, "x-max-length-bytes": 20_000},
+    "all": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 30_000, "x-journal": True},
+}
+#: One that operators make and delete.
+PASSING: dict[str, dict[str, Any]] = {"op-s": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4_096}}
+BINDINGS = (("fan", "ev", ""), ("fan", "few", ""))
+#: Where those that never forget hold what is published there.
+FAN = {"ev": 1, "few": 1}
+
+
+class Rows:
+    """What was put into each stream, by its number: the body of each offset, from 0 on."""
+
+    def __init__(self, complain: Complain) -> None:
+        self._complain = complain
+        self.by_stream: dict[int, list[bytes]] = {}
+
+    def taken(self, intake: Intake) -> None:
+        """A batch takes what was put since the last one."""
+        captured, rows = intake.captured, self.by_stream.setdefault(int(intake.number), [])
+        if captured.base != len(rows):
+            self._complain(DISK, f"stream {intake.number} goes on with offset {captured.base}, and has {len(rows)} rows")
+        for item in captured.items:
+            assert isinstance(item, Message)
+            rows.append(item.body)
+
+    def recovered(self, ends: dict[int, int]) -> None:
+        """A start: the log says how far each stream is."""
+        for number, rows in self.by_stream.items():
+            end = ends.get(number, 0)
+            if end > len(rows):
+                self._complain(DISK, f"the log says that stream {number} has {end} rows, and {len(rows)} were put")
+            del rows[end:]
+
+    def check(self, disk: SimulatedDisk, queue: StreamQueue) -> list[bytes]:
+        """A stream that is back is what was put; returns its rows."""
+        archive, rows = queue.archive, self.by_stream.get(int(queue.number), [])
+        found, at = read_rows(disk, queue), int(archive.first)
+        if archive.end != len(rows):
+            self._complain(DISK, f"stream {queue.name} ends with {archive.end}, and should with {len(rows)}")
+        if at and queue.terms.max_octets < 0:
+            self._complain(LOST, f"stream {queue.name} begins with {at}")
+        if [offset for offset, _ in found] != list(range(at, int(archive.end))):
+            self._complain(DISK, f"stream {queue.name} has offsets {[offset for offset, _ in found]}, from {at} to {archive.end}")
+        elif [body for _, body in found] != rows[at:]:
+            self._complain(DISK, f"stream {queue.name} is not what was put, from {at} on")
+        if archive.rows != len(found) or queue.depth != len(found):
+            self._complain(DISK, f"stream {queue.name} has {len(found)} rows, and counts {archive.rows}, {queue.depth}")
+        return [body for _, body in found]
+
+
+def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]]:
+    """(offset, body) of all rows, as they stand on the disk."""
+    found: list[tuple[int, bytes]] = []
+    for segment in queue.archive.segments:
+        octets = bytes(disk.names[segment.path].now[:int(segment.size)])
+        at: i64 = SCHEMA_OCTETS
+        while at < len(octets):
+            batch = view(octets, at)
+            assert batch is not None and batch.sound(), f"{segment.path} at {at}"
+            found += [(int(batch.base) + row, batch.text("body", row)) for row in range(int(batch.rows))]
+            at = batch.end
+    return found
+
+
+class Numbered(Amqp):
+    """A producer that numbers what it publishes: what is not confirmed when the connection ends comes again, and something else too."""
+
+    set_up = marshal(1, spec.Confirm.Select())
+
+    def __init__(self, world: Simulation, name: str) -> None:
+        super().__init__(world, name)
+        #: Sequence -> message and body, of those that are not confirmed, and of some that are.
+        self._open: dict[int, tuple[str, bytes]] = {}
+        self._done: dict[int, tuple[str, bytes]] = {}
+        self._next = 0
+
+    def connect(self) -> None:
+        super().connect()
+        self._tags: list[int] = []
+        again = [*self._done][-self.random.randrange(1, 4):]
+        self._send({**{one: self._done[one] for one in again}, **self._open})
+
+    def _send(self, publications: dict[int, tuple[str, bytes]]) -> None:
+        for sequence, (message, body) in publications.items():
+            if sequence in self._open:
+                self.world.ledger.sent(message, self._targets(), True)
+            self._tags.append(sequence)
+            self.tell(publication("fan", "", body, delivery_mode=2,
+                                  headers={"x-trellis-producer": self.name, "x-trellis-sequence": sequence}))
+
+    def _targets(self) -> dict[str, int]:
+        return self.world.place("fan")[2]
+
+    def act(self) -> None:
+        for _ in range(self.random.choice((1, 1, 3))):
+            message = self.world.new_message(self.name)
+            self._next += self.random.choice((1, 1, 5))
+            self._open[self._next] = message, self.world.body(message)
+            self._send({self._next: self._open[self._next]})
+
+    def told(self, frame: Any) -> None:
+        if isinstance(frame, spec.Basic.Ack):
+            for at in range(len(self._tags) if frame.delivery_tag is None else frame.delivery_tag) if frame.multiple else [
+                    (frame.delivery_tag or 0) - 1]:
+                sequence = self._tags[at]
+                if sequence in self._open:
+                    self._done[sequence] = self._open.pop(sequence)
+                    self.world.ledger.confirmed(self._done[sequence][0])
+
+    def finish(self) -> bool:
+        return super().finish() and not self._open
+
+
+class Reader(Amqp):
+    """Reads a stream, again and again, from where it was or from the beginning: what it was told of an offset holds for ever."""
+
+    def __init__(self, world: Simulation, name: str, queue: str) -> None:
+        super().__init__(world, name)
+        self.queue = queue
+        #: Offset -> body.
+        self.known: dict[int, bytes] = {}
+        self._next = 0
+        self._offset = -1
+
+    def connect(self) -> None:
+        if self.random.random() < 0.3:
+            self._next = 0
+        self._held: list[int] = []
+        self.set_up = (marshal(1, spec.Basic.Qos(prefetch_count=self.random.choice((1, 3, 10))))
+                       + marshal(1, spec.Basic.Consume(queue=self.queue, consumer_tag="t", arguments={
+                           "x-stream-offset": self._next or "first"})))
+        super().connect()
+
+    def told(self, frame: Any) -> None:
+        if isinstance(frame, ContentHeader):
+            headers: Any = frame.properties.headers
+            self._offset = headers["x-stream-offset"]
+            if frame.body_size == 0:
+                self.got(self._frame, b"")
+
+    def refused(self, frame: Any) -> None:
+        """Retention came before us."""
+        if self.queue != "few" or "is gone: retention" not in str(frame.reply_text):
+            self.world.complain(LOST, f"{self.name} was told {frame.reply_text}")
+        self._next = 0
+        self.vanish()
+
+    def got(self, frame: Any, body: bytes) -> None:
+        offset = self._offset
+        if self._next and offset != self._next:
+            self.world.complain(STRAY, f"offset {offset} of {self.queue} came to {self.name} instead of {self._next}")
+        if self.known.setdefault(offset, body) != body:
+            self.world.complain(STRAY, f"offset {offset} of {self.queue} was {named(self.known[offset])}, and is {named(body)}")
+        self._next = offset + 1
+        self._held.append(frame.delivery_tag)
+
+    def act(self) -> None:
+        if self._held:
+            self.tell(marshal(1, spec.Basic.Ack(self._held[-1], True)))
+            self._held.clear()
+
+    def finish(self) -> bool:
+        if not super().finish():
+            return False
+        self.act()
+        queue = self.world.life.vhost.queues[self.queue]
+        assert isinstance(queue, StreamQueue)
+        return self._next >= queue.archive.end
+
+
+class Streams:
+    """All of it, in one simulation."""
+
+    def __init__(self, world: Simulation) -> None:
+        self.world = world
+        self.rows = Rows(world.complain)
+        self.clients: list[Amqp] = [Numbered(world, "n1"), Numbered(world, "n2"), Reader(world, "r1", "ev"), Reader(world, "r2", "few"),
+                                    Reader(world, "r3", "all")]
+        world.ledger.family("ev", endless=True)
+        world.ledger.family("few", endless=True, lossy=True)
+
+    def recovered(self) -> dict[str, list[str]]:
+        """The broker is back: look at all streams, on a disk that does nothing; returns the messages in each."""
+        life, complain = self.world.life, self.world.complain
+        found: dict[str, list[str]] = {}
+        for finding in life.broker.streams.findings:
+            if finding.what != "cut":
+                complain(DISK, str(finding))
+        for queue in life.vhost.queues.values():
+            if isinstance(queue, StreamQueue) and queue.name != TOPOLOGY:
+                bodies = self.rows.check(life.disk, queue)
+                found[queue.name] = [named(body) for body in bodies if body[:1] not in (b"", b"R")]
+        for client in self.clients:
+            if isinstance(client, Reader) and client.queue in life.vhost.queues:
+                rows = self.rows.by_stream.get(int(life.vhost.queues[client.queue].number), [])
+                for offset, body in client.known.items():
+                    if offset >= len(rows) or rows[offset] != body:
+                        complain(LOST, f"offset {offset} of {client.queue} was told to {client.name}")
+        self._check_directories()
+        return found
+
+    def check_journal(self, confirmed: set[str]) -> None:
+        """All that was confirmed is there."""
+        queue = self.world.life.vhost.queues.get("all")
+        if queue is not None:
+            there = {named(body) for body in self.rows.by_stream.get(int(queue.number), []) if body[:1] not in (b"", b"R")}
+            for message in sorted(confirmed - there):
+                self.world.complain(LOST, f"{message} of the journal")
+
+    def _check_directories(self) -> None:
+        """No files but those of streams that there are."""
+        life = self.world.life
+        root = str(life.durable_store.stream_root)
+        there = {path[len(root) + 1:].split("/")[1] for path in life.disk.names if path.startswith(f"{root}/")}
+        lost = there - {name.replace("$", "%24") for name in life.vhost.queues}
+        if lost:
+            self.world.complain(DISK, f"directories of streams that are gone: {sorted(lost)}")
+
+
+# -- designs that are known to be wrong
+
+
+class Lazy(Share):
+    """Segments are written when it is said that they are."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+
+    def write(self) -> None:
+        """Later."""
+
+    def settle(self) -> None:
+        try:
+            self._share.write()
+        except StoreError as error:
+            raise Crash from error
+        self._share.settle()
+
+
+class LogFirst(WatchedStore):
+    """The log says how far a stream is before the stream is so far."""
+
+    def take(self) -> Batch:
+        batch = super().take()
+        batch.shares = [Lazy(share) for share in batch.shares]
+        return batch
+
+
+class SequenceApart(WatchedStore):
+    """The number of a producer is a record of its own, which comes with the next batch."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._later: list[Entry] = []
+
+    def apply(self, position: i64, entry: Entry) -> None:
+        if isinstance(entry, Many) and any(isinstance(one, Sequenced) for one in entry.entries):
+            self._later += [one for one in entry.entries if isinstance(one, Sequenced)]
+            for one in entry.entries:
+                if not isinstance(one, Sequenced):
+                    super().apply(position, one)
+                position += 1
+        else:
+            super().apply(position, entry)
+
+    def take(self) -> Batch:
+        batch = super().take()
+        later, self._later = self._later, []
+        for entry in later:
+            self.append(entry, None)
+        return batch
+
+
