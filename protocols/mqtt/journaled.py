@@ -6,15 +6,14 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from broker.message import SWAP
-from broker.stream.rows import Opener, Packets
+from broker.stream.rows import Opener, Packets, Plain
 
 
 class PacketOpener(Opener):
     """The packets were checked when they came: PUBLISH, QoS 0, and with `described` one octet that says: no properties."""
 
-    def open(self, packets: Packets) -> list[tuple[bytes, bytes]]:
+    def open(self, packets: Packets, rows: Plain) -> None:
         octets = packets.octets
-        found: list[tuple[bytes, bytes]] = []
         size: i64 = len(octets)
         at: i64 = 0
         behind: i64 = 1 if packets.described else 0
@@ -30,9 +29,11 @@ class PacketOpener(Opener):
                 shift += 7
             end: i64 = at + length
             mark: i64 = at + 2 + (i64(read_i16_be(octets, at)) & 0xFFFF)
-            found.append((octets[at + 2:mark].translate(SWAP), octets[mark + behind:end]))
+            rows.plain(octets[at + 2:mark], octets[mark + behind:end])
             at = end
-        return found
+
+    def key(self, name: bytes) -> bytes:
+        return name.translate(SWAP)
 
     def protocol(self, packets: Packets) -> bytes:
         return b"mqtt50" if packets.described else b"mqtt311"
