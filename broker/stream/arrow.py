@@ -124,6 +124,19 @@ class Body:
         self._add(ends)
         self._add(octets)
 
+    def long_texts(self, ends: bytes, parts: list[bytes], size: i64) -> None:
+        """A column of octets, `size` in all, that come in parts."""
+        self._node(0)
+        self._add(b"")
+        self._add(ends)
+        write_i64_le(self._table, self._size)
+        write_i64_le(self._table, size)
+        self._parts += parts
+        rest: i64 = -size & 7
+        if rest > 0:
+            self._parts.append(_PADDING[rest])
+        self._size += size + rest
+
     def sparse(self, column: Sparse) -> None:
         """A column with nulls."""
         nulls: i64 = self.rows - column.count

@@ -51,26 +51,31 @@ class Scribe:
         raise NotImplementedError
 
 
+@final
+class Name:
+    """What messages were published to, as rows say it: `odd` are the octets of a key that is no UTF-8."""
+
+    def __init__(self, exchange: bytes, key: bytes) -> None:
+        self.exchange = exchange
+        self.topic, self.odd = _clean(key)
+
+
+class Rows:
+    """Takes publications that have a name and a body, and say no more."""
+
+    def plain(self, name: Name, body: bytes) -> None:
+        raise NotImplementedError
+
+
 class Opener:
     """The role of a front end whose publications come in runs. Called in the writer's thread."""
 
-    def open(self, packets: Packets, rows: Plain) -> None:
-        """Say name and body of each, in their order."""
-        raise NotImplementedError
-
-    def key(self, name: bytes) -> bytes:
-        """The routing key that a name stands for."""
+    def open(self, packets: Packets, rows: Rows) -> None:
+        """Say name and body of each, in their order. The same name should be the same object, where that is cheap."""
         raise NotImplementedError
 
     def protocol(self, packets: Packets) -> bytes:
         """By which they came in."""
-        raise NotImplementedError
-
-
-class Plain:
-    """Takes publications that have a name and a body, and no more."""
-
-    def plain(self, name: bytes, body: bytes) -> None:
         raise NotImplementedError
 
 
@@ -116,15 +121,37 @@ class Sink:
 
 
 @final
-class Name:
-    """What messages were published to, as rows say it: `odd` are the octets of a key that is no UTF-8."""
+class Bodies:
+    """Octets of bodies, one behind the other. Small ones are gathered, so that no object is kept for each."""
 
-    def __init__(self, exchange: bytes, key: bytes) -> None:
-        self.exchange = exchange
-        self.topic, self.odd = _clean(key)
+    def __init__(self) -> None:
+        self.ends = Ends()
+        self.total: i64 = 0
+        self._parts: list[bytes] = []
+        self._small = BytesWriter()
+
+    def add(self, body: bytes) -> None:
+        """Hot path."""
+        size: i64 = len(body)
+        self.total += size
+        if size < _SMALL:
+            self._small.write(body)
+            return
+        self._gather()
+        self._parts.append(body)
+
+    def _gather(self) -> None:
+        if len(self._small) > 0:
+            self._parts.append(self._small.getvalue())
+            self._small.truncate(0)
+
+    def parts(self) -> list[bytes]:
+        """All of them."""
+        self._gather()
+        return self._parts
 
 
-class RowWriter(Plain):
+class RowWriter(Rows):
     """Makes batches of what one stream captured.
 
     Rows that stand next to each other have much in common. So of each column only this is noted: what the last row had, and since
@@ -136,15 +163,17 @@ class RowWriter(Plain):
         self._scribes = scribes
         self._scribe = scribes.scribe
         self._sink = Sink()
-        #: Of exchange and key as the address has them; of a packet's name.
-        self._addressed: dict[bytes, Name] = {}
-        self._named: dict[bytes, Name] = {}
+        self._used = False
+        #: By exchange and key as addresses have them.
+        self._names: dict[bytes, Name] = {}
+        #: Names of exchanges: equal ones are one object.
+        self._exchanges_known: dict[bytes, bytes] = {}
         self._next: i64 = 0
         self._published: i64 = 0
         self._properties = [Sparse(width) for width in PROPERTIES.values()]
         #: Headers of messages that say nothing, by the size of their body.
         self._plain_headers: dict[int, bytes] = {}
-        self._plain_header = b""
+        self._plain_header = _PLAIN  # No header is this one.
         #: The run that is taken apart.
         self._packets = _NO_PACKETS
         self._protocol_of_run = b""
@@ -153,7 +182,6 @@ class RowWriter(Plain):
     def _begin(self) -> None:
         self._base: i64 = self._next
         self._rows: i64 = 0
-        self._octets: i64 = 0
         self._first_at: i64 = self._published
         self._times = Cells(8)
         self._exchanges = Texts()
@@ -167,8 +195,7 @@ class RowWriter(Plain):
             column.clear()
         self._headers = Texts()
         self._odd_keys = Sparse()
-        self._bodies: list[bytes] = []
-        self._body_ends = Ends()
+        self._bodies = Bodies()
         # The last row's, and since which row.
         self._time: i64 = 0
         self._time_at: i64 = 0
@@ -192,6 +219,9 @@ class RowWriter(Plain):
 
     def write(self, captured: Captured, sink: Sink) -> None:
         """All of it. What was captured is let go."""
+        if not self._used:
+            self._used = True
+            keep_memory()
         self._sink = sink
         self._next = captured.base
         routed = captured.routed.getvalue()
@@ -203,6 +233,8 @@ class RowWriter(Plain):
         self._begin()
         scribe = self._scribe = self._scribes.scribe
         opener = self._scribes.opener
+        last: Address | None = None
+        name = _NOBODY
         at: i64 = 0
         count: i64 = len(items)
         while at < count:
@@ -214,9 +246,9 @@ class RowWriter(Plain):
             if isinstance(item, Message):
                 address = item.address
                 origin = address.origin
-                name = self._addressed.get(address.octets)
-                if name is None:
-                    name = self._name_of(address)
+                if address is not last:
+                    last = address
+                    name = self._names.get(address.octets) or self._name_of(address)
                 self._add(name, scribe.header(item), item.encoding.body(item.content), item.assurance, origin.protocol, origin.publisher,
                           i64(read_i32_le(routed, 4 * at)))
             elif isinstance(item, Packets):
@@ -230,28 +262,24 @@ class RowWriter(Plain):
         self._sink = Sink()
 
     def _name_of(self, address: Address) -> Name:
-        name = Name(_clean(address.exchange.encode("utf-8", "surrogateescape"))[0], address.key.encode("utf-8", "surrogateescape"))
-        if len(address.topic) < _CUT:
-            if len(self._addressed) >= _NAMES_MAX:
-                self._addressed.clear()
-            self._addressed[address.octets] = name
+        exchange, _ = _clean(address.exchange.encode("utf-8", "surrogateescape"))
+        if len(self._names) >= _NAMES_MAX:
+            self._names.clear()
+            self._exchanges_known.clear()
+        if len(address.topic) >= _CUT:
+            return Name(exchange, address.key.encode("utf-8", "surrogateescape"))
+        name = Name(self._exchanges_known.setdefault(exchange, exchange), address.key.encode("utf-8", "surrogateescape"))
+        self._names[address.octets] = name
         return name
 
-    def plain(self, name: bytes, body: bytes) -> None:
+    def plain(self, name: Name, body: bytes) -> None:
         """A publication of the run that is taken apart. Hot path of the writer."""
-        known = self._named.get(name)
-        if known is None:
-            known = Name(_TOPIC_EXCHANGE, self._scribes.opener.key(name))
-            if len(name) < _CUT:
-                if len(self._named) >= _NAMES_MAX:
-                    self._named.clear()
-                self._named[name] = known
         size: i64 = len(body)
         header = self._header
         if size != self._size or header is not self._plain_header:
             header = self._plain_header = self._header_of(size)
         packets = self._packets
-        self._add(known, header, body, 0, self._protocol_of_run, packets.publisher, packets.routed)
+        self._add(name, header, body, 0, self._protocol_of_run, packets.publisher, packets.routed)
 
     def _header_of(self, size: i64) -> bytes:
         """Of a body of this size that was sent at most once, and says no more."""
@@ -298,10 +326,10 @@ class RowWriter(Plain):
                 self._times.run(self._time, row - self._time_at)
                 self._time = self._published
                 self._time_at = row
-        self._bodies.append(body)
-        self._octets += size
+        bodies = self._bodies
+        bodies.add(body)
         self._rows = row + 1
-        if row + 1 >= ROWS or self._octets >= OCTETS:
+        if row + 1 >= ROWS or bodies.total >= OCTETS:
             self._finish()
 
     def _first_row(self, name: Name, header: bytes, size: i64, assurance: i64, protocol: bytes, publisher: bytes, routed: i64) -> None:
@@ -340,7 +368,7 @@ class RowWriter(Plain):
 
     def _end_size(self, row: i64) -> None:
         self._sizes.run(self._size, row - self._size_at)
-        self._body_ends.run(self._size, row - self._size_at)
+        self._bodies.ends.run(self._size, row - self._size_at)
         self._size_at = row
 
     def _end_origin(self, row: i64) -> None:
@@ -382,7 +410,7 @@ class RowWriter(Plain):
             body.sparse(column)
         body.texts(self._headers.ends.octets(), self._headers.octets())
         body.sparse(self._odd_keys)
-        body.texts(self._body_ends.octets(), b"".join(self._bodies))
+        body.long_texts(self._bodies.ends.octets(), self._bodies.parts(), self._bodies.total)
         encoded = Encoded(body.batch(), self._base, count, self._first_at, self._time)
         self._next += count
         self._begin()
@@ -392,10 +420,22 @@ class RowWriter(Plain):
 #: Class and weight of a content header; flags and properties of one that was sent at most once, and says no more.
 _PLAIN: Final = b"\x00\x3c\x00\x00"
 _PLAIN_FLAGS: Final = b"\x10\x00\x01"
-_TOPIC_EXCHANGE: Final = b"amq.topic"
-#: Names that are remembered, of each kind, and from how many octets on they are not: an address cuts them there.
+#: Names that are remembered (headers, too), and from how many octets of a key on they are not: an address cuts it there.
 _NAMES_MAX: Final = 1_024
 _CUT: Final = 255
+#: Octets of a body that is kept as it is.
+_SMALL: Final[i64] = 2_048
+
+
+#: Octets that are asked for once.
+_ROOM: Final = 8 << 20
+
+
+def keep_memory() -> None:
+    """Have the C library keep the memory that a batch takes for the next one. What is free at the end of its heap it gives back to the
+    kernel, which zeroes every page anew: that was half of what a row cost. How much it keeps follows from the largest block that was
+    ever given back (twice that, in glibc); one that nobody writes into costs nothing. Elsewhere this means nothing."""
+    bytes(_ROOM)
 
 
 def _clean(octets: bytes) -> tuple[bytes, bytes]:
