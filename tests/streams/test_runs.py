@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from librt.strings import write_i32_le
 
 from broker.message import PLAIN, Address, Message, Origin
+from broker.store.values import dump
 from broker.stream.arrow import view
 from broker.stream.columns import Sparse, ramp
-from broker.stream.rows import Captured, Packets, RowWriter, Scribes
+from broker.stream.rows import PLACES, Captured, Packets, RowWriter, Scribes
 from broker.stream.template import COLUMNS
 from protocols.amqp.journaled import HeaderScribe
+from protocols.amqp.properties import split_properties
+from protocols.amqp.tables import read_table
 from protocols.mqtt.journaled import PacketOpener
 from tests.clients import mqtt_publish
 from tests.streams.test_template import FRAMES, Kept, content, table
@@ -35,8 +38,8 @@ RUN = st.tuples(st.just("run"), st.booleans(), st.sampled_from([b"ann", b"eve"])
 PLAINLY = st.tuples(st.just("plain"), st.sampled_from(KEYS), st.sampled_from(BODIES), st.integers(0, 2))
 #: What comes, how often one behind the other, and whether a turn begins with it.
 STEP = st.tuples(st.one_of(AMQP, RUN, PLAINLY), st.sampled_from([1, 1, 2, 3, 8, 9]), st.booleans())
-LONG = (("amqp", "amq.topic", "k", ORIGINS[0], PROPERTIES[1], b"x", 0, 1), 5_000, True)
-LONG_RUN = (("run", True, b"ann", 1, [("room.1.temperature", b"x"), ("room.2.temperature", b"y")]), 3_000, False)
+LONG = (("amqp", "amq.topic", "k", ORIGINS[0], PROPERTIES[1], b"x", 0, 1), 4_200, True)
+LONG_RUN = (("run", True, b"ann", 1, [("room.1.temperature", b"x"), ("room.2.temperature", b"y")]), 2_100, False)
 SHORT = (("amqp", "amq.topic", "odd\udcff", ORIGINS[2], PROPERTIES[2], b"", 1, 0), 1, True)
 
 
@@ -89,7 +92,7 @@ def play(steps: list[Any], captured: Captured) -> list[dict[str, Any]]:
     return rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(portions=st.lists(st.lists(STEP, min_size=1, max_size=8), min_size=1, max_size=3))
 @example([[LONG, SHORT, LONG, LONG_RUN]])
 @example([[LONG_RUN, SHORT, LONG_RUN], [LONG_RUN, LONG]])
@@ -123,6 +126,7 @@ def test_a_table_is_the_same_however_much_its_rows_have_in_common(portions: list
 RUNS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20), st.sampled_from([b"", b"a", b"bc"])), max_size=8)
 
 
+@settings(deadline=None)
 @given(runs=RUNS, behind=st.integers(0, 20))
 def test_a_column_with_nulls_is_what_pyarrow_would_make(runs: list[tuple[int, int, bytes]], behind: int) -> None:
     texts, numbers = Sparse(), Sparse(8)
@@ -142,7 +146,8 @@ def test_a_column_with_nulls_is_what_pyarrow_would_make(runs: list[tuple[int, in
     assert cells.to_pylist() == [None if value is None else int.from_bytes(value.ljust(8, b"\1"), "little") for value in values]
 
 
-@given(step=st.integers(0, 100_000), rows=st.integers(0, 5_000))
+@settings(deadline=None)
+@given(step=st.integers(0, 100_000), rows=st.integers(0, 500) | st.just(5_000))
 def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
     assert ramp(step, rows) == b"".join(((step * row) & 0xFFFFFFFF).to_bytes(4, "little") for row in range(rows + 1))
 
@@ -160,3 +165,33 @@ def test_names_that_share_a_place_are_told_apart() -> None:
     RowWriter("v", scribes).write(captured, kept)
     read = table([one.octets for one in kept.encoded]).column("topic").to_pylist()
     assert read == [name.replace("/", ".") for turn in (names, names[::-1]) for name in turn]
+
+
+SAID = [b"\0", b"\1", b"\3abc", b"\2\xff\xfe", b"\2\xc3\xa9", bytes(4), b"\0\0\0\5\1aI\0\0", b"\0\0\0\x05\2abt\1", bytes(8), b"\xff" * 4]
+
+
+def columns_of(octets: bytes) -> list[tuple[int, bytes]]:
+    """What columns are to say of flags and properties, by the reader of properties that all else uses."""
+    found = []
+    for name, kind, value in split_properties(octets):
+        if kind == "text":
+            found.append((PLACES[name], value[1:].decode("utf-8", "replace").encode()))
+        elif kind == "table":
+            try:
+                found.append((PLACES[name], dump(read_table(value, 0, len(value))[0]).encode()))
+            except (ValueError, TypeError):
+                continue
+        else:
+            found.append((PLACES[name], value[::-1]))
+    return sorted(found)
+
+
+@settings(max_examples=300, deadline=None)
+@given(flags=st.integers(0, 0xFFFF), octets=st.lists(st.sampled_from(SAID), max_size=16), cut=st.integers(0, 40))
+@example(flags=0x2000, octets=[], cut=0)
+@example(flags=0xFFFC, octets=[], cut=2)
+def test_columns_say_what_the_properties_are(flags: int, octets: list[bytes], cut: int) -> None:
+    whole = flags.to_bytes(2, "big") + b"".join(octets)
+    scribe, head = HeaderScribe(), b"\x00\x3c\x00\x00" + bytes(8)
+    for said in (whole, whole[:-cut], whole[:cut]):
+        assert scribe.properties(head + said) == columns_of(said)
