@@ -3,7 +3,8 @@
     python benchmarks/streams.py [--messages 100000] [--rounds 5]
 
     capture      a publication to nowhere with a journal, less one without: what the loop pays
-    background   rows made of it and written, by the writer's thread (here: by this one)
+    background   rows made of it and written, by the writer's thread (here: by this one): a batch of the store for each chunk of 100
+    files        the same in batches of 2,500, into files
     queue        a plain queue's delivery with acks          stream    the same, of a stream's rows
     serving      octets of a segment sent to a socket by sendfile, per row; both ends are this process, its reader is not counted
 
@@ -24,6 +25,7 @@ from pathlib import Path
 from flows import ACK_HEAD, ACKS, BATCH, BODY, Bench, frame, method, packet, short, text
 
 import broker.queue
+from broker.store.disk import RealDisk
 from broker.stream.queue import StreamQueue
 from trellis.segments import Range, Sender
 
@@ -40,9 +42,11 @@ def declare(name: str, arguments: bytes) -> bytes:
     return method(1, 50, 10, b"\0\0" + short(name) + (b"\x02" if arguments else b"\x00") + len(arguments).to_bytes(4, "big") + arguments)
 
 
-def loop_cost(messages: int, journal: bool, mqtt: bool) -> tuple[float, float]:
-    """Seconds of a publisher's input, and of the store's batches behind it."""
+def loop_cost(messages: int, journal: bool, mqtt: bool, chunks: int = 1, root: str = "") -> tuple[float, float]:
+    """Seconds of a publisher's input, and of the store's batches behind it, each of so many chunks; into files below a root."""
     bench = Bench()
+    if root:
+        bench.broker.store.stream_disk, bench.broker.store.stream_root = RealDisk(), f"{root}/streams"
     if journal:
         bench.broker.vhosts["/"].record_in("all")
     if mqtt:
@@ -54,13 +58,14 @@ def loop_cost(messages: int, journal: bool, mqtt: bool) -> tuple[float, float]:
     client.receive_data(chunk)
     bench.drain(client)
     inline = background = 0.0
-    for _ in range(messages // BATCH):
+    for number in range(1, messages // BATCH + 1):
         began = time.thread_time()
         client.receive_data(chunk)
         between = time.thread_time()
-        bench.broker.store.sync()
-        background += time.thread_time() - between
         inline += between - began
+        if number % chunks == 0:
+            bench.broker.store.sync()
+            background += time.thread_time() - between
         bench.broker.agenda.turn()
         bench.broker.agenda.advance(int(bench.broker.agenda.now) + 1, bench.broker.agenda.wall + 0.001)
     return inline, background
@@ -154,6 +159,8 @@ def main() -> None:
             note(f"{protocol} publication", without)
             note(f"{protocol} capture", recorded - without)
             note(f"{protocol} background", background)
+            with tempfile.TemporaryDirectory() as root:
+                note(f"{protocol} files", loop_cost(options.messages, True, mqtt, 25, root)[1])
         note("queue delivery", delivery(options.messages, False))
         note("stream delivery", delivery(options.messages, True))
         note("serving", serving(options.messages))

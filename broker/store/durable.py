@@ -80,9 +80,15 @@ class DurableStore(Store):
 
     @property
     def octets(self) -> int:
-        """Octets that wait to be written."""
-        streamed = sum(int(stream.pending()) for stream in self.streams)
-        return self._recorder.octets + streamed + (0 if self._flying is None else self._flying.octets)
+        """Octets that wait to be written. Asked for with every chunk that comes in."""
+        octets: i64 = self._recorder.octets + self._streamed()
+        return int(octets) if self._flying is None else int(octets) + self._flying.octets
+
+    def _streamed(self) -> i64:
+        octets: i64 = 0
+        for stream in self.streams:
+            octets += stream.pending()
+        return octets
 
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Defined):
@@ -100,7 +106,7 @@ class DurableStore(Store):
         changes, self._changes = self._changes, []
         batch = self._flying = DurableBatch(tickets, self.position, self._recorder.take(), changes, self.log, self.catalog)
         batch.paged, self._paged = self._paged, {}
-        batch.streamed = sum(int(stream.pending()) for stream in self.streams)
+        batch.streamed = int(self._streamed())
         return batch
 
     def _await(self, position: i64, ticket: Ticket) -> None:

@@ -21,7 +21,7 @@ from broker.store.contract import Share
 from broker.store.disk import Disk, File, Poisoned, WriteFailed
 from broker.store.files import complaint
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, schema
-from broker.stream.rows import Captured, Encoded, RowWriter, Scribes
+from broker.stream.rows import Captured, Encoded, RowWriter, Scribes, Sink
 from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
 
 #: Octets after which a segment is full, if nobody says otherwise.
@@ -39,12 +39,20 @@ def folder(name: str) -> str:
 
 
 class Placed:
-    """A batch, and where it was written."""
+    """A batch was written: where, and what is known of it. Its octets are let go."""
 
     def __init__(self, segment: Segment, place: i64, encoded: Encoded) -> None:
         self.segment = segment
         self.place: i64 = place
-        self.encoded = encoded
+        self.base: i64 = encoded.base
+        self.count: i64 = encoded.count
+        self.size: i64 = len(encoded.octets)
+        self.first_at: i64 = encoded.first_at
+        self.last_at: i64 = encoded.last_at
+
+    def extend(self, segment: Segment) -> None:
+        """The segment has it from now on."""
+        segment.grow(self.base, self.count, self.place, self.size, self.first_at, self.last_at)
 
 
 class Pen:
@@ -77,7 +85,7 @@ class Pen:
         place: i64 = shadow.size
         self._unsynced = True
         try:
-            file.write(place, encoded.octets)
+            file.write(place, memoryview(encoded.octets))
         except OSError as error:
             reason = complaint(segment.path, "write", error)
             try:
@@ -85,8 +93,9 @@ class Pen:
             except OSError as failure:
                 self._poison(f"{reason}, and cannot cut it back: {failure.strerror or failure}")
             raise WriteFailed(reason, error.errno or 0) from error
-        shadow.grow(encoded.base, encoded.count, place, len(encoded.octets), encoded.first_at, encoded.last_at)
-        return Placed(segment, place, encoded)
+        placed = Placed(segment, place, encoded)
+        placed.extend(shadow)
+        return placed
 
     def sync(self) -> None:
         """Returns when everything appended is durable. Raises Poisoned."""
@@ -185,6 +194,30 @@ def write_index(disk: Disk, segment: Segment) -> None:
     disk.rename(temporary, path)
 
 
+class Placing(Sink):
+    """Gives batches to the pen as they are made, so that few octets are held at a time. Once one could not be written, those
+    behind it wait with it."""
+
+    def __init__(self, pen: Pen) -> None:
+        self.placed: list[Placed] = []
+        self.waiting: list[Encoded] = []
+        self._pen = pen
+
+    def keep(self, encoded: Encoded) -> None:
+        self.waiting.append(encoded)
+        if len(self.waiting) == 1:
+            try:
+                self.go_on()
+            except WriteFailed:
+                return  # `go_on` is tried once more when all is made, and then it is said.
+
+    def go_on(self) -> None:
+        """Write what waits. Raises WriteFailed."""
+        while self.waiting:
+            self.placed.append(self._pen.append(self.waiting[0]))
+            del self.waiting[0]
+
+
 class Portion(Share):
     """What one batch of the store has for one stream. `write` may be called again after it raised WriteFailed."""
 
@@ -193,24 +226,19 @@ class Portion(Share):
         self.octets: i64 = octets
         self.end: i64 = captured.end
         self._captured: Captured | None = captured
-        self._encoded: list[Encoded] = []
-        self._placed: list[Placed] = []
+        self._placing = Placing(archive.pen)
 
     def write(self) -> None:
         """In the writer's thread."""
-        captured = self._captured
+        captured, self._captured = self._captured, None
         if captured is not None:
-            self._encoded = self.archive.writer.write(captured)
-            self._captured = None
-        pen = self.archive.pen
-        while self._encoded:
-            self._placed.append(pen.append(self._encoded[0]))
-            del self._encoded[0]
-        pen.sync()
+            self.archive.writer.write(captured, self._placing)
+        self._placing.go_on()
+        self.archive.pen.sync()
 
     def settle(self) -> None:
         """It is durable: in the loop's thread."""
-        self.archive.extend(self._placed)
+        self.archive.extend(self._placing.placed)
 
 
 class Gone(Exception):
@@ -257,17 +285,17 @@ class Archive:
         """These batches are durable."""
         segments = self.segments
         for one in placed:
-            segment, encoded = one.segment, one.encoded
+            segment = one.segment
             if not segments or segments[-1] is not segment:
                 if segments:
                     segments[-1].full = True
                 segment.ours = True
                 segments.append(segment)
                 self.octets += SCHEMA_OCTETS
-            segment.grow(encoded.base, encoded.count, one.place, len(encoded.octets), encoded.first_at, encoded.last_at)
-            self.rows += encoded.count
-            self.octets += len(encoded.octets)
-            self.end = encoded.base + encoded.count
+            one.extend(segment)
+            self.rows += one.count
+            self.octets += one.size
+            self.end = one.base + one.count
 
     def holding(self, offset: i64) -> Segment | None:
         """The segment with this offset; None when it is not there (yet, any more, or lost)."""

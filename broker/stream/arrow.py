@@ -12,9 +12,10 @@ from __future__ import annotations
 from typing import Final
 from zlib import crc32
 
-from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i32_le, write_i64_le
-from mypy_extensions import i32, i64
+from librt.strings import BytesWriter, read_i32_le, read_i64_le, write_i64_le
+from mypy_extensions import i64
 
+from broker.stream.columns import Sparse
 from broker.stream.template import (
     BATCH,
     BODY,
@@ -38,6 +39,8 @@ END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
 _SUM_DIGITS: Final[i64] = 8
 _NAME_DIGITS: Final[i64] = 20
+#: Buffers begin at multiples of 8 octets.
+_PADDING: Final = [bytes(count) for count in range(8)]
 #: Kinds of columns: their widths in octets; texts have two buffers of data.
 _TEXT: Final = 0
 _WIDTHS: Final = {"offset": 8, "published_at": 8, "qos": 1, "routed": 4, "size": 8, "delivery_mode": 1, "priority": 1, "timestamp": 8}
@@ -78,94 +81,25 @@ def read_schema(octets: bytes) -> tuple[int, int, int] | None:
     return (stream, epoch, base) if octets[:SCHEMA_OCTETS] == schema(stream, epoch, base) else None
 
 
-class Numbers:
-    """A column of numbers, of which none is null, written beside this."""
-
-    def __init__(self) -> None:
-        self.out = BytesWriter()
-
-
-class Texts:
-    """A column of octets, of which none is null."""
-
-    def __init__(self) -> None:
-        self.ends = BytesWriter()
-        self.data = BytesWriter()
-        write_i32_le(self.ends, 0)
-
-    def add(self, octets: bytes) -> None:
-        """Hot path."""
-        data = self.data
-        data.write(octets)
-        write_i32_le(self.ends, i32(len(data)))
-
-
-class Sparse:
-    """A column of octets, of which most are null: only the others are noted. Numbers come as their octets, all of one `width`;
-    texts have none."""
-
-    def __init__(self, width: i64 = 0) -> None:
-        self.width: i64 = width
-        self.rows: list[int] = []
-        self.values: list[bytes] = []
-
-    def note(self, row: i64, value: bytes) -> None:
-        """This row is not null. Rows come in order."""
-        self.rows.append(row)
-        self.values.append(value)
-
-    def add_to(self, body: Body, count: i64) -> None:
-        """Its buffers, for so many rows."""
-        rows, values, width = self.rows, self.values, self.width
-        nulls: i64 = count - len(rows)
-        body.node(count, nulls)
-        if nulls == 0:
-            body.add(b"")
-        else:
-            bits = bytearray((int(count) + 7) // 8)
-            for row in rows:
-                bits[row >> 3] |= 1 << (row & 7)
-            body.add(bytes(bits))
-        if width > 0:
-            if nulls == 0:
-                body.add(b"".join(values))
-            else:
-                cells = bytearray(int(count * width))
-                for at, row in enumerate(rows):
-                    cells[row * width:(row + 1) * width] = values[at]
-                body.add(bytes(cells))
-            return
-        ends = BytesWriter()
-        total: i64 = 0
-        done: i64 = 0
-        for index, text in enumerate(values):
-            row_at: i64 = rows[index]
-            while done <= row_at:
-                write_i32_le(ends, i32(total))
-                done += 1
-            total += len(text)
-        while done <= count:
-            write_i32_le(ends, i32(total))
-            done += 1
-        body.add(ends.getvalue())
-        body.add(b"".join(values))
-
-
 class Body:
-    """The buffers of a batch that is made, in the order of the columns."""
+    """The buffers of a batch that is made, in the order of the columns, all for so many `rows`."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: i64) -> None:
+        self.rows: i64 = rows
         self._nodes = BytesWriter()
         self._table = BytesWriter()
-        self._parts: list[bytes] = []
+        #: The first is where the metadata will stand.
+        self._parts: list[bytes | bytearray] = [b""]
         self._size: i64 = 0
+        #: Of a column in which all is null: which are not, and where its texts end.
+        self._no_bits = bytes((int(rows) + 7) // 8)
+        self._no_ends = bytes(4 * (int(rows) + 1))
 
-    def node(self, count: i64, nulls: i64) -> None:
-        """The next column has so many rows, and so many of them are null."""
-        write_i64_le(self._nodes, count)
+    def _node(self, nulls: i64) -> None:
+        write_i64_le(self._nodes, self.rows)
         write_i64_le(self._nodes, nulls)
 
-    def add(self, octets: bytes) -> None:
+    def _add(self, octets: bytes) -> None:
         """The next buffer."""
         size: i64 = len(octets)
         write_i64_le(self._table, self._size)
@@ -174,31 +108,63 @@ class Body:
             self._parts.append(octets)
             rest: i64 = -size & 7
             if rest > 0:
-                self._parts.append(bytes(rest))
+                self._parts.append(_PADDING[rest])
             self._size += size + rest
 
-    def numbers(self, octets: bytes, count: i64) -> None:
+    def numbers(self, octets: bytes) -> None:
         """A column of numbers."""
-        self.node(count, 0)
-        self.add(b"")
-        self.add(octets)
+        self._node(0)
+        self._add(b"")
+        self._add(octets)
 
-    def texts(self, column: Texts, count: i64) -> None:
+    def texts(self, ends: bytes, octets: bytes) -> None:
         """A column of octets."""
-        self.node(count, 0)
-        self.add(b"")
-        self.add(column.ends.getvalue())
-        self.add(column.data.getvalue())
+        self._node(0)
+        self._add(b"")
+        self._add(ends)
+        self._add(octets)
 
-    def batch(self, count: i64) -> bytes:
+    def long_texts(self, ends: bytes, parts: list[bytes], size: i64) -> None:
+        """A column of octets, `size` in all, that come in parts."""
+        self._node(0)
+        self._add(b"")
+        self._add(ends)
+        write_i64_le(self._table, self._size)
+        write_i64_le(self._table, size)
+        self._parts += parts
+        rest: i64 = -size & 7
+        if rest > 0:
+            self._parts.append(_PADDING[rest])
+        self._size += size + rest
+
+    def sparse(self, column: Sparse) -> None:
+        """A column with nulls."""
+        nulls: i64 = self.rows - column.count
+        self._node(nulls)
+        self._add(b"" if nulls == 0 else self._no_bits if column.count == 0 else column.bits(self.rows))
+        if column.width > 0:
+            self._add(column.cells(self.rows))
+        elif column.count == 0:
+            self._add(self._no_ends)
+            self._add(b"")
+        else:
+            ends, octets = column.texts(self.rows)
+            self._add(ends)
+            self._add(octets)
+
+    def batch(self) -> bytearray:
         """The message with all of it."""
         meta = bytearray(BATCH)
         _patch(meta, BODY, self._size)
-        _patch(meta, LENGTH, count)
+        _patch(meta, LENGTH, self.rows)
         table, nodes = self._table.getvalue(), self._nodes.getvalue()
         meta[BUFFERS:BUFFERS + len(table)] = table
         meta[NODES:NODES + len(nodes)] = nodes
-        return _summed(meta, b"".join(self._parts))
+        self._parts[0] = meta
+        # Put together once, where the checksum can still be written: bodies are most of what a stream costs.
+        message = bytearray().join(self._parts)
+        message[SUM:SUM + _SUM_DIGITS] = b"%08x" % crc32(message)
+        return message
 
 
 def _patch(meta: bytearray, at: i64, number: i64) -> None:

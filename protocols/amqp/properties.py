@@ -16,7 +16,7 @@ from broker.message import Properties
 from protocols.amqp.tables import moment, read_name, read_octets, read_table, without, write_entry, write_table
 
 #: Names and types, from flag 15 down.
-_PROPERTIES: Final = (
+LAYOUT: Final = (
     ("content_type", "text"), ("content_encoding", "text"), ("headers", "table"), ("delivery_mode", "octet"), ("priority", "octet"),
     ("correlation_id", "text"), ("reply_to", "text"), ("expiration", "text"), ("message_id", "text"), ("timestamp", "time"),
     ("type", "text"), ("user_id", "text"), ("app_id", "text"), ("cluster_id", "text"))
@@ -37,7 +37,7 @@ def read_properties(octets: bytes) -> Properties:
 def write_properties(properties: Properties) -> bytes:
     """Flags and properties, without those that cannot be written."""
     written: dict[str, bytes] = {}
-    for name, kind in _PROPERTIES:
+    for name, kind in LAYOUT:
         if name in properties:
             try:
                 written[name] = _octets(kind, properties[name])
@@ -51,7 +51,7 @@ def amended(octets: bytes, headers: Mapping[str, object], changed: Mapping[str, 
     kept = {name: value for name, _, value in split_properties(octets)}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
         del kept["delivery_mode"]  # No client writes another, and some refuse to read one.
-    for name, kind in _PROPERTIES:
+    for name, kind in LAYOUT:
         if name in changed:
             kept.pop(name, None)
             if changed[name] is not None:
@@ -69,7 +69,7 @@ def split_properties(octets: bytes) -> list[tuple[str, str, bytes]]:
     flags = int.from_bytes(octets[:2], "big")
     at, end = 2, len(octets)
     flag = 1 << 15
-    for name, kind in _PROPERTIES:
+    for name, kind in LAYOUT:
         if flags & flag:
             try:
                 if kind == "text":
@@ -90,10 +90,10 @@ def split_properties(octets: bytes) -> list[tuple[str, str, bytes]]:
 
 def _join(properties: dict[str, bytes]) -> bytes:
     flags = 0
-    for place, (name, _) in enumerate(_PROPERTIES):
+    for place, (name, _) in enumerate(LAYOUT):
         if name in properties:
             flags |= 1 << 15 - place
-    return flags.to_bytes(2, "big") + b"".join(properties[name] for name, _ in _PROPERTIES if name in properties)
+    return flags.to_bytes(2, "big") + b"".join(properties[name] for name, _ in LAYOUT if name in properties)
 
 
 def _value(kind: str, octets: bytes) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from librt.strings import write_i32_le
 
 from broker.message import Address, Message, Origin
-from broker.stream.arrow import END_OF_STREAM, Sparse, View, schema, view
-from broker.stream.rows import Captured, Encoded, RowWriter, Scribes
+from broker.stream.arrow import END_OF_STREAM, View, schema, view
+from broker.stream.columns import Sparse
+from broker.stream.rows import Captured, Encoded, RowWriter, Scribes, Sink
 from broker.stream.template import COLUMNS
 from protocols.amqp.contents import frames_of
 from protocols.amqp.journaled import HeaderScribe
@@ -34,6 +36,16 @@ def content(body: bytes, **properties: Any) -> bytes:
     return octets[8 + int.from_bytes(octets[3:7], "big"):]
 
 
+class Kept(Sink):
+    """Batches as they are made."""
+
+    def __init__(self) -> None:
+        self.encoded: list[Encoded] = []
+
+    def keep(self, encoded: Encoded) -> None:
+        self.encoded.append(encoded)
+
+
 def encode(messages: list[Message], routed: list[int], base: int = 0, times: list[tuple[int, int]] | None = None) -> list[Encoded]:
     scribes = Scribes()
     scribes.scribe = HeaderScribe()
@@ -42,10 +54,12 @@ def encode(messages: list[Message], routed: list[int], base: int = 0, times: lis
     captured.times = times or [(0, 1_700_000_000_000_000)]
     for number in routed:
         write_i32_le(captured.routed, number)
-    return RowWriter("v/é", scribes).write(captured)
+    kept = Kept()
+    RowWriter("v/é", scribes).write(captured, kept)
+    return kept.encoded
 
 
-def table(batches: list[bytes], end: bytes = END_OF_STREAM) -> pa.Table:
+def table(batches: Sequence[bytes | bytearray], end: bytes = END_OF_STREAM) -> pa.Table:
     read = pa.ipc.open_stream(io.BytesIO(schema(5, 6, 7) + b"".join(batches) + end)).read_all()
     read.validate(full=True)
     return read
@@ -89,7 +103,7 @@ def test_equal_tables(rows: list[dict[str, Any]], base: int) -> None:
     read = table([one.octets for one in encoded])
     columns = [pa.array([row[name] for row in expected], kind) for name, kind, _ in arrow_template.COLUMNS]
     assert read.equals(pa.Table.from_arrays(columns, schema=read.schema))
-    found = view(encoded[0].octets, 0)
+    found = view(bytes(encoded[0].octets), 0)
     assert found is not None and found.sound() and found.end == len(encoded[0].octets)
     assert {name: found.value(name, 0) for name in COLUMNS} == expected[0]
 
@@ -112,13 +126,13 @@ def test_a_batch_has_a_bound_and_the_next_goes_on_behind_it() -> None:
 def test_the_first_rows_of_a_batch_are_a_batch() -> None:
     given = [{}, {"app_id": "x"}, {}]
     messages = [Message(Address("", f"k{n}"), content(b"%d" % n, **said), FRAMES, 0) for n, said in enumerate(given)]
-    whole = encode(messages, [0] * 3)[0].octets
+    whole = bytes(encode(messages, [0] * 3)[0].octets)
     part = View(whole, 0).first_rows(2)
     assert View(part, 0).sound() and table([part]).equals(table([whole]).slice(0, 2).combine_chunks())
 
 
 def test_any_octet_that_is_another_is_noticed() -> None:
-    octets = encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].octets
+    octets = bytes(encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].octets)
     for at in range(8, len(octets), 3):
         changed = octets[:at] + bytes([octets[at] ^ 1]) + octets[at + 1:]
         found = view(changed, 0)
@@ -129,8 +143,8 @@ def test_a_column_of_which_all_or_nothing_is_null() -> None:
     for rows in ([], [0, 1, 2]):
         column = Sparse()
         for row in rows:
-            column.note(row, b"x")
-        assert len(column.rows) == len(rows)
+            column.run(row, 1, b"x")
+        assert column.count == len(rows) and column.bits(9) == bytes([7 if rows else 0, 0])
     messages = [Message(Address("", "k"), content(b"", app_id="a"), FRAMES, 0) for _ in range(9)]
     read = table([encode(messages, [0] * 9)[0].octets])
     assert read.column("app_id").null_count == 0 and read.column("user_id").null_count == 9

@@ -22,6 +22,8 @@ class Trellis(Peer):
     title = "Trellis"
     protocols = frozenset({"amqp", "mqtt"})
     settings = ("its defaults, on free ports; log of warnings only",)
+    #: Further flags, for whoever measures one of its features.
+    flags: tuple[str, ...] = ()
 
     def missing(self) -> str:
         if self.tools.trellis is None:
@@ -37,7 +39,7 @@ class Trellis(Peer):
         return "" if self._facts()["compiled"] else "Trellis is NOT COMPILED here: its figures say nothing about the product"
 
     def launch(self, directory: Path, running: Running) -> None:
-        child = Child([self._program, "serve", "--data-dir", str(directory / "data"), *_FLAGS], directory, name="trellis")
+        child = Child([self._program, "serve", "--data-dir", str(directory / "data"), *_FLAGS, *self.flags], directory, name="trellis")
         running.children.append(child)
         running.login = "guest:guest@"
         ready: list[str] = []

@@ -1,0 +1,203 @@
+"""Columns of a batch that is being made, written by runs: what is the same in many rows next to each other is said once.
+
+    Ends       where texts end          Texts      texts, of which none is null
+    Cells      numbers, none null       Sparse     of which most are null
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from librt.strings import BytesWriter, read_i64_le, write_i32_le, write_i64_le
+from mypy_extensions import i32, i64, u8
+
+#: Ends of texts that are all of one length are kept, for so many lengths, and rows at least.
+_RAMPS_MAX: Final = 64
+_RAMP_ROWS: Final[i64] = 4_096
+_ramps: Final[dict[int, bytes]] = {}
+
+
+def ramp(step: i64, rows: i64) -> bytes:
+    """Where so many texts of one length end, and before them where the first begins."""
+    if step == 0:
+        return bytes(int(4 * (rows + 1)))
+    known = _ramps.get(int(step))
+    if known is None or len(known) < 4 * (rows + 1):
+        out = BytesWriter()
+        end: i64 = 0
+        at: i64 = 0
+        most: i64 = max(rows, _RAMP_ROWS) if step * _RAMP_ROWS < 1 << 24 else rows
+        while at <= most:
+            write_i32_le(out, i32(end))
+            end += step
+            at += 1
+        known = out.getvalue()
+        if most > rows:
+            if len(_ramps) >= _RAMPS_MAX:
+                _ramps.clear()
+            _ramps[int(step)] = known
+    return known[:4 * (rows + 1)]
+
+
+@final
+class Ends:
+    """The lengths of texts, as Arrow writes them."""
+
+    def __init__(self) -> None:
+        self.rows: i64 = 0
+        self.total: i64 = 0
+        #: As long as all have one length, nothing else is noted.
+        self._step: i64 = 0
+        self._out: BytesWriter | None = None
+
+    def run(self, size: i64, count: i64) -> None:
+        """So many more texts of this length."""
+        out = self._out
+        if out is None:
+            if self.rows == 0:
+                self._step = size
+            if self._step == size:
+                self.rows += count
+                self.total += size * count
+                return
+            out = self._out = BytesWriter()
+            out.write(ramp(self._step, self.rows))
+        self.rows += count
+        total: i64 = self.total
+        while count > 0:
+            total += size
+            write_i32_le(out, i32(total))
+            count -= 1
+        self.total = total
+
+    def octets(self) -> bytes:
+        out = self._out
+        return ramp(self._step, self.rows) if out is None else out.getvalue()
+
+
+@final
+class Texts:
+    """A column of octets, none of them null."""
+
+    def __init__(self) -> None:
+        self.ends = Ends()
+        self._data = BytesWriter()
+
+    def run(self, text: bytes, count: i64) -> None:
+        """So many more rows with this text."""
+        self.ends.run(len(text), count)
+        self._data.write(text if count == 1 else text * int(count))
+
+    def octets(self) -> bytes:
+        """The texts, one behind the other."""
+        return self._data.getvalue()
+
+
+@final
+class Cells:
+    """A column of numbers, none of them null, `width` octets each: 1, 4 or 8."""
+
+    def __init__(self, width: i64) -> None:
+        self.width: i64 = width
+        self._out = BytesWriter()
+
+    def run(self, number: i64, count: i64) -> None:
+        """So many more rows with this number."""
+        out = self._out
+        if count > 2:
+            out.write(int(number).to_bytes(int(self.width), "little", signed=self.width > 1) * int(count))
+            return
+        while count > 0:
+            if self.width == 8:
+                write_i64_le(out, number)
+            elif self.width == 4:
+                write_i32_le(out, i32(number))
+            else:
+                out.append(u8(number))
+            count -= 1
+
+    def octets(self) -> bytes:
+        return self._out.getvalue()
+
+
+@final
+class Sparse:
+    """A column of which most rows are null: only the others are noted. Numbers come as their octets, all of one `width`; texts have
+    none."""
+
+    def __init__(self, width: i64 = 0) -> None:
+        self.width: i64 = width
+        #: Rows that are not null.
+        self.count: i64 = 0
+        #: Of each run its first row and how many follow, and what they have.
+        self._places = BytesWriter()
+        self._values: list[bytes] = []
+
+    def run(self, first: i64, count: i64, value: bytes) -> None:
+        """From this row on so many have this value. Rows come in order."""
+        write_i64_le(self._places, first)
+        write_i64_le(self._places, count)
+        self._values.append(value)
+        self.count += count
+
+    def clear(self) -> None:
+        """Nothing is noted any more."""
+        if self._values:
+            self.count = 0
+            self._places = BytesWriter()
+            self._values = []
+
+    def bits(self, rows: i64) -> bytes:
+        """Which of so many rows are not null: a bit each."""
+        out = BytesWriter()
+        out.write(bytes((int(rows) + 7) // 8))
+        places = self._places.getvalue()
+        at: i64 = 0
+        while at < len(places):
+            row = read_i64_le(places, at)
+            end = row + read_i64_le(places, at + 8)
+            at += 16
+            while row < end:
+                if row & 7 == 0 and end - row >= 8:
+                    out[row >> 3] = 255
+                    row += 8
+                else:
+                    out[row >> 3] = u8(i64(out[row >> 3]) | 1 << (row & 7))
+                    row += 1
+        return out.getvalue()
+
+    def cells(self, rows: i64) -> bytes:
+        """The numbers; zeros where there is none."""
+        parts: list[bytes] = []
+        places = self._places.getvalue()
+        done: i64 = 0
+        at: i64 = 0
+        for value in self._values:
+            first = read_i64_le(places, at)
+            count = read_i64_le(places, at + 8)
+            at += 16
+            if first > done:
+                parts.append(bytes(int((first - done) * self.width)))
+            parts.append(value if count == 1 else value * int(count))
+            done = first + count
+        if rows > done:
+            parts.append(bytes(int((rows - done) * self.width)))
+        return b"".join(parts)
+
+    def texts(self, rows: i64) -> tuple[bytes, bytes]:
+        """Where the texts end, and the texts."""
+        ends = Ends()
+        parts: list[bytes] = []
+        places = self._places.getvalue()
+        at: i64 = 0
+        for value in self._values:
+            first = read_i64_le(places, at)
+            count = read_i64_le(places, at + 8)
+            at += 16
+            if first > ends.rows:
+                ends.run(0, first - ends.rows)
+            ends.run(len(value), count)
+            parts.append(value if count == 1 else value * int(count))
+        if rows > ends.rows:
+            ends.run(0, rows - ends.rows)
+        return ends.octets(), b"".join(parts)
