@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import struct
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urlencode, urlsplit
@@ -16,7 +17,8 @@ import pyarrow as pa
 
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import ROWS_PER_TASK, Bounds, Piece, Span, Stream, check_whole
-from pyspark_trellis.segments import Name, Scan, rows_between, schema_of
+from pyspark_trellis.messages import Damaged
+from pyspark_trellis.segments import Name, Scan, damaged
 
 #: Seconds to wait for an answer.
 PATIENCE: Final = 30
@@ -68,31 +70,24 @@ class Broker:
             raise PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?") from None
 
 
-#: Octets that are asked for to read the head of a batch.
-_HEAD: Final = 8192
+#: Octets that are asked for to read heads of batches: at first, and as long as some more batches are found in them.
+_HEADS: Final = 8 << 10
+_HEADS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class RemotePiece(Piece):
-    """Rows of a range of a segment: `first` is the offset of the batch at `start`."""
+    """Rows of a segment of a broker's: `path` is the question for it."""
 
     broker: Broker
     path: str
-    head: int
-    start: int
-    end: int
-    first: int
-    low: int
-    high: int
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        head = self.broker.octets(f"{self.path}&start=0&end={self.head}")
-        octets = self.broker.octets(f"{self.path}&start={self.start}&end={self.end}")
-        yield from rows_between(pa.py_buffer(octets), schema_of(pa.py_buffer(head)), self.first, self.low, self.high)
 
     @property
     def where(self) -> str:
         return f"{self.broker.url}{self.path}"
+
+    def octets(self) -> pa.Buffer:
+        return pa.py_buffer(self.broker.octets(f"{self.path}&start={self.cut.start}&end={self.cut.end}"))
 
 
 class Remote(Stream):
@@ -110,8 +105,8 @@ class Remote(Stream):
         stream = options.get("stream", "")
         if not stream:
             raise PipelineError(f"which stream of {place}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
-        vhost, separator, queue = stream.rpartition("/")
-        return cls(Broker.of(place), vhost if separator and vhost else "/", queue)
+        vhost, _, queue = stream.rpartition("/")
+        return cls(Broker.of(place), vhost or "/", queue)
 
     @property
     def name(self) -> str:
@@ -135,8 +130,7 @@ class Remote(Stream):
             begin, last = max(low, row["first"]), min(high, row["end"])
             scan = self._scans.setdefault(Name(row["epoch"], row["first"]), Scan(row["first"]))
             self._scan(scan, path, row["bytes"], last)
-            for place in scan.cut(begin, last, rows):
-                pieces.append(RemotePiece(self._broker, path, scan.head, *place))
+            pieces += [RemotePiece(cut, self._broker, path) for cut in scan.cut(begin, last, rows)]
         return pieces
 
     def _segments(self) -> list[dict[str, Any]]:
@@ -145,8 +139,13 @@ class Remote(Stream):
 
     def _scan(self, scan: Scan, path: str, size: int, until: int) -> None:
         """Read the heads of batches up to that offset: each says where the next one is."""
-        while not scan.head or scan.end < until:
-            start = scan.size
-            heads = self._broker.octets(f"{path}&start={start}&end={min(start + _HEAD, size)}")
-            if not scan.step(heads, size - start):
-                raise PipelineError(f"{self._broker.url}{path} has no batch at octet {start}; `trellis store verify` says more")
+        some = _HEADS
+        while not scan.schema or scan.end < until:
+            start, known = scan.size, len(scan.places)
+            try:
+                scan.go_on(self._broker.octets(f"{path}&start={start}&end={min(start + some, size)}"), start, size)
+                if scan.size == start:
+                    raise Damaged(f"there is no batch at octet {start}")
+            except (Damaged, struct.error) as error:
+                raise damaged(f"{self._broker.url}{path}", error) from error
+            some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS
