@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,8 @@ from pyspark_trellis.progress import Progress
 from pyspark_trellis.source import DefaultSource, Reader
 
 TOPICS: Final = 50_000
+#: Rows of a batch, as the broker writes them under load: 256 KiB of bodies, of which each has 100 octets.
+A_BATCH: Final = 2_621
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -199,7 +202,18 @@ def _source(spark: Any, scratch: Path, count: int, figures: Figures, progress: P
     figures.aim("source, x a source that yields tuples", ">= 8", times, times >= 8)
 
 
-def write(path: Path, count: int, a_batch: int = 4096) -> None:
+def summed(batch: pa.RecordBatch) -> bytes:
+    """A record batch as the broker writes it: with its checksum in its metadata."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema) as writer:
+        writer.write_batch(batch, custom_metadata={"crc32": "0" * 8})
+        end = out.tell()
+    octets = out.getvalue().to_pybytes()[batch.schema.serialize().size:end]
+    # The digits stand in the metadata, before the rows.
+    return octets.replace(b"0" * 8, b"%08x" % crc32(octets), 1)
+
+
+def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
     """A journal of so many rows with 100 octets of body, in one segment."""
     path.mkdir(parents=True)
     topics = pool(random.Random(2), min(TOPICS, count))
@@ -211,7 +225,7 @@ def write(path: Path, count: int, a_batch: int = 4096) -> None:
         "binary": pa.binary(),
         "timestamp": pa.timestamp("us", tz="UTC"),
     }
-    schema = pa.schema([pa.field(name, kinds[kind]) for name, kind in COLUMNS.items()])
+    schema = pa.schema([pa.field(name, kinds[kind]) for name, kind in COLUMNS.items()], metadata={"trellis.format": "1"})
     with path.joinpath("0000000001-00000000000000000000.arrow").open("wb") as file:
         file.write(schema.serialize())
         for first in range(0, count, a_batch):
@@ -233,7 +247,7 @@ def write(path: Path, count: int, a_batch: int = 4096) -> None:
                 "body": [bytes(100)] * size,
             }
             columns = [pa.array(known[field.name], field.type) if field.name in known else pa.nulls(size, field.type) for field in schema]
-            file.write(pa.RecordBatch.from_arrays(columns, schema=schema).serialize())
+            file.write(summed(pa.RecordBatch.from_arrays(columns, schema=schema)))
 
 
 class _TupleReader(Reader):

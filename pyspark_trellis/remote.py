@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
 import struct
 import urllib.error
 import urllib.request
@@ -39,18 +40,19 @@ class Broker:
             parts = urlsplit(place)
             port = parts.port or 15672
         except ValueError as error:
-            raise PipelineError(f"{place} is no URL: {error}") from None
+            raise PipelineError(f"{_shown(place)} is no URL: {error}") from None
         if not parts.hostname or parts.path not in ("", "/"):
-            raise PipelineError(f"{place} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener")
+            raise PipelineError(f"{_shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(f"{parts.scheme}://{host}:{port}", unquote(parts.username or "guest"), unquote(parts.password or "guest"))
 
     def document(self, path: str) -> Any:
         """What it answers there, decoded. Raises PipelineError."""
+        octets = self.octets(path)
         try:
-            return json.loads(self.octets(path))
+            return json.loads(octets)
         except ValueError as error:
-            raise PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?") from None
+            raise self._unexpected(path, error) from None
 
     def octets(self, path: str) -> bytes:
         """What it answers there. Raises PipelineError."""
@@ -62,12 +64,28 @@ class Broker:
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                said = error.read(200).decode(errors="replace").strip() or error.reason
-            raise PipelineError(f"{self.url}{path} answered {error.code} to user '{self.user}': {said}") from None
+                raise PipelineError(f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}") from None
         except urllib.error.URLError as error:
             raise PipelineError(f"{self.url} does not answer: {error.reason}; is the listener `http` on?") from None
         except (OSError, http.client.HTTPException) as error:
-            raise PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?") from None
+            raise self._unexpected(path, error) from None
+
+    def _unexpected(self, path: str, error: Exception) -> PipelineError:
+        return PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?")
+
+
+def _shown(place: str) -> str:
+    """A URL for people: without user and password."""
+    return re.sub("//[^/]*@", "//", place)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Why the broker refuses, which it says in JSON; another server's own words."""
+    octets = error.read(2_000)
+    try:
+        return str(json.loads(octets)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return f"{error.reason}; is it Trellis?"
 
 
 #: Octets that are asked for to read heads of batches: at first, and as long as some more batches are found in them.
@@ -104,7 +122,7 @@ class Remote(Stream):
         """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the vhost /. Raises PipelineError."""
         stream = options.get("stream", "")
         if not stream:
-            raise PipelineError(f"which stream of {place}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
+            raise PipelineError(f"which stream of {_shown(place)}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
         vhost, _, queue = stream.rpartition("/")
         return cls(Broker.of(place), vhost or "/", queue)
 
