@@ -1,12 +1,12 @@
 """A stream to read: which offsets there are, cut into pieces that tasks read. Here from a directory; `remote` over HTTP.
 
     Stream.bounds()            first and next offset, and the epoch       Stream.pieces(low, high)   what tasks read
-    Piece.batches()            the rows of one, in a task
+    Piece.batches(columns)     the rows of one, in a task
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.segments import Name, Scan, name_of, rows_between, scan_file, schema_of
+from pyspark_trellis.segments import Cut, Name, Scan, name_of, rows_of, scan_file
 
 #: Rows that one task reads, about.
 ROWS_PER_TASK: Final = 200_000
@@ -38,48 +38,44 @@ class Span:
     high: int
 
 
+@dataclass(frozen=True)
 class Piece:
     """Rows that one task reads. Pickled from the driver to the workers."""
 
-    low: int
-    high: int
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, as they stand in the segment. Raises PipelineError."""
-        raise NotImplementedError
+    cut: Cut
 
     @property
     def where(self) -> str:
-        """What it reads, for people."""
+        """The segment, for people."""
         raise NotImplementedError
+
+    def octets(self) -> pa.Buffer:
+        """The octets of the cut. Raises PipelineError."""
+        raise NotImplementedError
+
+    def batches(self, columns: Sequence[str], verify: bool = True) -> Iterator[pa.RecordBatch]:
+        """These columns of its rows. `verify`: look at the checksums. Raises PipelineError."""
+        return rows_of(self.cut, self.octets(), self.where, columns, verify)
 
 
 @dataclass(frozen=True)
 class FilePiece(Piece):
-    """Rows of a file: `first` is the offset of the batch at `start`."""
+    """Rows of a file, which is mapped: what no column needs is not even read, unless checksums are looked at."""
 
     path: str
-    head: int
-    start: int
-    end: int
-    first: int
-    low: int
-    high: int
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        try:
-            with pa.memory_map(self.path) as file:
-                head = file.read_buffer(self.head)
-                file.seek(self.start)
-                octets = file.read_buffer(self.end - self.start)
-                yield from rows_between(octets, schema_of(head), self.first, self.low, self.high)
-        except FileNotFoundError:
-            raise PipelineError(f"{self.path} is gone: retention removed offsets {self.low} to {self.high - 1} while they were read; "
-                                "read on with startingOffsets=earliest and a new checkpoint, or keep more") from None
 
     @property
     def where(self) -> str:
         return self.path
+
+    def octets(self) -> pa.Buffer:
+        try:
+            with pa.memory_map(self.path) as file:
+                file.seek(self.cut.start)
+                return file.read_buffer(self.cut.end - self.cut.start)  # It keeps the mapping.
+        except FileNotFoundError:
+            raise PipelineError(f"{self.path} is gone: retention removed offsets {self.cut.low} to {self.cut.high - 1} while they were "
+                                "read; read on with startingOffsets=earliest and a new checkpoint, or keep more") from None
 
 
 class Stream:
@@ -134,16 +130,13 @@ class Directory(Stream):
         pieces: list[Piece] = []
         for span in spans:
             scan = self._scans[span.name]
-            path = str(self._path_of(span.name))
-            for place in scan.cut(max(low, span.low), min(high, span.high), rows):
-                pieces.append(FilePiece(path, scan.head, *place))
+            path = str(self._path / self._files[span.name])
+            for cut in scan.cut(max(low, span.low), min(high, span.high), rows):
+                pieces.append(FilePiece(cut, path))
         return pieces
 
     def rewritten(self, offset: int, epoch: int) -> bool:
         return any(name.epoch > epoch and name.base < offset for name in self._files)
-
-    def _path_of(self, name: Name) -> Path:
-        return self._path / self._files[name]
 
     def _spans(self) -> list[Span]:
         try:

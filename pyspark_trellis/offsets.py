@@ -1,4 +1,4 @@
-"""Where a query begins and ends: the options `startingOffsets` and `endingOffsets`, and what a checkpoint remembers."""
+"""Options of a query that are numbers or switches; where it begins and ends; and what a checkpoint remembers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ def number(options: dict[str, str], name: str, default: int) -> int:
     if not text.isdecimal():
         raise PipelineError(f"option {name} is '{text}', and should be a whole number")
     return int(text)
+
+
+def switch(options: dict[str, str], name: str, default: bool) -> bool:
+    """An option that is true or false. Raises PipelineError."""
+    text = options.get(name.lower(), str(default)).lower()
+    if text not in ("true", "false"):
+        raise PipelineError(f"option {name} is '{text}', and should be true or false")
+    return text == "true"
 
 
 def starting(text: str, bounds: Bounds, name: str) -> int:

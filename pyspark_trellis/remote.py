@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
+import struct
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urlencode, urlsplit
@@ -16,7 +18,8 @@ import pyarrow as pa
 
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import ROWS_PER_TASK, Bounds, Piece, Span, Stream, check_whole
-from pyspark_trellis.segments import Name, Scan, rows_between, schema_of
+from pyspark_trellis.messages import Damaged
+from pyspark_trellis.segments import Name, Scan, damaged
 
 #: Seconds to wait for an answer.
 PATIENCE: Final = 30
@@ -37,18 +40,19 @@ class Broker:
             parts = urlsplit(place)
             port = parts.port or 15672
         except ValueError as error:
-            raise PipelineError(f"{place} is no URL: {error}") from None
+            raise PipelineError(f"{_shown(place)} is no URL: {error}") from None
         if not parts.hostname or parts.path not in ("", "/"):
-            raise PipelineError(f"{place} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener")
+            raise PipelineError(f"{_shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(f"{parts.scheme}://{host}:{port}", unquote(parts.username or "guest"), unquote(parts.password or "guest"))
 
     def document(self, path: str) -> Any:
         """What it answers there, decoded. Raises PipelineError."""
+        octets = self.octets(path)
         try:
-            return json.loads(self.octets(path))
+            return json.loads(octets)
         except ValueError as error:
-            raise PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?") from None
+            raise self._unexpected(path, error) from None
 
     def octets(self, path: str) -> bytes:
         """What it answers there. Raises PipelineError."""
@@ -60,39 +64,48 @@ class Broker:
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                said = error.read(200).decode(errors="replace").strip() or error.reason
-            raise PipelineError(f"{self.url}{path} answered {error.code} to user '{self.user}': {said}") from None
+                raise PipelineError(f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}") from None
         except urllib.error.URLError as error:
             raise PipelineError(f"{self.url} does not answer: {error.reason}; is the listener `http` on?") from None
         except (OSError, http.client.HTTPException) as error:
-            raise PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?") from None
+            raise self._unexpected(path, error) from None
+
+    def _unexpected(self, path: str, error: Exception) -> PipelineError:
+        return PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?")
 
 
-#: Octets that are asked for to read the head of a batch.
-_HEAD: Final = 8192
+def _shown(place: str) -> str:
+    """A URL for people: without user and password."""
+    return re.sub("//[^/]*@", "//", place)
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Why the broker refuses, which it says in JSON; another server's own words."""
+    octets = error.read(2_000)
+    try:
+        return str(json.loads(octets)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return f"{error.reason}; is it Trellis?"
+
+
+#: Octets that are asked for to read heads of batches: at first, and as long as some more batches are found in them.
+_HEADS: Final = 8 << 10
+_HEADS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True)
 class RemotePiece(Piece):
-    """Rows of a range of a segment: `first` is the offset of the batch at `start`."""
+    """Rows of a segment of a broker's: `path` is the question for it."""
 
     broker: Broker
     path: str
-    head: int
-    start: int
-    end: int
-    first: int
-    low: int
-    high: int
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        head = self.broker.octets(f"{self.path}&start=0&end={self.head}")
-        octets = self.broker.octets(f"{self.path}&start={self.start}&end={self.end}")
-        yield from rows_between(pa.py_buffer(octets), schema_of(pa.py_buffer(head)), self.first, self.low, self.high)
 
     @property
     def where(self) -> str:
         return f"{self.broker.url}{self.path}"
+
+    def octets(self) -> pa.Buffer:
+        return pa.py_buffer(self.broker.octets(f"{self.path}&start={self.cut.start}&end={self.cut.end}"))
 
 
 class Remote(Stream):
@@ -109,9 +122,9 @@ class Remote(Stream):
         """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the vhost /. Raises PipelineError."""
         stream = options.get("stream", "")
         if not stream:
-            raise PipelineError(f"which stream of {place}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
-        vhost, separator, queue = stream.rpartition("/")
-        return cls(Broker.of(place), vhost if separator and vhost else "/", queue)
+            raise PipelineError(f"which stream of {_shown(place)}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
+        vhost, _, queue = stream.rpartition("/")
+        return cls(Broker.of(place), vhost or "/", queue)
 
     @property
     def name(self) -> str:
@@ -135,8 +148,7 @@ class Remote(Stream):
             begin, last = max(low, row["first"]), min(high, row["end"])
             scan = self._scans.setdefault(Name(row["epoch"], row["first"]), Scan(row["first"]))
             self._scan(scan, path, row["bytes"], last)
-            for place in scan.cut(begin, last, rows):
-                pieces.append(RemotePiece(self._broker, path, scan.head, *place))
+            pieces += [RemotePiece(cut, self._broker, path) for cut in scan.cut(begin, last, rows)]
         return pieces
 
     def _segments(self) -> list[dict[str, Any]]:
@@ -145,8 +157,13 @@ class Remote(Stream):
 
     def _scan(self, scan: Scan, path: str, size: int, until: int) -> None:
         """Read the heads of batches up to that offset: each says where the next one is."""
-        while not scan.head or scan.end < until:
-            start = scan.size
-            heads = self._broker.octets(f"{path}&start={start}&end={min(start + _HEAD, size)}")
-            if not scan.step(heads, size - start):
-                raise PipelineError(f"{self._broker.url}{path} has no batch at octet {start}; `trellis store verify` says more")
+        some = _HEADS
+        while not scan.schema or scan.end < until:
+            start, known = scan.size, len(scan.places)
+            try:
+                scan.go_on(self._broker.octets(f"{path}&start={start}&end={min(start + some, size)}"), start, size)
+                if scan.size == start:
+                    raise Damaged(f"there is no batch at octet {start}")
+            except (Damaged, struct.error) as error:
+                raise damaged(f"{self._broker.url}{path}", error) from error
+            some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS

@@ -1,11 +1,14 @@
-"""Segments of a stream as they stand in files: where their batches begin, and their rows.
+"""Segments of a stream: where their batches begin, and their rows.
 
-    <epoch>-<base offset>.arrow      schema | batch | batch | ... | end of stream, once it is full
+    <epoch>-<base offset>.arrow          schema | batch | batch | ... | end of stream, once it is full
+    <epoch>-<base offset>.arrow.index    beside a full one: where some of its batches begin (broker/stream/segments.py)
 
-A batch is FFFFFFFF, the size of its metadata, the metadata (a flatbuffer), and the buffers. Where the batches begin is read
-from their heads alone, so a segment that is being written is read as far as it is whole. A crash may leave rows that were
-promised to nobody; the broker begins the next epoch where the promised ones end, and what an earlier epoch has behind that is
-passed over.
+Where batches begin is read from their heads alone (`messages`), or from the index, so a segment that is being written is read as
+far as it is whole, and to plan a query nobody reads a journal. A crash may leave rows that were promised to nobody; the broker
+begins the next epoch where the promised ones end, and what an earlier epoch has behind that is passed over.
+
+    Scan     where the batches of one segment begin: the driver has it
+    Cut      rows of a segment, for one task               rows_of(cut, octets)   these rows, in batches that are worth their while
 """
 
 from __future__ import annotations
@@ -14,19 +17,29 @@ import mmap
 import re
 import struct
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import pyarrow as pa
 
+from pyspark_trellis import messages
+from pyspark_trellis.columns import check_segment
 from pyspark_trellis.errors import PipelineError
 
+#: Smaller batches are put together until they have so many rows, or octets. A batch costs Spark 0.1 ms, whatever is in it, and
+#: copying a row 0.1 us; above some 2,000 rows nothing is gained any more.
+GATHERED_ROWS: Final = 2_048
+GATHERED_OCTETS: Final = 4 << 20
+#: What a segment of the broker's says of itself: there, each batch has a checksum.
+_OURS: Final = b"trellis.format"
+
 _NAME: Final = re.compile(r"(\d+)-(\d+)\.arrow")
-_CONTINUES: Final = b"\xff\xff\xff\xff"
-#: What the metadata of a message may be: more is no message.
-_METADATA_MAX: Final = 1 << 24
+_INDEX_HEAD: Final = struct.Struct("<4sIqqqqq")
+_INDEX_MARK: Final = struct.Struct("<qqq")
+_INDEX_SUM: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
@@ -43,135 +56,139 @@ def name_of(file: str) -> Name | None:
     return None if found is None else Name(int(found[1]), int(found[2]))
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Rows of a segment: the offsets from `low` up to, not including, `high`, in its octets from `start` to `end`, where a batch
+    begins whose first offset is `first`. `schema` is what the segment begins with."""
+
+    schema: bytes
+    start: int
+    end: int
+    first: int
+    low: int
+    high: int
+
+
 @dataclass
 class Scan:
     """Where the batches of one segment begin, as far as they are whole: asked again, it goes on where it was."""
 
     base: int
     #: The octets of the schema, once they are there.
-    head: int = 0
-    #: Of each batch: its first offset, and its place.
+    schema: bytes = b""
+    #: Of each batch, or of some: its first offset, and its place.
     offsets: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    #: The offset after the last row, and the octets up to there.
     end: int = 0
     size: int = 0
 
     def __post_init__(self) -> None:
         self.end = self.base
 
-    def go_on(self, octets: mmap.mmap | bytes) -> None:
-        """Read the heads of what was added. Raises PipelineError."""
-        size = len(octets)
-        if not self.head:
-            self.head = _message(octets, 0, size)
-            self.size = self.head
-            if not self.head:
-                return
-        at = self.size
-        while at < size:
-            after = _message(octets, at, size)
-            if not after:
-                return
-            rows = _rows(octets, at)
-            self.offsets.append(self.end)
-            self.places.append(at)
-            self.end += rows
-            self.size = at = after
+    def go_on(self, octets: mmap.mmap | bytes, origin: int, size: int) -> None:
+        """Read the heads of what was added, as far as they stand in `octets`, which begin at `origin` in a segment of `size` octets.
+        Raises messages.Damaged, struct.error."""
+        at = self.size - origin
+        while after := messages.end_of(octets, at, size - origin):
+            if not self.schema:
+                self.schema = bytes(octets[at:after])
+            else:
+                self.offsets.append(self.end)
+                self.places.append(origin + at)
+                self.end += messages.rows_of(octets, at)
+            at = after
+            self.size = origin + at
 
-    def step(self, octets: bytes, left: int) -> bool:
-        """One message more: `octets` are its head at least, of the `left` octets from `size` on. False when there is none."""
-        after = _message(octets, 0, left)
-        if not after:
-            return False
-        if not self.head:
-            self.head = after
-        else:
-            self.offsets.append(self.end)
-            self.places.append(self.size)
-            self.end += _rows(octets, 0)
-        self.size += after
-        return True
+    def take_index(self, octets: bytes, size: int) -> None:
+        """Know what the index of a full segment says, if it is whole, and that of a segment of this size."""
+        marks = len(octets) - _INDEX_HEAD.size - _INDEX_SUM.size
+        if marks < 0 or _INDEX_SUM.unpack(octets[-_INDEX_SUM.size:])[0] != crc32(octets[:-_INDEX_SUM.size]):
+            return
+        magic, version, end, known, _, _, count = _INDEX_HEAD.unpack_from(octets)
+        if (magic, version) != (b"TSIX", 1) or known > size or marks != count * _INDEX_MARK.size:
+            return
+        for offset, place, _ in _INDEX_MARK.iter_unpack(octets[_INDEX_HEAD.size:-_INDEX_SUM.size]):
+            self.offsets.append(offset)
+            self.places.append(place)
+        self.end, self.size = end, known
 
-    def cut(self, low: int, high: int, rows: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """(start, end, first, low, high): octets with these offsets, about so many rows each, and the first one that stands there."""
+    def cut(self, low: int, high: int, rows: int) -> Iterator[Cut]:
+        """The offsets from `low` up to, not including, `high`, cut where batches begin: about so many rows each."""
         at = bisect_right(self.offsets, low) - 1
         while low < high:
             stop = at + 1
             while stop < len(self.offsets) and self.offsets[stop] < high and self.offsets[stop] - low < rows:
                 stop += 1
-            after = self.offsets[stop] if stop < len(self.offsets) else self.end
-            place = self.places[stop] if stop < len(self.places) else self.size
-            yield self.places[at], place, self.offsets[at], low, min(after, high)
+            last = stop == len(self.offsets)
+            after, place = (self.end, self.size) if last else (self.offsets[stop], self.places[stop])
+            yield Cut(self.schema, self.places[at], place, self.offsets[at], low, min(after, high))
             low, at = after, stop
 
 
-def _message(octets: mmap.mmap | bytes, at: int, size: int) -> int:
-    """Where the message ends that begins there; 0 when it is not whole, or the stream ends. Raises PipelineError."""
-    if at + 8 > size:
-        return 0
-    if octets[at:at + 4] != _CONTINUES:
-        raise PipelineError(f"at octet {at} there is no Arrow message")
-    metadata: int = struct.unpack_from("<i", octets, at + 4)[0]
-    if metadata == 0:
-        return 0
-    if not 0 < metadata < _METADATA_MAX:
-        raise PipelineError(f"at octet {at} there is no Arrow message")
-    start = at + 8
-    if start + metadata > size:
-        return 0
-    place = _field(octets, start + _u32(octets, start), 3)
-    body = struct.unpack_from("<q", octets, place)[0] if place else 0
-    end = start + metadata + int(body)
-    return end if end <= size else 0
-
-
-def _rows(octets: mmap.mmap | bytes, at: int) -> int:
-    """Rows of the record batch that begins there."""
-    root = at + 8 + _u32(octets, at + 8)
-    header = _field(octets, root, 2)
-    batch = header + _u32(octets, header)
-    length = _field(octets, batch, 0)
-    return int(struct.unpack_from("<q", octets, length)[0]) if length else 0
-
-
-def _u32(octets: mmap.mmap | bytes, at: int) -> int:
-    return int(struct.unpack_from("<I", octets, at)[0])
-
-
-def _field(octets: mmap.mmap | bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0 when it has its default."""
-    vtable = table - int(struct.unpack_from("<i", octets, table)[0])
-    if 4 + 2 * number >= struct.unpack_from("<H", octets, vtable)[0]:
-        return 0
-    inside = int(struct.unpack_from("<H", octets, vtable + 4 + 2 * number)[0])
-    return table + inside if inside else 0
-
-
 def scan_file(path: Path, scan: Scan) -> None:
-    """Read the heads that were added to a file. Raises PipelineError, and FileNotFoundError when it is gone."""
+    """Know what was added to a file. Raises PipelineError, and FileNotFoundError when it is gone."""
     size = path.stat().st_size
     if size <= scan.size:
         return
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as octets:
-            scan.go_on(octets)
-    except (PipelineError, struct.error) as error:
-        raise PipelineError(f"{path} is damaged: {error}; `trellis store verify` says more") from error
+            if not scan.size and (after := messages.end_of(octets, 0, size)):
+                scan.schema, scan.size = octets[:after], after
+                index = path.with_name(f"{path.name}.index")
+                if index.exists():
+                    scan.take_index(index.read_bytes(), size)
+            scan.go_on(octets, 0, size)
+    except (messages.Damaged, struct.error) as error:
+        raise damaged(str(path), error) from error
 
 
-def schema_of(octets: pa.Buffer) -> pa.Schema:
-    """The schema that a segment begins with."""
-    return pa.ipc.read_schema(pa.BufferReader(octets))
+def damaged(where: str, error: Exception | str) -> PipelineError:
+    """What is said of a segment that is not what was written."""
+    return PipelineError(f"{where} is damaged: {error}; `trellis store verify` says more")
 
 
-def rows_between(octets: pa.Buffer, schema: pa.Schema, first: int, low: int, high: int) -> Iterator[pa.RecordBatch]:
-    """The rows with offsets from `low` up to, not including, `high`, of batches that stand one behind the other, the first
-    with the offset `first`."""
+def rows_of(cut: Cut, octets: pa.Buffer, where: str, names: Sequence[str], verify: bool) -> Iterator[pa.RecordBatch]:
+    """These columns of the rows of a cut, whose octets these are: many small batches come as one. `verify`: checksums are looked at.
+    Raises PipelineError, with `where` it stands."""
+    schema = pa.ipc.read_schema(pa.py_buffer(cut.schema))
+    check_segment(schema, names, where)
+    group: list[pa.RecordBatch] = []
+    rows = begun = 0
+    for batch, end in _batches(cut, octets, schema, where, verify and _OURS in (schema.metadata or {})):
+        group.append(batch)
+        rows += batch.num_rows
+        if rows >= GATHERED_ROWS or end - begun >= GATHERED_OCTETS:
+            yield _one(group, names)
+            group, rows, begun = [], 0, end
+    if group:
+        yield _one(group, names)
+
+
+def _one(group: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
+    if len(group) == 1:
+        return group[0].select(names)
+    # These octets are below the 2 GiB that a column of texts may have, so that each column is one piece.
+    [batch] = pa.Table.from_batches(group).select(names).combine_chunks().to_batches()
+    return batch
+
+
+def _batches(cut: Cut, octets: pa.Buffer, schema: pa.Schema, where: str, summed: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The batches as they were written, and where each ends; of the first and the last only the rows that were asked for."""
+    view = memoryview(octets)
     reader = pa.BufferReader(octets)
-    at = first
-    while at < high:
-        batch = pa.ipc.read_record_batch(pa.ipc.read_message(reader), schema)
-        start, end = max(low - at, 0), min(high - at, batch.num_rows)
+    at, end = cut.first, 0
+    while at < cut.high:
+        begin = end
+        try:
+            message = pa.ipc.read_message(reader)
+            end = reader.tell()
+            if summed and not messages.sound(view[begin:end]):
+                raise messages.Damaged("its checksum is wrong")
+            batch = pa.ipc.read_record_batch(message, schema)
+        except (pa.ArrowInvalid, EOFError, OSError, messages.Damaged) as error:
+            raise damaged(where, f"the batch at octet {cut.start + begin}, with offset {at}: {error}") from error
+        low, high = max(cut.low - at, 0), min(cut.high - at, batch.num_rows)
         at += batch.num_rows
-        if start < end:
-            yield batch if end - start == batch.num_rows else batch.slice(start, end - start)
+        if low < high:
+            yield (batch if high - low == batch.num_rows else batch.slice(low, high - low)), end

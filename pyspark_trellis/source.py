@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -34,13 +35,13 @@ from matching.grammar import Grammar
 from matching.trie import Trie
 from pyspark_trellis import offsets
 from pyspark_trellis.bulk import checked, grammar_of
-from pyspark_trellis.columns import DDL, arrow_schema, check_segment, conform
+from pyspark_trellis.columns import DDL, arrow_schema, conform
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import ROWS_PER_TASK, Directory, Piece, Stream
 
 #: Options of a source, as they are written.
 OPTIONS: Final = ("path", "startingOffsets", "endingOffsets", "pattern", "grammar", "maxRowsPerTrigger", "rowsPerTask", "pushdown",
-                  "stream")
+                  "stream", "verify")
 
 
 def stream_of(options: dict[str, str]) -> Stream:
@@ -69,6 +70,7 @@ class Rows:
         self.wanted: Final[pa.Schema] = arrow_schema(schema)
         self.pattern: Final = options.get("pattern")
         self.grammar: Final = options.get("grammar", "amqp")
+        self.verify: Final = offsets.switch(options, "verify", True)
         grammar = grammar_of(self.grammar)
         if self.pattern is not None:
             checked([self.pattern], grammar)
@@ -80,19 +82,17 @@ class Rows:
         return self._batches(partition.piece) if isinstance(partition, Task) else iter(())
 
     def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        wanted = self.wanted
         asked = _Asked(self.pattern, grammar_of(self.grammar)) if self.pattern is not None else None
-        seen = False
-        for batch in piece.batches():
-            if not seen:
-                check_segment(batch.schema, [*wanted.names, "topic"], piece.where)
-                seen = True
+        columns = self.wanted.names
+        if (asked is not None or self.topic is not None) and "topic" not in columns:
+            columns = [*columns, "topic"]
+        for batch in piece.batches(columns, self.verify):
             if self.topic is not None:
-                batch = batch.filter(pa.compute.equal(batch.column("topic"), self.topic))
+                batch = batch.filter(pc.equal(batch.column("topic"), self.topic))
             if asked is not None:
                 batch = asked.filtered(batch)
             if batch.num_rows:
-                yield conform(batch, wanted)
+                yield conform(batch, self.wanted)
 
 
 class _Asked:
@@ -225,8 +225,7 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read()
-        kind = PushingReader if options.get("pushdown", "false").lower() == "true" else Reader
-        return kind(schema, options)
+        return (PushingReader if offsets.switch(options, "pushdown", False) else Reader)(schema, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(schema, self._read())

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_trellis import definitions
+from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.demo import broker, document, proposal, traffic
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import Directory
@@ -56,7 +57,7 @@ def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> Non
         bounds = remote.bounds()
         assert bounds[:2] == local.bounds()[:2] == (0, 900)
         for low, high in ((0, bounds.next), (bounds.next // 3, bounds.next // 2)):
-            tables = [pa.Table.from_batches(batch for piece in stream.pieces(low, high, 100) for batch in piece.batches())
+            tables = [pa.Table.from_batches(batch for piece in stream.pieces(low, high, 100) for batch in piece.batches(list(COLUMNS)))
                       for stream in (remote, local)]
             assert tables[0].column("offset").to_pylist() == list(range(low, high))
             assert tables[0].equals(tables[1])
@@ -118,5 +119,5 @@ def test_the_bench_asserts_equal_results(tmp_path: Path) -> None:
     ran = trellis("bench", "--quick", "--json", str(tmp_path / "figures.json"), "--master", "local[2]")
     assert ran.returncode == 0, ran.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert len(figures["measured"]) == 5
-    assert len(figures["targets"]) == 5
+    assert len(figures["measured"]) == 8
+    assert len(figures["targets"]) == 6

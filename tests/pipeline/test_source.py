@@ -101,7 +101,7 @@ def test_rows_that_were_never_durable_do_not_hide_a_gap(spark: SparkSession, tmp
     assert stream.bounds() == (0, 35, 2)
     assert stream.rewritten(30, 1)
     assert not stream.rewritten(25, 1)
-    assert [(piece.low, piece.high) for piece in stream.pieces(20, 35)] == [(20, 25), (25, 35)]
+    assert [(piece.cut.low, piece.cut.high) for piece in stream.pieces(20, 35)] == [(20, 25), (25, 35)]
 
 
 def test_errors_are_one_line(spark: SparkSession, tmp_path: Path) -> None:

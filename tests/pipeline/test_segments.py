@@ -1,0 +1,153 @@
+"""Segments below Spark: heads, indexes, checksums, and many small batches as one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructType
+
+from broker.store.disk import RealDisk
+from broker.stream.arrow import SCHEMA_OCTETS, view
+from broker.stream.segments import Segment
+from pyspark_trellis import segments
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.journal import Directory
+from pyspark_trellis.segments import Name, Scan
+from pyspark_trellis.source import Rows, Task
+from tests.pipeline.written import Row, Writer, journal, row
+
+THIN: Final = StructType().add("topic", StringType()).add("offset", LongType())
+
+
+def some(count: int, base: int = 0) -> list[Row]:
+    return [row(base + at, f"t.{at % 3}", body=b"%d" % at) for at in range(count)]
+
+
+def read(path: Path, low: int, high: int, rows: int = 1 << 20, **options: Any) -> list[tuple[str, int]]:
+    """Rows of a directory, as tasks make them."""
+    made = Rows(THIN, {name: str(value) for name, value in options.items()})
+    found = []
+    for piece in Directory(str(path)).pieces(low, high, rows):
+        for batch in made.of(Task(piece)):
+            assert batch.schema == made.wanted
+            found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    return found
+
+
+def damage(path: Path, at: int) -> None:
+    octets = bytearray(path.read_bytes())
+    octets[at] ^= 1
+    path.write_bytes(octets)
+
+
+def test_any_range_in_pieces_of_any_size_is_whole(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    rows = journal(tmp_path, some(120), 7, 40)
+    for _ in range(200):
+        low = rng.randrange(120)
+        high = rng.randrange(low, 121)
+        expected = [(each["topic"], each["offset"]) for each in rows[low:high]]
+        assert read(tmp_path, low, high, rng.randrange(1, 60)) == expected
+        assert read(tmp_path, low, high, pattern="*.1") == [each for each in expected if each[0] == "t.1"]
+
+
+def test_small_batches_come_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal(tmp_path, some(100), 1, 100)
+    [piece] = Directory(str(tmp_path)).pieces(0, 100)
+    assert [batch.num_rows for batch in piece.batches(["offset"])] == [100]
+    monkeypatch.setattr(segments, "GATHERED_ROWS", 30)
+    assert [batch.num_rows for batch in piece.batches(["offset"])] == [30, 30, 30, 10]
+    monkeypatch.setattr(segments, "GATHERED_OCTETS", 10_000)
+    sizes = [batch.num_rows for batch in piece.batches(["offset"])]
+    assert sum(sizes) == 100
+    assert max(sizes) < 10
+
+
+def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_path: Path) -> None:
+    """Whatever octet of a batch is another one, and unless nobody wants to know."""
+    journal(tmp_path, some(21), 7, 21)
+    [piece] = Directory(str(tmp_path)).pieces(0, 21)
+    [path] = tmp_path.iterdir()
+    whole = path.read_bytes()
+    begin = end_of(whole, SCHEMA_OCTETS)
+    end = end_of(whole, begin)
+    for at in (*range(begin, begin + 2_000, 7), end - 1):
+        damage(path, at)
+        with pytest.raises(PipelineError) as caught:
+            list(piece.batches(["offset"]))
+        line = str(caught.value)
+        assert line.startswith(f"{path} is damaged: the batch at octet {begin}, with offset 7: ")
+        assert line.endswith("; `trellis store verify` says more")
+        path.write_bytes(whole)
+    damage(path, whole.index(b"guest", begin))
+    with pytest.raises(PipelineError, match="its checksum is wrong"):
+        read(tmp_path, 0, 21)
+    assert len(read(tmp_path, 0, 21, verify="false")) == 21
+    assert len(read(tmp_path, 0, 7)) == 7
+    with pytest.raises(PipelineError, match="option verify is 'maybe', and should be true or false"):
+        read(tmp_path, 0, 21, verify="Maybe")
+
+
+def end_of(octets: bytes, at: int) -> int:
+    """Where a batch ends, as the broker knows it."""
+    found = view(octets, at)
+    assert found is not None
+    return int(found.end)
+
+
+def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    writer.write(some(5))
+    whole = len(writer.path.read_bytes())
+    writer.write(some(5, 5))
+    octets = writer.path.read_bytes()
+    for end in (*range(whole, len(octets), 97), len(octets) - 1):
+        writer.path.write_bytes(octets[:end])
+        assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
+        assert [offset for _, offset in read(tmp_path, 0, 5)] == list(range(5))
+    writer.path.write_bytes(octets[:whole] + bytes(4096))  # The file grew, and the machine failed before it was written.
+    assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
+    for end in range(0, SCHEMA_OCTETS, 97):
+        writer.path.write_bytes(octets[:end])
+        assert Directory(str(tmp_path)).bounds() == (0, 0, 0)
+
+
+def test_a_full_segment_is_known_by_its_index_and_its_batches_are_not_looked_at(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    known = Segment(RealDisk(), str(writer.path), 1, 0)
+    for base in range(0, 3000, 100):
+        place = writer.path.stat().st_size
+        writer.write(some(100, base))
+        known.grow(base, 100, place, writer.path.stat().st_size - place, 1, 1)
+    writer.finish()
+    scanned = Directory(str(tmp_path))
+    assert scanned.bounds() == (0, 3000, 1)
+    index = writer.path.with_name(f"{writer.path.name}.index")
+    index.write_bytes(known.index())
+    indexed = Directory(str(tmp_path))
+    assert indexed.bounds() == scanned.bounds()
+    for low, high in ((0, 3000), (1234, 1235), (2999, 3000), (50, 2950)):
+        assert [offset for _, offset in read(tmp_path, low, high, 100)] == list(range(low, high))
+    assert 1 < len(indexed.pieces(0, 3000, 1)) < len(scanned.pieces(0, 3000, 1)) == 30
+    for wrong in (index.read_bytes()[:-1], index.read_bytes()[:20], b"", bytes(64)):  # Such a one is nobody's.
+        index.write_bytes(wrong)
+        assert len(Directory(str(tmp_path)).pieces(0, 3000, 1)) == 30
+
+
+def test_heads_are_read_from_parts_of_a_segment_as_from_the_whole(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, 1, 40)
+    for base in range(40, 140, 10):
+        writer.write(some(10, base))
+    octets = writer.path.read_bytes()
+    whole, parts = Scan(40), Scan(40)
+    whole.go_on(octets, 0, len(octets))
+    assert (whole.end, whole.size, len(whole.places)) == (140, len(octets), 10)
+    rng = random.Random(2)
+    while parts.size < len(octets):
+        parts.go_on(octets[parts.size:parts.size + rng.randrange(2_500, 9_000)], parts.size, len(octets))
+    assert parts == whole
+    assert segments.name_of(writer.path.name) == Name(1, 40)
+    assert segments.name_of(f"{writer.path.name}.index") is None
