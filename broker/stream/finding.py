@@ -9,6 +9,7 @@ before the damage goes. Offsets that are lost are noted there too (`lost-FROM-TO
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from typing import Final
 
@@ -24,6 +25,9 @@ from broker.stream.segments import QUARANTINE, Segment, parse_segment, segment_n
 #: Octets that are read at once.
 _CHUNK: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
+#: Directories from that of all streams to a quarantine.
+_DEPTH: Final = 4
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Beyond any offset.
 _ENDLESS: Final[i64] = (1 << 63) - 1
 
@@ -96,7 +100,11 @@ class Found:
             if start not in self._told:
                 self._tell(MISSING, name, f"the stream ends with offset {start}, and was written up to {end}" if end == self.end else
                            f"offsets {start} to {end - 1} are not there")
-            self._disk.create(f"{self._directory}/{QUARANTINE}/{mark}").close()
+            try:
+                self._disk.create(f"{self._directory}/{QUARANTINE}/{mark}").close()
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
 
     def _tell(self, what: str, name: str, reason: str, at: int = 0, octets: int = 0, copy: str = "") -> None:
         self.findings.append(Finding(what, f"{self._place}/{name}" if name else self._place, at, octets, reason, copy))
@@ -250,14 +258,23 @@ class Found:
         """It is never written again: it ends there."""
         file = self._disk.open(segment.path, True)
         file.truncate(place)
-        file.write(place, END_OF_STREAM)
+        try:
+            file.write(place, END_OF_STREAM)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            file.truncate(place)  # It can do without; the next start tries again.
         file.sync()
         file.close()
         segment.full = True
         index = f"{segment.path}{_INDEX}"
         if index.rpartition("/")[2] in self._disk.list(self._directory):
             self._disk.remove(index)
-        write_index(self._disk, segment)
+        try:
+            write_index(self._disk, segment)
+        except OSError as refused:
+            if refused.errno not in _FULL:
+                raise
         self._disk.sync_directory(self._directory)
         self._add(segment)
 
@@ -270,9 +287,14 @@ class Found:
         self._disk.remove(path)
 
     def _quarantine(self) -> str:
-        path = f"{self._directory}/{QUARANTINE}"
-        self._disk.make_directory(path)
-        self._disk.sync_directory(self._directory)
+        """It is there, and so is all that it is in."""
+        path = ""
+        for part in f"{self._directory}/{QUARANTINE}".rsplit("/", _DEPTH):
+            parent = path
+            path = f"{path}/{part}" if path else part
+            if parent:
+                self._disk.make_directory(path)
+                self._disk.sync_directory(parent)
         return path
 
     def _set_aside(self, path: str, reason: str) -> None:
