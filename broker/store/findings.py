@@ -41,15 +41,19 @@ class Finding:
 class Quarantine:
     """`quarantine/` below a directory of files: copies of what was damaged in them, for people to look at. Raises OSError."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, depth: int = 1) -> None:
+        """So many last parts of its path may not be there yet, its own among them."""
         self._disk = disk
         self._beside = directory
+        self._depth = depth
 
     def directory(self) -> str:
-        """Where it is; it is made if it is not there."""
-        path = f"{self._beside}/{QUARANTINE}"
-        self._disk.make_directory(path)
-        self._disk.sync_directory(self._beside)
+        """Where it is; it is made if it is not there, and so is what it is in."""
+        path, *parts = f"{self._beside}/{QUARANTINE}".rsplit("/", self._depth)
+        for part in parts:
+            parent, path = path, f"{path}/{part}"
+            self._disk.make_directory(path)
+            self._disk.sync_directory(parent)
         return path
 
     def free(self, name: str) -> str:

@@ -53,7 +53,8 @@ def open_store(disk: Disk, directory: str, codecs: Codecs, salt: int, report: Ca
     position = max(int(recovery.next) - 1, catalog.last)
     store = DurableStore(log, catalog, codecs, position, survivors.exist, report)
     store.stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
-    store.stream_ends_sure = not any(finding.what in (QUARANTINED, MISSING, WRONG) for finding in recovery.findings)
+    store.stream_ends_sure = not any(finding.what in (QUARANTINED, MISSING, WRONG) and finding.file != CATALOG
+                                     for finding in recovery.findings)
     store.sequences = {key: sequence for key, (sequence, _) in survivors.sequences.items()}
     return Opened(store, definitions, survivors, recovery)
 

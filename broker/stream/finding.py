@@ -9,6 +9,7 @@ before the damage goes. Offsets that are lost are noted there too (`lost-FROM-TO
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from typing import Final
 
@@ -24,6 +25,9 @@ from broker.stream.segments import Segment, parse_segment, segment_name
 #: Octets that are read at once.
 _CHUNK: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
+#: Directories from that of all streams to a quarantine.
+_DEPTH: Final = 4
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Beyond any offset.
 _ENDLESS: Final[i64] = (1 << 63) - 1
 
@@ -39,7 +43,7 @@ class Found:
         self.end: i64 = end
         self._disk = disk
         self._directory = directory
-        self._kept = Quarantine(disk, directory)
+        self._kept = Quarantine(disk, directory, _DEPTH)
         #: As findings say it: from the directory of all streams on.
         self._place = "/".join(directory.split("/")[-3:])
         self._stream = stream
@@ -97,7 +101,11 @@ class Found:
             if start not in self._told:
                 self._tell(MISSING, name, f"the stream ends with offset {start}, and was written up to {end}" if end == self.end else
                            f"offsets {start} to {end - 1} are not there")
-            self._disk.create(f"{self._kept.directory()}/{mark}").close()
+            try:
+                self._disk.create(f"{self._kept.directory()}/{mark}").close()
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise
 
     def _tell(self, what: str, name: str, reason: str, at: int = 0, octets: int = 0, copy: str = "") -> None:
         self.findings.append(Finding(what, f"{self._place}/{name}" if name else self._place, at, octets, reason, copy))
@@ -251,14 +259,23 @@ class Found:
         """It is never written again: it ends there."""
         file = self._disk.open(segment.path, True)
         file.truncate(place)
-        file.write(place, END_OF_STREAM)
+        try:
+            file.write(place, END_OF_STREAM)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            file.truncate(place)  # It can do without; the next start tries again.
         file.sync()
         file.close()
         segment.full = True
         index = f"{segment.path}{_INDEX}"
         if index.rpartition("/")[2] in self._disk.list(self._directory):
             self._disk.remove(index)
-        write_index(self._disk, segment)
+        try:
+            write_index(self._disk, segment)
+        except OSError as refused:
+            if refused.errno not in _FULL:
+                raise
         self._disk.sync_directory(self._directory)
         self._add(segment)
 

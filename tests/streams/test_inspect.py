@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,6 +201,18 @@ def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home) -> None:
     fill(later.amqp(), ROWS, 1)
     later.crash()
     assert numbers(home) == list(range(ROWS + 1))
+
+
+def test_a_stream_whose_directory_is_gone_is_missing_and_goes_on(home: Home) -> None:
+    shutil.rmtree(home.directory / STREAMS)
+    [finding] = look(home.directory)
+    assert finding.what == "missing" and f"was written up to {ROWS}" in finding.reason
+    again = Home(home.directory)
+    assert [one.what for one in again.broker.streams.findings] == ["missing"]
+    fill(again.amqp(), ROWS, 1)
+    assert offsets(consume(again.amqp(), ROWS)) == [ROWS]
+    again.crash()
+    assert look(home.directory) == []
 
 
 def test_a_deleted_stream_leaves_no_directory(tmp_path: Path) -> None:

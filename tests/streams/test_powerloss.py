@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
@@ -176,3 +177,18 @@ def test_a_disk_that_refuses_leaves_the_stream_whole(operation: str) -> None:
         disk.refuse = lambda what, path: 0
         judge(disk.crashed(Random(at), 1.0), end)
         assert not poisoned or operation in ("sync", "syncdir")
+
+
+def test_a_start_on_a_full_disk_finds_all_rows() -> None:
+    """Nothing needs to be written there but what would be lost otherwise."""
+    disk = SimulatedDisk()
+    stream = archive(disk)
+    for base in range(0, 30, 5):
+        portion = Portion(stream, captured(base, 5), 0)
+        portion.write()
+        portion.settle()
+    disk.refuse = lambda operation, path: errno.ENOSPC if operation in ("write", "create") else 0
+    judge(disk, 30)
+    disk.refuse = lambda operation, path: 0
+    judge(disk, 30)
+    assert f"{stream.segments[-1].name}.index" in disk.list(DIRECTORY)

@@ -9,8 +9,6 @@ from mypy_extensions import i64
 from pamqp.header import ContentHeader
 
 from broker.message import Message
-from broker.store.contract import Batch, Entry, Many, Sequenced, Share
-from broker.store.disk import StoreError
 from broker.stream.arrow import SCHEMA_OCTETS, view
 from broker.stream.queue import Intake, StreamQueue
 from broker.stream.topology import TOPOLOGY
@@ -18,9 +16,7 @@ from tests.clients import marshal, publication
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.amqp import Amqp
 from tests.store.simulation.clients import named
-from tests.store.simulation.journal import WatchedStore
 from tests.store.simulation.ledger import DISK, LOST, STRAY, Complain
-from tests.store.simulation.life import Crash
 
 if TYPE_CHECKING:
     from tests.store.simulation.schedule import Simulation
@@ -246,59 +242,3 @@ class Streams:
         lost = there - {name.replace("$", "%24") for name in life.vhost.queues}
         if lost:
             self.world.complain(DISK, f"directories of streams that are gone: {sorted(lost)}")
-
-
-# -- designs that are known to be wrong
-
-
-class Lazy(Share):
-    """Segments are written when it is said that they are."""
-
-    def __init__(self, share: Share) -> None:
-        self._share = share
-
-    def write(self) -> None:
-        """Later."""
-
-    def settle(self) -> None:
-        try:
-            self._share.write()
-        except StoreError as error:
-            raise Crash from error
-        self._share.settle()
-
-
-class LogFirst(WatchedStore):
-    """The log says how far a stream is before the stream is so far."""
-
-    def take(self) -> Batch:
-        batch = super().take()
-        batch.shares = [Lazy(share) for share in batch.shares]
-        return batch
-
-
-class SequenceApart(WatchedStore):
-    """The number of a producer is a record of its own, which comes with the next batch."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._later: list[Entry] = []
-
-    def apply(self, position: i64, entry: Entry) -> None:
-        if isinstance(entry, Many) and any(isinstance(one, Sequenced) for one in entry.entries):
-            self._later += [one for one in entry.entries if isinstance(one, Sequenced)]
-            for one in entry.entries:
-                if not isinstance(one, Sequenced):
-                    super().apply(position, one)
-                position += 1
-        else:
-            super().apply(position, entry)
-
-    def take(self) -> Batch:
-        batch = super().take()
-        later, self._later = self._later, []
-        for entry in later:
-            self.append(entry, None)
-        return batch
-
-

@@ -12,8 +12,7 @@ import pytest
 
 from tests.store.simulation.ledger import AGAIN, BACK, LOST, STRAY, TWICE
 from tests.store.simulation.schedule import Simulation
-from tests.store.simulation.streams import LogFirst, SequenceApart
-from tests.store.simulation.wrong import TwoRecords, WithoutSerials, in_place, moved_forward
+from tests.store.simulation.wrong import LogFirst, SequenceApart, TwoRecords, WithoutSerials, in_place, moved_forward
 
 #: Seeds of one test.
 CHUNK = 20

@@ -7,13 +7,13 @@ from typing import Any
 
 from mypy_extensions import i64
 
-from broker.store.contract import Batch, Entry, Kept, Many, Settled
-from broker.store.disk import File
+from broker.store.contract import Batch, Entry, Kept, Many, Sequenced, Settled, Share
+from broker.store.disk import File, StoreError
 from broker.store.files import LogFile
 from broker.store.segments import LogReader
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import WatchedStore
-from tests.store.simulation.life import Life
+from tests.store.simulation.life import Crash, Life
 from tests.store.test_powerloss import InPlace
 
 
@@ -59,12 +59,23 @@ class WithoutSerials(WatchedStore):
         return None if kept is None else Kept(kept.vhost, kept.message, kept.queues)
 
 
-class TwoRecords(WatchedStore):
-    """A dead letter is a record, and its settlement another one, which comes when the letter is on its way to the disk."""
+class Apart(WatchedStore):
+    """Some entries are kept back until the batch after the one in which they should be."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._later: list[Entry] = []
+
+    def take(self) -> Batch:
+        batch = super().take()
+        later, self._later = self._later, []
+        for entry in later:
+            self.append(entry, None)
+        return batch
+
+
+class TwoRecords(Apart):
+    """A dead letter is a record, and its settlement another one, which comes when the letter is on its way to the disk."""
 
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Many) and _buries(entry):
@@ -76,11 +87,45 @@ class TwoRecords(WatchedStore):
         else:
             super().apply(position, entry)
 
+
+class SequenceApart(Apart):
+    """The number of a producer is a record of its own, which comes when its message is on its way to the disk."""
+
+    def apply(self, position: i64, entry: Entry) -> None:
+        sequenced = [one for one in entry.entries if isinstance(one, Sequenced)] if isinstance(entry, Many) else []
+        if not isinstance(entry, Many) or not sequenced:
+            super().apply(position, entry)
+            return
+        self._later += sequenced
+        for one in entry.entries:
+            if one not in sequenced:
+                super().apply(position, one)
+            position += 1
+
+
+class Lazy(Share):
+    """Segments are written when it is said that they are."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+
+    def write(self) -> None:
+        """Later."""
+
+    def settle(self) -> None:
+        try:
+            self._share.write()
+        except StoreError as error:
+            raise Crash from error
+        self._share.settle()
+
+
+class LogFirst(WatchedStore):
+    """The log says how far a stream is before the stream is so far."""
+
     def take(self) -> Batch:
         batch = super().take()
-        later, self._later = self._later, []
-        for settled in later:
-            self.append(settled, None)
+        batch.shares = [Lazy(share) for share in batch.shares]
         return batch
 
 
