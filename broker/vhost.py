@@ -30,7 +30,7 @@ from broker.queue import COPY_FATES, Queue
 from broker.ranked import RankedQueue
 from broker.retained import Retained
 from broker.route import REFUSED, REPEATED, Carbons, Listener, Plan, Route
-from broker.slices import Following, Sliced, Unbinding
+from broker.slices import Following, Recording, Sliced, Unbinding, kind_of
 from broker.store.contract import Defined, Kept, Store, Ticket, Undefined
 from broker.stream.queue import StreamQueue
 from broker.stream.streams import Streams
@@ -181,6 +181,8 @@ class VirtualHost(Sliced):
             self.number(exchange, self.store.append(Defined(self.name, "exchange", name, {
                 "type": kind, "auto_delete": options.auto_delete, "internal": options.internal,
                 "arguments": dict(options.arguments)}), ticket))
+        if self.topology is not None:
+            self.topology.declared_exchange(name, kind, exchange.alternate)
         self.changed()
         return exchange
 
@@ -232,6 +234,8 @@ class VirtualHost(Sliced):
             sum_into(self._copy_fates, exchange.waiting.fates())
         if exchange.options.durable:
             self.store.append(Undefined(self.name, "exchange", name, exchange.number), ticket)
+        if self.topology is not None:
+            self.topology.deleted("exchange", name)
         self._forget(exchange)
         Unbinding(self, exchange, list(exchange.bindings)).run()
 
@@ -260,6 +264,8 @@ class VirtualHost(Sliced):
         if queue.durable:
             queue.number = self.store.append(
                 Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": dict(terms.arguments)}), ticket)
+        if self.topology is not None:
+            self.topology.declared(kind_of(queue), name)
         if isinstance(queue, StreamQueue):
             self.streams.number(queue, int(queue.number), False)
             self.find_journals()
@@ -315,16 +321,19 @@ class VirtualHost(Sliced):
         if not isinstance(known, StreamQueue):
             self.topology = None
         elif self.topology is None or self.topology.queue is not known:
-            self.topology = Topology(known, self.internal.count_copies)
+            self.topology = Topology(known, self.internal.count_copies, self.record_topology)
         self.gates.topology = self.topology
 
     def watch_topology(self) -> None:
         """With a journal comes the stream that says what led where: it begins with what does so now."""
         if self._planner.journals and TOPOLOGY not in self.queues:
             self.declare_queue(TOPOLOGY, True, {"x-queue-type": "stream", "x-max-length-bytes": TOPOLOGY_OCTETS})
-            for exchange in self.exchanges.values():
-                for binding in exchange:
-                    self._note_binding(exchange, binding, True)
+            self.record_topology(True)
+
+    def record_topology(self, restarted: bool = False) -> None:
+        """Begin a snapshot of what leads where, if that is recorded; `restarted`: what was recorded before is void."""
+        if self.topology is not None:
+            Recording(self.agenda, self.topology, self.exchanges, self.queues, restarted).run()
 
     def _note_binding(self, exchange: Exchange, binding: Binding, there: bool) -> None:
         if self.topology is not None:
@@ -361,6 +370,8 @@ class VirtualHost(Sliced):
         sum_into(self._copy_fates, queue.fates())
         if queue.durable:
             self.store.append(Undefined(self.name, "queue", queue.name, queue.number), ticket)
+        if self.topology is not None and self.topology.queue is not queue:
+            self.topology.deleted(kind_of(queue), queue.name)
         self._forget_route(queue)
         self._forget(queue)
         if isinstance(queue, StreamQueue):
@@ -431,8 +442,11 @@ class VirtualHost(Sliced):
 
     def follow_alternates(self, exchanges: list[Exchange]) -> None:
         for exchange in exchanges:
+            before = exchange.alternate
             if exchange.options.alternate is None:
                 exchange.alternate = self.policies.alternate(exchange.name)
+            if self.topology is not None and exchange.alternate != before:
+                self.topology.declared_exchange(exchange.name, exchange.kind, exchange.alternate)
 
     def follow_policies(self, queue: Queue) -> None:
         """What holds for the queue now. A plain one that must do more becomes another one in its place."""
