@@ -83,15 +83,15 @@ def _cell(cell: Any) -> str:
     return f"<td><code>{escape(text[1:]) or '(empty)'}</code></td>" if text.startswith(":") else f"<td>{escape(text)}</td>"
 
 
-def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | None = None) -> str:
-    """The page, from the rollup that `traffic` keeps (or one made of a journal)."""
+def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | None = None, said_by: Iterable[str] = ()) -> str:
+    """The page, from the rollup that `traffic` keeps (or one made of a journal). `said_by`: where the bindings come from."""
     kept = parts.cache()
     try:
         history = hist.summed(kept).cache()
         try:
             span = hist.span(history)
             page = Page()
-            _head(page, span, history)
+            _head(page, span, history, said_by)
             if span.messages:
                 _traffic(page, kept, history)
                 _audit(page, audit(history, definitions))
@@ -107,11 +107,13 @@ def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | Non
     return page.whole("Trellis: what was published, and where it went")
 
 
-def _head(page: Page, span: hist.Span, history: DataFrame) -> None:
+def _head(page: Page, span: hist.Span, history: DataFrame, said_by: Iterable[str]) -> None:
     sums = history.agg(*[F.coalesce(F.sum(name), F.lit(0)) for name in ("size", "fanout", "unroutable")]).collect()[0]
     page.add("<h1>What was published, and where it went</h1>")
     if span.first is not None and span.last is not None:
         page.text(f"{span.first:%Y-%m-%d %H:%M} to {span.last:%Y-%m-%d %H:%M} UTC")
+    for line in said_by:
+        page.add(f'<p class="more">{escape(line)}</p>')
     lost = sums[2] / span.messages if span.messages else 0.0
     figures = [("messages", f"{span.messages:,}", ""), ("topics", f"{span.topics:,}", ""),
                ("messages a second", f"{span.messages / span.seconds:,.1f}", ""), ("MB of bodies", f"{sums[0] / 1e6:,.1f}", ""),
@@ -181,17 +183,17 @@ def _whatif(page: Page, answer: WhatIf, name: str) -> None:
     )
     if changed:
         shown = changed[:BARS]
-        page.plots([plots.bars("Queues that would get more or less", "messages a second", [each.queue for each in shown], {
+        page.plots([plots.bars("Queues that would get more or less", "messages a second", [str(each) for each in shown], {
             "now": [(each.before or 0) / seconds for each in shown], "then": [(each.after or 0) / seconds for each in shown]})])
     page.table("Topics that would come to no queue any more", ("exchange", "topic", "messages"),
                [(f":{each.exchange}", f":{each.topic}", each.messages) for each in answer.lost], "None.")
     page.table(
-        "Queues that would get nothing any more", ("queue", "messages now"), [(f":{each.queue}", each.before) for each in answer.starved]
+        "Queues that would get nothing any more", ("queue", "messages now"), [(f":{each}", each.before) for each in answer.starved]
     )
     page.table(
         "Queues that got nothing, and would get something",
         ("queue", "messages then"),
-        [(f":{each.queue}", each.after) for each in answer.newly_hit],
+        [(f":{each}", each.after) for each in answer.newly_hit],
     )
 
 
