@@ -35,9 +35,8 @@ class Asked:
 
     @property
     def there(self) -> Definitions:
-        """What leads where, for questions that need it. Raises PipelineError."""
-        if self.current is None:
-            raise PipelineError("say what is bound: --definitions FILE, or a $topology (--topology PLACE)")
+        """What leads where, for all questions but whatif."""
+        assert self.current is not None, "asked() has seen to it"
         return self.current
 
 
@@ -55,13 +54,15 @@ def asked(arguments: argparse.Namespace) -> Asked:
     if then is None:
         if until is not None:
             raise PipelineError(f"--as-of needs the stream $topology: {reason}")
+        if current is None and not whatif:
+            raise PipelineError(f"say what is bound: --definitions FILE, or --topology PLACE ({reason})")
         bound = current.name if current is not None else "what the journal says was routed"
         return Asked(current, proposed, (f"bindings: {bound}", f"MQTT sessions: not known ({reason}); {UNKNOWN}"))
     place = f"{topology.NAME} of vhost '{then.vhost}' as of {then.at:%Y-%m-%d %H:%M:%S} UTC"
     bound = place if current is None else current.name
     current = topology.whole([then], place) if current is None else topology.listening(current, [then])
     subscriptions = sum(1 for _ in then.subscriptions())
-    heard = f"MQTT sessions: {subscriptions:,} subscriptions of {then.sessions():,} sessions and groups, by {place}"
+    heard = f"MQTT sessions, groups among them: {then.sessions():,}, with subscriptions: {subscriptions:,}, by {place}"
     if proposed is not None:
         proposed = topology.listening(proposed, [then])
     others = sorted({vhost for each in (current, proposed) if each is not None for vhost in each.hosts} - {then.vhost})

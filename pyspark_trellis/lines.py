@@ -27,12 +27,15 @@ def head(span: Span, said_by: Iterable[str]) -> None:
 
 
 def whatif(answer: WhatIf, compared: bool) -> None:
-    """`compared`: what queues got before is known."""
+    """`compared`: what queues got before is known. What changes the most stands first."""
     seconds = answer.span.seconds
+    rows = sorted(answer.queues, key=lambda change: (not (change.before and not change.after),
+                                                     -abs((change.after or 0) - (change.before or 0)), change.vhost, str(change)))
     table("queue", [(f"{change.vhost} {change}", _rate(change.before, seconds), _rate(change.after, seconds),
-                     "newly hit" if change in answer.newly_hit and compared else "STARVED" if change in answer.starved else "")
-                    for change in answer.queues], "before, msg/s", "after, msg/s", "")
-    table("would be lost", [(f"{each.vhost} {each.exchange} {each.topic!r}", f"{each.messages:,}") for each in answer.lost], "messages")
+                     "newly hit" if compared and change.after and not change.before else
+                     "STARVED" if change.before and not change.after else "")
+                    for change in rows], "before, msg/s", "after, msg/s", "")
+    table("would be lost", [(_topic(each.vhost, each.exchange, each.topic), f"{each.messages:,}") for each in answer.lost], "messages")
     if answer.unknown:
         print(f"{answer.unknown:,} messages pass exchanges that decide by more than the topic; nothing is claimed of them")
     print("something would be lost" if answer.breaks else "nothing would be lost")
@@ -44,8 +47,9 @@ def audit(found: Audit) -> None:
     table("subsumed", [(str(each.binding), f"by '{each.by.key}'") for each in found.subsumed], "")
     table("overlapping", [(f"'{each.one.key}' and '{each.other.key}' to '{shown(each.one.place)}'", f"{each.messages:,}")
                           for each in found.overlapping], "messages")
-    table("unroutable", [(f"{each.vhost} {each.exchange} {each.topic!r}", f"{each.messages:,}",
-                          f"'{each.nearest}', {each.words} words off" if each.nearest is not None else "no binding at all")
+    table("unroutable", [(_topic(each.vhost, each.exchange, each.topic), f"{each.messages:,}",
+                          "no binding at all" if each.nearest is None else
+                          f"'{each.nearest}', {each.words} word{'s' * (each.words > 1)} off")
                          for each in found.unroutable], "messages", "nearest")
     print(f"{found.bindings} bindings: {len(found.dead)} dead, {len(found.duplicate)} duplicate, {len(found.subsumed)} subsumed; "
           f"{len(found.unroutable)} unroutable topics")
@@ -58,8 +62,15 @@ def advise(advice: Advice) -> None:
     print(f"route cache: {advice.routes:,} entries (limits.routes); prewarming carries {advice.carried:.0%} of the messages")
 
 
+def _topic(vhost: str, exchange: str, topic: str) -> str:
+    return f"{vhost} {exchange or '(default exchange)'} {topic!r}"
+
+
 def _rate(messages: int | None, seconds: float) -> str:
-    return "-" if messages is None else f"{messages / seconds:,.2f}"
+    if messages is None:
+        return "-"
+    rate = messages / seconds
+    return f"{rate:,.2f}" if rate >= 0.1 or not messages else f"{rate:.2g}"
 
 
 def table(title: str, rows: list[tuple[str, ...]], *columns: str) -> None:

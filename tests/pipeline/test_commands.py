@@ -6,17 +6,21 @@ import json
 import random
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from pyspark_trellis import history as hist
 from pyspark_trellis import session
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.running import Question, answered
 from tests.pipeline.traffic import definitions, rows
-from tests.pipeline.written import journal
-from trellis.cli import main
+from tests.pipeline.written import Writer, journal
+from trellis.cli import main, parser
 
 
 class Kept:
@@ -73,6 +77,42 @@ def test_lake_and_traffic_go_on_where_they_were(shared: None, place: Path, tmp_p
     assert capsys.readouterr().out.startswith("200 messages of ")
 
 
+@pytest.mark.parametrize("source", ["journal", "traffic"])
+def test_a_question_is_asked_again_when_more_was_published(shared: None, tmp_path: Path, source: str,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    """Until Ctrl-C, which is no failure; and each message counts once."""
+    some = rows(random.Random(4), 90, definitions(random.Random(3), 5))
+    writer = Writer(tmp_path / "journal")
+    target = str(tmp_path / "traffic")
+
+    def publish(until: int) -> None:
+        writer.write(some[until - 30:until])
+        if source == "traffic":
+            assert main(["pipeline", "traffic", "--journal", str(tmp_path / "journal"), "--target", target]) == 0
+
+    publish(30)
+    (tmp_path / "now.json").write_text(json.dumps(definitions(random.Random(3), 5)))
+    place = str(tmp_path / "journal") if source == "journal" else target
+    arguments = parser().parse(["pipeline", "audit", f"--{source}", place, "--definitions", str(tmp_path / "now.json"), "--follow",
+                                "--every", "1"])
+    found: list[tuple[int, dict[str, int]]] = []
+
+    def answer(question: Question) -> int:
+        with question.watched() as history:
+            found.append((hist.span(history).messages, {row["topic"]: row["messages"] for row in history.groupBy("topic").agg(
+                F.sum("messages").alias("messages")).collect()}))
+        if len(found) == 3:
+            raise KeyboardInterrupt
+        publish(30 * (len(found) + 1))
+        return 1
+
+    assert answered(arguments, answer) == 0
+    assert found == [(count, Counter(each["topic"] for each in some[:count])) for count in (30, 60, 90)]
+    said = capsys.readouterr()
+    assert said.out.count("--- 2") == 2
+    assert said.err == "stopped\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -91,6 +131,8 @@ def test_lake_and_traffic_go_on_where_they_were(shared: None, place: Path, tmp_p
             "--conf x: should be spark.SOMETHING=VALUE",
         ),
         (["bake"], "invalid choice: 'bake'"),
+        (["audit", "--journal", "{place}/journal", "--follow", "--ending", "7"], "--follow has no end: leave --ending out"),
+        (["audit", "--journal", "{place}/journal"], "say what is bound: --definitions FILE, or --topology PLACE (no %24topology"),
         ([], "name a job: lake, traffic"),
     ],
 )
