@@ -20,7 +20,9 @@ def run(arguments: argparse.Namespace) -> int:
     """The job that the arguments name; its exit code. Raises PipelineError: what can be seen at once, before Spark begins."""
     if getattr(arguments, "journal", None) is not None and arguments.master.startswith("local"):
         stream = stream_of({name.lower(): value for name, value in options_of(arguments).items()})
-        offsets.starting(arguments.starting, stream.bounds(), stream.name)
+        bounds = stream.bounds()
+        offsets.starting(arguments.starting, bounds, stream.name)
+        offsets.ending(getattr(arguments, "ending", offsets.LATEST), bounds, stream.name)
     return _JOBS[arguments.job](arguments)
 
 
@@ -34,8 +36,8 @@ def _kept(arguments: argparse.Namespace) -> int:
     options = options_of(arguments) | {"maxRowsPerTrigger": str(arguments.max_rows)}
     checkpoint = arguments.checkpoint or arguments.target.rstrip("/") + ".checkpoint"
     with spark_of(arguments, progress) as spark:
-        query = job(spark, options, arguments.target, checkpoint, not arguments.follow, arguments.every)
         try:
+            query = job(spark, options, arguments.target, checkpoint, not arguments.follow, arguments.every)
             progress.watch(query, arguments.job)
         except KeyboardInterrupt:
             query.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -12,16 +13,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from pyspark_trellis import history as hist
 from pyspark_trellis import offsets, session
 from pyspark_trellis.asked import Asked, asked
-from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.errors import PipelineError, brief
 from pyspark_trellis.lines import write
 from pyspark_trellis.progress import Progress
+
+#: What Java and Spark say at every start.
+_CHATTER: Final = ("WARNING: ", "Setting default log level", "To adjust logging level")
 
 
 @contextmanager
@@ -35,12 +39,37 @@ def spark_of(arguments: argparse.Namespace, progress: Progress) -> Iterator[Any]
         settings[key] = value
     with tempfile.TemporaryDirectory(prefix="trellis-pipeline-", ignore_cleanup_errors=True) as scratch:
         progress.say(f"starting Spark on {arguments.master}")
-        spark = session.start(arguments.master, f"trellis pipeline {arguments.job}", settings=settings, scratch=Path(scratch))
-        progress.end()
+        said = Path(scratch, "java.txt")
+        try:
+            with _aside(said):
+                spark = session.start(arguments.master, f"trellis pipeline {arguments.job}", settings=settings, scratch=Path(scratch))
+        except PipelineError as error:
+            if error.__cause__ is None:
+                raise
+            lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip() and not line.startswith(_CHATTER)]
+            raise PipelineError(": ".join([f"Spark did not start on {arguments.master}", brief(error.__cause__), *lines[-1:]])) from error
+        finally:
+            progress.end()
         try:
             yield spark
         finally:
             spark.stop()
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[None]:
+    """Programs that are started meanwhile say there what they have to say: Java begins with warnings of its own."""
+    sys.stdout.flush()
+    known = [(number, os.dup(number)) for number in (1, 2)]
+    with path.open("wb") as file:
+        for number, _ in known:
+            os.dup2(file.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, copy in known:
+            os.dup2(copy, number)
+            os.close(copy)
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, str]:
@@ -90,6 +119,9 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
         raise PipelineError("say what was published: --journal PLACE, or --traffic DIR")
     if arguments.follow and arguments.ending != offsets.LATEST:
         raise PipelineError("--follow has no end: leave --ending out")
+    for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):
+        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
+            raise PipelineError(f"{path} cannot be written: there is no directory {Path(path).absolute().parent}")
     about = asked(arguments)  # What is wrong there is said before Spark begins.
     progress = Progress()
     with spark_of(arguments, progress) as spark:
