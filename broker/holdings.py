@@ -27,7 +27,7 @@ from broker.queue import Queue
 from broker.ranked import RankedQueue
 from broker.retained import Retained
 from broker.route import Listener
-from broker.slices import Sliced, Unbinding
+from broker.slices import Recording, Sliced, Unbinding, kind_of
 from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.queue import StreamQueue
 from broker.stream.streams import Streams
@@ -160,6 +160,8 @@ class Holdings(Sliced):
             self.number(exchange, self.store.append(Defined(self.name, "exchange", name, {
                 "type": kind, "auto_delete": options.auto_delete, "internal": options.internal,
                 "arguments": dict(options.arguments)}), ticket))
+        if self.topology is not None:
+            self.topology.declared_exchange(name, kind, exchange.alternate)
         self.changed()
         return exchange
 
@@ -211,6 +213,8 @@ class Holdings(Sliced):
             sum_into(self._copy_fates, exchange.waiting.fates())
         if exchange.options.durable:
             self.store.append(Undefined(self.name, "exchange", name, exchange.number), ticket)
+        if self.topology is not None:
+            self.topology.deleted("exchange", name)
         self._forget(exchange)
         Unbinding(self, exchange, list(exchange.bindings)).run()
 
@@ -239,6 +243,8 @@ class Holdings(Sliced):
         if queue.durable:
             queue.number = self.store.append(
                 Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": dict(terms.arguments)}), ticket)
+        if self.topology is not None:
+            self.topology.declared(kind_of(queue), name)
         if isinstance(queue, StreamQueue):
             self.streams.number(queue, int(queue.number), False)
             self.find_journals()
@@ -283,6 +289,8 @@ class Holdings(Sliced):
         sum_into(self._copy_fates, queue.fates())
         if queue.durable:
             self.store.append(Undefined(self.name, "queue", queue.name, queue.number), ticket)
+        if self.topology is not None and self.topology.queue is not queue:
+            self.topology.deleted(kind_of(queue), queue.name)
         self._forget_route(queue)
         self._forget(queue)
         if isinstance(queue, StreamQueue):
@@ -321,16 +329,19 @@ class Holdings(Sliced):
         if not isinstance(known, StreamQueue):
             self.topology = None
         elif self.topology is None or self.topology.queue is not known:
-            self.topology = Topology(known, self.internal.count_copies)
+            self.topology = Topology(known, self.internal.count_copies, self.record_topology)
         self.gates.topology = self.topology
 
     def watch_topology(self) -> None:
         """With a journal comes the stream that says what led where: it begins with what does so now."""
         if self._planner.journals and TOPOLOGY not in self.queues:
             self.declare_queue(TOPOLOGY, True, {"x-queue-type": "stream", "x-max-length-bytes": TOPOLOGY_OCTETS})
-            for exchange in self.exchanges.values():
-                for binding in exchange:
-                    self._note_binding(exchange, binding, True)
+            self.record_topology(True)
+
+    def record_topology(self, restarted: bool = False) -> None:
+        """Begin a snapshot of what leads where, if that is recorded; `restarted`: what was recorded before is void."""
+        if self.topology is not None:
+            Recording(self.agenda, self.topology, self.exchanges, self.queues, restarted).run()
 
     def _note_binding(self, exchange: Exchange, binding: Binding, there: bool) -> None:
         if self.topology is not None:

@@ -99,6 +99,8 @@ def reopen(broker: Broker, opened: Opened, keeper: Keeper) -> Report:
         restoring.add(number, entry)
     restoring.fill(opened)
     keeper.restored()
+    for vhost in broker.vhosts.values():
+        vhost.record_topology(True)
     return restoring.report
 
 

@@ -1,16 +1,21 @@
-"""What a virtual host does in slices, some a turn: objects follow policies, and bindings of what is gone leave."""
+"""What a virtual host does in slices, some a turn: objects follow policies, bindings of what is gone leave, and what is there is
+written down."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.agenda import Task
+from broker.agenda import Agenda, Task
+from broker.binding import Binding
 from broker.destination import Destination
 from broker.exchange import Exchange
 from broker.letters import Publisher
 from broker.queue import Queue
+from broker.route import Listener
+from broker.stream.queue import StreamQueue
+from broker.stream.topology import Topology
 
-#: Bindings that are removed, and queues that follow their policies, in one turn.
+#: Bindings that are removed or written down, and queues that follow their policies, in one turn.
 SLICE: Final = 500
 
 
@@ -73,3 +78,55 @@ class Unbinding(Task):
             left -= max(1, removed)
         if self._destinations:
             self._host.agenda.later(self)
+
+
+class Recording(Task):
+    """A snapshot for `$topology`: names first, then bindings. What changes meanwhile is written as it changes, so a binding that
+    is gone when its turn comes is passed over, and one that came is written twice."""
+
+    def __init__(self, agenda: Agenda, topology: Topology, exchanges: dict[str, Exchange], queues: dict[str, Queue],
+                 restarted: bool) -> None:
+        self._agenda = agenda
+        self._topology = topology
+        self._queues = queues
+        self._named = list(queues)
+        self._declared: list[Exchange] = list(exchanges.values())
+        self._left: list[Exchange] = list(self._declared)
+        self._source: Exchange | None = None
+        self._bindings: list[Binding] = []
+        topology.snapshot(restarted)
+
+    def run(self) -> None:
+        topology = self._topology
+        if topology.queue.dead:
+            return
+        left = SLICE
+        while left > 0 and self._declared:
+            left -= 1
+            exchange = self._declared.pop()
+            if not exchange.dead:
+                topology.declared_exchange(exchange.name, exchange.kind, exchange.alternate)
+        while left > 0 and self._named:
+            left -= 1
+            queue = self._queues.get(self._named.pop())
+            if queue is not None:
+                topology.declared(kind_of(queue), queue.name)
+        while left > 0 and (self._bindings or self._left):
+            left -= 1
+            if not self._bindings:
+                self._source = self._left.pop()
+                self._bindings = list(self._source)
+                continue
+            binding = self._bindings.pop()
+            source = self._source
+            if source is not None and source.bindings.get(binding.destination, {}).get(binding.identity) is binding:
+                topology.bound(source.name, binding, isinstance(binding.destination, Listener))
+        if self._declared or self._named or self._bindings or self._left:
+            self._agenda.later(self)
+        else:
+            topology.complete()
+
+
+def kind_of(queue: Queue) -> str:
+    """As `$topology` says it."""
+    return "stream" if isinstance(queue, StreamQueue) else "queue"

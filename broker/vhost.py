@@ -91,8 +91,11 @@ class VirtualHost(Holdings):
 
     def follow_alternates(self, exchanges: list[Exchange]) -> None:
         for exchange in exchanges:
+            before = exchange.alternate
             if exchange.options.alternate is None:
                 exchange.alternate = self.policies.alternate(exchange.name)
+            if self.topology is not None and exchange.alternate != before:
+                self.topology.declared_exchange(exchange.name, exchange.kind, exchange.alternate)
 
     def follow_policies(self, queue: Queue) -> None:
         """What holds for the queue now. A plain one that must do more becomes another one in its place."""

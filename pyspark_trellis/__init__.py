@@ -12,11 +12,13 @@ Reading order:
     source       spark.read, spark.readStream              sink         writeStream
     bulk         many topics, many patterns
     java         which Java                                session      a Spark session, here or on a cluster
-    definitions  exchanges and bindings of a file          routing      where topics go by them
+    definitions  exchanges and bindings of a file          topology     the same as of a time, and who listens
+    asked        which of them a question is about         routing      where topics go by them
     history      topics and counts, from a journal or from `traffic`
     lake, traffic, whatif, audit, advise                   the jobs, tables in and tables out
     report, plots                                          the page
     demo, bench                                            what it is for; what it costs
+    running      in a session, once or again               lines        answers for people
     commands     `trellis pipeline ...`
 
 What it needs of the broker's code is `matching` alone, so both run on a cluster's workers from one zip.

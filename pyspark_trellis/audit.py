@@ -20,8 +20,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from matching.covers import covers, redundant
-from matching.grammar import AMQP
+from matching.grammar import AMQP, MQTT, swap
 from pyspark_trellis import history as hist
+from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import BY_NAME, Bound, Definitions
 from pyspark_trellis.routing import routed
 
@@ -85,12 +86,12 @@ def audit(history: DataFrame, definitions: Definitions) -> Audit:
     where = routed(history, definitions).drop("first_at", "last_at").cache()
     try:
         hit = {row[0] for row in where.select(F.explode("bindings")).distinct().collect()}
-        lost = [tuple(row) for row in where.where((F.size("queues") == 0) & ~F.col("unknown") & ~F.col("missing"))
+        lost = [tuple(row) for row in where.where((F.size("places") == 0) & ~F.col("unknown") & ~F.col("missing"))
                 .orderBy(F.desc("messages"), "vhost", "exchange", "topic").limit(MOST)
                 .select("vhost", "exchange", "topic", "messages").collect()]
         # Only those that meet: topics with several bindings to one place.
         places = history.sparkSession.createDataFrame(
-            [(each.number, f"{each.to_exchange}\0{each.vhost}\0{each.source}\0{each.destination}") for each in definitions.bindings]
+            [(each.number, f"{each.kind}\0{each.vhost}\0{each.source}\0{each.destination}") for each in definitions.bindings]
             or [(-1, "")],
             "binding long, place string",
         )
@@ -109,9 +110,14 @@ def audit(history: DataFrame, definitions: Definitions) -> Audit:
     duplicate, subsumed = needless(definitions)
     overlapping = [Overlap(of_file[a], of_file[b], topics, messages) for a, b, topics, messages in pairs
                    if definitions.hosts[of_file[a].vhost].types[of_file[a].source] == "topic"
-                   and not covers(of_file[a].key, of_file[b].key, AMQP) and not covers(of_file[b].key, of_file[a].key, AMQP)]
+                   and not _takes_all(of_file[a], of_file[b]) and not _takes_all(of_file[b], of_file[a])]
     return Audit(span, len(of_file), [each for each in of_file if each.number not in hit and _says(definitions, each)], duplicate, subsumed,
                  overlapping, [_nearest(definitions, *row) for row in lost])
+
+
+def _takes_all(one: Bound, other: Bound) -> bool:
+    """Whether the first takes what the second one does. What leads to one place is written in one grammar."""
+    return covers(one.key, other.key, GRAMMARS[one.grammar])
 
 
 def _says(definitions: Definitions, bound: Bound) -> bool:
@@ -135,9 +141,9 @@ def _says(definitions: Definitions, bound: Bound) -> bool:
 
 def needless(definitions: Definitions) -> tuple[list[Subsumed], list[Subsumed]]:
     """(duplicate, subsumed) bindings of a file, by their number."""
-    groups: dict[tuple[str, str, str, bool], list[Bound]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[Bound]] = defaultdict(list)
     for each in definitions.bindings:
-        groups[each.vhost, each.source, each.destination, each.to_exchange].append(each)
+        groups[each.vhost, each.source, each.destination, each.kind].append(each)
     duplicate: list[Subsumed] = []
     subsumed: list[Subsumed] = []
     for (vhost, source, _, _), group in groups.items():
@@ -152,7 +158,8 @@ def needless(definitions: Definitions) -> tuple[list[Subsumed], list[Subsumed]]:
             else:
                 first[key] = each
         if kind == "topic":
-            subsumed += [Subsumed(first[key], first[by]) for key, by in redundant(first, AMQP).items()]
+            grammar = GRAMMARS[group[0].grammar]
+            subsumed += [Subsumed(first[key], first[by]) for key, by in redundant(first, grammar).items()]
     return sorted(duplicate, key=_number), sorted(subsumed, key=_number)
 
 
@@ -161,9 +168,14 @@ def _number(found: Subsumed) -> int:
 
 
 def _nearest(definitions: Definitions, vhost: str, exchange: str, topic: str, messages: int) -> Unroutable:
-    keys = {each.key for each in definitions.hosts[vhost].outgoing.get(exchange, [])}
-    best = nearest(topic, keys)
+    bound = definitions.hosts[vhost].outgoing.get(exchange, [])
+    best = nearest(topic, {each.key if each.grammar == AMQP.name else _in_amqp(each.key) for each in bound})
     return Unroutable(vhost, exchange, topic, messages, *(best if best is not None else (None, 0)))
+
+
+def _in_amqp(topic_filter: str) -> str:
+    """A topic filter as AMQP would write it, near enough to count words."""
+    return AMQP.separator.join(AMQP.one if level == MQTT.one else level for level in swap(topic_filter).split(AMQP.separator))
 
 
 def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:

@@ -1,4 +1,8 @@
-"""Exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, as `trellis definitions export` writes it."""
+"""Exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, as `trellis definitions export` writes it. Subscriptions of MQTT
+sessions stand in none; `topology` adds those.
+
+    place   where messages end: a queue by its name, an MQTT session (or a group of them) by its name behind `SESSION`
+"""
 
 from __future__ import annotations
 
@@ -17,42 +21,72 @@ PREDECLARED: Final = {"": "direct", "amq.direct": "direct", "amq.fanout": "fanou
                       "amq.match": "headers"}
 #: Exchanges that choose by the name of the message alone.
 BY_NAME: Final = ("direct", "fanout", "topic")
+#: No MQTT client's name has it [MQTT-1.5.4-2], so that a session and a queue of one name are two places.
+SESSION: Final = "\0"
+
+
+def shown(place: str) -> str:
+    """A place for people."""
+    name = place.removeprefix(SESSION)
+    return place if name == place else f"{name} (MQTT {'group' if name.startswith('$share/') else 'session'})"
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A binding. `number` counts all of a file."""
+    """A binding, or a session's subscription. `number` counts all of a file; `kind` is that of its destination: queue, exchange or
+    session; `key` is written in `grammar` (amqp or mqtt)."""
 
     number: int
     vhost: str
     source: str
     destination: str
-    to_exchange: bool
+    kind: str
     key: str
+    grammar: str = AMQP.name
 
     def __str__(self) -> str:
-        kind = "exchange" if self.to_exchange else "queue"
-        return f"'{self.key}' from exchange '{self.source}' to {kind} '{self.destination}' in vhost '{self.vhost}'"
+        return f"'{self.key}' from exchange '{self.source}' to {self.kind} '{self.destination}' in vhost '{self.vhost}'"
+
+    @property
+    def to_exchange(self) -> bool:
+        return self.kind == "exchange"
+
+    @property
+    def place(self) -> str:
+        """Where it leads, if that is no exchange."""
+        return SESSION + self.destination if self.kind == "session" else self.destination
 
 
 @dataclass
 class Host:
-    """A virtual host: its exchanges with their types, their alternate exchanges, and its queues."""
+    """A virtual host: its exchanges with their types, their alternate exchanges, its queues, and MQTT sessions with subscriptions."""
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
     alternates: dict[str, str] = field(default_factory=dict)
     matchers: dict[str, str] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
+    sessions: set[str] = field(default_factory=set)
     outgoing: dict[str, list[Bound]] = field(default_factory=dict)
+
+    @property
+    def places(self) -> list[str]:
+        """Where messages may end, sorted."""
+        return sorted([*self.queues, *(SESSION + name for name in self.sessions)])
 
 
 @dataclass
 class Definitions:
-    """All of a file."""
+    """All of a file, or of what else says what leads where."""
 
     name: str
     hosts: dict[str, Host]
     bindings: list[Bound]
+
+    def add(self, vhost: str, source: str, destination: str, kind: str, key: str, grammar: str = AMQP.name) -> None:
+        """A binding more, of names that are there."""
+        bound = Bound(len(self.bindings), vhost, source, destination, kind, key, grammar)
+        self.bindings.append(bound)
+        self.hosts[vhost].outgoing.setdefault(source, []).append(bound)
 
 
 def read(path: str | Path) -> Definitions:
@@ -90,14 +124,12 @@ def parse(document: Any, name: str) -> Definitions:
         where = f"{name}: queues[{at}]"
         _host(hosts, row, where).queues.add(_text(row, "name", where))
     for at, row in enumerate(_rows(document, "bindings", name)):
-        made.bindings.append(_bound(row, at, hosts, f"{name}: bindings[{at}]"))
-    for each in made.bindings:
-        hosts[each.vhost].outgoing.setdefault(each.source, []).append(each)
+        _bind(made, row, f"{name}: bindings[{at}]")
     return made
 
 
-def _bound(row: Mapping[str, Any], at: int, hosts: Mapping[str, Host], where: str) -> Bound:
-    host = _host(hosts, row, where)
+def _bind(made: Definitions, row: Mapping[str, Any], where: str) -> None:
+    host = _host(made.hosts, row, where)
     vhost = row.get("vhost", "/")
     source, destination = _text(row, "source", where), _text(row, "destination", where)
     to_exchange = row.get("destination_type", "queue") == "exchange"
@@ -116,7 +148,7 @@ def _bound(row: Mapping[str, Any], at: int, hosts: Mapping[str, Host], where: st
             AMQP.check(key)
         except InvalidPattern as error:
             raise PipelineError(f"{where}: {error}") from None
-    return Bound(at, vhost, source, destination, to_exchange, key)
+    made.add(vhost, source, destination, "exchange" if to_exchange else "queue", key)
 
 
 def _near(name: str, names: Any) -> str:

@@ -141,6 +141,9 @@ def demo(output: Path, messages: int, session: Callable[[], AbstractContextManag
         progress.end()
         print(f"{time.monotonic() - began:5.1f} s  {text}", flush=True)
 
+    print("A factory and a trading floor publish an hour of messages, made up, to a broker. It forgets a message once it is read; its\n"
+          "journal keeps all of them. Spark reads that journal, and says what no broker says: which bindings do nothing, what nobody\n"
+          "gets, and what would be lost if somebody's proposal became true. The seconds are those since the start.\n", flush=True)
     step("a broker starts, with a journal of all that is published")
     with broker(output / "broker", output / "definitions.json") as url:
         start = int(datetime.now(UTC).timestamp()) // 60 * 60 - HOUR
@@ -148,7 +151,7 @@ def demo(output: Path, messages: int, session: Callable[[], AbstractContextManag
         step(f"{sent:,} messages of an hour published, each confirmed")
     journal = {"path": str(output / "broker" / "streams" / "%2F" / "journal")}
     with session() as spark:
-        step("Spark is there")
+        step("Spark has started")
         for job in (lake.lake, lake.traffic):
             name = job.__name__
             query = job(spark, journal, str(output / name), str(output / f"{name}.checkpoint"), once=True)
@@ -157,14 +160,15 @@ def demo(output: Path, messages: int, session: Callable[[], AbstractContextManag
         counts = kept.selectExpr("count(*)", "count(distinct offset)").collect()[0]
         if tuple(counts) != (sent, sent):
             raise PipelineError(f"the lake has {counts[0]:,} rows of {counts[1]:,} offsets, and {sent:,} messages were published")
-        step(f"lake and traffic: {counts[0]:,} rows, each of them once")
+        step(f"lake and traffic: {counts[0]:,} rows, each of them once, as Parquet: the messages, and what each topic did in each minute")
         current, proposed = (definitions.read(output / name) for name in ("definitions.json", "proposed.json"))
         parts = hist.read_rollup(spark, str(output / "traffic"))
         _answers(parts, current, proposed, output, step)
         with progress.of(spark, "report"):
             page = make(parts, current, proposed)
         (output / "report.html").write_text(page, encoding="utf-8")
-    step(f"done: open {output / 'report.html'}")
+    step(f"done: open {output / 'report.html'}, which shows all of that")
+    print(f"\nAsk it yourself: trellis pipeline audit --journal {journal['path']} --definitions {output / 'definitions.json'}")
     return 0
 
 
@@ -178,16 +182,18 @@ def _answers(
 
     history = hist.summed(parts).cache()
     found = audit(history, current)
-    step(f"audit: of {found.bindings} bindings {len(found.dead)} are dead and {len(found.subsumed)} needless; "
-         f"{len(found.unroutable)} topics go nowhere, first of them {found.unroutable[0].topic if found.unroutable else 'none'}")
+    step(f"audit: of {found.bindings} bindings {len(found.dead)} took nothing and {len(found.subsumed)} only what another one takes; "
+         f"{len(found.unroutable)} topics reach nobody")
+    for lost in found.unroutable[:1]:
+        print(f"         first of them {lost.topic}: {lost.messages:,} messages; the nearest binding is {lost.nearest}")
     answer = what_if(history, current, proposed)
-    step(
-        f"whatif: by proposed.json {len(answer.lost)} topics would be lost, {len(answer.starved)} queues would starve, "
-        f"{len(answer.newly_hit)} would get something for the first time"
-    )
+    step(f"whatif: by proposed.json {', '.join(each.topic for each in answer.lost) or 'nothing'} would be lost, "
+         f"{', '.join(map(str, answer.starved)) or 'no queue'} would get nothing any more, and "
+         f"{', '.join(map(str, answer.newly_hit)) or 'no queue'} something for the first time")
     advice = advise(history, current)
     advice.write(output / "matching-profile.json")
-    step(f"advise: a route cache of {advice.routes:,}; the topics to prewarm carry {advice.carried:.0%} of the messages")
+    chosen = ", ".join(f"{each.matcher or 'auto'} for {each.exchange}" for each in advice.exchanges)
+    step(f"advise: the fastest matcher is {chosen}; matching-profile.json tells the broker")
     history.unpersist()
 
 

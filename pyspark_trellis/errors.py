@@ -7,10 +7,13 @@ from typing import Final
 
 #: How a line of ours begins where Spark has wrapped it.
 _OURS: Final = re.compile(r"(?:pyspark_trellis\.errors\.)?PipelineError: ([^\n]+)")
+#: What a line of Java's begins with.
+_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 
 
-class PipelineError(ValueError):
-    """One line: what is wrong, with what, and what to do. Ends a command with exit code 2."""
+class PipelineError(Exception):
+    """One line: what is wrong, with what, and what to do. Ends a command with exit code 2. (No ValueError, so that who looks out for
+    those does not catch it.)"""
 
 
 def line_of(error: BaseException) -> str | None:
@@ -24,12 +27,12 @@ def line_of(error: BaseException) -> str | None:
 
 def of_spark(error: BaseException) -> bool:
     """Whether Spark or its JVM raised it."""
-    return any(kind.__module__.startswith(("pyspark", "py4j")) for kind in type(error).__mro__)
+    return any(kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)
 
 
 def brief(error: BaseException) -> str:
     """The first line of what Spark says, which is long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
-        return lines[1].removeprefix(": ")
-    return lines[0].partition(" SQLSTATE")[0] if lines else type(error).__name__
+        return _CLASS.sub("", lines[1].removeprefix(": "))
+    return _CLASS.sub("", lines[0].partition(" SQLSTATE")[0]) if lines else type(error).__name__

@@ -9,7 +9,7 @@ or where there is none the broker's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ from pyspark.sql import functions as F
 
 from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.errors import PipelineError, brief, of_spark
+from pyspark_trellis.offsets import LATEST
+from pyspark_trellis.source import stream_of
 
 KEYS: Final = ("vhost", "exchange", "topic")
 COUNTS: Final = ("messages", "size", "fanout", "unroutable")
@@ -87,6 +89,54 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
         *[F.sum(name).alias(name) for name in COUNTS], F.min("first_at").alias("first_at"), F.max("last_at").alias("last_at"))
 
 
+class Feed:
+    """What was published so far: a journal that `options` name, or the rollup that `traffic` keeps. Asked again, it goes on."""
+
+    def __init__(self, spark: SparkSession, options: dict[str, str] | None, traffic: str | None, ending: str = LATEST,
+                 followed: bool = False) -> None:
+        self._spark: Final = spark
+        self._options: Final = options
+        self._traffic: Final = traffic
+        self._ending: Final = ending
+        self._followed: Final = followed
+        #: How far it was read: the next offset, or how many files there were.
+        self._read: int | None = None
+        self._parts: DataFrame | None = None
+
+    def parts(self) -> DataFrame:
+        """Partial sums of all there is now. Raises PipelineError."""
+        if self._options is None:
+            assert self._traffic is not None
+            self._read = self._there()
+            return read_rollup(self._spark, self._traffic)
+        if not self._followed:
+            return self._journal(self._options["startingOffsets"], self._ending)
+        end = self._there()
+        start = self._options["startingOffsets"] if self._read is None else str(self._read)
+        new = self._journal(start if start.lower() != LATEST else str(end), str(end))
+        known = self._parts
+        # Cut from where it came, so that nothing is read twice.
+        self._parts = summed(new if known is None else known.unionByName(new), "minute", *KEYS).localCheckpoint()
+        if known is not None:
+            known.unpersist()
+        self._read = end
+        return self._parts
+
+    def extended(self) -> bool:
+        """Whether there is more than `parts` gave last. Raises PipelineError."""
+        return self._there() != self._read
+
+    def _there(self) -> int:
+        if self._options is None:
+            assert self._traffic is not None
+            return len(read_rollup(self._spark, self._traffic).inputFiles())
+        return stream_of({name.lower(): value for name, value in self._options.items()}).bounds().next
+
+    def _journal(self, start: str, end: str) -> DataFrame:
+        options = {**(self._options or {}), "startingOffsets": start, "endingOffsets": end}
+        return rollup(self._spark.read.format("trellis").schema(PROJECTION).options(**options).load())
+
+
 def read_rollup(spark: SparkSession, path: str) -> DataFrame:
     """The rollup that `traffic` keeps there. Raises PipelineError."""
     return read_table(spark, path, ROLLUP, "trellis pipeline traffic")
@@ -118,6 +168,4 @@ def span(history: DataFrame) -> Span:
 
 
 def _instant(micros: int | None) -> datetime | None:
-    from datetime import UTC, timedelta
-
     return None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pyspark_trellis.columns import COLUMNS
+from pyspark_trellis.errors import PipelineError, brief, of_spark
 from pyspark_trellis.history import PROJECTION, event_time, read_table, rollup
 
 #: How the lake is divided into directories.
@@ -39,7 +40,35 @@ def traffic(spark: SparkSession, options: dict[str, str], target: str, checkpoin
     return _written(rollup(follow(spark, options, PROJECTION)), target, checkpoint, once, every, "traffic", ())
 
 
+def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
+    """Whether this target and this checkpoint are this job's and belong together. Spark looks at neither: with a new checkpoint it would
+    number its batches anew, and pass over those whose numbers the target has. Raises PipelineError."""
+    context: Any = spark.sparkContext
+    at = context._jvm.org.apache.hadoop.fs.Path
+    log, begun, mark = at(target, "_spark_metadata"), at(checkpoint, "commits"), at(checkpoint, f"trellis-{job}")
+    try:
+        kept, noted = (path.getFileSystem(context._jsc.hadoopConfiguration()) for path in (log, mark))
+        if not noted.exists(begun):
+            if kept.exists(log):
+                raise PipelineError(f"{target} was written by a query with another checkpoint than {checkpoint}: name that one with "
+                                    "--checkpoint, or another --target")
+        elif not noted.exists(mark):
+            raise PipelineError(f"{checkpoint} is the checkpoint of another query than `{job}`: name another --checkpoint, or --target")
+        elif not kept.exists(log):
+            raise PipelineError(f"{checkpoint} says what was read, and {target} has none of it: name its own --target, or another "
+                                "--checkpoint, to begin anew")
+        for system, directory in ((kept, log.getParent()), (noted, mark.getParent())):
+            if not system.mkdirs(directory):
+                raise PipelineError(f"{directory} cannot be made a directory")
+        noted.createNewFile(mark)
+    except Exception as error:  # What comes through py4j has no base class of its own.
+        if not of_spark(error):
+            raise
+        raise PipelineError(f"{target}, or {checkpoint}, cannot be written: {brief(error)}") from None
+
+
 def _written(rows: DataFrame, target: str, checkpoint: str, once: bool, every: int, name: str, divided: tuple[str, ...]) -> Any:
+    _claim(rows.sparkSession, target, checkpoint, name)
     writer = rows.writeStream.format("parquet").queryName(name).option("path", target).option("checkpointLocation", checkpoint)
     if divided:
         writer = writer.partitionBy(*divided)

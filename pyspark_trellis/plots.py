@@ -72,7 +72,8 @@ def over_time(title: str, unit: str, series: dict[str, tuple[Sequence[datetime],
         axes.set_ylabel(unit)
         axes.set_xlabel("time (UTC)")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False)
+        if len(series) > 1:
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2, frameon=False)
         figure.suptitle(title, fontweight="bold")
         return _svg(figure, title)
 

@@ -19,19 +19,31 @@ from pyspark_trellis.whatif import WhatIf, what_if
 #: Rows of a table, bars of a plot.
 ROWS, BARS = 12, 12
 _STYLE: Final = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; color: #222; background: #fff; }
-h1 { font-size: 1.6rem; margin: .3em 0; } h2 { font-size: 1.2rem; margin: 2.2em 0 .4em; border-top: 1px solid #ddd; padding-top: 1em; }
+:root { color-scheme: light dark; --text: #222; --page: #fff; --box: #f3f6f8; --line: #ddd; --faint: #666; --bad: #b3360b; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #ddd; --page: #16191c; --box: #23282d; --line: #3a4046; --faint: #9aa3ab; --bad: #ff8a5c; }
+  svg { filter: invert(.9) hue-rotate(180deg); }
+}
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 70rem; padding: 1rem; }
+body { color: var(--text); background: var(--page); }
+h1 { font-size: 1.6rem; margin: .3em 0; }
+h2 { font-size: 1.2rem; margin: 2.2em 0 .4em; border-top: 1px solid var(--line); padding-top: 1em; }
 h3 { font-size: 1rem; margin: 1.4em 0 .3em; } p { max-width: 45rem; margin: .4em 0; }
 .figures { display: flex; flex-wrap: wrap; gap: .6rem; margin: 1rem 0; padding: 0; list-style: none; }
-.figures li { background: #f3f6f8; border-radius: .5rem; padding: .6rem 1rem; min-width: 7rem; flex: 1 1 7rem; }
-.figures b { display: block; font-size: 1.4rem; } .figures .bad b { color: #b3360b; }
+.figures li { background: var(--box); border-radius: .5rem; padding: .6rem 1rem; min-width: 7rem; flex: 1 1 7rem; }
+.figures b { display: block; font-size: 1.4rem; } .figures .bad b { color: var(--bad); }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem 2rem; align-items: start; }
 figure { margin: 0; } svg { width: 100%; height: auto; max-width: 36rem; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; width: 100%; }
-th { text-align: left; font-weight: 600; } th, td { padding: .3rem .7rem .3rem 0; border-bottom: 1px solid #e5e5e5; vertical-align: top; }
+th { text-align: left; font-weight: 600; }
+th, td { padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.n, th.n { text-align: right; white-space: nowrap; } code { font-size: .92em; overflow-wrap: anywhere; }
-.more, footer { color: #666; font-size: .85rem; }
+.more, footer { color: var(--faint); font-size: .9rem; } footer { margin-top: 2rem; }
+@media (max-width: 40rem) {
+  thead { display: none; } tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0; }
+  td, td.n { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .1rem 0; text-align: right; }
+  td::before { content: attr(data-name); color: var(--faint); text-align: left; flex: 0 0 auto; }
+}
 """
 
 
@@ -58,7 +70,7 @@ class Page:
             return
         right = [isinstance(cell, int | float) for cell in rows[0]]
         head = "".join(f'<th{" class=n" if number else ""}>{escape(name)}</th>' for name, number in zip(columns, right, strict=True))
-        body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows[:ROWS])
+        body = "".join("<tr>" + "".join(map(_cell, row, columns)) + "</tr>" for row in rows[:ROWS])
         more = f'<p class="more">and {len(rows) - ROWS:,} more</p>' if len(rows) > ROWS else ""
         self.add(
             f'<h3>{escape(title)}</h3><div class="table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}'
@@ -74,24 +86,26 @@ class Page:
         )
 
 
-def _cell(cell: Any) -> str:
+def _cell(cell: Any, column: str) -> str:
+    """`column` names it where there is no room for heads."""
+    name = f'data-name="{escape(column)}"'
     if isinstance(cell, int):
-        return f"<td class=n>{cell:,}</td>"
+        return f"<td class=n {name}>{cell:,}</td>"
     if isinstance(cell, float):
-        return f"<td class=n>{cell:,.2f}</td>"
+        return f"<td class=n {name}>{cell:,.2f}</td>"
     text = str(cell)
-    return f"<td><code>{escape(text[1:]) or '(empty)'}</code></td>" if text.startswith(":") else f"<td>{escape(text)}</td>"
+    return f"<td {name}><code>{escape(text[1:]) or '(empty)'}</code></td>" if text.startswith(":") else f"<td {name}>{escape(text)}</td>"
 
 
-def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | None = None) -> str:
-    """The page, from the rollup that `traffic` keeps (or one made of a journal)."""
+def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | None = None, said_by: Iterable[str] = ()) -> str:
+    """The page, from the rollup that `traffic` keeps (or one made of a journal). `said_by`: where the bindings come from."""
     kept = parts.cache()
     try:
         history = hist.summed(kept).cache()
         try:
             span = hist.span(history)
             page = Page()
-            _head(page, span, history)
+            _head(page, span, history, said_by)
             if span.messages:
                 _traffic(page, kept, history)
                 _audit(page, audit(history, definitions))
@@ -107,11 +121,13 @@ def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | Non
     return page.whole("Trellis: what was published, and where it went")
 
 
-def _head(page: Page, span: hist.Span, history: DataFrame) -> None:
+def _head(page: Page, span: hist.Span, history: DataFrame, said_by: Iterable[str]) -> None:
     sums = history.agg(*[F.coalesce(F.sum(name), F.lit(0)) for name in ("size", "fanout", "unroutable")]).collect()[0]
     page.add("<h1>What was published, and where it went</h1>")
     if span.first is not None and span.last is not None:
         page.text(f"{span.first:%Y-%m-%d %H:%M} to {span.last:%Y-%m-%d %H:%M} UTC")
+    for line in said_by:
+        page.add(f'<p class="more">{escape(line)}</p>')
     lost = sums[2] / span.messages if span.messages else 0.0
     figures = [("messages", f"{span.messages:,}", ""), ("topics", f"{span.topics:,}", ""),
                ("messages a second", f"{span.messages / span.seconds:,.1f}", ""), ("MB of bodies", f"{sums[0] / 1e6:,.1f}", ""),
@@ -121,6 +137,8 @@ def _head(page: Page, span: hist.Span, history: DataFrame) -> None:
 
 def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
     page.add("<h2>Traffic</h2>")
+    page.text("A message counts once, whoever got it; each queue or MQTT session that got it has a copy. A message is unroutable when "
+              "nobody got it: it is lost, and its publisher seldom knows.")
     rows = [tuple(row) for row in parts.groupBy("minute", "vhost", "exchange").agg(
         F.sum("messages"), F.sum("fanout"), F.sum("unroutable")).orderBy("minute").collect()]
     moments = sorted({row[0] for row in rows})
@@ -143,11 +161,8 @@ def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
     page.plots(
         [
             plots.over_time("Messages by exchange", "messages a minute", {name: (moments, values) for name, values in by_exchange.items()}),
-            plots.over_time(
-                "Copies made, and messages lost",
-                "a minute",
-                {"copies to queues": (moments, copies), "unroutable messages": (moments, lost)},
-            ),
+            plots.over_time("Copies that queues and sessions got", "copies a minute", {"copies": (moments, copies)}),
+            plots.over_time("Unroutable messages", "messages a minute", {"messages that nobody got": (moments, lost)}),
             plots.bars("Topics with the most messages", "messages", [row[0] for row in top], {"messages": [row[1] for row in top]}),
             plots.share("How few topics carry how much", counts),
         ]
@@ -156,6 +171,8 @@ def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
 
 def _audit(page: Page, found: Audit) -> None:
     page.add("<h2>Bindings</h2>")
+    page.text("What was published, held against the bindings: which of them do nothing, and which topics nobody asked for. The nearest "
+              "binding is the one that would take the topic if the fewest words were others: often somebody mistyped one.")
     page.text(
         f"Of {found.bindings:,} bindings {len(found.dead):,} matched nothing, and {len(found.duplicate) + len(found.subsumed):,} "
         "took only what another binding to the same place takes, too: they can go, and nothing changes."
@@ -175,33 +192,38 @@ def _audit(page: Page, found: Audit) -> None:
 def _whatif(page: Page, answer: WhatIf, name: str) -> None:
     seconds = answer.span.seconds
     page.add(f"<h2>What if: <code>{escape(name.rpartition('/')[2])}</code></h2>")
-    page.text("Something would be lost." if answer.breaks else "Nothing would be lost.")
+    page.text("The same messages again, sent where the proposed definitions lead them. "
+              + ("<strong>Something would be lost.</strong>" if answer.breaks else "Nothing would be lost."))
     changed = sorted(
         [each for each in answer.queues if each.before != each.after], key=lambda each: -max(each.before or 0, each.after or 0)
     )
     if changed:
         shown = changed[:BARS]
-        page.plots([plots.bars("Queues that would get more or less", "messages a second", [each.queue for each in shown], {
+        page.plots([plots.bars("Queues that would get more or less", "messages a second", [str(each) for each in shown], {
             "now": [(each.before or 0) / seconds for each in shown], "then": [(each.after or 0) / seconds for each in shown]})])
     page.table("Topics that would come to no queue any more", ("exchange", "topic", "messages"),
                [(f":{each.exchange}", f":{each.topic}", each.messages) for each in answer.lost], "None.")
     page.table(
-        "Queues that would get nothing any more", ("queue", "messages now"), [(f":{each.queue}", each.before) for each in answer.starved]
+        "Queues that would get nothing any more", ("queue", "messages now"), [(f":{each}", each.before) for each in answer.starved]
     )
     page.table(
         "Queues that got nothing, and would get something",
         ("queue", "messages then"),
-        [(f":{each.queue}", each.after) for each in answer.newly_hit],
+        [(f":{each}", each.after) for each in answer.newly_hit],
     )
 
 
 def _advise(page: Page, advice: Advice) -> None:
     page.add("<h2>Matching</h2>")
-    page.text(f"A route cache of {advice.routes:,} entries holds all topics. Those to prewarm carry {advice.carried:.0%} of the messages.")
+    page.text("The broker finds the bindings of a topic once and remembers them. Here its matchers look up the topics that were published, "
+              "each for the first time; less is better, and the fastest is recommended where it is clearly faster than "
+              "<code>auto</code>.")
+    page.text(f"A route cache of {advice.routes:,} entries holds all topics. Those to prewarm, which are looked up before anybody "
+              f"publishes, carry {advice.carried:.0%} of the messages.")
     measured = [each for each in advice.exchanges if each.measured]
     if measured:
         names = list(dict.fromkeys(name for each in measured for name in each.measured))
-        page.plots([plots.bars("A lookup without the cache", "microseconds (median)", [each.exchange for each in measured], {
+        page.plots([plots.bars("Time of a first lookup, by matcher", "microseconds (median)", [each.exchange for each in measured], {
             name: [each.measured.get(name, 0) / 1000 for each in measured] for name in names})])
     page.table(
         "Topic exchanges",

@@ -1,7 +1,10 @@
 """Where topics go by a file of definitions: the broker's own rules, for a whole batch of topics at once.
 
-    topic exchange   `matching.batch`          direct   a dict          fanout   all of them
+    topic exchange   `matching.batch`, of each grammar          direct   a dict          fanout   all of them
     default exchange   the queue of that name          another exchange, an alternate exchange   on from there
+
+A journal has topics as AMQP spells them. MQTT sessions are asked in their own grammar and spelling, and those that cannot be said in
+MQTT they do not hear.
 
 What an exchange of another type would do (headers, hashes, delays) a topic alone does not say. Topics that come to such a one
 are `unknown`: nothing is claimed of them but what is sure.
@@ -10,6 +13,7 @@ are `unknown`: nothing is claimed of them but what is sure.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -18,19 +22,22 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from matching.batch import Batch
+from matching.grammar import AMQP, MQTT, InvalidTopic, swap
 from pyspark_trellis.definitions import BY_NAME, Bound, Definitions, Host
 from pyspark_trellis.errors import PipelineError
 
 Rows = NDArray[np.int64]
 _NONE: Final = np.empty(0, np.int64)
+#: Trees of MQTT that are the broker's own: nobody publishes there from outside.
+_RESERVED: Final = ("$SYS", "$share")
 
 
 class Routed:
-    """Where a batch of topics went: columns of (row, binding) and (row, queue), each pair once, and rows of which not all is known."""
+    """Where a batch of topics went: columns of (row, binding) and (row, place), each pair once, and rows of which not all is known."""
 
     def __init__(self, count: int) -> None:
         self.bindings: tuple[Rows, Rows] = (_NONE, _NONE)
-        self.queues: tuple[Rows, Rows] = (_NONE, _NONE)
+        self.places: tuple[Rows, Rows] = (_NONE, _NONE)
         self.unknown = np.zeros(count, bool)
 
 
@@ -39,10 +46,10 @@ class Router:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        #: Number -> name: what the second column of `Routed.queues` means.
-        self.names: Final = sorted(host.queues)
+        #: Number -> place: what the second column of `Routed.places` means.
+        self.names: Final = host.places
         self._numbers: Final = {name: number for number, name in enumerate(self.names)}
-        self._batches: dict[str, Batch] = {}
+        self._batches: dict[str, list[tuple[list[Bound], Batch]]] = {}
 
     def route(self, exchange: str, topics: list[str]) -> Routed:
         """Where they go that are published to this exchange. Raises PipelineError when there is none of that name."""
@@ -50,7 +57,7 @@ class Router:
             raise PipelineError(f"there is no exchange '{exchange}'")
         routed = Routed(len(topics))
         bindings: list[tuple[Rows, Rows]] = []
-        queues: list[tuple[Rows, Rows]] = []
+        places: list[tuple[Rows, Rows]] = []
         seen: dict[str, NDArray[np.bool_]] = {}
         ahead = [(exchange, np.arange(len(topics)))]
         while ahead:
@@ -62,7 +69,7 @@ class Router:
                 continue
             if name == "":
                 found = [(row, number) for row in rows.tolist() if (number := self._numbers.get(topics[row])) is not None]
-                queues.append(_columns(found))
+                places.append(_columns(found))
                 continue
             if self._host.types[name] not in BY_NAME:
                 routed.unknown[rows] = True
@@ -71,15 +78,17 @@ class Router:
             for bound, matched in self._matched(name, [topics[row] for row in rows.tolist()]):
                 which = rows[matched]
                 hit[which] = True
+                if bound.kind == "session":
+                    which = which[[sayable(topics[row]) for row in which.tolist()]]
                 bindings.append((which, np.full(len(which), bound.number)))
                 if bound.to_exchange:
                     ahead.append((bound.destination, which))
                 else:
-                    queues.append((which, np.full(len(which), self._numbers[bound.destination])))
+                    places.append((which, np.full(len(which), self._numbers[bound.place])))
             alternate = self._host.alternates.get(name)
             if alternate is not None:
                 ahead.append((alternate, rows[~hit[rows]]))
-        routed.bindings, routed.queues = _once(bindings), _once(queues)
+        routed.bindings, routed.places = _once(bindings), _once(places)
         return routed
 
     def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[Bound, Rows]]:
@@ -100,18 +109,32 @@ class Router:
                 if bound.key in keys:
                     yield bound, np.array(keys[bound.key], np.int64)
             return
-        batch = self._batches.get(exchange)
-        if batch is None:
-            batch = self._batches[exchange] = Batch([bound.key for bound in outgoing])
-        found = batch.match(topics)
-        rows, numbers = np.frombuffer(found.topics, np.int64), np.frombuffer(found.patterns, np.int64)
-        order = np.argsort(numbers, kind="stable")
-        rows, numbers = rows[order], numbers[order]
-        if not len(rows):
-            return
-        hit, begins = np.unique(numbers, return_index=True)
-        for number, part in zip(hit.tolist(), np.split(rows, begins[1:]), strict=True):
-            yield outgoing[number], part
+        batches = self._batches.get(exchange)
+        if batches is None:
+            batches = self._batches[exchange] = [
+                (group, Batch([bound.key for bound in group], grammar)) for grammar in (AMQP, MQTT)
+                if (group := [bound for bound in outgoing if bound.grammar == grammar.name])]
+        for group, batch in batches:
+            found = batch.match(topics if group[0].grammar == AMQP.name else [swap(topic) for topic in topics])
+            rows, numbers = np.frombuffer(found.topics, np.int64), np.frombuffer(found.patterns, np.int64)
+            if not len(rows):
+                continue
+            order = np.argsort(numbers, kind="stable")
+            rows, numbers = rows[order], numbers[order]
+            hit, begins = np.unique(numbers, return_index=True)
+            for number, part in zip(hit.tolist(), np.split(rows, begins[1:]), strict=True):
+                yield group[number], part
+
+
+@lru_cache(maxsize=100_000)
+def sayable(topic: str) -> bool:
+    """Whether a topic, as a journal has it, can be told to an MQTT client."""
+    name = swap(topic)
+    try:
+        MQTT.check_topic(name)
+    except InvalidTopic:
+        return False
+    return name.partition("/")[0] not in _RESERVED
 
 
 def _columns(found: list[tuple[int, int]]) -> tuple[Rows, Rows]:
@@ -135,7 +158,7 @@ def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
 
 
 def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
-    """`history` (with vhost, exchange, topic) and where each topic goes: queues array<string>, bindings array<long> (numbers in the file),
+    """`history` (with vhost, exchange, topic) and where each topic goes: places array<string>, bindings array<long> (numbers in the file),
     unknown boolean (an exchange decides by more than the topic), missing boolean (the exchange or vhost is not in the file)."""
     hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
     names = history.columns
@@ -153,21 +176,21 @@ def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
                 host = hosts.value.get(vhost)
                 missing = host is None or exchange not in host.types
                 found = Routed(count)
-                queues = pa.array([], pa.string())
+                places = pa.array([], pa.string())
                 if host is not None and not missing:
                     router = routers.get(vhost) or routers.setdefault(vhost, Router(host))
                     found = router.route(exchange, part.column("topic").to_pylist())
-                    queues = pa.array(router.names, pa.string()).take(pa.array(found.queues[1]))
+                    places = pa.array(router.names, pa.string()).take(pa.array(found.places[1]))
                 yield pa.RecordBatch.from_arrays(
                     [
                         *part.columns,
-                        _lists(found.queues, count, queues),
+                        _lists(found.places, count, places),
                         _lists(found.bindings, count, pa.array(found.bindings[1], pa.int64())),
                         pa.array(found.unknown),
                         pa.array([missing] * count),
                     ],
-                    [*names, "queues", "bindings", "unknown", "missing"],
+                    [*names, "places", "bindings", "unknown", "missing"],
                 )
 
     fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields)
-    return history.mapInArrow(search, f"{fields}, queues array<string>, bindings array<long>, unknown boolean, missing boolean")
+    return history.mapInArrow(search, f"{fields}, places array<string>, bindings array<long>, unknown boolean, missing boolean")

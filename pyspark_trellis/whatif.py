@@ -9,18 +9,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pyspark_trellis import history as hist
-from pyspark_trellis.definitions import Definitions
+from pyspark_trellis.definitions import SESSION, Definitions, shown
 from pyspark_trellis.routing import routed
 
 
 @dataclass(frozen=True)
-class QueueChange:
-    """Messages a queue got of the history, by either file; None where it is not in the file."""
+class Change:
+    """Messages that a queue, or an MQTT session, got of the history, before and after; None where it was not there. `kind`: queue or
+    session."""
 
     vhost: str
-    queue: str
+    kind: str
+    name: str
     before: int | None
     after: int | None
+
+    def __str__(self) -> str:
+        return shown(SESSION + self.name if self.kind == "session" else self.name)
 
 
 @dataclass(frozen=True)
@@ -35,21 +40,21 @@ class LostTopic:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer. `queues`: all of both files. `lost`: by falling messages. `unknown`: messages of which a topic does not say where
-    they go by either file."""
+    """The answer. `queues`: all places of both, sessions among them. `lost`: by falling messages. `unknown`: messages of which a topic
+    does not say where they go by either."""
 
     span: hist.Span
-    queues: list[QueueChange]
+    queues: list[Change]
     lost: list[LostTopic]
     unknown: int
 
     @property
-    def newly_hit(self) -> list[QueueChange]:
+    def newly_hit(self) -> list[Change]:
         """Queues that got nothing, or were not there, and would get something."""
         return [queue for queue in self.queues if queue.after and not queue.before]
 
     @property
-    def starved(self) -> list[QueueChange]:
+    def starved(self) -> list[Change]:
         """Queues that got something, and would get nothing or not be there."""
         return [queue for queue in self.queues if queue.before and not queue.after]
 
@@ -60,17 +65,19 @@ class WhatIf:
 
 
 def what_if(history: DataFrame, current: Definitions | None, proposed: Definitions) -> WhatIf:
-    """Without `current`, what was routed before is what the journal says, and queues have no `before`."""
+    """Without `current`, what was routed before is what the journal says, and queues have no `before`. So it is with messages to
+    exchanges that `current` does not have."""
     span = hist.span(history)
-    after = routed(history, proposed).select(*history.columns, F.col("queues").alias("after"),
-                                             (F.col("unknown")).alias("after_unknown")).drop("first_at", "last_at")
+    after = routed(history, proposed).select(*history.columns, F.col("places").alias("after"),
+                                             F.col("unknown").alias("after_unknown")).drop("first_at", "last_at")
+    was_routed = F.col("messages") > F.col("unroutable")
     if current is not None:
-        both = routed(after, current).select("*", F.col("queues").alias("before"))
-        was = (F.size("before") > 0) | F.col("unknown")
+        both = routed(after, current).select("*", F.col("places").alias("before"))
+        was = F.when(F.col("missing"), was_routed).otherwise((F.size("before") > 0) | F.col("unknown"))
         unknown = F.col("unknown") | F.col("after_unknown")
     else:
         both = after.withColumn("before", F.array().cast("array<string>"))
-        was = F.col("messages") > F.col("unroutable")
+        was = was_routed
         unknown = F.col("after_unknown")
     both = both.cache()
     try:
@@ -80,21 +87,18 @@ def what_if(history: DataFrame, current: Definitions | None, proposed: Definitio
         open_ended = both.where(unknown).agg(F.coalesce(F.sum("messages"), F.lit(0))).collect()[0][0]
     finally:
         both.unpersist()
-    names = sorted({(vhost, queue) for file in (current, proposed) if file is not None for vhost, host in file.hosts.items()
-                    for queue in host.queues})
-    queues = [QueueChange(vhost, queue, *[_of(file, found, vhost, queue) for file, found in zip((current, proposed), counts, strict=True)])
-              for vhost, queue in names]
-    return WhatIf(span, queues, lost, open_ended)
+    there = [set() if file is None else {(vhost, place) for vhost, host in file.hosts.items() for place in host.places}
+             for file in (current, proposed)]
+    changes = []
+    for place in sorted(there[0] | there[1]):
+        before, then = (found.get(place, 0) if place in known else None for known, found in zip(there, counts, strict=True))
+        name = place[1].removeprefix(SESSION)
+        changes.append(Change(place[0], "queue" if name == place[1] else "session", name, before, then))
+    return WhatIf(span, changes, lost, open_ended)
 
 
 def _counts(both: DataFrame, column: str) -> dict[tuple[str, str], int]:
     found: Any = (
-        both.select("vhost", F.explode(column).alias("queue"), "messages").groupBy("vhost", "queue").agg(F.sum("messages")).collect()
+        both.select("vhost", F.explode(column).alias("place"), "messages").groupBy("vhost", "place").agg(F.sum("messages")).collect()
     )
     return {(row[0], row[1]): row[2] for row in found}
-
-
-def _of(file: Definitions | None, found: dict[tuple[str, str], int], vhost: str, queue: str) -> int | None:
-    if file is None or vhost not in file.hosts or queue not in file.hosts[vhost].queues:
-        return None
-    return found.get((vhost, queue), 0)

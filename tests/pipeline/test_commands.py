@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from pyspark_trellis import history as hist
 from pyspark_trellis import session
 from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.running import Question, answered
 from tests.pipeline.traffic import definitions, rows
-from tests.pipeline.written import journal
-from trellis.cli import main
+from tests.pipeline.written import Writer, journal
+from trellis.cli import main, parser
 
 
 class Kept:
@@ -73,6 +78,63 @@ def test_lake_and_traffic_go_on_where_they_were(shared: None, place: Path, tmp_p
     assert capsys.readouterr().out.startswith("200 messages of ")
 
 
+def test_a_target_and_its_checkpoint_belong_to_one_job(shared: None, place: Path, tmp_path: Path,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    """Spark would write nothing, or into the other job's table, and say nothing."""
+    lake = str(tmp_path / "lake")
+
+    def said(job: str, target: str, checkpoint: str) -> str:
+        assert main(["pipeline", job, "--journal", str(place / "journal"), "--target", target, "--checkpoint", checkpoint]) == 2
+        line = capsys.readouterr().err
+        assert line.count("\n") == 1
+        return line
+
+    assert main(["pipeline", "lake", "--journal", str(place / "journal"), "--target", lake]) == 0
+    assert "is the checkpoint of another query than `traffic`" in said("traffic", str(tmp_path / "traffic"), f"{lake}.checkpoint")
+    assert "was written by a query with another checkpoint" in said("lake", lake, str(tmp_path / "new"))
+    assert "has none of it" in said("lake", str(tmp_path / "other"), f"{lake}.checkpoint")
+    (tmp_path / "file").touch()
+    assert f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: Parent path is not a dir" in said(
+        "lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
+    assert 'cannot be written: No FileSystem for scheme "nofs"' in said("lake", "nofs://x/y", str(tmp_path / "new"))
+
+
+@pytest.mark.parametrize("source", ["journal", "traffic"])
+def test_a_question_is_asked_again_when_more_was_published(shared: None, tmp_path: Path, source: str,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    """Until Ctrl-C, which is no failure; and each message counts once."""
+    some = rows(random.Random(4), 90, definitions(random.Random(3), 5))
+    writer = Writer(tmp_path / "journal")
+    target = str(tmp_path / "traffic")
+
+    def publish(until: int) -> None:
+        writer.write(some[until - 30:until])
+        if source == "traffic":
+            assert main(["pipeline", "traffic", "--journal", str(tmp_path / "journal"), "--target", target]) == 0
+
+    publish(30)
+    (tmp_path / "now.json").write_text(json.dumps(definitions(random.Random(3), 5)))
+    place = str(tmp_path / "journal") if source == "journal" else target
+    arguments = parser().parse(["pipeline", "audit", f"--{source}", place, "--definitions", str(tmp_path / "now.json"), "--follow",
+                                "--every", "1"])
+    found: list[tuple[int, dict[str, int]]] = []
+
+    def answer(question: Question) -> int:
+        with question.watched() as history:
+            found.append((hist.span(history).messages, {row["topic"]: row["messages"] for row in history.groupBy("topic").agg(
+                F.sum("messages").alias("messages")).collect()}))
+        if len(found) == 3:
+            raise KeyboardInterrupt
+        publish(30 * (len(found) + 1))
+        return 1
+
+    assert answered(arguments, answer) == 0
+    assert found == [(count, Counter(each["topic"] for each in some[:count])) for count in (30, 60, 90)]
+    said = capsys.readouterr()
+    assert said.out.count("--- 2") == 2
+    assert said.err == "stopped\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -91,6 +153,14 @@ def test_lake_and_traffic_go_on_where_they_were(shared: None, place: Path, tmp_p
             "--conf x: should be spark.SOMETHING=VALUE",
         ),
         (["bake"], "invalid choice: 'bake'"),
+        (["audit", "--journal", "http://127.0.0.1:1", "--stream", "s", "--definitions", "{place}/old.json"],
+         "trellis: http://127.0.0.1:1 does not answer: [Errno 111] Connection refused"),
+        (["audit", "--journal", "{place}/journal", "--definitions", "{place}/old.json", "--ending", "4711"],
+         "endingOffsets=4711 lies behind the end of"),
+        (["report", "--journal", "{place}/journal", "--definitions", "{place}/old.json", "--output", "{place}/none/r.html"],
+         "{place}/none/r.html cannot be written: there is no directory {place}/none"),
+        (["audit", "--journal", "{place}/journal", "--follow", "--ending", "7"], "--follow has no end: leave --ending out"),
+        (["audit", "--journal", "{place}/journal"], "say what is bound: --definitions FILE, or --topology PLACE (no %24topology"),
         ([], "name a job: lake, traffic"),
     ],
 )
@@ -99,6 +169,15 @@ def test_what_is_wrong_is_one_line(shared: None, place: Path, capsys: pytest.Cap
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert line.format(place=place) in said[0]
+
+
+def test_what_java_says_when_it_does_not_start_is_told(place: Path, tmp_path: Path) -> None:
+    """In one line; its warnings at each start are not."""
+    ran = subprocess.run([sys.executable, "-m", "trellis", "pipeline", "audit", "--journal", str(place / "journal"), "--definitions",
+                          str(place / "old.json"), "--conf", "spark.driver.memory=1k"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
+    assert ran.stderr.startswith("trellis: Spark did not start on local[*]: ")
+    assert "Too small maximum heap" in ran.stderr
 
 
 def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,8 +193,6 @@ def test_versions_that_were_not_tried_are_named(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_all_code_that_workers_need_is_in_the_zip(tmp_path: Path) -> None:
-    import subprocess
-
     archive = session.ship(tmp_path / "code.zip")
     shutil.copy(archive, tmp_path / "copy.zip")
     script = "import pyspark_trellis, matching; print(pyspark_trellis.__file__, matching.__file__)"

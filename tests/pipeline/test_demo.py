@@ -110,7 +110,7 @@ def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
     for page in pages:
         assert page["asked"] == page["complaints"] == []
         assert page["smallest"] >= 12
-        assert len(page["plots"]) == 6
+        assert len(page["plots"]) == 7
         assert all(label and width >= 300 for label, width in page["plots"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -15,32 +15,57 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from matching import AMQP
+from matching import AMQP, MQTT
 from matching.covers import covers
 from pyspark_trellis import PipelineError
 from pyspark_trellis import history as hist
 from pyspark_trellis.advise import advise, cache_size, carrying, choice
-from pyspark_trellis.audit import audit, distance, nearest
+from pyspark_trellis.audit import audit, distance, nearest, needless
 from pyspark_trellis.columns import COLUMNS
-from pyspark_trellis.definitions import parse, read
+from pyspark_trellis.definitions import SESSION, parse, read
+from pyspark_trellis.journal import Directory
 from pyspark_trellis.lake import lake, read_lake, traffic
-from pyspark_trellis.whatif import what_if
-from tests.pipeline.traffic import by_queue, counted, definitions, event_time, goes, rows
-from tests.pipeline.written import Row, journal
+from pyspark_trellis.routing import Router
+from pyspark_trellis.topology import Then, listening, replay, whole
+from pyspark_trellis.whatif import Change, what_if
+from tests.pipeline.traffic import (
+    EXCHANGES,
+    SPECIAL,
+    Document,
+    Subscription,
+    by_place,
+    counted,
+    definitions,
+    event_time,
+    goes,
+    numbered,
+    rows,
+    snapshot,
+    subscriptions,
+    topics,
+)
+from tests.pipeline.written import START, Row, journal
 
 SEED = 7
 
 
 class Case:
-    """One journal, and two files of definitions, for all tests here."""
+    """One journal, two files of definitions, and MQTT sessions, for all tests here."""
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         rng = random.Random(SEED)
-        self.old, self.new = definitions(rng, 25), definitions(rng, 15)
-        self.rows = journal(path, rows(rng, 600, self.old), a_batch=50, a_segment=200)
+        self.old, self.new, self.heard = definitions(rng, 25), definitions(rng, 15), subscriptions(rng, 8)
+        self.rows = journal(path, rows(rng, 600, self.old, heard=self.heard), a_batch=50, a_segment=200)
+        self.then = replay(written(path.parent / "topology", snapshot(self.old, self.heard, START)))
+        self.current, self.proposed = (listening(parse(each, "file"), [self.then]) for each in (self.old, self.new))
         self.path = path
         self.options = {"path": str(path)}
         self.history = hist.summed(hist.rollup(spark.read.format("trellis").schema(hist.PROJECTION).options(**self.options).load())).cache()
+
+
+def written(path: Path, changes: list[Row]) -> Directory:
+    journal(path, numbered(changes))
+    return Directory(str(path))
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +123,20 @@ def test_lake_and_traffic_have_every_row_once_however_often_they_run(spark: Spar
     assert tuples(by_minute) == minutes_of(case.rows)
 
 
+def places_of(document: Document, heard: list[Subscription]) -> set[str]:
+    return {each["name"] for each in document["queues"]} | {SESSION + wish.session for wish in heard}
+
+
 def test_whatif_says_who_would_get_what(case: Case) -> None:
-    answer = what_if(case.history, parse(case.old, "old"), parse(case.new, "new"))
-    assert {change.queue: change.before for change in answer.queues} == {
-        f"q{n}": by_queue(case.rows, case.old).get(f"q{n}", 0) for n in range(6)
-    }
-    assert {change.queue: change.after for change in answer.queues} == {
-        f"q{n}": by_queue(case.rows, case.new).get(f"q{n}", 0) for n in range(6)
-    }
+    answer = what_if(case.history, case.current, case.proposed)
+    for document, counts in ((case.old, {place_of(each): each.before for each in answer.queues}),
+                             (case.new, {place_of(each): each.after for each in answer.queues})):
+        found = by_place(case.rows, document, case.heard)
+        assert counts == {place: found.get(place, 0) for place in places_of(document, case.heard)}
+        assert sum(messages for place, messages in found.items() if place.startswith(SESSION)) > 0
     lost, unknown = Counter[tuple[str, str]](), 0
     for (exchange, topic), messages in counted(case.rows).items():
-        before, after = goes(case.old, exchange, topic), goes(case.new, exchange, topic)
+        before, after = (goes(document, exchange, topic, case.heard) for document in (case.old, case.new))
         if (before[0] or before[2]) and not after[0] and not after[2]:
             lost[exchange, topic] += messages
         unknown += messages if before[2] or after[2] else 0
@@ -119,58 +147,136 @@ def test_whatif_says_who_would_get_what(case: Case) -> None:
     assert answer.breaks
 
 
+def place_of(each: Change) -> str:
+    return SESSION + each.name if each.kind == "session" else each.name
+
+
 def test_whatif_knows_from_the_journal_what_was_routed(case: Case) -> None:
-    answer = what_if(case.history, None, parse(case.new, "new"))
+    proposed = parse(case.new, "new")
+    answer = what_if(case.history, None, proposed)
     lost = {(exchange, topic): messages for (exchange, topic), messages in counted(case.rows).items()
-            if goes(case.old, exchange, topic)[0] and not goes(case.new, exchange, topic)[0] and not goes(case.new, exchange, topic)[2]}
+            if goes(case.old, exchange, topic, case.heard)[0] and not goes(case.new, exchange, topic)[0]
+            and not goes(case.new, exchange, topic)[2]}
     assert {(each.exchange, each.topic): each.messages for each in answer.lost} == lost
     assert {change.before for change in answer.queues} == {None}
-    same = what_if(case.history, parse(case.old, "old"), parse(case.old, "old"))
+    same = what_if(case.history, case.current, case.current)
     assert (same.lost, same.newly_hit, same.starved, same.breaks) == ([], [], [], False)
+    nothing = what_if(case.history, parse({}, "without the exchanges"), proposed)
+    elsewhere = {key: messages for key, messages in lost.items() if key[0] in EXCHANGES}
+    assert elsewhere
+    assert {(each.exchange, each.topic): each.messages for each in nothing.lost if each.exchange in EXCHANGES} == elsewhere
 
 
 def test_audit_finds_what_plain_python_finds(case: Case) -> None:
-    found = audit(case.history, parse(case.old, "old"))
-    bindings = case.old["bindings"]
+    found = audit(case.history, case.current)
+    bindings = [*((each["source"], each["destination"], each["destination_type"], each["routing_key"]) for each in case.old["bindings"]),
+                *(("amq.topic", wish.session, "session", wish.topic_filter) for wish in case.heard)]
     used: set[int] = set()
     met: Counter[tuple[int, int]] = Counter()
     lost: Counter[tuple[str, str]] = Counter()
     for (exchange, topic), messages in counted(case.rows).items():
-        queues, hit, unknown = goes(case.old, exchange, topic)
+        places, hit, unknown = goes(case.old, exchange, topic, case.heard)
         used |= hit
-        if not queues and not unknown:
+        if not places and not unknown:
             lost[exchange, topic] += messages
         for a, b in combinations(sorted(hit), 2):
             one, other = bindings[a], bindings[b]
-            if (one["source"], one["destination"], one["destination_type"]) == (
-                other["source"],
-                other["destination"],
-                other["destination_type"],
-            ):
-                if one["source"] in ("t", "u", "amq.topic") and not covers(one["routing_key"], other["routing_key"], AMQP) and not covers(
-                        other["routing_key"], one["routing_key"], AMQP):
-                    met[a, b] += messages
-    assert {each.number for each in found.dead} == set(range(len(bindings))) - used
+            grammar = MQTT if one[2] == "session" else AMQP
+            if one[:3] == other[:3] and one[0] in ("t", "u", "amq.topic") and not covers(one[3], other[3], grammar) and not covers(
+                    other[3], one[3], grammar):
+                met[a, b] += messages
+    # Nothing is said of those that a headers exchange may lead to.
+    assert {each.number for each in found.dead} == {at for at in range(len(bindings)) if at not in used and bindings[at][0] not in reached(
+        case.old, "h")}
     assert {(each.one.number, each.other.number): each.messages for each in found.overlapping} == met
     assert {(each.exchange, each.topic): each.messages for each in found.unroutable} == lost
     assert found.dead
     assert found.overlapping
     assert found.unroutable
     for each in found.subsumed:
-        assert (each.binding.source, each.binding.destination) == (each.by.source, each.by.destination)
-        assert covers(each.by.key, each.binding.key, AMQP)
+        assert (each.binding.source, each.binding.place) == (each.by.source, each.by.place)
+        assert covers(each.by.key, each.binding.key, MQTT if each.binding.kind == "session" else AMQP)
 
 
-def test_audit_names_bindings_that_others_make_needless() -> None:
-    from pyspark_trellis.audit import needless
+def reached(document: Document, exchange: str) -> set[str]:
+    """Exchanges to which a message may come from this one."""
+    found, ahead = set[str](), [exchange]
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found.add(name)
+            ahead += [each["destination"] for each in document["bindings"]
+                      if each["source"] == name and each["destination_type"] == "exchange"]
+            ahead += [each["arguments"]["alternate-exchange"] for each in document["exchanges"]
+                      if each["name"] == name and each["arguments"]]
+    return found
 
-    keys = ["a.*", "a.#", "a.*", "b", "#.b", "c"]
-    document = {"queues": [{"name": "q"}], "bindings": [
-        {"source": "amq.topic", "destination": "q", "destination_type": "queue", "routing_key": key, "arguments": {"n": at}}
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_a_router_is_the_oracle(seed: int) -> None:
+    """Any definitions and sessions, any topic, published to any exchange."""
+    rng = random.Random(seed)
+    document, heard = definitions(rng, 12), subscriptions(rng, 6)
+    then = Then("/", START)
+    for each in snapshot(document, heard, START)[1:-1]:
+        if each["topic"] != "connect":
+            then.apply(each["topic"], json.loads(each["body"]))
+    for made in (listening(parse(document, "file"), [then]), whole([then], "topology")):
+        router = Router(made.hosts["/"])
+        asked = [*topics(rng, 15), *SPECIAL]
+        for exchange in (*EXCHANGES, "", "amq.topic"):
+            found = router.route(exchange, asked)
+            places = sorted(zip(found.places[0].tolist(), [router.names[at] for at in found.places[1]], strict=True))
+            hit = sorted(zip(*(column.tolist() for column in found.bindings), strict=True))
+            expected = [goes(document, exchange, topic, heard) for topic in asked]
+            assert places == sorted((row, place) for row, (there, _, _) in enumerate(expected) for place in there)
+            assert hit == sorted((row, number) for row, (_, used, _) in enumerate(expected) for number in used)
+            assert found.unknown.tolist() == [unknown for _, _, unknown in expected]
+
+
+def bound_to(queue: str, keys: list[str]) -> Document:
+    return {"queues": [{"name": queue}], "bindings": [
+        {"source": "amq.topic", "destination": queue, "destination_type": "queue", "routing_key": key, "arguments": {"n": at}}
         for at, key in enumerate(keys)]}
-    duplicate, subsumed = needless(parse(document, "file"))
-    assert [(each.binding.number, each.by.number) for each in duplicate] == [(2, 0)]
-    assert [(each.binding.key, each.by.key) for each in subsumed] == [("a.*", "a.#"), ("b", "#.b")]
+
+
+@pytest.mark.parametrize(("keys", "duplicates", "covered"), [
+    (["a.*", "a.#", "a.*", "b", "#.b", "c"], [(2, 0)], [("a.*", "a.#"), ("b", "#.b")]),
+    (["a.#.#", "a.#"], [], [("a.#", "a.#.#")]),
+    (["*.#", "#.*"], [], [("#.*", "*.#")]),
+    (["#", "#.#", "*.#"], [], [("#.#", "#"), ("*.#", "#")]),
+    (["#.a.#", "a.#", "#.a", "a", "*.a.*"], [], [("a.#", "#.a.#"), ("#.a", "#.a.#"), ("a", "#.a.#"), ("*.a.*", "#.a.#")]),
+    (["*.#.*", "*.*.#", "*.*"], [], [("*.*.#", "*.#.*"), ("*.*", "*.#.*")]),
+    (["a.*", "*.b", "a.b.#"], [], []),
+])
+def test_audit_names_bindings_that_others_make_needless(keys: list[str], duplicates: list[Any], covered: list[Any]) -> None:
+    duplicate, subsumed = needless(parse(bound_to("q", keys), "file"))
+    assert [(each.binding.number, each.by.number) for each in duplicate] == duplicates
+    assert [(each.binding.key, each.by.key) for each in subsumed] == covered
+
+
+def test_subscriptions_cover_each_other_as_mqtt_says() -> None:
+    made = parse({}, "file")
+    made.hosts["/"].sessions.add("c")
+    for key in ("#", "$x/#", "$x/a", "a/+", "+/#"):
+        made.add("/", "amq.topic", "c", "session", key, "mqtt")
+    assert [(each.binding.key, each.by.key) for each in needless(made)[1]] == [("$x/a", "$x/#"), ("a/+", "#"), ("+/#", "#")]
+
+
+_TOPICS = [".".join(words) for size in range(6) for words in product("abx", repeat=size)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "*", "#"]), min_size=1, max_size=3).map(".".join), max_size=6))
+def test_without_the_needless_ones_the_same_topics_come(keys: list[str]) -> None:
+    duplicate, subsumed = needless(parse(bound_to("q", keys), "file"))
+    gone = {each.binding.number for each in [*duplicate, *subsumed]}
+    kept = [key for at, key in enumerate(keys) if at not in gone]
+    taken = {key: {topic for topic in _TOPICS if AMQP.matches(key, topic)} for key in keys}
+    assert set().union(*(taken[key] for key in kept)) == set().union(*taken.values())
+    for one in kept:
+        assert not any(taken[one] <= taken[other] for other in kept if other is not one), "one more is needless"
 
 
 @settings(max_examples=300, deadline=None)
@@ -188,7 +294,7 @@ def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
 
 def test_advice_is_of_topic_exchanges_and_their_topics(case: Case, tmp_path: Path) -> None:
     said: list[str] = []
-    advice = advise(case.history, parse(case.old, "old"), said.append)
+    advice = advise(case.history, case.current, said.append)
     by_name = {each.exchange: each for each in advice.exchanges}
     assert set(by_name) == {"t", "u", "amq.topic"}
     assert len(said) == 3

@@ -54,8 +54,9 @@ def page(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_page_is_whole_and_asks_for_nothing(page: str) -> None:
     outline = Outline(page)
     assert outline.asked == []
-    assert outline.labels == ["Messages by exchange", "Copies made, and messages lost", "Topics with the most messages",
-                              "How few topics carry how much", "Queues that would get more or less", "A lookup without the cache"]
+    assert outline.labels == ["Messages by exchange", "Copies that queues and sessions got", "Unroutable messages",
+                              "Topics with the most messages", "How few topics carry how much", "Queues that would get more or less",
+                              "Time of a first lookup, by matcher"]
     text = "".join(outline.texts)
     for title in ("What was published, and where it went", "Unroutable topics", "Dead: nothing that was published matched",
                   "Needless: another one takes all of it", "Topics that would come to no queue any more", "Topic exchanges", "300"):

@@ -1,17 +1,29 @@
-"""Random traffic, random definitions, and what plain Python says of them: the oracle of the jobs."""
+"""Random traffic, random definitions and MQTT sessions, and what plain Python says of them: the oracle of the jobs."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter, defaultdict
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from matching import AMQP
+from matching import AMQP, MQTT, swap
+from pyspark_trellis.definitions import SESSION
 from tests.pipeline.written import START, Row, row
 
 WORDS: Final = ("a", "b", "c", "")
+#: Topics that not everybody hears: hidden from wildcards, or not to be said in MQTT.
+SPECIAL: Final = ("$x.a", "$SYS.a", "a.+", "#", "a/b.c", "q1", "q5", "s1")
+EXCHANGES: Final = {"t": "topic", "u": "topic", "d": "direct", "f": "fanout", "h": "headers"}
 Document = dict[str, Any]
+
+
+class Subscription(NamedTuple):
+    """Of an MQTT session, or of a group."""
+
+    session: str
+    topic_filter: str
 
 
 def topics(rng: random.Random, count: int) -> list[str]:
@@ -19,44 +31,49 @@ def topics(rng: random.Random, count: int) -> list[str]:
 
 
 def definitions(rng: random.Random, bindings: int) -> Document:
-    """A topic exchange `t` with an alternate exchange, one of each other type, exchanges bound to exchanges in a circle."""
-    types = {"t": "topic", "u": "topic", "d": "direct", "f": "fanout", "h": "headers"}
+    """An exchange of each type, exchanges bound to exchanges in a circle, alternates anywhere, the default exchange and circles among
+    them."""
     queues = [f"q{number}" for number in range(6)]
-    made: list[dict[str, Any]] = []
-    for key in ("a.#", "#.c", "*.*"):
-        made.append({"source": "t", "vhost": "/", "destination": "q0", "destination_type": "queue", "routing_key": key, "arguments": {}})
+    made: list[dict[str, Any]] = [_binding("t", "q0", key) for key in ("a.#", "#.c", "*.*")]
     for number in range(bindings):
         words = [rng.choice([*WORDS, "*", "#"]) for _ in range(1 + rng.randrange(4))]
         source = rng.choice(["t", "t", "u", "d", "f", "amq.topic"])
-        made.append({"source": source, "vhost": "/", "destination": rng.choice(queues), "destination_type": "queue",
-                     "routing_key": ".".join(words), "arguments": {"n": number}})
-    for source, destination, key in (("t", "u", "a.#"), ("u", "t", "#.c"), ("t", "f", "b.*"), ("u", "h", "c.#")):
-        made.append(
-            {
-                "source": source,
-                "vhost": "/",
-                "destination": destination,
-                "destination_type": "exchange",
-                "routing_key": key,
-                "arguments": {},
-            }
-        )
-    return {
-        "vhosts": [{"name": "/"}],
-        "queues": [{"name": name, "vhost": "/"} for name in queues],
-        "bindings": made,
-        "exchanges": [
-            {"name": name, "vhost": "/", "type": kind, "arguments": {"alternate-exchange": "f"} if name == "d" else {}}
-            for name, kind in types.items()
-        ],
-    }
+        made.append(_binding(source, rng.choice(queues), ".".join(words), n=number))
+    made += [_binding(*each) for each in (("t", "u", "a.#"), ("u", "t", "#.c"), ("t", "f", "b.*"), ("u", "h", "c.#"))]
+    made += [_binding(rng.choice(list(EXCHANGES)), rng.choice(list(EXCHANGES)), rng.choice(["a.#", "b", "*.c"]), n=number)
+             for number in (-1, -2)]
+    exchanges = []
+    for name, kind in EXCHANGES.items():
+        alternate = rng.choice(["t", "f", "h", "", "gone"]) if rng.random() < 0.3 else "f" if name == "d" else None
+        exchanges.append({"name": name, "vhost": "/", "type": kind,
+                          "arguments": {} if alternate is None else {"alternate-exchange": alternate}})
+    return {"vhosts": [{"name": "/"}], "queues": [{"name": name, "vhost": "/"} for name in queues], "bindings": made,
+            "exchanges": exchanges}
 
 
-def goes(document: Document, exchange: str, topic: str) -> tuple[set[str], set[int], bool]:
-    """(queues, numbers of bindings, whether a headers exchange decides) by the definition of each type."""
+def _binding(source: str, destination: str, key: str, **arguments: Any) -> dict[str, Any]:
+    return {"source": source, "vhost": "/", "destination": destination, "routing_key": key, "arguments": arguments,
+            "destination_type": "exchange" if destination in EXCHANGES else "queue"}
+
+
+def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
+    """Of a few sessions, one of them called as a queue is; and of a group."""
+    found: dict[Subscription, None] = {}
+    for _ in range(count):
+        levels = [rng.choice([*WORDS, "+", "$x", "a.b"]) for _ in range(1 + rng.randrange(3))]
+        if rng.random() < 0.5:
+            levels.append("#")
+        topic_filter = "/".join(levels) or "+"
+        session = rng.choice(["s1", "s2", "q1", f"$share/g/{topic_filter}"])
+        found[Subscription(session, topic_filter)] = None
+    return list(found)
+
+
+def goes(document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None) -> tuple[set[str], set[int], bool]:
+    """(places, numbers of bindings, subscriptions after them, whether a headers exchange decides) by the definition of each type."""
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
     alternates = {each["name"]: each["arguments"]["alternate-exchange"] for each in document["exchanges"] if each["arguments"]}
-    queues: set[str] = set()
+    places: set[str] = set()
     used: set[int] = set()
     unknown = False
     seen: set[str] = set()
@@ -67,7 +84,9 @@ def goes(document: Document, exchange: str, topic: str) -> tuple[set[str], set[i
             continue
         seen.add(name)
         if name == "":
-            queues |= {each["name"] for each in document["queues"]} & {topic}
+            places |= {each["name"] for each in document["queues"]} & {topic}
+            continue
+        if name not in types:
             continue
         if types[name] == "headers":
             unknown = True
@@ -81,24 +100,76 @@ def goes(document: Document, exchange: str, topic: str) -> tuple[set[str], set[i
                 if each["destination_type"] == "exchange":
                     ahead.append(each["destination"])
                 else:
-                    queues.add(each["destination"])
+                    places.add(each["destination"])
+        for number, wish in enumerate(heard or [] if name == "amq.topic" else [], start=len(document["bindings"])):
+            if MQTT.matches(wish.topic_filter, swap(topic)):
+                hit = True
+                if sayable(swap(topic)):
+                    used.add(number)
+                    places.add(SESSION + wish.session)
         if not hit and name in alternates:
             ahead.append(alternates[name])
-    return queues, used, unknown
+    return places, used, unknown
+
+
+def sayable(name: str) -> bool:
+    """Whether an MQTT client can be told of this topic name [MQTT-4.7.0-1, 4.7.3-1]; the broker's own trees are not told so."""
+    return bool(name) and "+" not in name and "#" not in name and name.split("/")[0] not in ("$SYS", "$share")
 
 
 def rows(
-    rng: random.Random, count: int, document: Document, exchanges: tuple[str, ...] = ("t", "u", "d", "f", "", "amq.topic")
+    rng: random.Random, count: int, document: Document, exchanges: tuple[str, ...] = ("t", "u", "d", "f", "", "amq.topic"),
+    heard: list[Subscription] | None = None,
 ) -> list[Row]:
     """Messages as a journal has them, some with a time of their publisher's own."""
-    pool = [*topics(rng, 40), "q1", "q5"]
+    pool = [*topics(rng, 40), *SPECIAL]
     made = []
     for offset in range(count):
         topic, exchange = rng.choice(pool), rng.choice(exchanges)
-        made.append(row(offset, topic, exchange=exchange, routed=len(goes(document, exchange, topic)[0]), body=bytes(rng.randrange(9)),
+        routed = len(goes(document, exchange, topic, heard)[0])
+        made.append(row(offset, topic, exchange=exchange, routed=routed, body=bytes(rng.randrange(9)),
                         timestamp=START + timedelta(hours=20, seconds=offset) if rng.random() < 0.3 else None))
     return made
 
+
+# -- the stream $topology
+
+def change(event: str, at: datetime, facts: dict[str, Any]) -> Row:
+    """A row of it; its offset is set by `numbered`."""
+    return row(0, event, exchange="", body=json.dumps(facts).encode(), published_at=at, content_type="application/json")
+
+
+def numbered(changes: list[Row], first: int = 0) -> list[Row]:
+    return [each | {"offset": offset} for offset, each in enumerate(changes, start=first)]
+
+
+def subscribed(wish: Subscription, at: datetime, event: str = "subscribe") -> Row:
+    return change(event, at, {"source": "amq.topic", "destination": wish.session, "destination_type": "session", "assurance": 1,
+                              "routing_key": wish.topic_filter, "arguments": {}, "grammar": "mqtt"})
+
+
+def bound(each: dict[str, Any], at: datetime, event: str = "bind") -> Row:
+    return change(event, at, {"source": each["source"], "destination": each["destination"], "destination_type": each["destination_type"],
+                              "routing_key": each["routing_key"], "arguments": each["arguments"], "grammar": "amqp", "assurance": 1})
+
+
+def snapshot(document: Document, heard: list[Subscription], at: datetime, restarted: bool = True) -> list[Row]:
+    """All of it, as the broker writes it."""
+    predeclared = [{"name": name, "type": kind, "arguments": {}} for name, kind in (
+        ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"), ("amq.headers", "headers"),
+        ("amq.match", "headers"))]
+    return [
+        change("snapshot", at, {"restarted": restarted}),
+        *(change("declare", at, {"kind": "exchange", "name": each["name"], "type": each["type"],
+                                 "alternate": each["arguments"].get("alternate-exchange")})
+          for each in [*predeclared, *document["exchanges"]]),
+        *(change("declare", at, {"kind": "queue", "name": each["name"]}) for each in document["queues"]),
+        change("declare", at, {"kind": "stream", "name": "$topology"}),
+        *(bound(each, at) for each in document["bindings"]), *(subscribed(wish, at) for wish in heard),
+        change("connect", at, {"user": "guest", "protocol": "mqtt50"}), change("complete", at, {})]
+
+
+# -- sums
 
 def event_time(each: Row) -> Any:
     return each["timestamp"] or each["published_at"]
@@ -108,9 +179,9 @@ def counted(some: list[Row]) -> Counter[tuple[str, str]]:
     return Counter((each["exchange"], each["topic"]) for each in some)
 
 
-def by_queue(some: list[Row], document: Document) -> dict[str, int]:
+def by_place(some: list[Row], document: Document, heard: list[Subscription] | None = None) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
     for (exchange, topic), messages in counted(some).items():
-        for queue in goes(document, exchange, topic)[0]:
-            found[queue] += messages
+        for place in goes(document, exchange, topic, heard)[0]:
+            found[place] += messages
     return found

@@ -129,6 +129,32 @@ def test_a_virtual_host_may_name_its_journal() -> None:
         world.vhost.record_in("q")
 
 
+def topology(world: World) -> list[tuple[str, Any]]:
+    return [(topic, json.loads(body)) for topic, body in said(world.broker, "topic", "body", name="$topology")]
+
+
+def led(world: World) -> tuple[set[tuple[str, str]], set[tuple[str, ...]]]:
+    """(names, bindings) as of the end, by what the topology says: replayed as its docstring tells."""
+    names: dict[tuple[str, str], None] = {}
+    bindings: dict[tuple[str, ...], None] = {}
+    known = False
+    for event, facts in topology(world):
+        if event == "snapshot" and (facts["restarted"] or not known):
+            known = False
+            names.clear()
+            bindings.clear()
+        elif event == "complete":
+            known = True
+        elif event in ("declare", "delete"):
+            (names.setdefault if event == "declare" else names.pop)((facts["kind"], facts["name"]), None)
+        elif event in ("bind", "subscribe"):
+            bindings[facts["source"], facts["destination_type"], facts["destination"], facts["routing_key"]] = None
+        elif event in ("unbind", "unsubscribe"):
+            bindings.pop((facts["source"], facts["destination_type"], facts["destination"], facts["routing_key"]), None)
+    assert known
+    return set(names), set(bindings)
+
+
 def test_the_topology_is_written_from_the_beginning() -> None:
     world = World()
     early = world.amqp()
@@ -137,15 +163,27 @@ def test_the_topology_is_written_from_the_beginning() -> None:
     session = world.mqtt("c", clean=False)
     session.subscribe("x/+", 1)
     early.queue("late", "amq.topic", "b")
+    early.send(spec.Exchange.Declare(exchange="e", exchange_type="fanout", arguments={"alternate-exchange": "amq.direct"}))
     early.send(spec.Queue.Unbind(queue="late", exchange="amq.topic", routing_key="b"))
     early.send(spec.Queue.Delete(queue="early"))
     early.send(spec.Connection.Close(200, "", 0, 0), channel=0)
-    rows = [(topic, json.loads(body)) for topic, body in said(world.broker, "topic", "body", name="$topology")]
-    assert [event for event, _ in rows] == ["bind", "connect", "subscribe", "bind", "unbind", "unbind", "disconnect"]
-    assert [rows[at][1]["destination"] for at in (0, 3, 4, 5)] == ["early", "late", "late", "early"]
-    assert (rows[2][1]["routing_key"], rows[2][1]["destination_type"], rows[6][1]["user"]) == ("x/+", "session", "guest")
-    assert rows[0][1] == {"source": "amq.topic", "destination": "early", "destination_type": "queue", "routing_key": "a.#", "arguments": {},
-                          "grammar": "amqp", "assurance": rows[0][1]["assurance"]}
+    rows = topology(world)
+    events = [event for event, _ in rows]
+    whole = events.index("complete")
+    assert rows[0] == ("snapshot", {"restarted": True})
+    assert {(facts["kind"], facts["name"]) for event, facts in rows[1:whole - 1]} == {
+        ("queue", "early"), ("stream", "j"), ("stream", "$topology"),
+        *(("exchange", name) for name in ("", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"))}
+    assert rows[whole - 1] == ("bind", {
+        "source": "amq.topic", "destination": "early", "destination_type": "queue", "routing_key": "a.#", "arguments": {},
+        "grammar": "amqp", "assurance": rows[whole - 1][1]["assurance"]})
+    after = rows[whole + 1:]
+    assert [event for event, _ in after] == ["connect", "subscribe", "declare", "bind", "declare", "unbind", "delete", "unbind",
+                                             "disconnect"]
+    assert [after[at][1]["destination"] for at in (3, 5, 7)] == ["late", "late", "early"]
+    assert after[4][1] == {"kind": "exchange", "name": "e", "type": "fanout", "alternate": "amq.direct"}
+    assert after[6][1] == {"kind": "queue", "name": "early"}
+    assert (after[1][1]["routing_key"], after[1][1]["destination_type"], after[8][1]["user"]) == ("x/+", "session", "guest")
     assert said(world.broker, "topic") == [], "what is written there is not published"
     world.fates()
 
@@ -189,3 +227,42 @@ def test_the_topology_is_deleted_when_no_journal_is_left() -> None:
     client.publish("", "$topology", b"x")
     assert client.send(spec.Queue.Declare(queue="$topology", passive=True))[-1].reply_code == 404, "a name like any other"
     world.fates()
+
+
+def test_each_start_says_again_what_there_is(tmp_path: Path) -> None:
+    home = Home(tmp_path / "d")
+    client = journaled(home)
+    client.queue("lasting", "amq.topic", "a", durable=True)
+    client.queue("passing", "amq.topic", "b")
+    home.mqtt("here", clean=True).subscribe("p/#", 0)
+    home.mqtt("stays", clean=False).subscribe("s/#", 1)
+    assert len(led(home)[1]) == 4
+    home.crash()
+    home = Home(tmp_path / "d")
+    home.amqp()
+    names, bindings = led(home)
+    assert bindings == {("amq.topic", "queue", "lasting", "a"), ("amq.topic", "session", "stays", "s/#")}
+    assert {name for kind, name in names if kind != "exchange"} == {"lasting", "j", "$topology"}
+
+
+def test_each_segment_of_the_topology_has_all_there_is() -> None:
+    """Also when bindings come and go while it is written, in slices."""
+    world = World()
+    client = journaled(world)
+    stream(world.broker, "$topology").archive.pen.segment_octets = 1 << 18
+    client.queue("q", "amq.topic", "0")
+    for number in range(1, 1200):
+        client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=str(number)))
+    while [event for event, _ in topology(world)].count("snapshot") < 2:
+        world.amqp().send(spec.Connection.Close(200, "", 0, 0), channel=0)
+    client.send(spec.Queue.Unbind(queue="q", exchange="amq.topic", routing_key="7"))
+    client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="late"))
+    while [event for event, _ in topology(world)].count("complete") < 2:
+        client.read()
+    rows = topology(world)
+    again = [at for at, (event, _) in enumerate(rows) if event == "snapshot"][-1]
+    assert rows[again][1] == {"restarted": False}
+    state = {facts["routing_key"] for event, facts in rows[again:] if event == "bind"} - {
+        facts["routing_key"] for event, facts in rows[again:] if event == "unbind"}
+    assert state == {*map(str, range(1200)), "late"} - {"7"}
+    assert {binding[3] for binding in led(world)[1]} == state

@@ -24,31 +24,27 @@ def add(commands: Commands) -> None:
         _journal(tool, required=True)
         tool.add_argument("--target", metavar="DIR", required=True, help="where it is kept: a directory, or what Spark knows (hdfs://, s3a://)")
         tool.add_argument("--checkpoint", metavar="DIR", help="where it is noted how far the journal was read [TARGET.checkpoint]")
-        mode = tool.add_mutually_exclusive_group()
-        mode.add_argument("--once", action="store_true", help="up to what is there now (the default)")
-        mode.add_argument("--follow", action="store_true", help="until Ctrl-C")
-        tool.add_argument("--every", metavar="S", type=_count, default=5, help="with --follow: seconds between two looks [5]")
+        _mode(tool, "up to what is there now (the default)", "until Ctrl-C")
         tool.add_argument("--max-rows", metavar="N", type=_count, default=1_000_000, help="rows of one step [1000000]")
     tool = _add(tools, "whatif", "ask who would get what was published, by proposed definitions; exit code 1 if something would be lost",
-                "HISTORY --definitions FILE [--current FILE]")
-    _history(tool)
+                "HISTORY --definitions FILE [--current FILE|--as-of TIME] [--once|--follow]")
+    _question(tool)
     tool.add_argument("--definitions", metavar="FILE", required=True, help="the definitions proposed")
-    tool.add_argument("--current", metavar="FILE|URL", help="the definitions now [what the journal says was routed]")
+    tool.add_argument("--current", metavar="FILE|URL", help="the definitions now [$topology, else what the journal says was routed]")
     tool.add_argument("--json", metavar="FILE", help="write all of the answer there; - is standard output, without the table")
     tool = _add(tools, "audit", "name bindings that are dead, duplicate, subsumed or overlapping, and topics that nobody gets",
-                "HISTORY --definitions FILE|URL")
-    _history(tool)
+                "HISTORY --definitions FILE|URL|--as-of TIME [--once|--follow]")
+    _question(tool)
     _definitions(tool)
     tool.add_argument("--json", metavar="FILE", help="write all that was found there; - is standard output, without the table")
     tool = _add(tools, "advise", "measure the matchers on what was published, and write a profile for the broker (matcher.profile)",
-                "HISTORY --definitions FILE|URL [--output FILE]")
-    _history(tool)
+                "HISTORY --definitions FILE|URL|--as-of TIME [--output FILE] [--once|--follow]")
+    _question(tool)
     _definitions(tool)
     tool.add_argument("--output", metavar="FILE", type=Path, default=Path("matching-profile.json"), help="[matching-profile.json]")
-    tool = _add(
-        tools, "report", "write one page with plots of all that", "HISTORY --definitions FILE|URL [--proposed FILE] [--output FILE]"
-    )
-    _history(tool)
+    tool = _add(tools, "report", "write one page with plots of all that",
+                "HISTORY --definitions FILE|URL|--as-of TIME [--proposed FILE] [--output FILE] [--once|--follow]")
+    _question(tool)
     _definitions(tool)
     tool.add_argument("--proposed", metavar="FILE", help="definitions to be asked about, as in whatif")
     tool.add_argument("--output", metavar="FILE", type=Path, default=Path("report.html"), help="[report.html]")
@@ -85,18 +81,32 @@ def _journal(tool: Parser, required: bool) -> None:
     tool.add_argument("--pattern", metavar="PATTERN", help="only topics that this AMQP pattern matches")
 
 
-def _history(tool: Parser) -> None:
+def _mode(tool: Parser, once: str, follow: str) -> None:
+    mode = tool.add_mutually_exclusive_group()
+    mode.add_argument("--once", action="store_true", help=once)
+    mode.add_argument("--follow", action="store_true", help=follow)
+    tool.add_argument("--every", metavar="S", type=_count, default=5, help="with --follow: seconds between two looks [5]")
+
+
+def _question(tool: Parser) -> None:
     group = tool.add_argument_group("history", "What was published: a journal, or what `trellis pipeline traffic` made of it.")
     _journal(group, required=False)  # type: ignore[arg-type]  # a group adds arguments as a parser does
     group.add_argument(
         "--ending", metavar="OFFSET", default="latest", help="latest, or the first offset that is not read any more [latest]"
     )
     group.add_argument("--traffic", metavar="DIR", help="the target of `trellis pipeline traffic`, instead of a journal")
+    group = tool.add_argument_group(
+        "topology", "What led where, as the broker's stream $topology says: subscriptions of MQTT sessions, which stand in no definitions "
+        "file; and all bindings, where no file says them.")
+    group.add_argument("--topology", metavar="PLACE", help="its directory, or http://USER:PASSWORD@HOST:15672; none: ask without it "
+                                                           "[that beside the journal]")
+    group.add_argument("--as-of", metavar="TIME", help="as it was then (ISO 8601, UTC where no zone is said) [as it is]")
+    _mode(tool, "answer once (the default)", "answer again each time more was published, until Ctrl-C")
 
 
 def _definitions(tool: Parser) -> None:
-    tool.add_argument("--definitions", metavar="FILE|URL", required=True,
-                      help="definitions as `trellis definitions export` writes them, or the broker: http://USER:PASSWORD@HOST:15672")
+    tool.add_argument("--definitions", metavar="FILE|URL", help="definitions as `trellis definitions export` writes them, or the broker: "
+                                                                "http://USER:PASSWORD@HOST:15672 [$topology]")
 
 
 def _count(text: str) -> int:

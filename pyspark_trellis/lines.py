@@ -1,0 +1,98 @@
+"""Answers of the jobs as lines for people: what there was, who says so, tables of the worst, and a sentence at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from pyspark_trellis.advise import Advice
+from pyspark_trellis.audit import Audit
+from pyspark_trellis.definitions import shown
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.history import Span
+from pyspark_trellis.whatif import WhatIf
+
+#: Lines of a table; the rest is in --json.
+SHOWN: Final = 20
+
+
+def head(span: Span, said_by: Iterable[str]) -> None:
+    when = (
+        f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC" if span.first is not None and span.last is not None else ""
+    )
+    print(f"{span.messages:,} messages of {span.topics:,} topics{when}")
+    for line in said_by:
+        print(line)
+
+
+def whatif(answer: WhatIf, compared: bool) -> None:
+    """`compared`: what queues got before is known. What changes the most stands first."""
+    seconds = answer.span.seconds
+    rows = sorted(answer.queues, key=lambda change: (not (change.before and not change.after),
+                                                     -abs((change.after or 0) - (change.before or 0)), change.vhost, str(change)))
+    table("queue", [(f"{change.vhost} {change}", _rate(change.before, seconds), _rate(change.after, seconds),
+                     "newly hit" if compared and change.after and not change.before else
+                     "STARVED" if change.before and not change.after else "")
+                    for change in rows], "before, msg/s", "after, msg/s", "")
+    table("would be lost", [(_topic(each.vhost, each.exchange, each.topic), f"{each.messages:,}") for each in answer.lost], "messages")
+    if answer.unknown:
+        print(f"{answer.unknown:,} messages pass exchanges that decide by more than the topic; nothing is claimed of them")
+    print("something would be lost" if answer.breaks else "nothing would be lost")
+
+
+def audit(found: Audit) -> None:
+    table("dead: nothing matched", [(str(each),) for each in found.dead])
+    table("duplicate", [(str(each.binding), f"as '{each.by.key}', number {each.by.number}") for each in found.duplicate], "")
+    table("subsumed", [(str(each.binding), f"by '{each.by.key}'") for each in found.subsumed], "")
+    table("overlapping", [(f"'{each.one.key}' and '{each.other.key}' to '{shown(each.one.place)}'", f"{each.messages:,}")
+                          for each in found.overlapping], "messages")
+    table("unroutable", [(_topic(each.vhost, each.exchange, each.topic), f"{each.messages:,}",
+                          "no binding at all" if each.nearest is None else
+                          f"'{each.nearest}', {each.words} word{'s' * (each.words > 1)} off")
+                         for each in found.unroutable], "messages", "nearest")
+    print(f"{found.bindings} bindings: {len(found.dead)} dead, {len(found.duplicate)} duplicate, {len(found.subsumed)} subsumed; "
+          f"{len(found.unroutable)} unroutable topics")
+
+
+def advise(advice: Advice) -> None:
+    table("exchange", [(f"{each.vhost} {each.exchange}", f"{each.bindings:,}", f"{each.topics:,}", each.matcher or "auto (as good as any)",
+                        ", ".join(f"{name} {ns}" for name, ns in each.measured.items()))
+                       for each in advice.exchanges], "bindings", "topics", "matcher", "ns a lookup")
+    print(f"route cache: {advice.routes:,} entries (limits.routes); prewarming carries {advice.carried:.0%} of the messages")
+
+
+def _topic(vhost: str, exchange: str, topic: str) -> str:
+    return f"{vhost} {exchange or '(default exchange)'} {topic!r}"
+
+
+def _rate(messages: int | None, seconds: float) -> str:
+    if messages is None:
+        return "-"
+    rate = messages / seconds
+    return f"{rate:,.2f}" if rate >= 0.1 or not messages else f"{rate:.2g}"
+
+
+def table(title: str, rows: list[tuple[str, ...]], *columns: str) -> None:
+    """The first column stands left, the others right. Nothing where there are no rows."""
+    if not rows:
+        return
+    shown_rows = [(title, *columns), *rows[:SHOWN]]
+    widths = [max(len(row[at]) for row in shown_rows) for at in range(len(columns) + 1)]
+    print()
+    for row in shown_rows:
+        print(
+            "  ".join(
+                cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+        )
+    if len(rows) > SHOWN:
+        print(f"... and {len(rows) - SHOWN:,} more")
+
+
+def write(path: Path, text: str) -> None:
+    """Raises PipelineError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PipelineError(f"{path}: {error.strerror}") from None

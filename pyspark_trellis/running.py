@@ -1,0 +1,148 @@
+"""How a command runs: in a Spark session of its own; questions once, or again each time more was published."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from pyspark_trellis import history as hist
+from pyspark_trellis import offsets, session
+from pyspark_trellis.asked import Asked, asked
+from pyspark_trellis.errors import PipelineError, brief
+from pyspark_trellis.lines import write
+from pyspark_trellis.progress import Progress
+
+#: What Java and Spark say at every start.
+_CHATTER: Final = ("WARNING: ", "Setting default log level", "To adjust logging level")
+
+
+@contextmanager
+def spark_of(arguments: argparse.Namespace, progress: Progress) -> Iterator[Any]:
+    """A session, ended with its scratch directory."""
+    settings = {}
+    for each in arguments.conf:
+        key, separator, value = each.partition("=")
+        if not separator or not key.startswith("spark."):
+            raise PipelineError(f"--conf {each}: should be spark.SOMETHING=VALUE")
+        settings[key] = value
+    with tempfile.TemporaryDirectory(prefix="trellis-pipeline-", ignore_cleanup_errors=True) as scratch:
+        progress.say(f"starting Spark on {arguments.master}")
+        said = Path(scratch, "java.txt")
+        try:
+            with _aside(said):
+                spark = session.start(arguments.master, f"trellis pipeline {arguments.job}", settings=settings, scratch=Path(scratch))
+        except PipelineError as error:
+            if error.__cause__ is None:
+                raise
+            lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip() and not line.startswith(_CHATTER)]
+            raise PipelineError(": ".join([f"Spark did not start on {arguments.master}", brief(error.__cause__), *lines[-1:]])) from error
+        finally:
+            progress.end()
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[None]:
+    """Programs that are started meanwhile say there what they have to say: Java begins with warnings of its own."""
+    sys.stdout.flush()
+    known = [(number, os.dup(number)) for number in (1, 2)]
+    with path.open("wb") as file:
+        for number, _ in known:
+            os.dup2(file.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, copy in known:
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Options of the source."""
+    options = {"path": arguments.journal, "startingOffsets": arguments.starting}
+    return options | {name: value for name in ("pattern", "stream") if (value := getattr(arguments, name)) is not None}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a job is asked: of this traffic (partial sums), about these bindings."""
+
+    arguments: argparse.Namespace
+    spark: Any
+    progress: Progress
+    asked: Asked
+    parts: DataFrame
+
+    @contextmanager
+    def watched(self) -> Iterator[DataFrame]:
+        """What was published, each topic once; while this lasts, people see how far Spark is."""
+        history = hist.summed(self.parts).cache()
+        try:
+            with self.progress.of(self.spark, self.arguments.job):
+                yield history
+        finally:
+            history.unpersist()
+
+    def json(self, document: dict[str, Any]) -> bool:
+        """Write it, with who said what, if that was asked for; whether it was to be instead of lines for people."""
+        path = self.arguments.json
+        if path is None:
+            return False
+        text = json.dumps({**document, "said_by": self.asked.said_by}, indent=None if self.arguments.follow else 1, default=str,
+                          ensure_ascii=False)
+        if path == "-":
+            print(text, flush=True)
+            return True
+        write(Path(path), text + "\n")
+        return False
+
+
+def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -> int:
+    """Ask once, and return the answer's exit code; or with --follow again each time more was published, until Ctrl-C, which is no
+    failure."""
+    if (arguments.journal is None) == (arguments.traffic is None):
+        raise PipelineError("say what was published: --journal PLACE, or --traffic DIR")
+    if arguments.follow and arguments.ending != offsets.LATEST:
+        raise PipelineError("--follow has no end: leave --ending out")
+    for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):
+        if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
+            raise PipelineError(f"{path} cannot be written: there is no directory {Path(path).absolute().parent}")
+    about = asked(arguments)  # What is wrong there is said before Spark begins.
+    progress = Progress()
+    with spark_of(arguments, progress) as spark:
+        feed = hist.Feed(spark, options_of(arguments) if arguments.journal is not None else None, arguments.traffic, arguments.ending,
+                         arguments.follow)
+        try:
+            code = answer(Question(arguments, spark, progress, about, feed.parts()))
+            while arguments.follow:
+                sys.stdout.flush()
+                began = time.monotonic()
+                while not feed.extended():
+                    progress.say(f"{arguments.job}  nothing new for {time.monotonic() - began:,.0f} s; Ctrl-C ends it")
+                    time.sleep(arguments.every)
+                progress.end()
+                if getattr(arguments, "json", None) != "-":
+                    print(f"\n--- {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
+                answer(Question(arguments, spark, progress, asked(arguments), feed.parts()))
+        except KeyboardInterrupt:
+            progress.end()
+            if not arguments.follow:
+                raise
+            print("stopped", file=sys.stderr)
+            code = 0
+    return code

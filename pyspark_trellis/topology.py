@@ -1,0 +1,149 @@
+"""What led where at some time, by the stream `$topology` that a broker writes beside a journal (docs/streams.md).
+
+    ... snapshot, declare*, bind*, subscribe*, complete, bind, unsubscribe, delete, snapshot ...
+                                               ^ from here on all is known
+
+It is replayed up to a time. A stream whose beginning retention has removed is whole from its first snapshot on; what was before that
+nobody knows any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyspark_trellis.definitions import PREDECLARED, Definitions, Host
+from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.journal import Stream
+
+#: The name of the stream, and its directory's.
+NAME: Final = "$topology"
+DIRECTORY: Final = "%24topology"
+_USED: Final = ("snapshot", "complete", "declare", "delete", "bind", "unbind", "subscribe", "unsubscribe")
+_WHEN: Final = "%Y-%m-%d %H:%M:%S UTC"
+
+
+@dataclass
+class Then:
+    """What a virtual host had, and led where, at a time: `at` is that of the last change before. Names are (kind, name)."""
+
+    vhost: str
+    at: datetime
+    names: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    bindings: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
+
+    def apply(self, event: str, facts: dict[str, Any]) -> None:
+        """A row that is no snapshot's beginning or end. Raises KeyError."""
+        if event in ("declare", "delete"):
+            name = (facts["kind"], facts["name"])
+            if event == "declare":
+                self.names[name] = facts
+            else:
+                self.names.pop(name, None)
+            return
+        binding = (facts["source"], facts["destination_type"], facts["destination"], facts["routing_key"],
+                   json.dumps(facts["arguments"], sort_keys=True))
+        if event in ("bind", "subscribe"):
+            self.bindings[binding] = facts
+        else:
+            self.bindings.pop(binding, None)
+
+    def subscriptions(self) -> Iterator[dict[str, Any]]:
+        """Those of MQTT sessions, and of groups of them, each group once."""
+        return (facts for facts in self.bindings.values() if facts["destination_type"] == "session")
+
+    def sessions(self) -> int:
+        """How many sessions and groups have subscriptions."""
+        return len({facts["destination"] for facts in self.subscriptions()})
+
+
+def replay(stream: Stream, until: datetime | None = None) -> Then:
+    """What is known of that time, or of the end of the stream. Raises PipelineError when that is not known."""
+    bounds = stream.bounds()
+    then: Then | None = None
+    known = False
+    first_known: datetime | None = None
+    for at, vhost, event, facts in _rows(stream, bounds.first, bounds.next):
+        if until is not None and at > until:
+            if known or first_known is not None:
+                break
+        if then is None or (event == "snapshot" and (facts.get("restarted") or not known)):
+            then, known = Then(vhost, at), False
+        try:
+            if event == "complete":
+                known = True
+                first_known = first_known or at
+            elif event != "snapshot":
+                then.apply(event, facts)
+        except (KeyError, TypeError):
+            raise PipelineError(f"{stream.name} has a row '{event}' that cannot be read: was it written by another version?") from None
+        then.at = at
+    if then is None or first_known is None:
+        raise PipelineError(f"{stream.name} has no whole snapshot of the bindings: it was written by another version, or its beginning is "
+                            "gone; the broker's next start writes one")
+    if until is not None and first_known > until:
+        raise PipelineError(f"{stream.name} does not say what led where at {until:{_WHEN}}: the first that is known is of "
+                            f"{first_known:{_WHEN}}; what was before is not there, or not any more (it keeps 256 MiB)")
+    if not known:
+        raise PipelineError(f"{stream.name} was just written anew at {then.at:{_WHEN}}, as the broker had started: ask for a moment later")
+    return then
+
+
+def _rows(stream: Stream, low: int, high: int) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
+    """(when, vhost, event, facts) of the rows that matter. Raises PipelineError."""
+    wanted = pa.array(_USED)
+    for piece in stream.pieces(low, high):
+        for batch in piece.batches():
+            rows = batch.filter(pc.is_in(batch.column("topic"), wanted))
+            for at, vhost, event, body in zip(*(rows.column(name).to_pylist() for name in ("published_at", "vhost", "topic", "body")),
+                                              strict=True):
+                try:
+                    facts = json.loads(body)
+                except ValueError:
+                    facts = None
+                if not isinstance(facts, dict):
+                    raise PipelineError(f"{stream.name} has a row '{event}' that is no JSON object: is it {NAME}?")
+                yield at, vhost, event, facts
+
+
+def whole(several: Iterable[Then], name: str) -> Definitions:
+    """All that led where then, as if it stood in a file."""
+    made = Definitions(name, {}, [])
+    for then in several:
+        host = made.hosts[then.vhost] = Host()
+        for (kind, text), facts in then.names.items():
+            if kind != "exchange":
+                host.queues.update({text} - {NAME})
+                continue
+            host.types[text] = facts.get("type", PREDECLARED.get(text, ""))
+            if facts.get("alternate") is not None:
+                host.alternates[text] = facts["alternate"]
+        for facts in then.bindings.values():
+            # Of what was deleted, bindings leave some a turn.
+            kind, target = facts["destination_type"], facts["destination"]
+            there = target in (host.types if kind == "exchange" else host.queues)
+            if facts["source"] in host.types and kind != "session" and there:
+                made.add(then.vhost, facts["source"], target, "exchange" if kind == "exchange" else "queue", facts["routing_key"],
+                         facts["grammar"])
+    return listening(made, several)
+
+
+def listening(definitions: Definitions, several: Iterable[Then]) -> Definitions:
+    """The same, and the subscriptions of MQTT sessions as they were then."""
+    made = deepcopy(definitions)
+    for then in several:
+        host = made.hosts.get(then.vhost)
+        if host is None:
+            continue
+        for facts in then.subscriptions():
+            if facts["source"] in host.types:
+                host.sessions.add(facts["destination"])
+                made.add(then.vhost, facts["source"], facts["destination"], "session", facts["routing_key"], facts["grammar"])
+    return made
