@@ -12,14 +12,13 @@ public class Streams {
         Channel channel = connection.createChannel();
         channel.basicQos(3);
         BlockingQueue<Delivery> found = new LinkedBlockingQueue<>();
-        channel.basicConsume(queue, false, "reader", false, false, Map.of("x-stream-offset", offset), (tag, delivery) -> {
-            channel.basicAck(delivery.getEnvelope().getDeliveryTag(), false);
-            found.add(delivery);
-        }, tag -> { });
+        channel.basicConsume(queue, false, "reader", false, false, Map.of("x-stream-offset", offset),
+            (tag, delivery) -> found.add(delivery), tag -> { });
         List<Delivery> read = new ArrayList<>();
         while (read.size() < count) {
             Delivery one = found.poll(10, TimeUnit.SECONDS);
             want(one != null && !one.getEnvelope().isRedeliver(), "row " + read.size() + " from " + offset);
+            channel.basicAck(one.getEnvelope().getDeliveryTag(), false);
             read.add(one);
         }
         channel.close();
@@ -42,7 +41,16 @@ public class Streams {
             timestamp == null ? "-" : "" + timestamp.getTime() / 1000, text(properties.getHeaders().get("n"))));
     }
 
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            work(args);
+        } catch (Throwable surprise) {  // Threads of the connection would keep the program alive.
+            surprise.printStackTrace(System.out);
+            System.exit(1);
+        }
+    }
+
+    static void work(String[] args) throws Exception {
         ConnectionFactory factory = new ConnectionFactory();
         factory.setUri(args[0]);
         String queue = args[1], key = args[2];
