@@ -196,6 +196,14 @@ def test_half_an_export_does_not_stay(served: Served, tmp_path: Path, kind: str)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> None:
+    made = served.trellis("policies", "set", "short", "^s$", '{"max-age": "7D"}', "--apply-to", "streams")
+    assert made.returncode == 0, made.stderr
+    wrong = served.trellis("policies", "set", "wrong", "^s$", '{"max-age": "7x"}', "--apply-to", "streams")
+    assert wrong.returncode == 1 and "'7x' is no age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
+    assert served.trellis("policies", "clear", "short").returncode == 0
+
+
 def test_a_wrong_password_is_told_to_who_replays(served: Served) -> None:
     done = subprocess.run([sys.executable, "-m", "trellis", "replay", "s", "--amqp", f"127.0.0.1:{served.amqp}", "--password", "wrong"],
                           capture_output=True, text=True, check=False)
