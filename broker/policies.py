@@ -16,7 +16,8 @@ ALTERNATE: Final = "alternate-exchange"
 #: What a policy may say and this broker has no need of.
 _IGNORED: Final = ("queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "dead-letter-strategy",
                    "max-in-memory-length", "max-in-memory-bytes", "initial-cluster-size", "target-group-size")
-_OBJECTS: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
+#: What a policy may apply to.
+OBJECTS: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The highest and, below 0, the lowest priority.
 PRIORITY_MAX: Final = 1 << 31
 
@@ -30,8 +31,8 @@ class Policy:
             self._pattern = re.compile(pattern, re.DOTALL)
         except (re.error, RecursionError, OverflowError) as error:
             raise PreconditionFailed(f"{thing}: its pattern '{pattern}' is no regular expression ({error})") from None
-        if apply_to not in _OBJECTS:
-            raise PreconditionFailed(f"{thing}: it applies to '{apply_to}', which is none of {', '.join(_OBJECTS)}")
+        if apply_to not in OBJECTS:
+            raise PreconditionFailed(f"{thing}: it applies to '{apply_to}', which is none of {', '.join(OBJECTS)}")
         if abs(priority) > PRIORITY_MAX:
             raise PreconditionFailed(f"{thing}: its priority {priority} is not within {PRIORITY_MAX}")
         if not definition:

@@ -22,6 +22,9 @@ COLUMNS: Final = {
     "headers": "string", "content_header": "binary", "routing_key": "binary", "body": "binary"}
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 _SIMPLE: Final = {"long": "bigint", "short": "smallint"}
+#: Of the years 1 to 9999.
+_FIRST_SECOND: Final = -62_135_596_800
+_LAST_SECOND: Final = 253_402_300_799
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -43,8 +46,16 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in wanted:
         column = batch.column(field.name)
-        columns.append(column if column.type == field.type else pc.cast(column, field.type))
+        columns.append(column if column.type == field.type else pc.cast(_instants(column), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _instants(column: pa.Array) -> pa.Array:
+    """Null for a timestamp outside the years 1 to 9999, which are Spark's: publishers may say any number (of milliseconds, often)."""
+    if not pa.types.is_timestamp(column.type) or column.null_count == len(column):
+        return column
+    seconds = pc.cast(column, pa.int64())
+    return pc.if_else(pc.and_(pc.greater_equal(seconds, _FIRST_SECOND), pc.less_equal(seconds, _LAST_SECOND)), column, None)
 
 
 def check_segment(schema: pa.Schema, names: Sequence[str], path: str) -> None:

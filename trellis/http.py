@@ -214,7 +214,7 @@ class HttpServer:
         if response.challenge:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
         if isinstance(response, RangeResponse):
-            headers.append(("X-Trellis-Durable", str(response.part.durable)))
+            headers += [("X-Trellis-Durable", str(response.part.durable)), ("Accept-Ranges", "none")]
             await self._send_range(connection, writer, response, headers, head)
             return
         writer.write(connection.send(h11.Response(status_code=response.status, headers=headers)) or b"")

@@ -75,7 +75,7 @@ def streams(broker: Broker, identity: Identity) -> list[Row]:
             if within is not None and isinstance(queue, StreamQueue) and _allowed(within, queue):
                 archive = queue.archive
                 found.append({
-                    "name": queue.name, "vhost": vhost.name, "first": int(archive.first), "durable": int(archive.end),
+                    "vhost": vhost.name, "name": queue.name, "first": int(archive.first), "durable": int(archive.end),
                     "messages": int(archive.rows), "bytes": int(archive.octets), "segments": len(archive.segments),
                     "epoch": archive.epoch, "readers": len(queue.readers), "served": int(queue.served),
                     "journal": queue.terms.journal or queue.name == vhost.journal})
@@ -84,6 +84,7 @@ def streams(broker: Broker, identity: Identity) -> list[Row]:
 
 def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:
     """The segments of a stream (`vhost`, `queue`), from the one with `offset` on where that is given. Raises Refusal."""
+    _know(query, "offset")
     archive = _archive(broker, identity, query)
     wanted = _number(query, "offset", -1)
     if 0 <= wanted < int(archive.end) and archive.holding(wanted) is None:
@@ -96,15 +97,20 @@ def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> li
 def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Range:
     """Octets `start` to `end` (all that is durable, if nothing is said) of a segment (`vhost`, `queue`, `segment`), in the loop's
     thread. Raises Refusal."""
+    _know(query, "segment", "start", "end")
     archive = _archive(broker, identity, query)
     name = query.get("segment", "")
+    if not name:
+        raise Refusal(400, "segment=NAME is missing: /api/streams/segments lists them")
     segment: Segment | None = next((one for one in archive.segments if one.name == name), None)
     if segment is None:
         raise Refusal(410 if name.endswith(".arrow") else 404, f"segment '{name}' of stream '{archive.name}' in vhost '{archive.vhost}' "
                       f"is not there (any more): the first offset there is {int(archive.first)}")
     size = int(segment.size)
     start, end = _number(query, "start", 0), _number(query, "end", size)
-    if not 0 <= start <= end <= size:
+    if start > end:
+        raise Refusal(416, f"start {start} is behind end {end} (not included) of segment '{name}', of which {size} octets are durable")
+    if end > size:
         raise Refusal(416, f"octets {start} to {end} of segment '{name}': {size} are durable")
     try:
         file = segment.file()
@@ -117,6 +123,8 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
 
 def _archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Archive:
     vhost, name = query.get("vhost", "/"), query.get("queue", "")
+    if not name:
+        raise Refusal(400, "queue=NAME is missing: /api/streams lists the streams")
     within = identity.within(vhost)
     known = broker.vhosts.get(vhost)
     queue = None if known is None else known.queues.get(name)
@@ -126,8 +134,10 @@ def _archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Ar
         within.may("read", "queue", name, vhost)
     except BrokerError as error:
         raise Refusal(403, str(error)) from error
+    if known is None:
+        raise Refusal(404, f"there is no vhost '{vhost}'")
     if not isinstance(queue, StreamQueue):
-        raise Refusal(404, f"no stream '{name}' in vhost '{vhost}'")
+        raise Refusal(404, f"no stream '{name}' in vhost '{vhost}'" + ("" if queue is None else ": this queue is of another type"))
     return queue.archive
 
 
@@ -137,6 +147,13 @@ def _allowed(identity: Identity, queue: StreamQueue) -> bool:
     except BrokerError:
         return False
     return True
+
+
+def _know(query: Mapping[str, str], *known: str) -> None:
+    """Raises Refusal for a parameter that nobody reads: whoever mistypes `offset` must not get all there is."""
+    for name in query:
+        if name not in ("vhost", "queue", *known):
+            raise Refusal(400, f"there is no parameter '{name}' here, only vhost, queue, {', '.join(known)}")
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:

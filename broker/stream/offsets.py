@@ -34,6 +34,8 @@ def seconds_of(interval: str) -> int:
 
 def resolve(archive: Archive, pages: Pages, wanted: object, end: i64, now_us: i64, thing: str) -> i64:
     """The first offset for a reader that says this; `end` is what comes next. Raises PreconditionFailed, Gone, StoreError."""
+    if isinstance(wanted, bytes):  # A text that the client calls octets: RabbitMQ does not mind.
+        wanted = wanted.decode(errors="replace")
     if wanted is None or wanted == "next":
         return end
     if wanted == "first":

@@ -104,6 +104,8 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
             raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
         name = method.queue or f"amq.gen-{owner.front.broker.new_id()}"
         arguments: Mapping[str, object] = method.arguments or {}
+        if not method.queue and arguments.get("x-queue-type") == "stream":  # It lasts, and nobody would find it again.
+            raise PreconditionFailed("Cannot declare a server-named queue for type rabbit_stream_queue")
         _may(channel, "configure", "queue", name)
         dead_letter_exchange = arguments.get("x-dead-letter-exchange")
         if isinstance(dead_letter_exchange, str):
@@ -199,7 +201,7 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     queue = _queue(channel, method.queue, "read")
     tag = _tag(channel, method)
     if isinstance(queue, StreamQueue):
-        check(queue, channel.vhost, method.no_ack, channel.prefetch if channel.pool is None else channel.pool.credit)
+        check(queue, channel.vhost, method.no_ack, channel.prefetch > 0 or channel.pool is not None)
     taken = any(isinstance(consumer, AmqpConsumer) and consumer.exclusive for consumer in queue.consumers + queue.others)
     if taken or method.exclusive and queue.consumer_count:
         raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use")

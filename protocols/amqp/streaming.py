@@ -187,10 +187,10 @@ def with_offset(said: bytes) -> tuple[bytes, bytes]:
     return head, said[at:]
 
 
-def check(queue: StreamQueue, vhost: VirtualHost, no_ack: bool, prefetch: i64) -> None:
-    """Raises AmqpError for what a stream does not do, in RabbitMQ's words."""
+def check(queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool) -> None:
+    """Raises AmqpError for what a stream does not do, in RabbitMQ's words. `limited`: there is a prefetch count."""
     thing = f"queue '{queue.name}' in vhost '{vhost.name}'"
-    if prefetch == 0:
+    if not limited:
         raise AmqpError(406, f"consumer prefetch count is not set for stream {thing}")
     if no_ack:
         raise AmqpError(540, f"automatic acknowledgement not supported by stream {thing}")

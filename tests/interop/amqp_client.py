@@ -69,7 +69,8 @@ class AmqpClient(ABC):
 
     @abstractmethod
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False
+        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Declared: ...
 
     @abstractmethod
@@ -105,7 +106,7 @@ class AmqpClient(ABC):
     def prefetch(self, count: int) -> None: ...
 
     @abstractmethod
-    def consume(self, queue: str) -> str:
+    def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
         """Returns the consumer tag. What comes is given by `receive`."""
 
     @abstractmethod

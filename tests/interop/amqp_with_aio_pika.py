@@ -78,9 +78,11 @@ class AioPikaClient(AmqpClient):
         self._run(self._channel.exchange_delete(name))
 
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False
+        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Declared:
-        queue = self._run(self._channel.declare_queue(name, passive=passive, durable=durable, exclusive=exclusive))
+        given = dict(arguments or {})
+        queue = self._run(self._channel.declare_queue(name, passive=passive, durable=durable, exclusive=exclusive, arguments=given))
         answer = queue.declaration_result
         return Declared(queue.name, answer.message_count or 0, answer.consumer_count or 0)
 
@@ -145,9 +147,9 @@ class AioPikaClient(AmqpClient):
     def prefetch(self, count: int) -> None:
         self._run(self._channel.set_qos(count))
 
-    def consume(self, queue: str) -> str:
+    def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
         async def work() -> str:
-            return await (await self._queue(queue)).consume(self._on_message)
+            return await (await self._queue(queue)).consume(self._on_message, arguments=dict(arguments or {}))
 
         return self._run(work())
 

@@ -6,6 +6,7 @@ import re
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
@@ -41,9 +42,10 @@ class AmqplibClient(AmqpClient):
         self._call("deleteExchange", name)
 
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False
+        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Declared:
-        return Declared(*self._call("declareQueue", name, passive, durable, exclusive))
+        return Declared(*self._call("declareQueue", name, passive, durable, exclusive, arguments or {}))
 
     def delete_queue(self, name: str) -> int:
         return int(self._call("deleteQueue", name))
@@ -77,8 +79,8 @@ class AmqplibClient(AmqpClient):
     def prefetch(self, count: int) -> None:
         self._call("prefetch", count)
 
-    def consume(self, queue: str) -> str:
-        return str(self._call("consume", queue))
+    def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
+        return str(self._call("consume", queue, {name: _written(value) for name, value in (arguments or {}).items()}))
 
     def cancel(self, tag: str) -> None:
         self._call("cancel", tag)
@@ -100,6 +102,11 @@ class AmqplibClient(AmqpClient):
 
     def idle(self, seconds: float) -> None:
         time.sleep(seconds)  # the library works on in its own process
+
+
+def _written(value: object) -> object:
+    """As amqplib wants a timestamp, of which JSON has none."""
+    return {"!": "timestamp", "value": int(value.timestamp())} if isinstance(value, datetime) else value
 
 
 def _camel(name: str) -> str:

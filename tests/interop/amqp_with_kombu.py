@@ -54,10 +54,11 @@ class KombuClient(AmqpClient):
             self._channel.exchange_delete(name)
 
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False
+        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Declared:
         with self._refusals():
-            answer = self._channel.queue_declare(name, passive, durable, exclusive, auto_delete=False)
+            answer = self._channel.queue_declare(name, passive, durable, exclusive, auto_delete=False, arguments=arguments)
             return Declared(answer.queue, answer.message_count, answer.consumer_count)
 
     def delete_queue(self, name: str) -> int:
@@ -106,8 +107,8 @@ class KombuClient(AmqpClient):
     def prefetch(self, count: int) -> None:
         self._channel.basic_qos(0, count, False)
 
-    def consume(self, queue: str) -> str:
-        source = kombu.Queue(queue, channel=self._channel, no_declare=True)
+    def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
+        source = kombu.Queue(queue, channel=self._channel, no_declare=True, consumer_arguments=arguments)
         consumer = kombu.Consumer(self._channel, [source], on_message=self._on_message)
         with self._refusals():
             consumer.consume()

@@ -59,10 +59,11 @@ class PikaClient(AmqpClient):
             self._channel.exchange_delete(name)
 
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False
+        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Declared:
         with self._refusals():
-            answer = self._channel.queue_declare(name, passive=passive, durable=durable, exclusive=exclusive).method
+            answer = self._channel.queue_declare(name, passive=passive, durable=durable, exclusive=exclusive, arguments=arguments).method
         return Declared(answer.queue, answer.message_count, answer.consumer_count)
 
     def delete_queue(self, name: str) -> int:
@@ -110,9 +111,9 @@ class PikaClient(AmqpClient):
     def prefetch(self, count: int) -> None:
         self._channel.basic_qos(prefetch_count=count)
 
-    def consume(self, queue: str) -> str:
+    def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
         with self._refusals():
-            return str(self._channel.basic_consume(queue, self._on_message))
+            return str(self._channel.basic_consume(queue, self._on_message, arguments=arguments))
 
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         self._deliveries.append(_delivery(method, properties, body))

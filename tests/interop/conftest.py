@@ -14,6 +14,7 @@ from tests.interop import clients
 from tests.interop.amqp_client import AmqpClient
 from tests.interop.mqtt_client import Login, MqttClient
 from tests.interop.node import Node
+from tests.interop.rabbitmq import RabbitMq
 
 T = TypeVar("T")
 
@@ -43,6 +44,14 @@ def node() -> Iterator[Callable[[], Node]]:
     yield start
     for process in started:
         process.close()
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
+    """A RabbitMQ to compare with."""
+    process = RabbitMq(tmp_path_factory.mktemp("rabbitmq"))
+    yield process
+    process.stop()
 
 
 @pytest.fixture

@@ -8,62 +8,18 @@ before others by its priority stays in RabbitMQ's queue, for it looks at the hea
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pika
-import pika.exceptions
 import pytest
 
 from tests.broker import BrokerProcess
 from tests.interop.rabbitmq import RabbitMq
+from tests.interop.side import Side
 
 TOPOLOGIES = 25
 WORDS = ["a", "b", "", "c.d"]
 KINDS = ["direct", "fanout", "topic", "headers"]
-
-
-@pytest.fixture(scope="module")
-def rabbitmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
-    process = RabbitMq(tmp_path_factory.mktemp("rabbitmq"))
-    yield process
-    process.stop()
-
-
-class Side:
-    """One of the two, as a client sees it. Everything it answers is written down."""
-
-    def __init__(self, port: int) -> None:
-        self.connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
-        self.channel = self.connection.channel()
-        self.channel.confirm_delivery()
-        self.seen: list[Any] = []
-
-    def do(self, name: str, *args: Any, **given: Any) -> Any:
-        """A method of the channel; a refusal is written down, and the channel opened anew."""
-        try:
-            answer = getattr(self.channel, name)(*args, **given)
-        except pika.exceptions.ChannelClosedByBroker as refusal:
-            self.seen.append((name, refusal.reply_code, refusal.reply_text))
-            self.channel = self.connection.channel()
-            self.channel.confirm_delivery()
-            return None
-        except (pika.exceptions.UnroutableError, pika.exceptions.NackError) as fate:
-            self.seen.append((name, type(fate).__name__))
-            return None
-        self.seen.append((name, "done"))
-        return answer
-
-    def drain(self, queue: str) -> None:
-        while True:
-            method, properties, body = self.channel.basic_get(queue, auto_ack=True)
-            if method is None:
-                return
-            headers = dict(properties.headers or {})
-            deaths = [{key: value for key, value in death.items() if key != "time"} for death in headers.pop("x-death", [])]
-            kept = {key: value for key, value in headers.items() if not key.startswith(("x-first-death", "x-last-death"))}
-            self.seen.append((queue, method.exchange, method.routing_key, method.redelivered, body, kept, deaths, properties.priority,
-                              properties.expiration, properties.reply_to))
 
 
 def topic(draw: random.Random) -> str:

@@ -1,15 +1,22 @@
 """Clients of other toolchains. Each is a program that works through its habits and says "ok".
 
-AMQP: amqp091-go, the Java client, lapin. MQTT, 3.1.1 and 5: Eclipse's two Go clients, HiveMQ's client, rumqttc.
+AMQP, with streams: amqp091-go, the Java client, lapin. MQTT, 3.1.1 and 5: Eclipse's two Go clients, HiveMQ's client, rumqttc.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
+import aiomqtt
+import pika
 import pytest
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 
 from tests.broker import BrokerProcess
 from tests.foreign import require
@@ -29,23 +36,33 @@ def build(command: list[str], directory: Path) -> None:
         pytest.skip(f"{command[0]} could not build it: {(done.stderr or done.stdout)[-300:]}")
 
 
-def run(*command: str, directory: Path | None = None) -> None:
+def run(*command: str, directory: Path | None = None) -> str:
+    """What it says, which ends with "ok"."""
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=RUNNING, check=False)
-    assert re.search(r"(^|\x1b\[0?m)ok$", done.stdout, re.MULTILINE), done.stdout + done.stderr
+    said = re.sub(r"\x1b\[\d*m", "", done.stdout)  # Maven's colours.
+    assert re.search(r"^ok$", said, re.MULTILINE), said + done.stderr
+    return said
 
 
-def run_java(program: str, *args: str) -> None:
+def run_java(program: str, *args: str) -> str:
     maven = require("mvn")
     target = [f"-DbuildDirectory={BUILT / 'java'}", "-q", "-B"]
-    build([maven, *target, "compile"], HERE / "java")
-    run(maven, *target, "exec:java", f"-Dexec.mainClass={program}", f"-Dexec.args={' '.join(args)}", directory=HERE / "java")
+    build([maven, *target, "compile", "exec:help"], HERE / "java")  # The second fetches what runs it.
+    return run(maven, *target, "exec:java", f"-Dexec.mainClass={program}", f"-Dexec.args={' '.join(args)}", directory=HERE / "java")
+
+
+def build_go_amqp() -> str:
+    build([require("go"), "build", "-o", str(BUILT / "go-amqp"), "."], HERE / "go" / "amqp")
+    return str(BUILT / "go-amqp")
+
+
+def build_lapin() -> None:
+    build([require("cargo"), "build", "--quiet", "--target-dir", str(BUILT / "lapin")], HERE / "rust" / "lapin")
 
 
 @pytest.mark.long
 def test_amqp091_go(broker: BrokerProcess) -> None:
-    go = require("go")
-    build([go, "build", "-o", str(BUILT / "go-amqp"), "."], HERE / "go" / "amqp")
-    run(str(BUILT / "go-amqp"), broker.amqp_url, broker.amqp_url_of("guest", "wrong"))
+    run(build_go_amqp(), broker.amqp_url, broker.amqp_url_of("guest", "wrong"))
 
 
 @pytest.mark.long
@@ -74,6 +91,79 @@ def test_the_java_client(broker: BrokerProcess) -> None:
 
 @pytest.mark.long
 def test_lapin(broker: BrokerProcess) -> None:
-    cargo = require("cargo")
-    build([cargo, "build", "--quiet", "--target-dir", str(BUILT / "lapin")], HERE / "rust" / "lapin")
+    build_lapin()
     run(str(BUILT / "lapin" / "debug" / "lapin-test"), broker.amqp_url)
+
+
+class History:
+    """A stream that was filled over AMQP, MQTT 3.1.1 and MQTT 5, and a subscriber who hears what is published to its topics."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name = name
+        self.rows: list[str] = []
+        self._channel = pika.BlockingConnection(pika.URLParameters(url)).channel()
+        self._channel.confirm_delivery()
+        self._channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
+        self._channel.queue_bind(name, "amq.topic", f"{name}.#")
+
+    def noted(self, body: bytes, kind: str = "-", correlation: str = "-", stamp: str = "-", number: str = "-") -> bytes:
+        self.rows.append(f"row {len(self.rows)} {self.name}.sent {body.hex()} {kind} {correlation} {stamp} {number}")
+        return body
+
+    def publish(self, body: bytes, **properties: Any) -> None:
+        self._channel.basic_publish("amq.topic", f"{self.name}.sent", body, pika.BasicProperties(**properties))
+
+    def fill_over_amqp(self) -> None:
+        self.publish(self.noted(bytes(range(256)), "text/plain", "c-1", "1700000000", "70000"), content_type="text/plain",
+                     correlation_id="c-1", timestamp=1_700_000_000, headers={"n": 70_000})
+        self.publish(self.noted(b""))
+        self.publish(self.noted(b"large" * 60_000))
+
+    async def fill_over_mqtt(self, host: str, port: int) -> None:
+        for version in (aiomqtt.ProtocolVersion.V311, aiomqtt.ProtocolVersion.V5):
+            async with aiomqtt.Client(host, port, protocol=version) as client:
+                await client.publish(f"{self.name}/sent", self.noted(b"\x00mqtt\xff"), 1)
+        properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho has no types there
+        properties.ContentType, properties.CorrelationData, properties.UserProperty = "text/five", b"c-5", [("n", "5")]
+        async with aiomqtt.Client(host, port, protocol=aiomqtt.ProtocolVersion.V5) as client:
+            await client.publish(f"{self.name}/sent", self.noted(b"x" * 200_000, "text/five", "c-5", "-", "5"), 2, properties=properties)
+
+    def close(self) -> None:
+        self._channel.queue_delete(self.name)
+        self._channel.connection.close()
+
+
+@pytest.fixture
+async def history(broker: BrokerProcess, unique: str) -> AsyncIterator[History]:
+    made = History(unique, broker.amqp_url)
+    made.fill_over_amqp()
+    await made.fill_over_mqtt(*broker.mqtt)
+    yield made
+    made.close()
+
+
+def streams_in_go(*args: str) -> str:
+    return run(build_go_amqp(), "streams", *args)
+
+
+def streams_in_java(*args: str) -> str:
+    return run_java("Streams", *args)
+
+
+def streams_in_rust(*args: str) -> str:
+    build_lapin()
+    return run(str(BUILT / "lapin" / "debug" / "streams"), *args)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", [streams_in_go, streams_in_java, streams_in_rust])
+async def test_streams(program: Callable[..., str], broker: BrokerProcess, history: History) -> None:
+    """It reads what was published, octet for octet, begins anywhere, and what it publishes is heard over MQTT 5 as it was sent."""
+    async with aiomqtt.Client(*broker.mqtt, protocol=aiomqtt.ProtocolVersion.V5) as subscriber:
+        await subscriber.subscribe(f"{history.name}/program", 1)
+        told = await asyncio.to_thread(program, broker.amqp_url, history.name, f"{history.name}.program", str(len(history.rows)))
+        assert [line for line in told.splitlines() if line.startswith("row ")] == history.rows
+        heard: Any = await anext(aiter(subscriber.messages))
+    assert heard.payload == bytes(range(256))
+    found = heard.properties
+    assert (found.ContentType, found.CorrelationData, found.UserProperty) == ("text/x", b"c", [("n", "7")])

@@ -49,9 +49,9 @@ class Client {
     return this.attempt(async (channel) => { await channel.deleteExchange(name); });
   }
 
-  declareQueue(name, passive, durable, exclusive) {
+  declareQueue(name, passive, durable, exclusive, args) {
     return this.attempt(async (channel) => {
-      const found = passive ? await channel.checkQueue(name) : await channel.assertQueue(name, { durable, exclusive });
+      const found = passive ? await channel.checkQueue(name) : await channel.assertQueue(name, { durable, exclusive, arguments: args });
       return [found.queue, found.messageCount, found.consumerCount];
     });
   }
@@ -102,13 +102,13 @@ class Client {
     await this.channel.prefetch(count);
   }
 
-  consume(queue) {
+  consume(queue, args) {
     return this.attempt(async (channel) => {
       const tag = `node-${queue}`.slice(0, 255);
       await channel.consume(queue, (message) => {
         if (message === null) this.cancellations.put(tag);
         else this.deliveries.put(this.keep(message));
-      }, { consumerTag: tag });
+      }, { consumerTag: tag, arguments: args });
       return tag;
     });
   }

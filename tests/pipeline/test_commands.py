@@ -147,7 +147,7 @@ def test_a_question_is_asked_again_when_more_was_published(shared: None, tmp_pat
         (["audit", "--traffic", "{place}/journal", "--definitions", "{place}/old.json"], "{place}/journal cannot be read as"),
         (["lake", "--journal", "{place}/journal", "--target", "x", "--starting", "4711"], "startingOffsets=4711 lies behind the end of"),
         (["lake", "--journal", "{place}/journal"], "the following arguments are required: --target"),
-        (["lake", "--journal", "{place}/journal", "--target", "x", "--every", "0"], "'0' is no whole number above 0"),
+        (["lake", "--journal", "{place}/journal", "--target", "x", "--every", "0"], 'must be a whole number of at least 1, got "0"'),
         (
             ["audit", "--journal", "{place}/journal", "--definitions", "{place}/old.json", "--conf", "x"],
             "--conf x: should be spark.SOMETHING=VALUE",

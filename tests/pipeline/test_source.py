@@ -134,3 +134,11 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
     journal(tmp_path, some(40, 60))
     with pytest.raises(PipelineError, match=r"offsets 40 to 59 of .* are lost"):
         Directory(str(tmp_path)).pieces(0, 100)
+
+
+def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    """Publishers say any number: of milliseconds, of nanoseconds, of 64 bits. The rest of the row is there, and nothing stops."""
+    said = [1_700_000_000, 1_700_000_000_000, 1_700_000_000_000_000_000, (1 << 63) - 1, -(1 << 63), -62_135_596_800, None]
+    journal(tmp_path / "s", [row(at, "a", timestamp=seconds) for at, seconds in enumerate(said)])
+    found = load(spark, tmp_path / "s").selectExpr("offset", "unix_seconds(timestamp) AS at").orderBy("offset").collect()
+    assert [each["at"] for each in found] == [said[0], None, None, None, None, said[5], None]

@@ -6,9 +6,13 @@ import asyncio
 import base64
 import io
 import json
+import re
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +44,10 @@ class Served:
         words = dict(word.split("=") for word in self.process.stdout.readline().split()[1:])
         self.amqp, self.http = (int(words[name].rpartition(":")[2]) for name in ("amqp", "http"))
 
-    def trellis(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def trellis(self, *arguments: str, limit: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
+        """`limit`: octets that a file may have."""
         return subprocess.run([sys.executable, "-m", "trellis", *arguments, "--url", f"http://127.0.0.1:{self.http}"], capture_output=True,
-                              text=True, check=False)
+                              text=True, check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
 
     def pika(self) -> Any:
         return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.amqp))
@@ -64,9 +69,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     connection = one.pika()
     channel = connection.channel()
     channel.queue_declare("s", durable=True, arguments=ARGUMENTS)
+    channel.queue_declare("plain")
     channel.confirm_delivery()
     for number in range(40):
-        channel.basic_publish("", "s", b"%d" % number, pika.BasicProperties(message_id=str(number), headers={"n": number}))
+        channel.basic_publish("", "s", b"%d" % number, pika.BasicProperties(
+            message_id=str(number), headers={"n": number}, timestamp=1_700_000_000))
     connection.close()
     yield one
     one.process.terminate()
@@ -129,6 +136,12 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
     ("/api/streams/segments?queue=none", "guest:guest", 404, "no stream 'none'"),
     ("/api/streams/segment?queue=s&segment=0000000009-00000000000000000000.arrow", "guest:guest", 410, "the first offset there is 0"),
     ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "not a number"),
+    ("/api/streams/segments", "guest:guest", 400, "queue=NAME is missing"),
+    ("/api/streams/segments?queue=s&ofset=7", "guest:guest", 400, "there is no parameter 'ofset' here, only vhost, queue, offset"),
+    ("/api/streams/segments?queue=s&vhost=none", "guest:guest", 404, "there is no vhost 'none'"),
+    ("/api/streams/segments?queue=plain", "guest:guest", 404, "no stream 'plain' in vhost '/': this queue is of another type"),
+    ("/api/streams/segment?queue=s", "guest:guest", 400, "segment=NAME is missing"),
+    ("/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&start=9&end=4", "guest:guest", 416, "start 9 is behind"),
     ("/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&end=99999999", "guest:guest", 416, "are durable")])
 async def test_what_is_refused_over_http(served: Served, path: str, user: str, status: int, text: str) -> None:
     found, _, body = await served.get(path, user)
@@ -144,8 +157,68 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
     assert listed.returncode == 0 and "durable" in listed.stdout and "$topology" in listed.stdout
     head = served.trellis("stream", "head", "s", "--from", "7", "--count", "3")
     rows = [json.loads(line) for line in head.stdout.splitlines()]
-    assert [(row["offset"], row["body"], row["headers"]) for row in rows] == [(n, str(n), f'{{"n": {n}}}') for n in (7, 8, 9)] or \
-        [(row["offset"], row["body"]) for row in rows] == [(n, str(n)) for n in (7, 8, 9)]
+    assert [(row["offset"], row["body"], row["headers"], row["timestamp"]) for row in rows] == [
+        (n, str(n), {"n": n}, "2023-11-14T22:13:20Z") for n in (7, 8, 9)]
+    assert all(datetime.now(UTC) - datetime.fromisoformat(row["published_at"]) < timedelta(hours=1) for row in rows)
+    assert served.trellis("stream", "head", "s", "--from", "40").returncode == 0
+
+
+@pytest.mark.parametrize(("arguments", "code", "text"), [
+    (["stream", "head", "none"], 1, "trellis: no stream 'none' in vhost '/'"),
+    (["stream", "head", "s", "--vhost", "none"], 1, "trellis: there is no vhost 'none'"),
+    (["stream", "head", "s", "--from", "41"], 1, "offset 41 of stream 's' in vhost '/' is not there yet: the next one that comes is 40"),
+    (["stream", "head", "s", "--from", "3", "--to", "2"], 2, "trellis: --to 2 is before --from 3"),
+    (["stream", "head", "s", "--from", "-1"], 2, 'argument --from: must be a whole number of at least 0, got "-1"'),
+    (["stream", "head", "s", "--count", "0"], 2, 'argument --count: must be a whole number of at least 1, got "0"'),
+    (["stream", "head", "s", "--password", "wrong"], 1, "refused user guest (unknown user or wrong password); give --user and --password"),
+    (["stream", "list", "--user", "blind"], 2, "no password for user blind"),
+    (["stream", "export", "none", "{here}/x.arrow"], 1, "trellis: no stream 'none' in vhost '/'"),
+    (["stream", "export", "s", "{here}/x.arrow", "--from", "40"], 1, "trellis: there are no rows in that range"),
+    (["stream", "export", "s", "{here}/x.parquet", "--from", "40"], 1, "trellis: there are no rows in that range"),
+    (["stream", "export", "s", "{here}/none/x.parquet"], 1, "none/x.parquet: No such file or directory"),
+    (["replay", "s", "--amqp", "{amqp}", "--from", "41"], 1, "trellis: offset 41 of stream 's' in vhost '/' is not there yet"),
+    (["replay", "s", "--amqp", "{amqp}", "--vhost", "none"], 1, "vhost none not found"),
+    (["replay", "s", "--amqp", "{amqp}", "--exchange", "none"], 1, "no exchange 'none' in vhost '/'; 0 messages are confirmed"),
+    (["replay", "s", "--amqp", ":1"], 2, "trellis: --amqp is HOST:PORT, such as 127.0.0.1:5672, and not ':1'"),
+    (["replay", "s", "--rate", "nan"], 2, 'argument --rate: must be a number of at least 0, got "nan"')])
+def test_what_is_wrong_is_said_in_one_line(served: Served, tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
+    done = served.trellis(*(word.format(here=tmp_path, amqp=f"127.0.0.1:{served.amqp}") for word in arguments))
+    assert (done.returncode, done.stdout) == (code, "") and text in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_half_an_export_does_not_stay(served: Served, tmp_path: Path, kind: str) -> None:
+    """A file may have 4 KiB here: as when the disk is full."""
+    path = tmp_path / f"s.{kind}"
+    done = served.trellis("stream", "export", "s", str(path), limit=4_096)
+    assert done.returncode == 1 and done.stderr == f"trellis: cannot write {path}: File too large\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> None:
+    made = served.trellis("policies", "set", "short", "^s$", '{"max-age": "7D"}', "--apply-to", "streams")
+    assert made.returncode == 0, made.stderr
+    wrong = served.trellis("policies", "set", "wrong", "^s$", '{"max-age": "7x"}', "--apply-to", "streams")
+    assert wrong.returncode == 1 and "'7x' is no age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
+    assert served.trellis("policies", "clear", "short").returncode == 0
+
+
+def test_a_wrong_password_is_told_to_who_replays(served: Served) -> None:
+    done = subprocess.run([sys.executable, "-m", "trellis", "replay", "s", "--amqp", f"127.0.0.1:{served.amqp}", "--password", "wrong"],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "403 ACCESS_REFUSED" in done.stderr and "(give --user and --password)" in done.stderr
+
+
+def test_who_stops_a_replay_is_told_where_to_go_on(served: Served) -> None:
+    process = subprocess.Popen([sys.executable, "-m", "trellis", "replay", "s", "--rate", "4", "--exchange", "amq.fanout", "--amqp",
+                                f"127.0.0.1:{served.amqp}", "--url", f"http://127.0.0.1:{served.http}"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("offset ")
+    process.send_signal(signal.SIGINT)
+    told = process.stderr.read()
+    confirmed = re.fullmatch(r"trellis: stopped; (\d+) messages are confirmed, and --from (\d+) goes on behind them\n", told)
+    assert process.wait(20) == 130 and confirmed is not None and confirmed[1] == confirmed[2], told
 
 
 def test_rows_are_exported(served: Served, tmp_path: Path) -> None:

@@ -127,6 +127,33 @@ def test_how_a_stream_may_not_be_used() -> None:
         assert found[0] == code and text in found[1]
 
 
+def test_a_server_names_no_stream() -> None:
+    """Which would be kept, and never be found again."""
+    code, text = reason(declare(World().amqp(), ""))
+    assert (code, text) == (406, "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_stream_queue")
+
+
+def test_a_prefetch_count_of_the_channel_is_one_also_when_it_is_used_up() -> None:
+    world = World()
+    client = world.amqp()
+    declare(client)
+    client.publish("", "s", b"0")
+    client.publish("", "s", b"1")
+    client.send(spec.Basic.Qos(prefetch_count=2, global_=True))
+    arguments: dict[str, Any] = {"x-stream-offset": "first"}
+    assert client.bodies(client.send(spec.Basic.Consume(queue="s", consumer_tag="a", arguments=arguments))) == [b"0", b"1"]
+    assert client.bodies(client.send(spec.Basic.Consume(queue="s", consumer_tag="b", arguments=arguments))) == []
+    assert client.bodies(client.send(spec.Basic.Ack(2, multiple=True))) == [b"0", b"1"]
+
+
+def test_a_word_may_be_octets() -> None:
+    """Some clients say a text so."""
+    client = World().amqp()
+    declare(client)
+    client.publish("", "s", b"0")
+    assert client.bodies(consume(client, bytearray(b"first"))) == [b"0"]
+
+
 def test_a_reader_may_begin_at_the_last_batch_a_time_or_so_long_ago() -> None:
     world = World()
     client = world.amqp()

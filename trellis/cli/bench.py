@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from trellis.cli import matching
-from trellis.cli.parsing import CommandError, Commands, Parser, add_command
+from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
 from trellis.cli.table import columns_of, table
 from trellis.settings.errors import nearest
 
@@ -38,12 +38,12 @@ def add(commands: Commands) -> None:
     tool.add_argument("--pid", metavar="PID,...", type=_pids, default=[], help="the broker's processes, to report their CPU and memory")
     tool.add_argument("--children", action="store_true", help="count the processes below them, too")
     amount = tool.add_mutually_exclusive_group()
-    amount.add_argument("--messages", metavar="N", type=_number(int, 1), default=0, help="messages to publish in a round")
-    amount.add_argument("--seconds", metavar="S", type=_number(float, 0.01), default=2.0, help="how long a round publishes [2]")
-    tool.add_argument("--rate", metavar="R", type=_number(float, 0.001), default=0.0,
+    amount.add_argument("--messages", metavar="N", type=number(int, 1), default=0, help="messages to publish in a round")
+    amount.add_argument("--seconds", metavar="S", type=number(float, 0.01), default=2.0, help="how long a round publishes [2]")
+    tool.add_argument("--rate", metavar="R", type=number(float, 0.001), default=0.0,
                       help="messages a second, timed one by one [as many as the window allows]")
-    tool.add_argument("--size", metavar="BYTES", type=_number(int, 8), default=0, help="octets of a body, 8 at least [the workload's]")
-    tool.add_argument("--rounds", metavar="N", type=_number(int, 1), default=3, help="measurements of a workload; medians are shown [3]")
+    tool.add_argument("--size", metavar="BYTES", type=number(int, 8), default=0, help="octets of a body, 8 at least [the workload's]")
+    tool.add_argument("--rounds", metavar="N", type=number(int, 1), default=3, help="measurements of a workload; medians are shown [3]")
     tool.add_argument("--json", metavar="FILE", help="write all figures of all rounds there; - is standard output, without the table")
     tool.add_argument("--list", action="store_true", help="list the workloads")
     matching.add_bench(tools)
@@ -153,16 +153,3 @@ def _pids(text: str) -> list[int]:
     if not all(word.isdecimal() for word in text.split(",")):
         raise argparse.ArgumentTypeError(f'must be numbers with commas between them, got "{text}"')
     return [int(word) for word in text.split(",")]
-
-
-def _number(kind: type[int] | type[float], least: float) -> Any:
-    def number(text: str) -> float:
-        try:
-            value = kind(text)
-            if least <= value < float("inf"):
-                return value
-        except ValueError:
-            pass
-        raise argparse.ArgumentTypeError(f'must be {"a whole number" if kind is int else "a number"} of at least {least:g}, got "{text}"')
-
-    return number

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trellis.cli.parsing import CommandError, Commands, Parser, add_command
+from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
 from trellis.cli.table import columns_of, table
 from trellis.settings.errors import nearest
 
@@ -41,7 +41,7 @@ def add_bench(tools: Any) -> None:
     tool.add_argument("part", metavar="PART", nargs="*", help="which [tp, iot and adv; with --full all]; see --list")
     tool.add_argument("--algorithms", metavar="A,B", type=_names, default=[], help="only these algorithms and peers [all]")
     tool.add_argument("--sizes", metavar="N,M", type=_sizes, default=[], help="numbers of subscriptions [1000]")
-    tool.add_argument("--rounds", metavar="N", type=_positive, default=5, help="measurements of everything; medians are shown [5]")
+    tool.add_argument("--rounds", metavar="N", type=number(int, 1), default=5, help="measurements of everything; medians are shown [5]")
     tool.add_argument("--seconds", metavar="S", type=_seconds, default=0.0, help="how long each figure is measured [0.01; with --full 0.3]")
     tool.add_argument("--full", action="store_true", help="all parts, up to a million subscriptions; takes hours")
     tool.add_argument("--peers", metavar="FOLDER", type=Path, help="where peers.toml is; `none` for none [benchmarks/matching, if there]")
@@ -191,13 +191,8 @@ def _names(text: str) -> list[str]:
 
 
 def _sizes(text: str) -> list[int]:
-    return sorted({_positive(size) for size in text.split(",")})
-
-
-def _positive(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f'must be a whole number of at least 1, got "{text}"')
-    return int(text)
+    size_of = number(int, 1)
+    return sorted({size_of(size) for size in text.split(",")})
 
 
 def _seconds(text: str) -> float:

@@ -62,6 +62,21 @@ def add_command(commands: Commands, name: str, run: Any, text: str, usage: str =
     return command
 
 
+def number(kind: type[int] | type[float], least: float) -> Any:
+    """The type of an argument that is a number, this one or above."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+            if least <= value < float("inf"):
+                return value
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f'must be {"a whole number" if kind is int else "a number"} of at least {least:g}, got "{text}"')
+
+    return read
+
+
 def add_settings(command: Parser, section: str = "", without: Collection[str] = ()) -> None:
     """Add --config and a flag for every setting but `without`; --help shows all, or those of `section` only."""
     group = command.add_argument_group(

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from trellis.cli.parsing import CommandError, Commands, Parser, add_command
+from trellis.cli.parsing import CommandError, Commands, Parser, add_command, number
 
 #: Who does the work.
 _COMMANDS: Final = "pyspark_trellis.commands"
@@ -25,7 +25,7 @@ def add(commands: Commands) -> None:
         tool.add_argument("--target", metavar="DIR", required=True, help="where it is kept: a directory, or what Spark knows (hdfs://, s3a://)")
         tool.add_argument("--checkpoint", metavar="DIR", help="where it is noted how far the journal was read [TARGET.checkpoint]")
         _mode(tool, "up to what is there now (the default)", "until Ctrl-C")
-        tool.add_argument("--max-rows", metavar="N", type=_count, default=1_000_000, help="rows of one step [1000000]")
+        tool.add_argument("--max-rows", metavar="N", type=number(int, 1), default=1_000_000, help="rows of one step [1000000]")
     tool = _add(tools, "whatif", "ask who would get what was published, by proposed definitions; exit code 1 if something would be lost",
                 "HISTORY --definitions FILE [--current FILE|--as-of TIME] [--once|--follow]")
     _question(tool)
@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
     tool.add_argument("--json", metavar="FILE", type=Path, help="write the figures there")
     tool = _add(tools, "demo", "start a broker, publish an hour of traffic, run the whole pipeline, and write its report", "[--output DIR]")
     tool.add_argument("--output", metavar="DIR", type=Path, default=Path("trellis-demo"), help="where all of it is kept [trellis-demo]")
-    tool.add_argument("--messages", metavar="N", type=_count, default=60_000, help="messages to publish [60000]")
+    tool.add_argument("--messages", metavar="N", type=number(int, 1), default=60_000, help="messages to publish [60000]")
 
 
 def _add(tools: Any, name: str, text: str, usage: str) -> Parser:
@@ -85,7 +85,7 @@ def _mode(tool: Parser, once: str, follow: str) -> None:
     mode = tool.add_mutually_exclusive_group()
     mode.add_argument("--once", action="store_true", help=once)
     mode.add_argument("--follow", action="store_true", help=follow)
-    tool.add_argument("--every", metavar="S", type=_count, default=5, help="with --follow: seconds between two looks [5]")
+    tool.add_argument("--every", metavar="S", type=number(int, 1), default=5, help="with --follow: seconds between two looks [5]")
 
 
 def _question(tool: Parser) -> None:
@@ -107,12 +107,6 @@ def _question(tool: Parser) -> None:
 def _definitions(tool: Parser) -> None:
     tool.add_argument("--definitions", metavar="FILE|URL", help="definitions as `trellis definitions export` writes them, or the broker: "
                                                                 "http://USER:PASSWORD@HOST:15672 [$topology]")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number above 0")
-    return int(text)
 
 
 def _help(arguments: argparse.Namespace) -> int:

@@ -4,10 +4,9 @@ import argparse
 
 import msgspec
 
+from broker.policies import OBJECTS
 from trellis.cli.asking import add_action, add_group, add_json, add_vhost, ask, show
 from trellis.cli.parsing import CommandError, Commands
-
-OBJECTS = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
 
 
 def add(commands: Commands) -> None:

@@ -15,6 +15,7 @@ from trellis.cli.parsing import CommandError
 WINDOW: Final = 1_000
 TIMEOUT: Final = 30.0
 _FRAME_MAX: Final = 131_072
+_ACCESS_REFUSED: Final = 403
 _GREETING: Final = b"AMQP\x00\x00\x09\x01"
 
 
@@ -27,14 +28,16 @@ class Publisher:
         self.refused = 0
         self._place = f"{host}:{port}"
         self._input = b""
-        self._waiting: set[int] = set()
+        #: By delivery tag, what the caller calls the message.
+        self._waiting: dict[int, int] = {}
         try:
             self._socket = socket.create_connection((host.strip("[]"), port), TIMEOUT)
         except OSError as error:
             raise CommandError(f"no answer from {self._place} ({error.strerror or error}); give --amqp HOST:PORT") from None
         self._send(_GREETING)
         self._expect(spec.Connection.Start)
-        self._say(0, spec.Connection.StartOk({"product": "trellis replay"}, "PLAIN", f"\0{user}\0{password}", "en_US"))
+        self._say(0, spec.Connection.StartOk({"product": "trellis replay", "capabilities": {"authentication_failure_close": True}}, "PLAIN",
+                                            f"\0{user}\0{password}", "en_US"))
         tune: Any = self._expect(spec.Connection.Tune)
         self._room = min(tune.frame_max or _FRAME_MAX, _FRAME_MAX) - 8
         self._say(0, spec.Connection.TuneOk(tune.channel_max, self._room + 8, 0))
@@ -51,16 +54,20 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def publish(self, exchange: bytes, key: bytes, header: bytes, body: bytes) -> None:
-        """Octets as they stand in a row. Waits when too many are unconfirmed."""
+    def publish(self, exchange: bytes, key: bytes, header: bytes, body: bytes, place: int = 0) -> None:
+        """Octets as they stand in a row, which is at that offset. Waits when too many are unconfirmed."""
         method = b"\x00\x3c\x00\x28\x00\x00" + bytes([len(exchange)]) + exchange + bytes([min(len(key), 255)]) + key[:255] + b"\x00"
         parts = [_frame(1, method), _frame(2, header)]
         parts += [_frame(3, body[at:at + self._room]) for at in range(0, len(body), self._room)]
         self._send(b"".join(parts))
         self.published += 1
-        self._waiting.add(self.published)
+        self._waiting[self.published] = place
         while len(self._waiting) >= WINDOW:
             self._hear()
+
+    def standing(self, reached: int) -> str:
+        """How far it is, where `reached` is the offset of the last row that was looked at."""
+        return f"{self.confirmed} messages are confirmed, and --from {min(self._waiting.values(), default=reached + 1)} goes on behind them"
 
     def wait_for_confirms(self) -> None:
         """Until nothing is unconfirmed."""
@@ -72,7 +79,8 @@ class Publisher:
         if isinstance(frame, (spec.Basic.Ack, spec.Basic.Nack)):
             tag = frame.delivery_tag or 0
             done = {one for one in self._waiting if one <= tag} if frame.multiple else {tag}
-            self._waiting -= done
+            for one in done:
+                self._waiting.pop(one, None)
             if isinstance(frame, spec.Basic.Ack):
                 self.confirmed += len(done)
             else:
@@ -85,7 +93,8 @@ class Publisher:
         if isinstance(frame, kind):
             return frame
         if isinstance(frame, (spec.Channel.Close, spec.Connection.Close)):
-            raise CommandError(f"{self._place} answered {frame.reply_code} {frame.reply_text}")
+            hint = " (give --user and --password)" if frame.reply_code == _ACCESS_REFUSED else ""
+            raise CommandError(f"{self._place} answered {frame.reply_code} {frame.reply_text}{hint}")
         raise CommandError(f"{self._place} answered something else than expected; does it speak AMQP 0-9-1?")
 
     def _read(self) -> object:

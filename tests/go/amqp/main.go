@@ -36,6 +36,9 @@ func next[T any](from <-chan T, what string) T {
 }
 
 func main() {
+	if os.Args[1] == "streams" {
+		streams(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
+	}
 	url := os.Args[1]
 	_, err := amqp.Dial(os.Args[2])
 	want(err == amqp.ErrCredentials, fmt.Sprint("wrong credentials are told as such: ", err))
