@@ -17,16 +17,16 @@ from mypy_extensions import i64
 
 from broker.store.disk import Disk, File, StoreError
 from broker.store.files import complaint
-from broker.store.recovery import CUT, MISSING, QUARANTINED, WRONG, Finding
+from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.stream.archive import write_index
 from broker.stream.arrow import BATCH_OCTETS, END_OF_STREAM, SCHEMA_OCTETS, View, needed, read_schema, schema, view
-from broker.stream.segments import QUARANTINE, Segment, parse_segment, segment_name
+from broker.stream.segments import Segment, parse_segment, segment_name
 
 #: Octets that are read at once.
 _CHUNK: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
-#: Directories from that of all streams to a quarantine.
-_DEPTH: Final = 4
+#: Directories from that of all streams to a stream's.
+_DEPTH: Final = 3
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Beyond any offset.
 _ENDLESS: Final[i64] = (1 << 63) - 1
@@ -45,6 +45,7 @@ class Found:
         self._directory = directory
         #: As findings say it: from the directory of all streams on.
         self._place = "/".join(directory.split("/")[-3:])
+        self._kept = Quarantine(disk, directory)
         self._stream = stream
         self._end: i64 = end if sure else _ENDLESS
         self._sure = sure
@@ -90,21 +91,27 @@ class Found:
             gaps.append((int(self._first), int(self.segments[0].base), self.segments[0].name))
         if last < self.end:
             gaps.append((int(last), int(self.end), self.segments[-1].name if self.segments else ""))
-        if not gaps:
-            return
-        noted = self._disk.list(self._quarantine())
         for start, end, name in gaps:
-            mark = f"lost-{start:020d}-{end:020d}"
-            if mark in noted:
+            if self._noted(f"lost-{start:020d}-{end:020d}"):
                 continue
             if start not in self._told:
                 self._tell(MISSING, name, f"the stream ends with offset {start}, and was written up to {end}" if end == self.end else
                            f"offsets {start} to {end - 1} are not there")
-            try:
-                self._disk.create(f"{self._directory}/{QUARANTINE}/{mark}").close()
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
+
+    def _noted(self, mark: str) -> bool:
+        """Whether this was told at an earlier start; a later one knows it then, if there is room for a file."""
+        # The stream's directory may be what is lost.
+        path, *below = self._directory.rsplit("/", _DEPTH)
+        for part in below:
+            self._disk.make_directory(f"{path}/{part}")
+            self._disk.sync_directory(path)
+            path = f"{path}/{part}"
+        try:
+            return self._kept.note(mark)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            return False
 
     def _tell(self, what: str, name: str, reason: str, at: int = 0, octets: int = 0, copy: str = "") -> None:
         self.findings.append(Finding(what, f"{self._place}/{name}" if name else self._place, at, octets, reason, copy))
@@ -124,7 +131,7 @@ class Found:
             self._first = min(self._first, base)
         if head is None or head[1:] != (epoch, base):
             self._told.add(int(self.segments[-1].end) if self.segments else base)
-            self._set_aside(path, "its schema is none of this stream's")
+            self._set_aside(name, "its schema is none of this stream's")
             return
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._end):
@@ -193,7 +200,7 @@ class Found:
         """What is sound behind the damage goes into segments of its own, which the caller finishes. They are there before the
         damage goes: if the process ends between, a start does this again. `marks` are places of batches, as the index knows them."""
         start = segment.end
-        copy = self._copy(file, name, size)
+        copy = self._kept.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
         self._told.add(int(start))
         parts: list[Segment] = []
         walk = Walk(file, place, size)
@@ -286,47 +293,10 @@ class Found:
                 pass
         self._disk.remove(path)
 
-    def _quarantine(self) -> str:
-        """It is there, and so is all that it is in."""
-        path = ""
-        for part in f"{self._directory}/{QUARANTINE}".rsplit("/", _DEPTH):
-            parent = path
-            path = f"{path}/{part}" if path else part
-            if parent:
-                self._disk.make_directory(path)
-                self._disk.sync_directory(parent)
-        return path
-
-    def _set_aside(self, path: str, reason: str) -> None:
+    def _set_aside(self, name: str, reason: str) -> None:
         """Move a whole file to the quarantine."""
-        name = path.rpartition("/")[2]
-        copy = f"{self._quarantine()}/{name}"
-        self._tell(QUARANTINED, name, reason, 0, int(self._disk.open(path, False).size()), copy)
-        self._disk.rename(path, copy)
-        self._disk.sync_directory(self._directory)
-
-    def _copy(self, file: File, name: str, size: int) -> str:
-        """Keep a segment as it was found, beside copies of it that were made before."""
-        directory = self._quarantine()
-        there = self._disk.list(directory)
-        path, number = f"{directory}/{name}", 1
-        while path.rpartition("/")[2] in there:
-            path, number = f"{directory}/{name}.{number}", number + 1
-        temporary = f"{directory}/{name}.tmp"
-        if f"{name}.tmp" in there:
-            self._disk.remove(temporary)
-        target = self._disk.create(temporary)
-        at = 0
-        while at < size:
-            octets = file.read(at, min(int(_CHUNK), size - at))
-            if not octets:
-                break
-            target.write(at, octets)
-            at += len(octets)
-        target.sync()
-        self._disk.rename(temporary, path)
-        self._disk.sync_directory(directory)
-        return path
+        size = int(self._disk.open(f"{self._directory}/{name}", False).size())
+        self._tell(QUARANTINED, name, reason, 0, size, self._kept.take(name))
 
 
 class Walk:

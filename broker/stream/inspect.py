@@ -13,8 +13,8 @@ from mypy_extensions import i64
 
 from broker.store.contract import Defined
 from broker.store.disk import Disk, File
+from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
 from broker.store.inspect import FINE
-from broker.store.recovery import CUT, MISSING, QUARANTINED, WRONG, Finding
 from broker.stream.archive import folder
 from broker.stream.finding import Found
 from broker.stream.leftover import strangers, sweep

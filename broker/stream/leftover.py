@@ -10,10 +10,10 @@ A stream is deleted in the catalog first; its files go with the same batch, unle
 from __future__ import annotations
 
 from broker.store.disk import Disk, remove_files
-from broker.store.recovery import CUT, IGNORED, Finding
+from broker.store.findings import CUT, IGNORED, QUARANTINE, Finding
 from broker.stream.archive import folder
 from broker.stream.arrow import SCHEMA_OCTETS, read_schema
-from broker.stream.segments import QUARANTINE, SUFFIXES, parse_segment
+from broker.stream.segments import SUFFIXES, parse_segment
 
 
 def sweep(disk: Disk, root: str, names: list[tuple[str, str]], newest: int) -> list[Finding]:

@@ -14,7 +14,7 @@ from trellis.cli.parsing import CommandError, Commands, Parser, add_command, add
 
 if TYPE_CHECKING:
     from broker.store.contract import Defined
-    from broker.store.recovery import Finding
+    from broker.store.findings import Finding
 
 _USAGE = "verify|dump|repair|backup [ARGUMENT]... [--data-dir DIR] [--config FILE]..."
 
@@ -95,8 +95,8 @@ def repair(arguments: argparse.Namespace) -> int:
 
 
 def _is_wrong(finding: Finding) -> bool:
+    from broker.store.findings import CUT
     from broker.store.inspect import FINE
-    from broker.store.recovery import CUT
 
     return finding.what not in (FINE, CUT)
 
