@@ -14,7 +14,7 @@ IGNORED: Final = "ignored"
 #: As it was written, but it makes no sense.
 WRONG: Final = "wrong"
 
-#: The directory of what was damaged.
+#: The directory.
 QUARANTINE: Final = "quarantine"
 #: Octets that are copied at once.
 _COPY: Final = 1 << 20
@@ -41,39 +41,34 @@ class Finding:
 class Quarantine:
     """`quarantine/` below a directory of files: copies of what was damaged in them, for people to look at. Raises OSError."""
 
-    def __init__(self, disk: Disk, directory: str, depth: int = 1) -> None:
-        """So many last parts of its path may not be there yet, its own among them."""
+    def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
-        self._beside = directory
-        self._depth = depth
+        self._directory = directory
 
-    def directory(self) -> str:
-        """Where it is; it is made if it is not there, and so is what it is in."""
-        path, *parts = f"{self._beside}/{QUARANTINE}".rsplit("/", self._depth)
-        for part in parts:
-            parent, path = path, f"{path}/{part}"
-            self._disk.make_directory(path)
-            self._disk.sync_directory(parent)
+    def _made(self) -> str:
+        path = f"{self._directory}/{QUARANTINE}"
+        self._disk.make_directory(path)
+        self._disk.sync_directory(self._directory)
         return path
 
-    def free(self, name: str) -> str:
-        """The name, or, when something there has it, the name with a number."""
-        there = self._disk.list(self.directory())
-        found, number = name, 1
-        while found in there:
-            found, number = f"{name}.{number}", number + 1
-        return found
+    def note(self, name: str) -> bool:
+        """Whether there is a file of that name; there is one from now on, with nothing in it."""
+        path = self._made()
+        if name in self._disk.list(path):
+            return True
+        self._disk.create(f"{path}/{name}").close()
+        return False
 
     def take(self, name: str) -> str:
         """Move a whole file there; returns where it is now."""
-        path = f"{self.directory()}/{name}"
-        self._disk.rename(f"{self._beside}/{name}", path)
-        self._disk.sync_directory(self._beside)
+        path = f"{self._made()}/{name}"
+        self._disk.rename(f"{self._directory}/{name}", path)
+        self._disk.sync_directory(self._directory)
         return path
 
     def copy(self, source: File, start: int, end: int, name: str) -> str:
         """Copy a part of a file there, under this name; returns where it is now. What is there was found before."""
-        disk, directory = self._disk, self.directory()
+        disk, directory = self._disk, self._made()
         path = f"{directory}/{name}"
         if name in disk.list(directory):
             return path

@@ -25,8 +25,8 @@ from broker.stream.segments import Segment, parse_segment, segment_name
 #: Octets that are read at once.
 _CHUNK: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
-#: Directories from that of all streams to a quarantine.
-_DEPTH: Final = 4
+#: Directories from that of all streams to a stream's.
+_DEPTH: Final = 3
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Beyond any offset.
 _ENDLESS: Final[i64] = (1 << 63) - 1
@@ -43,9 +43,9 @@ class Found:
         self.end: i64 = end
         self._disk = disk
         self._directory = directory
-        self._kept = Quarantine(disk, directory, _DEPTH)
         #: As findings say it: from the directory of all streams on.
         self._place = "/".join(directory.split("/")[-3:])
+        self._kept = Quarantine(disk, directory)
         self._stream = stream
         self._end: i64 = end if sure else _ENDLESS
         self._sure = sure
@@ -91,21 +91,27 @@ class Found:
             gaps.append((int(self._first), int(self.segments[0].base), self.segments[0].name))
         if last < self.end:
             gaps.append((int(last), int(self.end), self.segments[-1].name if self.segments else ""))
-        if not gaps:
-            return
-        noted = self._disk.list(self._kept.directory())
         for start, end, name in gaps:
-            mark = f"lost-{start:020d}-{end:020d}"
-            if mark in noted:
+            if self._noted(f"lost-{start:020d}-{end:020d}"):
                 continue
             if start not in self._told:
                 self._tell(MISSING, name, f"the stream ends with offset {start}, and was written up to {end}" if end == self.end else
                            f"offsets {start} to {end - 1} are not there")
-            try:
-                self._disk.create(f"{self._kept.directory()}/{mark}").close()
-            except OSError as error:
-                if error.errno not in _FULL:
-                    raise
+
+    def _noted(self, mark: str) -> bool:
+        """Whether this was told at an earlier start; a later one knows it then, if there is room for a file."""
+        # The stream's directory may be what is lost.
+        path, *below = self._directory.rsplit("/", _DEPTH)
+        for part in below:
+            self._disk.make_directory(f"{path}/{part}")
+            self._disk.sync_directory(path)
+            path = f"{path}/{part}"
+        try:
+            return self._kept.note(mark)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            return False
 
     def _tell(self, what: str, name: str, reason: str, at: int = 0, octets: int = 0, copy: str = "") -> None:
         self.findings.append(Finding(what, f"{self._place}/{name}" if name else self._place, at, octets, reason, copy))
@@ -194,7 +200,7 @@ class Found:
         """What is sound behind the damage goes into segments of its own, which the caller finishes. They are there before the
         damage goes: if the process ends between, a start does this again. `marks` are places of batches, as the index knows them."""
         start = segment.end
-        copy = self._kept.copy(file, 0, size, self._kept.free(name))
+        copy = self._kept.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
         self._told.add(int(start))
         parts: list[Segment] = []
         walk = Walk(file, place, size)

@@ -96,7 +96,7 @@ def test_damage_in_a_stream_is_found_and_repaired(home: Path) -> None:
     code, said, errors = store("verify", "--data-dir", home)
     assert (code, errors) == (1, "") and f"quarantined: streams/%2F/events/{segment.name} at " in said and "1 found to be wrong" in said
     code, said, errors = store("repair", "--data-dir", home)
-    assert (code, errors) == (0, "") and f"copied to {segment.parent}/quarantine/{segment.name}" in said
+    assert (code, errors) == (0, "") and f"copied to {segment.parent}/quarantine/{segment.name}-" in said
     code, said, errors = store("verify", "--data-dir", home)
     assert (code, errors) == (0, "") and "fine: streams/%2F/events: " in said
 
