@@ -25,6 +25,11 @@ def line_of(error: BaseException) -> str | None:
     return found[-1].strip() if found else None
 
 
+def shown(url: str) -> str:
+    """A URL for people: without user and password."""
+    return re.sub("//[^/]*@", "//", url)
+
+
 def of_spark(error: BaseException) -> bool:
     """Whether Spark or its JVM raised it."""
     return any(kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)

@@ -91,7 +91,8 @@ class Stream:
         raise NotImplementedError
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        """Whether a later epoch begins before this offset, so that who read up to it then has read what nobody else will."""
+        """Whether a later epoch begins before this offset, so that who read up to it then has read what nobody else will: by what
+        `bounds` saw last."""
         raise NotImplementedError
 
     @property

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pika
 from pika.exceptions import AMQPError
 
-from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.errors import PipelineError, shown
 
 #: Messages on their way without a confirm.
 WINDOW: Final = 2_000
@@ -33,7 +33,7 @@ class Publisher:
         try:
             self._parameters: Final = pika.URLParameters(url)
         except (ValueError, TypeError) as error:
-            raise PipelineError(f"option url is '{url}', and should be amqp://USER:PASSWORD@HOST:PORT/VHOST ({error})") from None
+            raise PipelineError(f"option url is '{shown(url)}', and should be amqp://USER:PASSWORD@HOST:PORT/VHOST ({error})") from None
         self._parameters.blocked_connection_timeout = PATIENCE
         self._url = f"{self._parameters.host}:{self._parameters.port}"
         self._connection: Any = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import re
 import struct
 import urllib.error
 import urllib.request
@@ -16,7 +15,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 
 import pyarrow as pa
 
-from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.errors import PipelineError, shown
 from pyspark_trellis.journal import ROWS_PER_TASK, Bounds, Piece, Span, Stream, check_whole
 from pyspark_trellis.messages import Damaged
 from pyspark_trellis.segments import Name, Scan, damaged
@@ -40,9 +39,9 @@ class Broker:
             parts = urlsplit(place)
             port = parts.port or 15672
         except ValueError as error:
-            raise PipelineError(f"{_shown(place)} is no URL: {error}") from None
+            raise PipelineError(f"{shown(place)} is no URL: {error}") from None
         if not parts.hostname or parts.path not in ("", "/"):
-            raise PipelineError(f"{_shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener")
+            raise PipelineError(f"{shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(f"{parts.scheme}://{host}:{port}", unquote(parts.username or "guest"), unquote(parts.password or "guest"))
 
@@ -72,11 +71,6 @@ class Broker:
 
     def _unexpected(self, path: str, error: Exception) -> PipelineError:
         return PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?")
-
-
-def _shown(place: str) -> str:
-    """A URL for people: without user and password."""
-    return re.sub("//[^/]*@", "//", place)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
@@ -122,7 +116,7 @@ class Remote(Stream):
         """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the vhost /. Raises PipelineError."""
         stream = options.get("stream", "")
         if not stream:
-            raise PipelineError(f"which stream of {_shown(place)}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
+            raise PipelineError(f"which stream of {shown(place)}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
         vhost, _, queue = stream.rpartition("/")
         return cls(Broker.of(place), vhost or "/", queue)
 

@@ -68,6 +68,7 @@ def start(master: str = "local[*]", name: str = "trellis pipeline", small: bool 
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
     directory = scratch or Path(tempfile.mkdtemp(prefix="trellis-pipeline-"))
+    directory.mkdir(parents=True, exist_ok=True)
     quiet = directory / "log4j2.properties"
     quiet.write_text(_LOGGING)
     options = f"-Dlog4j2.configurationFile={quiet.as_uri()} {_SMALL if small else ''}".strip()

@@ -67,8 +67,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._url: Final = options.get("url", "amqp://guest:guest@127.0.0.1:5672/")
         self._exchange: Final = options.get("exchange", "amq.topic")
         self._checkpoint: Final = options.get("checkpointlocation", "")
+        known = [name.lower() for name in OPTIONS]
         for name in options:
-            if name not in [known.lower() for known in OPTIONS]:
+            if name not in known:
                 raise PipelineError(f"writing with format(\"trellis\") has no option '{name}'; it has {', '.join(OPTIONS[:3])}")
         if not self._checkpoint:
             raise PipelineError("name a checkpointLocation: in it the sink notes how a batch was divided")
@@ -86,7 +87,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        query, batch = context.getLocalProperty("sql.streaming.queryId"), int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        query, number = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+        if query is None or number is None:  # Without them all batches would have one name, and the broker would drop the second.
+            raise PipelineError("Spark does not say which query and which batch this is: the sink is for writeStream only")
+        batch = int(number)
         rows = [row for part in iterator for row in part.to_pylist()]
         rows.sort(key=_order)
         _claim(self._checkpoint, batch, context.partitionId(), rows)

@@ -119,5 +119,5 @@ def test_the_bench_asserts_equal_results(tmp_path: Path) -> None:
     ran = trellis("bench", "--quick", "--json", str(tmp_path / "figures.json"), "--master", "local[2]")
     assert ran.returncode == 0, ran.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())
-    assert len(figures["measured"]) == 8
-    assert len(figures["targets"]) == 6
+    assert len(figures["measured"]) == 9
+    assert len(figures["targets"]) == 7
