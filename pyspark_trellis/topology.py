@@ -27,6 +27,7 @@ from pyspark_trellis.journal import Stream
 NAME: Final = "$topology"
 DIRECTORY: Final = "%24topology"
 _USED: Final = ("snapshot", "complete", "declare", "delete", "bind", "unbind", "subscribe", "unsubscribe")
+_COLUMNS: Final = ("published_at", "vhost", "topic", "body")
 _WHEN: Final = "%Y-%m-%d %H:%M:%S UTC"
 
 
@@ -100,9 +101,9 @@ def _rows(stream: Stream, low: int, high: int) -> Iterator[tuple[datetime, str, 
     """(when, vhost, event, facts) of the rows that matter. Raises PipelineError."""
     wanted = pa.array(_USED)
     for piece in stream.pieces(low, high):
-        for batch in piece.batches():
+        for batch in piece.batches(_COLUMNS):
             rows = batch.filter(pc.is_in(batch.column("topic"), wanted))
-            for at, vhost, event, body in zip(*(rows.column(name).to_pylist() for name in ("published_at", "vhost", "topic", "body")),
+            for at, vhost, event, body in zip(*(rows.column(name).to_pylist() for name in _COLUMNS),
                                               strict=True):
                 try:
                     facts = json.loads(body)
