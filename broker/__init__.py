@@ -6,6 +6,6 @@ and writes it down in a Plan, which many Routes share. The hot side, in a front 
 the octets that came off the wire, follows it, and asks for care only where the Plan's `attention` mask
 says so. Nothing here reads a clock, draws a number or waits; only `store` opens files.
 
-Reading order: message, outlet, agenda, store.contract, destination, queue, limits, route, binding,
-exchange, access, gate, planner, retained, letters, vhost, core, restore. (queue stands on fifo and tail.)
+Reading order: message, outlet, agenda, store.contract, destination, consumer, fates, queue, limits, route, binding,
+exchange, access, gate, planner, retained, letters, holdings, vhost, core, restore. (queue stands on fifo and tail.)
 """

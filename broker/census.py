@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
+from broker.fates import UNREPRESENTABLE
 from broker.gate import sum_into
-from broker.queue import UNREPRESENTABLE, Queue
+from broker.queue import Queue
 from broker.route import Listener
 
 

@@ -9,21 +9,10 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
+from broker.consumer import Consumer, Delivery, Returned
+from broker.fates import DEAD_LETTERED, EXPIRED, OVER_LIMIT, OVERDELIVERED, PURGED, REJECTED, UNREPRESENTABLE
 from broker.message import Message, amend
-from broker.queue import (
-    DEAD_LETTERED,
-    EXPIRED,
-    OVER_LIMIT,
-    OVERDELIVERED,
-    PURGED,
-    REJECTED,
-    SLICE,
-    UNREPRESENTABLE,
-    Consumer,
-    Delivery,
-    Queue,
-    Returned,
-)
+from broker.queue import SLICE, Queue
 from broker.store.contract import LAPSES_MOST, LAPSES_SINCE, Store
 from broker.tail import stored
 from broker.terms import ENDLESS, Terms
@@ -168,7 +157,7 @@ class LimitedQueue(Queue):
         self._stirred = False
         now: i64 = self.agenda.now
         while self.depth > 0:
-            consumer = self._pick()
+            consumer = self.pick()
             if consumer is None:
                 self._watch(self._head().expires)
                 return

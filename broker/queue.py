@@ -16,148 +16,36 @@ Every copy that is put has exactly one fate in the end: `copies == sum of fates 
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from array import array
 from bisect import insort
 from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.destination import Destination
+from broker.consumer import NOBODY, Consumer, Delivery, Returned, Source, newest_first
+from broker.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
 from broker.fifo import Fifo
 from broker.message import Message
-from broker.outlet import Outlet
 from broker.store.contract import Settled, Store
 from broker.tail import Tail
-from broker.terms import ENDLESS, NO_TERMS
+from broker.terms import ENDLESS
 
 #: Messages of a purged or expired queue that are let go in one turn.
 SLICE: Final[i64] = 2_000
 
-#: Fates of a copy, by position in `Queue.fates`.
-ACKNOWLEDGED: Final[i64] = 0
-AUTO_ACKNOWLEDGED: Final[i64] = 1
-EXPIRED: Final[i64] = 2
-OVER_LIMIT: Final[i64] = 3
-DROPPED: Final[i64] = 4
-OFFLINE: Final[i64] = 5
-UNREPRESENTABLE: Final[i64] = 6
-PURGED: Final[i64] = 7
-DEAD_LETTERED: Final[i64] = 8
-REJECTED: Final[i64] = 9
-#: It was to be read from the disk, and could not be.
-UNREADABLE: Final[i64] = 10
-OVERDELIVERED: Final[i64] = 11
-#: Its delay is over.
-RELEASED: Final[i64] = 12
-#: What a queue has while it has none of these, one for all: nobody ever adds to them. Idle queues are many (a session has one).
-_NO_FATES: Final[list[int]] = [0] * 13
-COPY_FATES: Final = ("acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable",
-                     "purged", "dead_lettered", "rejected", "unreadable", "delivery_limit", "released")
-
-
-assert len(COPY_FATES) == len(_NO_FATES)
-
-
-@mypyc_attr(acyclic=True, free_list_len=1)
-class Delivery:
-    """A message in a consumer's hands. `order` is its place in the queue, `attempts` how often it came back."""
-
-    __slots__ = ("attempts", "consumer", "message", "order")
-
-    def __init__(self, message: Message, consumer: Consumer, order: i64) -> None:
-        self.message = message
-        self.consumer = consumer
-        self.order: i64 = order
-        self.attempts: i64 = 0
-
-    def of(self, message: Message) -> Delivery:
-        """The same step of a copy of the message."""
-        delivery = Delivery(message, self.consumer, self.order)
-        delivery.attempts = self.attempts
-        return delivery
-
-
-@mypyc_attr(acyclic=True)
-class Returned:
-    """A message that came back: it keeps nothing of the consumer that had it."""
-
-    __slots__ = ("attempts", "message", "order")
-
-    def __init__(self, message: Message, order: i64, attempts: i64) -> None:
-        self.message = message
-        self.order: i64 = order
-        self.attempts: i64 = attempts
-
-    def to(self, consumer: Consumer) -> Delivery:
-        """In another consumer's hands."""
-        delivery = Delivery(self.message, consumer, self.order)
-        delivery.attempts = self.attempts
-        return delivery
-
-
-class Pool:
-    """Credit that several consumers share."""
-
-    def __init__(self, credit: i64) -> None:
-        self.credit: i64 = credit
-        self.consumers: list[Consumer] = []
-
-    def give_back(self) -> None:
-        """One of them is done with a message: now others may be ready."""
-        self.credit += 1
-        if self.credit == 1:
-            for consumer in self.consumers:
-                consumer.queue.stir()
-
-
-class Consumer:
-    """Where a queue delivers to; the front ends subclass it. `credit` is how many more it takes unsettled,
-    alone; `pool`, where there is one, together with others. Those with a higher `priority` go first.
-
-    Compiled, a look at an element of a list of consumers is three comparisons while there are three classes of them at
-    most (the abstract base does not count), and a call beyond that: 45 instructions a delivery.
-    """
-
-    def __init__(self, queue: Queue, outlet: Outlet, credit: i64, pool: Pool | None, priority: i64 = 0) -> None:
-        self.queue = queue
-        self.outlet = outlet
-        self.credit: i64 = credit
-        self.pool = pool
-        self.priority: i64 = priority
-
-    @abstractmethod
-    def deliver(self, message: Message, order: i64) -> None:
-        """Write the message out. Must not call the core, but to settle what needs no answer."""
-        raise NotImplementedError
-
-    @abstractmethod
-    def redeliver(self, delivery: Delivery) -> None:
-        """Write out a message that was in some consumer's hands before."""
-        raise NotImplementedError
-
-    def cancelled(self) -> None:
-        """The queue is gone."""
-
-
-_NOBODY: Final[list[Consumer]] = []
 _NOTHING: Final[Fifo[Message]] = Fifo()
 _NONE_CAME_BACK: Final[list[Returned]] = []
 
 
-class Queue(Destination):
+class Queue(Source):
     """A queue without arguments. `LimitedQueue` has them, so that this one pays nothing for them.
 
     Beyond `max_length` waiting messages the oldest are dropped.
     """
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
-        super().__init__(name)
-        self.vhost = vhost
-        self.agenda = agenda
-        self.store = store
-        self.durable = durable
+        super().__init__(vhost, name, agenda, store, durable)
         #: As its owner said; an exclusive queue keeps nothing all the same, for it goes with its connection.
         self.declared_durable = durable
         #: The connection that alone may use it.
@@ -166,16 +54,8 @@ class Queue(Destination):
         #: Belongs to a session, not to those who declare queues.
         self.private = False
         self.depth: i64 = 0
-        self.unacked: i64 = 0
-        self.acknowledged: i64 = 0
-        self.auto_acknowledged: i64 = 0
-        #: Those who take turns, and those behind them: with lower priorities, or waiting to be the single active one.
-        self.consumers: list[Consumer] = _NOBODY
-        self.others: list[Consumer] = _NOBODY
-        self.terms = NO_TERMS
         #: The queue that this one became, when a policy asked for one that can do more.
         self.heir: Queue | None = None
-        self._fates = _NO_FATES
         self._waiting = _NOTHING
         self._returned = _NONE_CAME_BACK
         self._tail: Tail | None = None
@@ -185,7 +65,6 @@ class Queue(Destination):
         #: The depth from which on `put` has more to do.
         self._bound: i64 = store.window if durable else ENDLESS
         self._order: i64 = 0
-        self._turn: i64 = 0
         self._stirred = False
         self._alarm: i64 = 0
         self._expiry: Expiry | None = None
@@ -205,7 +84,7 @@ class Queue(Destination):
     def put(self, message: Message) -> None:
         """Hand over at once when nobody is ahead and a consumer is ready, else keep. Hot path."""
         if self.depth == 0:
-            consumer = self._pick()
+            consumer = self.pick()
             if consumer is not None:
                 self._order += 1
                 consumer.deliver(message, self._order)
@@ -273,7 +152,7 @@ class Queue(Destination):
     def _came_back(self, returned: Returned) -> None:
         if self._returned is _NONE_CAME_BACK:
             self._returned = []
-        insort(self._returned, returned, key=_newest_first)
+        insort(self._returned, returned, key=newest_first)
 
     # -- after a restart
 
@@ -319,7 +198,7 @@ class Queue(Destination):
         self._stirred = False
         now: i64 = self.agenda.now
         while self.depth > self._paged:
-            consumer = self._pick()
+            consumer = self.pick()
             if consumer is None:
                 self._watch(self._head().expires)
                 return
@@ -362,38 +241,6 @@ class Queue(Destination):
             self._set_bound()
         if self._waiting.size:
             self._watch(self._head().expires)
-
-    def _pick(self) -> Consumer | None:
-        """The next ready consumer, taking turns."""
-        consumers = self.consumers
-        count: i64 = len(consumers)
-        turn: i64 = self._turn
-        left: i64 = count
-        while left > 0:
-            left -= 1
-            if turn >= count:
-                turn = 0
-            consumer = consumers[turn]
-            turn += 1
-            pool = consumer.pool
-            if consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open():
-                self._turn = turn
-                return consumer
-        return self._pick_other() if self.others else None
-
-    def _pick_other(self) -> Consumer | None:
-        """None of the highest priority is ready: the first of the others who is."""
-        if not self.terms.single:
-            for at, consumer in enumerate(self.others):
-                pool = consumer.pool
-                if consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open():
-                    # Behind its equals: they take turns.
-                    last = at
-                    while last + 1 < len(self.others) and self.others[last + 1].priority == consumer.priority:
-                        last += 1
-                    self.others.insert(last, self.others.pop(at))
-                    return consumer
-        return None
 
     def take(self, consumer: Consumer) -> Delivery | None:
         """The next message for one who asks instead of consuming."""
@@ -474,54 +321,6 @@ class Queue(Destination):
         self.count(fate)
         self.forget(message)
 
-    def count(self, fate: i64, copies: int = 1) -> None:
-        """So many copies that were in this queue, or meant for it, ended like this."""
-        if self._fates is _NO_FATES:
-            self._fates = list(_NO_FATES)
-        self._fates[fate] += copies
-
-    def fates(self) -> list[int]:
-        """How many copies ended how, in the order of COPY_FATES."""
-        fates = list(self._fates)
-        fates[ACKNOWLEDGED] += int(self.acknowledged)
-        fates[AUTO_ACKNOWLEDGED] += int(self.auto_acknowledged)
-        return fates
-
-    # -- who consumes, what is dropped
-
-    @property
-    def consumer_count(self) -> int:
-        return len(self.consumers) + len(self.others)
-
-    def subscribe(self, consumer: Consumer) -> None:
-        """The consumer takes its place: beside its equals, or behind those with a higher priority, or behind the single active one."""
-        first = self.consumers[0] if self.consumers else None
-        if first is None or not self.terms.single and consumer.priority == first.priority:
-            if self.consumers is _NOBODY:
-                self.consumers = []
-            self.consumers.append(consumer)
-        elif self.terms.single or consumer.priority < first.priority:
-            if self.others is _NOBODY:
-                self.others = []
-            insort(self.others, consumer, key=_highest_first)
-        else:
-            self.others = self.consumers + self.others
-            self.consumers = [consumer]
-        self.stir()
-
-    def unsubscribe(self, consumer: Consumer) -> None:
-        """... and leaves it. Where nobody is left, those behind come forward."""
-        if consumer in self.others:
-            self.others.remove(consumer)
-        elif consumer in self.consumers:
-            self.consumers.remove(consumer)
-            if not self.consumers and self.others:
-                count = 1 if self.terms.single else sum(other.priority == self.others[0].priority for other in self.others)
-                self.consumers, self.others = self.others[:count], self.others[count:]
-                self.stir()
-            elif not self.consumers:
-                self.consumers = _NOBODY
-
     def use(self) -> None:
         """Somebody declared the queue, asked for a message or consumed: one that expires is needed from now on."""
 
@@ -569,7 +368,7 @@ class Queue(Destination):
             consumer.queue = self
         old.dead = True
         old.heir = self
-        old.consumers, old.others, old.depth, old._paged = _NOBODY, _NOBODY, 0, 0
+        old.consumers, old.others, old.depth, old._paged = NOBODY, NOBODY, 0, 0
         old._waiting, old._returned, old._tail = _NOTHING, _NONE_CAME_BACK, None
         if self.depth > 0:
             self._watch(self._head().expires)
@@ -601,7 +400,7 @@ class Queue(Destination):
             self.count(PURGED, int(self.unacked))
         self.unacked = 0
         consumers = self.consumers + self.others
-        self.consumers, self.others = _NOBODY, _NOBODY
+        self.consumers, self.others = NOBODY, NOBODY
         for consumer in consumers:
             consumer.cancelled()
         return purged
@@ -648,11 +447,3 @@ class Expiry(Task):
     def run(self) -> None:
         if self.queue is not None:
             self.queue.alarmed()
-
-
-def _newest_first(returned: Returned) -> int:
-    return -int(returned.order)
-
-
-def _highest_first(consumer: Consumer) -> int:
-    return -int(consumer.priority)

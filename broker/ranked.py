@@ -11,10 +11,12 @@ from array import array
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
+from broker.consumer import Delivery, Returned
+from broker.fates import EXPIRED, PURGED, RELEASED
 from broker.fifo import Fifo
 from broker.limits import Host, LimitedQueue
 from broker.message import Message
-from broker.queue import EXPIRED, PURGED, RELEASED, Delivery, Emptying, Returned
+from broker.queue import Emptying
 from broker.store.contract import Store
 from broker.tail import stored
 from broker.terms import Terms
@@ -38,7 +40,7 @@ class RankedQueue(LimitedQueue):
     def enqueue(self, message: Message) -> None:
         self._order += 1
         if self.depth == 0:
-            consumer = self._pick()
+            consumer = self.pick()
             if consumer is not None:
                 consumer.deliver(message, self._order)
                 return

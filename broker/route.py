@@ -18,6 +18,7 @@ from mypy_extensions import i64
 
 from broker.destination import Destination
 from broker.errors import AccessRefused, BrokerError
+from broker.fates import DROPPED, OFFLINE
 from broker.limits import LimitedQueue
 from broker.message import (
     ALWAYS,
@@ -35,7 +36,7 @@ from broker.message import (
     Message,
 )
 from broker.outlet import Outlet
-from broker.queue import DROPPED, OFFLINE, Queue
+from broker.queue import Queue
 from broker.ranked import RankedQueue
 from broker.stream.queue import StreamQueue
 from broker.stream.rows import Packets

@@ -14,7 +14,8 @@ import pamqp.header
 from broker.access import Authenticator, Credentials, Identity, Verdict
 from broker.bounds import Bounds
 from broker.core import Broker
-from broker.queue import COPY_FATES, Queue
+from broker.fates import COPY_FATES
+from broker.queue import Queue
 from broker.route import FATES
 from broker.store.contract import Batch, Store
 from broker.store.memory import MemoryStore

@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 
 from broker.binding import Binding
+from broker.consumer import Returned
 from broker.exchange import Exchange, TopicExchange
-from broker.queue import Queue, Returned
+from broker.queue import Queue
 from broker.ranked import RankedQueue
 from broker.vhost import VirtualHost
 from trellis.node import Node

@@ -15,8 +15,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 import trellis
 from broker.census import Census
+from broker.fates import COPY_FATES
 from broker.gate import Ingress
-from broker.queue import COPY_FATES
 from broker.route import FATES, ROUTED, UNROUTABLE
 from broker.stream.queue import StreamQueue
 from protocols.front import Front

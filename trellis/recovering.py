@@ -11,10 +11,11 @@ from typing import Final
 
 from broker.core import Broker
 from broker.restore import Keeper, Report, reopen
+from broker.store.codecs import Codecs
 from broker.store.disk import Disk
+from broker.store.findings import CUT
 from broker.store.opening import Opened, open_store
-from broker.store.records import Codecs
-from broker.store.recovery import CUT, Recovery
+from broker.store.recovery import Recovery
 from protocols.amqp import stored as amqp_stored
 from protocols.mqtt import stored as mqtt_stored
 from trellis import logs

@@ -22,25 +22,9 @@ from mypy_extensions import i32, i64
 
 from broker.store.disk import Damaged, File, StoreError, WriteFailed
 from broker.store.files import CHECKPOINT, DATA, Head, LogFile, Scan, complaint
-from broker.store.records import (
-    CLOSED,
-    END,
-    EXTENDED,
-    HOLDER,
-    KEPT,
-    MANY,
-    RECEIVED,
-    RETAINED,
-    SEQUENCED,
-    STEPPED,
-    VERSION,
-    VERSION_2,
-    Part,
-    Reader,
-    closing,
-    header,
-    parts,
-)
+from broker.store.layout import CLOSED, EXTENDED, HOLDER, KEPT, MANY, RECEIVED, RETAINED, SEQUENCED, STEPPED, VERSION, VERSION_2
+from broker.store.reading import END, Part, Reader, parts
+from broker.store.records import closing, header
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors, producer_key, retained_key
 

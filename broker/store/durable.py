@@ -12,9 +12,11 @@ from mypy_extensions import i64
 
 from broker.message import Message
 from broker.store.catalog import Catalog
+from broker.store.codecs import Codecs
 from broker.store.contract import HOLDERS, Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined
 from broker.store.disk import StoreError, remove_files
-from broker.store.records import Codecs, Decoder, Recorder, Records
+from broker.store.reading import Decoder
+from broker.store.records import Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
 
 

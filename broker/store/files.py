@@ -19,7 +19,8 @@ from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, wr
 from mypy_extensions import i16, i32, i64
 
 from broker.store.disk import Disk, File, StoreError, TooNew
-from broker.store.records import BAD, CLOSED, CLOSING, END, HEADER, LIKENESS, PAYLOAD_MAX, STRIDE, Reader
+from broker.store.layout import CLOSED, CLOSING, HEADER, LIKENESS, PAYLOAD_MAX, STRIDE
+from broker.store.reading import BAD, END, Reader
 
 MAGIC: Final = b"TLOG"
 FORMAT: Final[i64] = 1
@@ -96,6 +97,14 @@ def complaint(path: str, verb: str, error: OSError) -> str:
     return f"cannot {verb} '{path}': {error.strerror or error}"
 
 
+def opened(disk: Disk, path: str) -> File:
+    """The file, open for reading. Raises StoreError."""
+    try:
+        return disk.open(path, False)
+    except OSError as error:
+        raise StoreError(complaint(path, "open", error)) from error
+
+
 class LogFile:
     """A file of the log. `size` is what is written in order; `first` to `last` the positions it speaks for.
 
@@ -155,13 +164,9 @@ class LogFile:
 
     def file(self) -> File:
         """The file, open for reading. Whoever holds the result may go on reading when the file is removed. Raises StoreError."""
-        file = self._file
-        if file is None:
-            try:
-                file = self._file = self.disk.open(self.path, False)
-            except OSError as error:
-                raise StoreError(complaint(self.path, "open", error)) from error
-        return file
+        if self._file is None:
+            self._file = opened(self.disk, self.path)
+        return self._file
 
     def take(self, file: File) -> None:
         """This is the file, open."""

@@ -13,11 +13,15 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.message import PLAIN, Encoding
+from broker.store.codecs import Codecs
 from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
 from broker.store.disk import Damaged, Disk, StoreError
 from broker.store.files import CHECKPOINT, DATA, FOUND, SEGMENT, Head, LogFile, Scan, closed, complaint, parse_name, read_head, seed_of
-from broker.store.records import CLOSED, END, KINDS, Codecs, Decoder, closing
-from broker.store.recovery import QUARANTINED, WRONG, Finding, Recoverer, Replay
+from broker.store.findings import QUARANTINED, WRONG, Finding
+from broker.store.layout import CLOSED, KINDS
+from broker.store.reading import END, Decoder
+from broker.store.records import closing
+from broker.store.recovery import Recoverer, Replay
 
 #: Further kinds of findings.
 FINE: Final = "fine"

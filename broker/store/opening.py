@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.store.catalog import Catalog, CatalogUnwritten
+from broker.store.codecs import Codecs
 from broker.store.contract import HOLDERS, Defined
 from broker.store.disk import Disk, StoreError
 from broker.store.durable import DurableStore
 from broker.store.files import parse_name
-from broker.store.records import Codecs
-from broker.store.recovery import CUT, MISSING, Finding, Recovery
+from broker.store.findings import CUT, MISSING, Finding
+from broker.store.recovery import Recovery
 from broker.store.segments import SEGMENT_OCTETS, SegmentLog
 from broker.store.survivors import Survivors
 

@@ -1,117 +1,43 @@
-"""Records: how entries are written in the log, and read again. (docs/storage.md is the format; all numbers big-endian.)
+"""Records: how entries are written in the log (layout has the format).
 
-    record    length u32 | crc u32 | version u8 | kind u8 | node u8 | shard u8 | epoch u32 | position u64 | payload
-    payload   of a Kept: queues u32, (queue u64, serial i32) ..., blob     (the blob is opaque to who only moves it)
-    blob      assurance u8 (+ 4: retained) | tag u8 | expires i64 | lengths: parameters u32, vhost u16, exchange u16, key u16 | 0 u16 |
-              vhost, exchange, key, parameters, content
-
-    Recorder.add(position, entry) --> Records --> one write          Reader.advance() --> Decoder.entry()
-
-The checksum (docs/decisions/0007) starts from the log's seed, so what looks like a record inside a message is none.
+    Recorder.add(position, entry) --> Records --> one write
 """
 
 from __future__ import annotations
 
-import re
 from typing import Final
 from zlib import crc32
 
-from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
-from mypy_extensions import i16, i32, i64, mypyc_attr, u8
+from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
+from mypy_extensions import i16, i32, i64, u8
 
-from broker.message import PLAIN, Address, Encoding, Message
+from broker.message import Message
+from broker.store.codecs import Codecs
 from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
-from broker.store.disk import Damaged, StoreError, TooNew
+from broker.store.disk import StoreError
+from broker.store.layout import (
+    APART,
+    CLOSED,
+    EXTENDED,
+    FIRST,
+    HEADER,
+    KEPT,
+    MANY,
+    PAYLOAD_MAX,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    RETAINED_FLAG,
+    SEQUENCED,
+    SERIALS,
+    SETTLED,
+    STEPPED,
+    STRIDE,
+    VERSION,
+    VERSION_2,
+)
 
-VERSION: Final[i64] = 1
-#: ... of records of streams and producers, which came later.
-VERSION_2: Final[i64] = 2
-#: Octets before a record's payload, and of the largest payload.
-HEADER: Final[i64] = 24
-PAYLOAD_MAX: Final[i64] = 1 << 30
-
-KEPT: Final[i64] = 1
-SETTLED: Final[i64] = 2
-STEPPED: Final[i64] = 3
-RECEIVED: Final[i64] = 4
-RELEASED: Final[i64] = 5
-RETAINED: Final[i64] = 6
-MANY: Final[i64] = 7
-#: The file was finished in order here. Its payload: records u64, octets u64 before it, salt u32. It takes no position.
-CLOSED: Final[i64] = 8
-EXTENDED: Final[i64] = 9
-SEQUENCED: Final[i64] = 10
-#: Octets of the record that closes a file.
-CLOSING: Final[i64] = HEADER + 20
-KINDS: Final = ("", "kept", "settled", "stepped", "received", "released", "retained", "many", "closed", "extended", "sequenced")
-#: Added to the assurance of a message that was retained.
-RETAINED_FLAG: Final[i64] = 4
-#: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet identifiers. (They have a sign.)
-SERIALS: Final[i64] = 65_535 * 32_768
-#: Octets of each queue that a Kept names.
-HOLDER: Final[i64] = 12
-#: Added to the kind of the first record of a batch: all that stands before it in the file was durable already.
-FIRST: Final[i64] = 0x80
-
-#: Octets of a file between two places that its index knows.
-STRIDE: Final[i64] = 4_096
-#: Contents from here on are not copied into the batch, but written from where they are.
-APART: Final[i64] = 16_384
-#: Octets of a blob before the names.
-_BLOB: Final[i64] = 22
 _U16: Final[i64] = 0xFFFF
-_U32: Final[i64] = 0xFFFFFFFF
-#: Addresses that a Decoder remembers, so that messages share them.
-_ADDRESSES: Final = 65_536
-
-#: What a record looks like from its version to the upper half of its epoch; used to find one again behind damage.
-LIKENESS: Final = re.compile(rb"[\x01\x02][\x01-\x0a\x81-\x8a]\0\0\0\0\0\0")
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Codec:
-    """How the contents of some encodings are written in the log. Front ends have theirs."""
-
-    def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        """(tag, parameters, content), from which `load` makes an equal encoding. The content may be written anew for that."""
-        raise NotImplementedError
-
-    def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
-        """The encoding of the content; the same object for equal ones. Raises ValueError."""
-        raise NotImplementedError
-
-
-class Codecs:
-    """Which codec writes what. Tag 0 is a body without properties, and needs none."""
-
-    def __init__(self) -> None:
-        self._by_type: dict[type[Encoding], Codec] = {}
-        self._by_tag: dict[int, Codec] = {}
-
-    def register(self, codec: Codec, encodings: list[type[Encoding]], tags: list[int]) -> None:
-        """The codec writes these kinds of encodings, and reads these tags (1 to 255)."""
-        for encoding in encodings:
-            self._by_type[encoding] = codec
-        for tag in tags:
-            assert 0 < tag < 256 and tag not in self._by_tag
-            self._by_tag[tag] = codec
-
-    def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        if encoding is PLAIN:
-            return 0, b"", content
-        codec = self._by_type.get(type(encoding))
-        if codec is None:
-            raise StoreError(f"contents of kind {type(encoding).__name__} cannot be stored")
-        return codec.dump(encoding, content)
-
-    def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
-        """Raises TooNew, or ValueError."""
-        if tag == 0:
-            return PLAIN
-        codec = self._by_tag.get(tag)
-        if codec is None:
-            raise TooNew(f"a message has an encoding (tag {tag}) that this version does not know")
-        return codec.load(tag, parameters, content)
 
 
 class Records:
@@ -381,248 +307,3 @@ def closing(position: i64, records: i64, octets: i64, salt: i64, seed: i64) -> b
     header(len(body) + 8, crc32(body, seed), out)
     out.write(body)
     return out.getvalue()
-
-
-#: Why a Reader stopped.
-END: Final[i64] = 0
-SHORT: Final[i64] = 1
-BAD: Final[i64] = 2
-
-
-class Reader:
-    """Walks over records in octets, which are those of a file from `base` on.
-
-    After `advance` has said True, `kind`, `position` and `octets[start:end]` are the record's. After it has said False,
-    `at` is where the next record begins, and `stop` says why: END of the octets, SHORT (the record needs `needed` octets),
-    or BAD (`reason`).
-    """
-
-    def __init__(self, seed: i64, last: i64) -> None:
-        self.seed: i64 = seed
-        self.octets = b""
-        self.base: i64 = 0
-        self.at: i64 = 0
-        self.began: i64 = 0
-        self.start: i64 = 0
-        self.end: i64 = 0
-        self.kind: i64 = 0
-        self.position: i64 = 0
-        #: The record's last position: one for each entry of a Many.
-        self.last: i64 = last
-        self.first_of_batch = False
-        self.stop: i64 = END
-        self.needed: i64 = 0
-        self.reason = ""
-        #: The octets were read before, and their checksums were right.
-        self.trusting = False
-
-    def load(self, octets: bytes, base: i64) -> None:
-        """Go on in these octets."""
-        self.octets = octets
-        self.base = base
-        self.at = 0
-
-    def advance(self) -> bool:
-        """Hot path. Raises TooNew."""
-        octets = self.octets
-        at: i64 = self.at
-        left: i64 = len(octets) - at
-        if left < HEADER:
-            self.stop = SHORT if left else END
-            self.needed = HEADER
-            return False
-        length: i64 = i64(read_i32_be(octets, at)) & _U32
-        if length > PAYLOAD_MAX:
-            return self._bad("a record's length is impossible")
-        if left < HEADER + length:
-            self.stop = SHORT
-            self.needed = HEADER + length
-            return False
-        end: i64 = at + HEADER + length
-        if not self.trusting and not self.right(at, end):
-            return self._bad("a record's checksum is wrong")
-        if octets[at + 8] != VERSION and octets[at + 8] != VERSION_2:
-            raise TooNew(f"a record has version {octets[at + 8]}, and this version knows {VERSION_2}")
-        kind: i64 = octets[at + 9]
-        self.first_of_batch = kind & FIRST != 0
-        kind &= ~FIRST
-        if kind == 0 or kind > SEQUENCED:
-            raise TooNew(f"a record has kind {kind}, which this version does not know")
-        position: i64 = read_i64_be(octets, at + 16)
-        if position <= self.last and not (kind == CLOSED and position == self.last):
-            return self._bad(f"a record's position {position} comes after {self.last}")
-        self.kind = kind
-        self.position = position
-        self.last = position
-        if kind == MANY:
-            self.last += count_of(octets, at + HEADER) - 1
-        self.began = at
-        self.start = at + HEADER
-        self.end = end
-        self.at = end
-        return True
-
-    def right(self, began: i64, end: i64) -> bool:
-        """Whether the checksum of the record there is right."""
-        octets = self.octets
-        crc: i64 = crc32(octets[began + 8:end] if end - began < APART else memoryview(octets)[began + 8:end], self.seed)
-        return crc == i64(read_i32_be(octets, began + 4)) & _U32
-
-    def _bad(self, reason: str) -> bool:
-        self.stop = BAD
-        self.reason = reason
-        return False
-
-    def hop(self, wanted: i64) -> bool:
-        """Go, by headers alone, to the record that holds the position. False when it is not there; or, with `at` less than
-        a header before the end, when these octets end before."""
-        octets = self.octets
-        at: i64 = self.at
-        size: i64 = len(octets)
-        # (The smallest record is longer than that.)
-        while size - at >= HEADER + 4:
-            position: i64 = read_i64_be(octets, at + 16)
-            kind: i64 = i64(octets[at + 9]) & ~FIRST
-            if position > wanted or kind == CLOSED:
-                return False
-            last: i64 = position
-            if kind == MANY:
-                last += count_of(octets, at + HEADER) - 1
-            if wanted <= last:
-                self.at = at
-                self.last = position - 1
-                return True
-            at += HEADER + (i64(read_i32_be(octets, at)) & _U32)
-        self.at = at
-        return False
-
-
-def count_of(octets: bytes, start: i64) -> i64:
-    """Entries of a Many whose payload begins there: what its record means, every one at a position of its own."""
-    return i64(read_i32_be(octets, start)) & _U32
-
-
-class Part:
-    """One entry of a Many, where it stands."""
-
-    def __init__(self, kind: i64, position: i64, start: i64, end: i64) -> None:
-        self.kind: i64 = kind
-        self.position: i64 = position
-        self.start: i64 = start
-        self.end: i64 = end
-
-
-def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[Part]:
-    """The entries of a Many. Raises Damaged."""
-    found: list[Part] = []
-    left: i64 = count_of(octets, start)
-    start += 4
-    while left > 0 and start + 5 <= end:
-        stop: i64 = start + 5 + (i64(read_i32_be(octets, start + 1)) & _U32)
-        if stop > end:
-            break
-        found.append(Part(octets[start], position, start + 5, stop))
-        start = stop
-        position += 1
-        left -= 1
-    if left or start != end:
-        raise Damaged(f"the entries of the record at position {position} do not fill it")
-    return found
-
-
-class Decoder:
-    """Makes entries of payloads."""
-
-    def __init__(self, codecs: Codecs) -> None:
-        self._codecs = codecs
-        #: Subtracted from wall clock ms, it is a message's time.
-        self.clock: i64 = 0
-        self._addresses: dict[bytes, tuple[str, Address]] = {}
-
-    def entry(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> Entry:
-        """The entry whose payload stands there. Raises Damaged, TooNew. Hot path."""
-        size: i64 = end - start
-        if kind == KEPT and size >= 4:
-            left: i64 = i64(read_i32_be(octets, start)) & _U32
-            start += 4
-            if start + left * HOLDER <= end:
-                queues: list[int] = []
-                serials: list[int] | None = None
-                while left > 0:
-                    queues.append(read_i64_be(octets, start))
-                    serial: i64 = i64(read_i32_be(octets, start + 8))
-                    if serial:
-                        if serials is None:
-                            serials = [0] * (len(queues) - 1)
-                        serials.append(serial)
-                    elif serials is not None:
-                        serials.append(0)
-                    start += HOLDER
-                    left -= 1
-                vhost, message = self._message(octets, start, end)
-                message.position = position
-                return Kept(vhost, message, queues, serials)
-        elif kind == SETTLED and size == 16:
-            return Settled(read_i64_be(octets, start), read_i64_be(octets, start + 8))
-        elif kind == STEPPED and size == 16:
-            return Stepped(read_i64_be(octets, start), read_i64_be(octets, start + 8))
-        elif kind == RECEIVED and size == 10:
-            return Received(read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16)
-        elif kind == RELEASED and size == 10:
-            return Released(read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16)
-        elif kind == EXTENDED and size == 16:
-            return Extended(read_i64_be(octets, start), read_i64_be(octets, start + 8))
-        elif kind == SEQUENCED and size >= 10:
-            vhost_end: i64 = start + 10 + (i64(read_i16_be(octets, start + 8)) & _U16)
-            if vhost_end <= end:
-                return Sequenced(octets[start + 10:vhost_end].decode(), octets[vhost_end:end].decode("utf-8", "surrogateescape"),
-                                 read_i64_be(octets, start))
-        elif kind == RETAINED and size >= 4:
-            names: i64 = start + 4 + (i64(read_i16_be(octets, start)) & _U16)
-            blob: i64 = names + (i64(read_i16_be(octets, start + 2)) & _U16)
-            if blob <= end:
-                retained: Message | None = None
-                if blob < end:
-                    retained = self._message(octets, blob, end)[1]
-                    retained.retained = True
-                return RetainedSet(octets[start + 4:names].decode(), octets[names:blob].decode("utf-8", "surrogateescape"), retained)
-        elif kind == MANY and size >= 4:
-            return Many([self.entry(part.kind, part.position, octets, part.start, part.end)
-                         for part in parts(octets, position, start, end)])
-        raise Damaged(f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}")
-
-    def _message(self, octets: bytes, start: i64, end: i64) -> tuple[str, Message]:
-        names: i64 = start + _BLOB
-        if names > end:
-            raise Damaged("a message is cut off")
-        exchange: i64 = names + (i64(read_i16_be(octets, start + 14)) & _U16)
-        key: i64 = exchange + (i64(read_i16_be(octets, start + 16)) & _U16)
-        parameters: i64 = key + (i64(read_i16_be(octets, start + 18)) & _U16)
-        content_start: i64 = parameters + (i64(read_i32_be(octets, start + 10)) & _U32)
-        if content_start > end:
-            raise Damaged("a message is cut off")
-        spelling = octets[start + 14:parameters]
-        known = self._addresses.get(spelling)
-        if known is None:
-            known = (octets[names:exchange].decode(),
-                     Address(octets[exchange:key].decode("utf-8", "surrogateescape"),
-                             octets[key:parameters].decode("utf-8", "surrogateescape")))
-            if len(self._addresses) >= _ADDRESSES:
-                self._addresses.clear()
-            self._addresses[spelling] = known
-        content = octets[content_start:end]
-        tag: i64 = octets[start + 1]
-        encoding: Encoding = PLAIN
-        if tag:
-            try:
-                encoding = self._codecs.load(tag, octets[parameters:content_start], content)
-            except ValueError as error:
-                raise Damaged(f"the encoding of a message cannot be read: {error}") from error
-        assurance: i64 = octets[start]
-        message = Message(known[1], content, encoding, assurance & ~RETAINED_FLAG)
-        message.retained = assurance >= RETAINED_FLAG
-        expires: i64 = read_i64_be(octets, start + 2)
-        if expires > 0:
-            # A time that passed while nobody was here is over at the first tick.
-            message.expires = max(expires - self.clock, 1)
-        return known[0], message

@@ -18,7 +18,7 @@ from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64, mypyc_attr
 
 from broker.store.contract import Entry
-from broker.store.disk import Damaged, Disk, File, StoreError, TooNew
+from broker.store.disk import Damaged, Disk, StoreError, TooNew
 from broker.store.files import (
     CHECKPOINT,
     DATA,
@@ -35,37 +35,12 @@ from broker.store.files import (
     read_head,
     seed_of,
 )
-from broker.store.records import CLOSED, END, KEPT, MANY, RETAINED, SETTLED, Decoder, Reader, closing, parts
+from broker.store.findings import CUT, IGNORED, MISSING, QUARANTINED, WRONG, Finding, Quarantine
+from broker.store.layout import CLOSED, KEPT, MANY, RETAINED, SETTLED
+from broker.store.reading import END, Decoder, Reader, parts
+from broker.store.records import closing
 
-#: Octets that are copied at once.
-_COPY: Final = 1 << 20
 _U32: Final[i64] = 0xFFFFFFFF
-
-#: What a Finding found.
-CUT: Final = "cut"
-QUARANTINED: Final = "quarantined"
-MISSING: Final = "missing"
-IGNORED: Final = "ignored"
-#: As it was written, but it makes no sense.
-WRONG: Final = "wrong"
-
-
-class Finding:
-    """Something that was not as it should be, and what was done."""
-
-    def __init__(self, what: str, file: str, offset: int, octets: int, reason: str, copy: str = "") -> None:
-        self.what = what
-        self.file = file
-        self.offset = offset
-        self.octets = octets
-        self.reason = reason
-        #: Where the octets are now, if they were copied.
-        self.copy = copy
-
-    def __str__(self) -> str:
-        place = f" at {self.offset}, {self.octets} octets" if self.octets else ""
-        kept = f", copied to {self.copy}" if self.copy else ""
-        return f"{self.what}: {self.file}{place}: {self.reason}{kept}"
 
 
 class Recovery:
@@ -134,6 +109,7 @@ class Recoverer:
         self.replay = replay
         self._progress = progress
         self._changing = changing
+        self._kept = Quarantine(disk, directory)
         self._heads: dict[str, Head] = {}
         #: Files whose heads are damaged: their names must do.
         self._headless: dict[str, Head] = {}
@@ -425,50 +401,17 @@ class Recoverer:
         if not self._changing:
             return
         try:
-            finding.copy = self._copy(file, int(start), int(end))
+            finding.copy = self._kept.copy(file.file(), int(start), int(end), f"{file.name}-{start}-{end - start}.bad")
         except OSError as error:
             file.saved = False
             finding.reason += f" (not copied: {error.strerror or error})"
-
-    def _quarantine_directory(self) -> str:
-        path = f"{self.directory}/quarantine"
-        self.disk.make_directory(path)
-        self.disk.sync_directory(self.directory)
-        return path
-
-    def _copy(self, file: LogFile, start: int, end: int) -> str:
-        directory = self._quarantine_directory()
-        name = f"{file.name}-{start}-{end - start}.bad"
-        path = f"{directory}/{name}"
-        if name in self.disk.list(directory):
-            return path  # Found before.
-        source = file.file()
-        try:
-            target: File = self.disk.create(path + ".tmp")
-        except FileExistsError:
-            self.disk.remove(path + ".tmp")
-            target = self.disk.create(path + ".tmp")
-        at = start
-        while at < end:
-            octets = source.read(at, min(_COPY, end - at))
-            if not octets:
-                break
-            target.write(at - start, octets)
-            at += len(octets)
-        target.sync()
-        target.close()
-        self.disk.rename(path + ".tmp", path)
-        self.disk.sync_directory(directory)
-        return path
 
     def _set_aside(self, name: str, what: str, reason: str) -> None:
         """Move a whole file to the quarantine."""
         finding = Finding(what, name, 0, 0, reason)
         self.report.findings.append(finding)
         if self._changing:
-            finding.copy = f"{self._quarantine_directory()}/{name}"
-            self.disk.rename(f"{self.directory}/{name}", finding.copy)
-            self.disk.sync_directory(self.directory)
+            finding.copy = self._kept.take(name)
 
     def _remove(self, name: str) -> None:
         self.report.removed.append(name)

@@ -20,7 +20,9 @@ from mypy_extensions import i64
 
 from broker.store.disk import Damaged, Disk, File, Poisoned, StoreError, WriteFailed
 from broker.store.files import DATA, SEGMENT, Head, LogFile, Scan, complaint, seed_of
-from broker.store.records import BAD, HEADER, MANY, Reader, Records, closing, parts
+from broker.store.layout import HEADER, MANY
+from broker.store.reading import BAD, Reader, parts
+from broker.store.records import Records, closing
 from broker.store.recovery import Recoverer, Recovery, Replay, holding, settle
 
 #: Octets after which a segment is full.

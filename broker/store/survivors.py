@@ -13,19 +13,8 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.store.disk import Damaged
-from broker.store.records import (
-    EXTENDED,
-    HOLDER,
-    KEPT,
-    MANY,
-    RECEIVED,
-    RELEASED,
-    RETAINED,
-    SEQUENCED,
-    SETTLED,
-    STEPPED,
-    parts,
-)
+from broker.store.layout import EXTENDED, HOLDER, KEPT, MANY, RECEIVED, RELEASED, RETAINED, SEQUENCED, SETTLED, STEPPED
+from broker.store.reading import parts
 from broker.store.recovery import Replay
 
 _U16: Final[i64] = 0xFFFF

@@ -12,7 +12,7 @@ from mypy_extensions import i64
 
 from broker.store.disk import Disk, File, StoreError
 from broker.store.files import complaint
-from broker.store.recovery import CUT, MISSING, QUARANTINED, Finding
+from broker.store.findings import CUT, MISSING, QUARANTINED, Finding, Quarantine
 from broker.stream.archive import write_index
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, View, needed, read_schema, schema, view
 from broker.stream.segments import Segment, parse_segment, segment_name
@@ -30,6 +30,7 @@ class Found:
         self.findings: list[Finding] = []
         self._disk = disk
         self._directory = directory
+        self._kept = Quarantine(disk, directory)
         self._stream = stream
         self._end: i64 = end
         self._epoch = 0
@@ -70,7 +71,7 @@ class Found:
             self._remove(path, names)  # Of a queue that had this name before, and is deleted.
             return
         if head is None or head[1:] != (epoch, base):
-            self._set_aside(path, "its schema is none of this stream's")
+            self._set_aside(name, "its schema is none of this stream's")
             return
         segment = Segment(disk, path, epoch, base)
         if base >= int(self._end):
@@ -121,7 +122,7 @@ class Found:
                 break
         rest = file.read(place, size - place) if size - place <= len(END_OF_STREAM) else b"more"
         if segment.end < self._end and rest not in (b"", END_OF_STREAM) and not self._goes_on(segment):
-            copy = self._copy(file, name, size)
+            copy = self._kept.copy(file, 0, size, name)
             self._tell(QUARANTINED, name, f"no batch with a right checksum stands at {place}: what was there from offset {segment.end} on "
                        "is lost", int(place), int(size - place), copy)
         elif rest not in (b"", END_OF_STREAM):
@@ -183,34 +184,7 @@ class Found:
                 pass
         self._disk.remove(path)
 
-    def _quarantine(self) -> str:
-        path = f"{self._directory}/quarantine"
-        self._disk.make_directory(path)
-        self._disk.sync_directory(self._directory)
-        return path
-
-    def _set_aside(self, path: str, reason: str) -> None:
+    def _set_aside(self, name: str, reason: str) -> None:
         """Move a whole file to the quarantine."""
-        name = path.rpartition("/")[2]
-        copy = f"{self._quarantine()}/{name}"
-        self._tell(QUARANTINED, name, reason, 0, int(self._disk.open(path, False).size()), copy)
-        self._disk.rename(path, copy)
-        self._disk.sync_directory(self._directory)
-
-    def _copy(self, file: File, name: str, size: int) -> str:
-        """Keep a segment as it was found."""
-        directory = self._quarantine()
-        path = f"{directory}/{name}"
-        if name in self._disk.list(directory):
-            return path
-        target = self._disk.create(path)
-        at = 0
-        while at < size:
-            octets = file.read(at, min(int(_CHUNK), size - at))
-            if not octets:
-                break
-            target.write(at, octets)
-            at += len(octets)
-        target.sync()
-        self._disk.sync_directory(directory)
-        return path
+        size = int(self._disk.open(f"{self._directory}/{name}", False).size())
+        self._tell(QUARANTINED, name, reason, 0, size, self._kept.take(name))

@@ -13,8 +13,10 @@ from librt.strings import write_i32_le
 from mypy_extensions import i32, i64
 
 from broker.agenda import Agenda, Task
+from broker.consumer import Consumer, Delivery
+from broker.fates import EXPIRED, OVER_LIMIT, PURGED
 from broker.message import Message
-from broker.queue import EXPIRED, OVER_LIMIT, PURGED, Consumer, Delivery, Queue
+from broker.queue import Queue
 from broker.store.contract import Share, Store, Stream
 from broker.store.disk import StoreError
 from broker.stream.archive import Archive, Gone, Portion

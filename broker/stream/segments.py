@@ -18,8 +18,8 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-from broker.store.disk import Disk, File, StoreError, TooNew
-from broker.store.files import complaint
+from broker.store.disk import Disk, File, TooNew
+from broker.store.files import opened
 from broker.stream.arrow import SCHEMA_OCTETS
 
 #: Octets of a segment between two places that its index knows.
@@ -92,13 +92,9 @@ class Segment:
 
     def file(self) -> File:
         """Open for reading. Raises StoreError."""
-        file = self._file
-        if file is None:
-            try:
-                file = self._file = self.disk.open(self.path, False)
-            except OSError as error:
-                raise StoreError(complaint(self.path, "open", error)) from error
-        return file
+        if self._file is None:
+            self._file = opened(self.disk, self.path)
+        return self._file
 
     def let_go(self) -> None:
         """Close the file when nobody reads it any more."""

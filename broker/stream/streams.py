@@ -6,7 +6,7 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda
 from broker.store.contract import Store
-from broker.store.recovery import Finding
+from broker.store.findings import Finding
 from broker.stream.archive import Archive
 from broker.stream.finding import Found
 from broker.stream.queue import StreamQueue

@@ -7,9 +7,10 @@ from typing import Final
 from librt.strings import write_i32_be, write_i64_be
 from mypy_extensions import i32, i64, u8
 
+from broker.consumer import Consumer, Delivery, Pool, Source
 from broker.message import Message
 from broker.outlet import LARGE, Outlet
-from broker.queue import Consumer, Delivery, Pool, Queue
+from broker.queue import Queue
 from protocols.amqp.contents import Frames, content_for
 from protocols.amqp.frames import FRAME_END
 from protocols.tally import Tally
@@ -141,7 +142,7 @@ def refuse(delivery: Delivery) -> None:
     _free(delivery.consumer).reject(delivery.message)
 
 
-def _free(consumer: Consumer) -> Queue:
+def _free(consumer: Consumer) -> Source:
     """The consumer holds one less; its queue will hear why."""
     consumer.credit += 1
     if consumer.pool is not None:

@@ -9,7 +9,7 @@ import struct
 from typing import Final
 
 from broker.message import Amended, Encoding
-from broker.store.records import Codec, Codecs
+from broker.store.codecs import Codec, Codecs
 from protocols.amqp.contents import Frames, amended_content, frames_of
 
 TAG: Final = 1

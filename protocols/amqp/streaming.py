@@ -14,9 +14,9 @@ from typing import Final
 from librt.strings import read_i32_le, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64, u8
 
+from broker.consumer import Delivery
 from broker.message import PLAIN, Address, Message
 from broker.outlet import LARGE
-from broker.queue import Delivery
 from broker.store.disk import StoreError
 from broker.stream.archive import Gone
 from broker.stream.arrow import FIRST_BUFFER, View

@@ -7,9 +7,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from broker.consumer import Consumer, Delivery
 from broker.message import EXACTLY_ONCE, PLAIN, Message
 from broker.outlet import LARGE, Outlet
-from broker.queue import Consumer, Delivery, Queue
+from broker.queue import Queue
 from broker.route import Listener
 from broker.store.contract import Received, Released, Ticket, Waiter
 from broker.vhost import VirtualHost

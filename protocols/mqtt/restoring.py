@@ -12,10 +12,10 @@ from array import array
 
 from mypy_extensions import i64
 
-from broker.queue import Delivery
+from broker.consumer import Delivery
 from broker.store.contract import Kept
 from broker.store.durable import DurableStore
-from broker.store.records import SERIALS
+from broker.store.layout import SERIALS
 from protocols.mqtt.flight import NOWHERE, InboxConsumer, identifier
 from protocols.mqtt.session import Session
 

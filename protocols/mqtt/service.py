@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.access import Credentials
 from broker.core import Broker
-from broker.queue import DROPPED, OVER_LIMIT
+from broker.fates import DROPPED, OVER_LIMIT
 from protocols.connection import Connection, Peer
 from protocols.front import Front
 from protocols.mqtt.sessions import MqttOptions, Sessions

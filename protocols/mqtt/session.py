@@ -12,9 +12,9 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access import Identity
+from broker.consumer import Delivery
 from broker.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.outlet import Outlet
-from broker.queue import UNREPRESENTABLE, Delivery
 from broker.restore import Definition
 from broker.store.contract import Stepped, Ticket, Waiter
 from broker.vhost import VirtualHost
@@ -181,8 +181,7 @@ class Session(Subscriber):
                 self._consumer.credit += 1
             queue = delivery.consumer.queue
             if not queue.dead:
-                queue.unacked -= 1
-                queue.discard(delivery.message, UNREPRESENTABLE)
+                queue.unsayable(delivery.message)
 
     def unchoke(self) -> None:
         """Its connection has room again."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.binding import Binding
+from broker.consumer import Consumer, Delivery, Source
 from broker.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.outlet import Outlet
-from broker.queue import Consumer, Delivery, Queue
 from broker.route import Listener
 from broker.store.contract import Defined, Kept, Ticket, Undefined
 from broker.terms import ENDLESS
@@ -74,7 +74,7 @@ class Turn(Consumer):
         self._member = None
 
 
-def _hand_over(session: Session, queue: Queue, message: Message) -> None:
+def _hand_over(session: Session, queue: Source, message: Message) -> None:
     """From now on the message is the session's, on the disk too: both or neither."""
     vhost = session.vhost
     inbox = session.inbox

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.message import Encoding
-from broker.store.records import Codec, Codecs
+from broker.store.codecs import Codec, Codecs
 from protocols.mqtt.content import Publication, number_of, numbered
 
 #: The tag of these contents in the log: on disks too.

@@ -6,9 +6,12 @@ from random import Random
 
 from broker.message import PLAIN, Address, Message
 from broker.store.checkpoint import Checkpointing
+from broker.store.codecs import Codecs
 from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
 from broker.store.disk import Disk
-from broker.store.records import SERIALS, Codecs, Decoder, Recorder
+from broker.store.layout import SERIALS
+from broker.store.reading import Decoder
+from broker.store.records import Recorder
 from broker.store.recovery import Applying, Recovery
 from broker.store.segments import SegmentLog
 from broker.store.state import State

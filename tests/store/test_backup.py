@@ -12,10 +12,10 @@ import pytest
 from broker.message import PLAIN, Address, Message
 from broker.store.backup import back_up, copy_catalog
 from broker.store.checkpoint import Checkpointing, worth
+from broker.store.codecs import Codecs
 from broker.store.contract import Defined, Kept, Settled
 from broker.store.disk import RealDisk, StoreError
 from broker.store.opening import CATALOG, LOG, Opened, open_store
-from broker.store.records import Codecs
 
 
 def opened(directory: Path, complaints: list[str] | None = None) -> Opened:

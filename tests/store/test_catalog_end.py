@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.findings import CUT, MISSING
 from broker.store.opening import CATALOG
-from broker.store.recovery import CUT, MISSING
 from tests.store.homes import Home
 
 

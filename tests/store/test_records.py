@@ -11,29 +11,13 @@ from hypothesis import strategies as st
 
 from broker.message import PLAIN, Address, Amended, Encoding, Message, Plain
 from broker.store import records
+from broker.store.codecs import Codec, Codecs
 from broker.store.contract import Defined, Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
 from broker.store.disk import Damaged, StoreError, TooNew
 from broker.store.inspect import describe
-from broker.store.records import (
-    APART,
-    BAD,
-    END,
-    FIRST,
-    HEADER,
-    HOLDER,
-    KEPT,
-    LIKENESS,
-    MANY,
-    PAYLOAD_MAX,
-    SERIALS,
-    SHORT,
-    Codec,
-    Codecs,
-    Decoder,
-    Reader,
-    Recorder,
-    parts,
-)
+from broker.store.layout import APART, FIRST, HEADER, HOLDER, KEPT, LIKENESS, MANY, PAYLOAD_MAX, SERIALS
+from broker.store.reading import BAD, END, SHORT, Decoder, Reader, parts
+from broker.store.records import Recorder
 
 SEED = 0x1234
 

@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.store.codecs import Codecs
 from broker.store.contract import Entry, Kept, Many, Settled
 from broker.store.disk import Damaged, Lock, Locked, RealDisk, StoreError, TooNew
 from broker.store.files import DATA, read_head
-from broker.store.records import CLOSING, KEPT, SETTLED, Codecs, Decoder
+from broker.store.layout import CLOSING, KEPT, SETTLED
+from broker.store.reading import Decoder
 from broker.store.recovery import Replay
 from broker.store.segments import SegmentLog
 from tests.store.logs import DIRECTORY, Log, digest, message, random_entry

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from broker.store.records import Codecs, Decoder
+from broker.store.codecs import Codecs
+from broker.store.reading import Decoder
 from broker.store.recovery import Applying
 from broker.store.segments import SegmentLog
 from broker.store.state import State

@@ -231,13 +231,6 @@ class Stream(Socket):
         async with asyncio.timeout(PATIENCE):
             return await self._reader.readexactly(count)
 
-    async def read_to_end(self) -> bytes:
-        octets = b""
-        while more := await self.read():
-            octets += more
-        self.close()
-        return octets
-
     def shut_down(self) -> None:
         self.writer.write_eof()
 

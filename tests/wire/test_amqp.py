@@ -9,7 +9,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access import Identity
-from broker.queue import EXPIRED
+from broker.fates import EXPIRED
 from tests.clients import World, marshal, publication
 
 

@@ -40,9 +40,9 @@ def _help(arguments: argparse.Namespace) -> int:
 
 
 def verify(arguments: argparse.Namespace) -> int:
+    from broker.store.findings import CUT
     from broker.store.inspect import FINE
     from broker.store.inspect import verify as look
-    from broker.store.recovery import CUT
 
     wrong = 0
     with _store(arguments) as (directory, log):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from broker.queue import Queue
 from broker.vhost import VirtualHost
 from protocols.amqp.channel import Channel
 from protocols.amqp.consumer import AmqpConsumer
@@ -178,7 +177,7 @@ async def channel(call: Call) -> Row:
 
 
 def _consumer_row(connection: Lifecycle, channel: Channel, consumer: AmqpConsumer, node: str) -> Row:
-    queue: Queue = consumer.queue
+    queue = consumer.queue
     active = not queue.terms.single or consumer in queue.consumers
     return {
         "queue": {"name": queue.name, "vhost": channel.vhost.name}, "consumer_tag": consumer.tag, "exclusive": consumer.exclusive,

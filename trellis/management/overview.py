@@ -9,7 +9,7 @@ import time
 
 import trellis
 from broker.exchange import TYPES, DelayedExchange
-from broker.queue import COPY_FATES
+from broker.fates import COPY_FATES
 from broker.vhost import VirtualHost
 from trellis import process
 from trellis.management.answers import Call, Listing, Row, missing

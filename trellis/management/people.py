@@ -142,13 +142,23 @@ async def permissions(call: Call) -> Listing:
 
 
 async def vhost_permissions(call: Call) -> Listing:
-    vhost = call.vhost(call.parts[0])
-    return Listing(_listed([row for row in _permissions(call) if row["vhost"] == vhost.name]))
+    return _of_vhost(call, _permissions(call))
 
 
 async def user_permissions(call: Call) -> Listing:
+    return _of_user(call, _permissions(call))
+
+
+def _of_vhost(call: Call, rows: list[Row]) -> Listing:
+    """Those of the virtual host that the path names. Raises Refusal."""
+    vhost = call.vhost(call.parts[0])
+    return Listing(_listed([row for row in rows if row["vhost"] == vhost.name]))
+
+
+def _of_user(call: Call, rows: list[Row]) -> Listing:
+    """Those of the user that the path names. Raises Refusal."""
     _known(call, call.parts[0])
-    return Listing(_listed([row for row in _permissions(call) if row["user"] == call.parts[0]]))
+    return Listing(_listed([row for row in rows if row["user"] == call.parts[0]]))
 
 
 def _both(call: Call) -> tuple[VirtualHost, str]:
@@ -202,13 +212,11 @@ async def topic_permissions(call: Call) -> Listing:
 
 
 async def vhost_topic_permissions(call: Call) -> Listing:
-    vhost = call.vhost(call.parts[0])
-    return Listing(_listed([row for row in _topics(call) if row["vhost"] == vhost.name]))
+    return _of_vhost(call, _topics(call))
 
 
 async def user_topic_permissions(call: Call) -> Listing:
-    _known(call, call.parts[0])
-    return Listing(_listed([row for row in _topics(call) if row["user"] == call.parts[0]]))
+    return _of_user(call, _topics(call))
 
 
 async def topic_permission(call: Call) -> Listing:

@@ -11,8 +11,8 @@ from typing import Any
 import pamqp.commands as spec
 
 from broker.queue import Queue
+from broker.store.findings import CUT
 from broker.store.opening import Opened
-from broker.store.recovery import CUT
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.amqp import Mover, Operator, Publisher, TxPublisher, Worker
 from tests.store.simulation.clients import Client, named

@@ -7,8 +7,9 @@ from collections import defaultdict
 import pamqp.commands as spec
 import pytest
 
+from broker.consumer import Delivery
 from broker.exchange.base import Exchange
-from broker.queue import Delivery, Queue
+from broker.queue import Queue
 from broker.route import Listener
 from broker.vhost import VirtualHost
 from protocols.amqp.connection import AmqpConnection
@@ -215,9 +216,9 @@ def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
             if queue.durable and message.position > 0:
                 positions[int(queue.number)].append(int(message.position))
     for delivery in hands:
-        queue = delivery.consumer.queue
-        if queue.dead and queue.durable and delivery.message.position > 0:
-            positions[int(queue.number)].append(int(delivery.message.position))
+        source = delivery.consumer.queue
+        if source.dead and source.durable and delivery.message.position > 0:
+            positions[int(source.number)].append(int(delivery.message.position))
     return {number: sorted(some) for number, some in positions.items()}
 
 

@@ -1,0 +1,288 @@
+"""Reading records: walking over them in octets, and making entries of them.
+
+    Reader.advance() --> Decoder.entry()
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from zlib import crc32
+
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from mypy_extensions import i64
+
+from broker.message import PLAIN, Address, Encoding, Message
+from broker.store.codecs import Codecs
+from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
+from broker.store.disk import Damaged, TooNew
+from broker.store.layout import (
+    APART,
+    BLOB,
+    CLOSED,
+    EXTENDED,
+    FIRST,
+    HEADER,
+    HOLDER,
+    KEPT,
+    KINDS,
+    MANY,
+    PAYLOAD_MAX,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    RETAINED_FLAG,
+    SEQUENCED,
+    SETTLED,
+    STEPPED,
+    VERSION,
+    VERSION_2,
+)
+
+_U16: Final[i64] = 0xFFFF
+_U32: Final[i64] = 0xFFFFFFFF
+#: Addresses that a Decoder remembers, so that messages share them.
+_ADDRESSES: Final = 65_536
+
+#: Why a Reader stopped.
+END: Final[i64] = 0
+SHORT: Final[i64] = 1
+BAD: Final[i64] = 2
+
+
+class Reader:
+    """Walks over records in octets, which are those of a file from `base` on.
+
+    After `advance` has said True, `kind`, `position` and `octets[start:end]` are the record's. After it has said False,
+    `at` is where the next record begins, and `stop` says why: END of the octets, SHORT (the record needs `needed` octets),
+    or BAD (`reason`).
+    """
+
+    def __init__(self, seed: i64, last: i64) -> None:
+        self.seed: i64 = seed
+        self.octets = b""
+        self.base: i64 = 0
+        self.at: i64 = 0
+        self.began: i64 = 0
+        self.start: i64 = 0
+        self.end: i64 = 0
+        self.kind: i64 = 0
+        self.position: i64 = 0
+        #: The record's last position: one for each entry of a Many.
+        self.last: i64 = last
+        self.first_of_batch = False
+        self.stop: i64 = END
+        self.needed: i64 = 0
+        self.reason = ""
+        #: The octets were read before, and their checksums were right.
+        self.trusting = False
+
+    def load(self, octets: bytes, base: i64) -> None:
+        """Go on in these octets."""
+        self.octets = octets
+        self.base = base
+        self.at = 0
+
+    def advance(self) -> bool:
+        """Hot path. Raises TooNew."""
+        octets = self.octets
+        at: i64 = self.at
+        left: i64 = len(octets) - at
+        if left < HEADER:
+            self.stop = SHORT if left else END
+            self.needed = HEADER
+            return False
+        length: i64 = i64(read_i32_be(octets, at)) & _U32
+        if length > PAYLOAD_MAX:
+            return self._bad("a record's length is impossible")
+        if left < HEADER + length:
+            self.stop = SHORT
+            self.needed = HEADER + length
+            return False
+        end: i64 = at + HEADER + length
+        if not self.trusting and not self.right(at, end):
+            return self._bad("a record's checksum is wrong")
+        if octets[at + 8] != VERSION and octets[at + 8] != VERSION_2:
+            raise TooNew(f"a record has version {octets[at + 8]}, and this version knows {VERSION_2}")
+        kind: i64 = octets[at + 9]
+        self.first_of_batch = kind & FIRST != 0
+        kind &= ~FIRST
+        if kind == 0 or kind > SEQUENCED:
+            raise TooNew(f"a record has kind {kind}, which this version does not know")
+        position: i64 = read_i64_be(octets, at + 16)
+        if position <= self.last and not (kind == CLOSED and position == self.last):
+            return self._bad(f"a record's position {position} comes after {self.last}")
+        self.kind = kind
+        self.position = position
+        self.last = position
+        if kind == MANY:
+            self.last += count_of(octets, at + HEADER) - 1
+        self.began = at
+        self.start = at + HEADER
+        self.end = end
+        self.at = end
+        return True
+
+    def right(self, began: i64, end: i64) -> bool:
+        """Whether the checksum of the record there is right."""
+        octets = self.octets
+        crc: i64 = crc32(octets[began + 8:end] if end - began < APART else memoryview(octets)[began + 8:end], self.seed)
+        return crc == i64(read_i32_be(octets, began + 4)) & _U32
+
+    def _bad(self, reason: str) -> bool:
+        self.stop = BAD
+        self.reason = reason
+        return False
+
+    def hop(self, wanted: i64) -> bool:
+        """Go, by headers alone, to the record that holds the position. False when it is not there; or, with `at` less than
+        a header before the end, when these octets end before."""
+        octets = self.octets
+        at: i64 = self.at
+        size: i64 = len(octets)
+        # (The smallest record is longer than that.)
+        while size - at >= HEADER + 4:
+            position: i64 = read_i64_be(octets, at + 16)
+            kind: i64 = i64(octets[at + 9]) & ~FIRST
+            if position > wanted or kind == CLOSED:
+                return False
+            last: i64 = position
+            if kind == MANY:
+                last += count_of(octets, at + HEADER) - 1
+            if wanted <= last:
+                self.at = at
+                self.last = position - 1
+                return True
+            at += HEADER + (i64(read_i32_be(octets, at)) & _U32)
+        self.at = at
+        return False
+
+
+def count_of(octets: bytes, start: i64) -> i64:
+    """Entries of a Many whose payload begins there: what its record means, every one at a position of its own."""
+    return i64(read_i32_be(octets, start)) & _U32
+
+
+class Part:
+    """One entry of a Many, where it stands."""
+
+    def __init__(self, kind: i64, position: i64, start: i64, end: i64) -> None:
+        self.kind: i64 = kind
+        self.position: i64 = position
+        self.start: i64 = start
+        self.end: i64 = end
+
+
+def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[Part]:
+    """The entries of a Many. Raises Damaged."""
+    found: list[Part] = []
+    left: i64 = count_of(octets, start)
+    start += 4
+    while left > 0 and start + 5 <= end:
+        stop: i64 = start + 5 + (i64(read_i32_be(octets, start + 1)) & _U32)
+        if stop > end:
+            break
+        found.append(Part(octets[start], position, start + 5, stop))
+        start = stop
+        position += 1
+        left -= 1
+    if left or start != end:
+        raise Damaged(f"the entries of the record at position {position} do not fill it")
+    return found
+
+
+class Decoder:
+    """Makes entries of payloads."""
+
+    def __init__(self, codecs: Codecs) -> None:
+        self._codecs = codecs
+        #: Subtracted from wall clock ms, it is a message's time.
+        self.clock: i64 = 0
+        self._addresses: dict[bytes, tuple[str, Address]] = {}
+
+    def entry(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> Entry:
+        """The entry whose payload stands there. Raises Damaged, TooNew. Hot path."""
+        size: i64 = end - start
+        if kind == KEPT and size >= 4:
+            left: i64 = i64(read_i32_be(octets, start)) & _U32
+            start += 4
+            if start + left * HOLDER <= end:
+                queues: list[int] = []
+                serials: list[int] | None = None
+                while left > 0:
+                    queues.append(read_i64_be(octets, start))
+                    serial: i64 = i64(read_i32_be(octets, start + 8))
+                    if serial:
+                        if serials is None:
+                            serials = [0] * (len(queues) - 1)
+                        serials.append(serial)
+                    elif serials is not None:
+                        serials.append(0)
+                    start += HOLDER
+                    left -= 1
+                vhost, message = self._message(octets, start, end)
+                message.position = position
+                return Kept(vhost, message, queues, serials)
+        elif kind == SETTLED and size == 16:
+            return Settled(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+        elif kind == STEPPED and size == 16:
+            return Stepped(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+        elif kind == RECEIVED and size == 10:
+            return Received(read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16)
+        elif kind == RELEASED and size == 10:
+            return Released(read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16)
+        elif kind == EXTENDED and size == 16:
+            return Extended(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+        elif kind == SEQUENCED and size >= 10:
+            vhost_end: i64 = start + 10 + (i64(read_i16_be(octets, start + 8)) & _U16)
+            if vhost_end <= end:
+                return Sequenced(octets[start + 10:vhost_end].decode(), octets[vhost_end:end].decode("utf-8", "surrogateescape"),
+                                 read_i64_be(octets, start))
+        elif kind == RETAINED and size >= 4:
+            names: i64 = start + 4 + (i64(read_i16_be(octets, start)) & _U16)
+            blob: i64 = names + (i64(read_i16_be(octets, start + 2)) & _U16)
+            if blob <= end:
+                retained: Message | None = None
+                if blob < end:
+                    retained = self._message(octets, blob, end)[1]
+                    retained.retained = True
+                return RetainedSet(octets[start + 4:names].decode(), octets[names:blob].decode("utf-8", "surrogateescape"), retained)
+        elif kind == MANY and size >= 4:
+            return Many([self.entry(part.kind, part.position, octets, part.start, part.end)
+                         for part in parts(octets, position, start, end)])
+        raise Damaged(f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}")
+
+    def _message(self, octets: bytes, start: i64, end: i64) -> tuple[str, Message]:
+        names: i64 = start + BLOB
+        if names > end:
+            raise Damaged("a message is cut off")
+        exchange: i64 = names + (i64(read_i16_be(octets, start + 14)) & _U16)
+        key: i64 = exchange + (i64(read_i16_be(octets, start + 16)) & _U16)
+        parameters: i64 = key + (i64(read_i16_be(octets, start + 18)) & _U16)
+        content_start: i64 = parameters + (i64(read_i32_be(octets, start + 10)) & _U32)
+        if content_start > end:
+            raise Damaged("a message is cut off")
+        spelling = octets[start + 14:parameters]
+        known = self._addresses.get(spelling)
+        if known is None:
+            known = (octets[names:exchange].decode(),
+                     Address(octets[exchange:key].decode("utf-8", "surrogateescape"),
+                             octets[key:parameters].decode("utf-8", "surrogateescape")))
+            if len(self._addresses) >= _ADDRESSES:
+                self._addresses.clear()
+            self._addresses[spelling] = known
+        content = octets[content_start:end]
+        tag: i64 = octets[start + 1]
+        encoding: Encoding = PLAIN
+        if tag:
+            try:
+                encoding = self._codecs.load(tag, octets[parameters:content_start], content)
+            except ValueError as error:
+                raise Damaged(f"the encoding of a message cannot be read: {error}") from error
+        assurance: i64 = octets[start]
+        message = Message(known[1], content, encoding, assurance & ~RETAINED_FLAG)
+        message.retained = assurance >= RETAINED_FLAG
+        expires: i64 = read_i64_be(octets, start + 2)
+        if expires > 0:
+            # A time that passed while nobody was here is over at the first tick.
+            message.expires = max(expires - self.clock, 1)
+        return known[0], message

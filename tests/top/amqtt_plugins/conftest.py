@@ -1,0 +1,52 @@
+"""Accounts, houses with plugins, and a password file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import argon2
+import pytest
+from pwdlib.hashers.argon2 import Argon2Hasher
+
+from broker.access import Identity
+from tests.top.amqtt_plugins.house import Build, House
+from tests.top.amqtt_plugins.plugins import Hangs, Lives, Roles
+from trellis.authenticate import Account, Accounts
+
+
+@pytest.fixture(scope="module")
+def accounts() -> Iterator[Accounts]:
+    """`guest` from loopback, `ann` who may write to amq.topic only, and nobody in particular from loopback."""
+    cheap = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+    found = [Account(Identity("guest"), cheap.hash("guest"), True),
+             Account(Identity("ann", write="amq\\.topic"), cheap.hash("ann's"), False)]
+    accounts = Accounts(found, Identity("anonymous"), False, 1, 8, 300)
+    yield accounts
+    accounts.close()
+
+
+@pytest.fixture
+async def build(accounts: Accounts) -> AsyncIterator[Build]:
+    """Makes houses that are closed after the test."""
+    houses: list[House] = []
+
+    def make(plugins: dict[str, dict[str, object]], **bounds: Any) -> House:
+        houses.append(House(plugins, accounts, **bounds))
+        return houses[-1]
+
+    Hangs.let_go.clear()
+    Roles.seen.clear()
+    Lives.life.clear()
+    yield make
+    for house in houses:
+        house.close()
+
+
+@pytest.fixture
+def passwords(tmp_path: Path) -> str:
+    """A password file of amqtt's: bob has a password."""
+    path = tmp_path / "passwords"
+    path.write_text(f"# comment\nbob:{Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1).hash('bobs')}\n")
+    return str(path)
