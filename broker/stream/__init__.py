@@ -7,7 +7,8 @@
 Reading order:
 
     template     octets that pyarrow writes                arrow        record batches, written and read with them
-    rows         messages as rows                          segments     files: `<epoch>-<base offset>.arrow`, their index
+    columns      columns, written by runs of equal rows    rows         messages as rows
+    segments     files: `<epoch>-<base offset>.arrow`, their index
     archive      the segments of one stream                finding      reading them at a start
     pages        what several readers read at once         offsets      where a reader begins
     queue        the queue itself, and its readers         streams      all streams of a broker
