@@ -7,7 +7,8 @@
 Reading order:
 
     errors       what a user can mend                      columns      of a journal
-    segments     files, and where their batches begin      journal      a stream: what is there, cut into pieces
+    messages     of Arrow's: heads and checksums           segments     where their batches begin, and their rows
+    journal      a stream: what is there, cut into pieces
     remote       the same over HTTP                        offsets      where a query begins and ends
     source       spark.read, spark.readStream              sink         writeStream
     bulk         many topics, many patterns
