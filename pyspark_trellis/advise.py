@@ -28,7 +28,7 @@ from matching.grammar import AMQP
 from pyspark_trellis import history as hist
 from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import Definitions
-from pyspark_trellis.errors import PipelineError
+from pyspark_trellis.files import write
 
 #: Which matchers are tried: those that a broker allows by default.
 TRIED: Final = ("auto", "trie", "shapes", "bitmap")
@@ -78,13 +78,8 @@ class Advice:
         }
 
     def write(self, path: Path) -> None:
-        """Whole or not at all: a broker may read it at any time. Raises PipelineError."""
-        draft = path.with_name(path.name + ".tmp")
-        try:
-            draft.write_text(json.dumps(self.profile(datetime.now(UTC)), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-            draft.replace(path)
-        except OSError as error:
-            raise PipelineError(f"{path}: {error.strerror}") from None
+        """A broker may read it at any time. Raises PipelineError."""
+        write(path, json.dumps(self.profile(datetime.now(UTC)), ensure_ascii=False, indent=1) + "\n")
 
 
 def advise(history: DataFrame, definitions: Definitions, progress: Callable[[str], None] = lambda text: None,

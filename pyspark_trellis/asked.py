@@ -82,30 +82,32 @@ def moment(text: str | None) -> datetime | None:
 
 
 def _then(arguments: argparse.Namespace, until: datetime | None) -> tuple[topology.Then | None, str]:
-    """What `$topology` says, or why nothing. Raises PipelineError: of one that was asked for, or that is there and cannot be replayed."""
-    named = arguments.topology
+    """What `$topology` says, or why nothing. Raises PipelineError of one that was named."""
+    named, journal = arguments.topology, arguments.journal
     if named == NONE:
         return None, "--topology none"
     if named is not None:
         return topology.replay(_stream(named, arguments.stream), until), ""
-    if arguments.journal is None:
+    if journal is None:
         return None, "no --topology"
-    if arguments.journal.startswith(("http://", "https://")):
-        stream = _stream(arguments.journal, arguments.stream)
-        try:
-            stream.bounds()
-        except PipelineError as error:
-            return None, str(error)
-        return topology.replay(stream, until), ""
-    beside = Path(arguments.journal.removeprefix("file://")).absolute().parent / topology.DIRECTORY
-    if not beside.is_dir():
-        return None, f"no {topology.DIRECTORY} beside the journal"
-    return topology.replay(Directory(str(beside)), until), ""
+    if not _remote(journal):
+        beside = Path(journal.removeprefix("file://")).absolute().parent / topology.DIRECTORY
+        if not beside.is_dir():
+            return None, f"no {topology.DIRECTORY} beside the journal"
+        journal = str(beside)
+    try:
+        return topology.replay(_stream(journal, arguments.stream), until), ""
+    except PipelineError as error:
+        return None, str(error)
+
+
+def _remote(place: str) -> bool:
+    return place.startswith(("http://", "https://"))
 
 
 def _stream(place: str, journal: str | None) -> Stream:
     """The topology in a directory; over HTTP that of the journal's virtual host."""
-    if not place.startswith(("http://", "https://")):
+    if not _remote(place):
         return Directory(place.removeprefix("file://"))
-    vhost, separator, _ = (journal or "").rpartition("/")
-    return Remote.of(place, {"stream": f"{vhost}/{topology.NAME}" if separator and vhost else topology.NAME})
+    vhost = (journal or "").rpartition("/")[0]
+    return Remote.of(place, {"stream": f"{vhost}/{topology.NAME}" if vhost else topology.NAME})

@@ -11,6 +11,7 @@ from typing import Final
 
 from pyspark_trellis import history as hist
 from pyspark_trellis import lines, offsets
+from pyspark_trellis.files import write
 from pyspark_trellis.progress import Progress
 from pyspark_trellis.running import Question, answered, options_of, spark_of
 from pyspark_trellis.source import stream_of
@@ -36,8 +37,8 @@ def _kept(arguments: argparse.Namespace) -> int:
     options = options_of(arguments) | {"maxRowsPerTrigger": str(arguments.max_rows)}
     checkpoint = arguments.checkpoint or arguments.target.rstrip("/") + ".checkpoint"
     with spark_of(arguments, progress) as spark:
+        query = job(spark, options, arguments.target, checkpoint, not arguments.follow, arguments.every)
         try:
-            query = job(spark, options, arguments.target, checkpoint, not arguments.follow, arguments.every)
             progress.watch(query, arguments.job)
         except KeyboardInterrupt:
             query.stop()
@@ -97,7 +98,7 @@ def _report(arguments: argparse.Namespace) -> int:
         asked = question.asked
         with question.progress.of(question.spark, "report"):
             page = make(question.parts, asked.there, asked.proposed, asked.said_by)
-        lines.write(arguments.output, page)
+        write(arguments.output, page)
         print(f"{arguments.output} written: {len(page) / 1e6:.1f} MB, all in one file")
         return 0
 
@@ -120,7 +121,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     for line in figures.lines():
         print(line)
     if arguments.json is not None:
-        lines.write(arguments.json, json.dumps(figures.document(), indent=1) + "\n")
+        write(arguments.json, json.dumps(figures.document(), indent=1) + "\n")
     return 0
 
 

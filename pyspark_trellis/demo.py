@@ -193,7 +193,7 @@ def _answers(
     advice = advise(history, current)
     advice.write(output / "matching-profile.json")
     chosen = ", ".join(f"{each.matcher or 'auto'} for {each.exchange}" for each in advice.exchanges)
-    step(f"advise: the fastest matcher is {chosen}; matching-profile.json tells the broker")
+    step(f"advise: as matchers {chosen}, by the time of a lookup; matching-profile.json tells the broker")
     history.unpersist()
 
 

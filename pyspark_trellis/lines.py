@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from pyspark_trellis.advise import Advice
 from pyspark_trellis.audit import Audit
 from pyspark_trellis.definitions import shown
-from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.history import Span
 from pyspark_trellis.whatif import WhatIf
 
@@ -88,11 +86,3 @@ def table(title: str, rows: list[tuple[str, ...]], *columns: str) -> None:
         )
     if len(rows) > SHOWN:
         print(f"... and {len(rows) - SHOWN:,} more")
-
-
-def write(path: Path, text: str) -> None:
-    """Raises PipelineError."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PipelineError(f"{path}: {error.strerror}") from None

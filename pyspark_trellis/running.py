@@ -21,7 +21,7 @@ from pyspark_trellis import history as hist
 from pyspark_trellis import offsets, session
 from pyspark_trellis.asked import Asked, asked
 from pyspark_trellis.errors import PipelineError, brief
-from pyspark_trellis.lines import write
+from pyspark_trellis.files import write
 from pyspark_trellis.progress import Progress
 
 #: What Java and Spark say at every start.

@@ -39,9 +39,9 @@ class Topology:
         self.queue = queue
         self._count = count
         self._again = again
-        #: Where the last snapshot began; and how many rows it had, once it is whole.
+        #: Where the last snapshot began; and how many rows it has, -1 while it is not whole: no other one begins then.
         self._begun: i64 = queue.end
-        self._rows: i64 = 0
+        self._rows: i64 = -1
 
     def declared(self, kind: str, name: str) -> None:
         """A queue or stream."""
