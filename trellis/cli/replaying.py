@@ -66,8 +66,8 @@ class Publisher:
             self._hear()
 
     def standing(self, reached: int) -> str:
-        """How far it is, where `reached` is the offset of the last row that was looked at."""
-        return f"{self.confirmed} messages are confirmed, and --from {min(self._waiting.values(), default=reached + 1)} goes on behind them"
+        """How far it is, where `reached` is the first offset that was not published."""
+        return f"{self.confirmed} messages are confirmed, and --from {min(self._waiting.values(), default=reached)} goes on behind them"
 
     def wait_for_confirms(self) -> None:
         """Until nothing is unconfirmed."""

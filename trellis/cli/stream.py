@@ -142,7 +142,6 @@ class Source:
                     yield octets[:int(SCHEMA_OCTETS)], batch, at - base, min(stop - base, rows)
                     at = min(base + rows, stop)
 
-
     def _check_there(self, first: int | None) -> None:
         """Raises CommandError where the stream does not reach to this offset."""
         arguments = self._arguments
@@ -203,6 +202,7 @@ def export_rows(arguments: argparse.Namespace) -> int:
         with path.open("xb") as out:
             try:
                 count = write(source, out)
+                out.flush()
             except BaseException:
                 path.unlink()  # Half of it is of no use, and would be in the way.
                 raise
@@ -268,7 +268,7 @@ def replay_rows(arguments: argparse.Namespace) -> int:
     host, port = _publishing_to(arguments, settings)
     user, password = credentials(arguments, settings)
     began = said = time.monotonic()
-    at = 0
+    at = arguments.first or 0  # The first offset that is not published yet.
     with Publisher(host, port, user, password, arguments.vhost) as publisher:
         try:
             for _, batch, first, end in Source(arguments).batches():
@@ -284,9 +284,10 @@ def replay_rows(arguments: argparse.Namespace) -> int:
                             publisher.wait_for_confirms()
                             time.sleep(ahead)
                     publisher.publish(exchange, key, batch.text("content_header", row), batch.text("body", row), at)
+                    at += 1
                     if time.monotonic() - said >= EVERY:
                         said = time.monotonic()
-                        print(f"offset {at}: {publisher.published} published, {publisher.confirmed} confirmed, "
+                        print(f"offset {at - 1}: {publisher.published} published, {publisher.confirmed} confirmed, "
                               f"{publisher.published / (said - began):.0f}/s", file=sys.stderr)
             publisher.wait_for_confirms()
         except CommandError as error:
