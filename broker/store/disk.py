@@ -124,12 +124,19 @@ def remove_files(disk: Disk, paths: list[str]) -> None:
             if path.endswith("/."):
                 disk.sync_directory(path[:-2])
             elif path.endswith("/"):
-                disk.remove_directory(path[:-1])
-                disk.remove_directory(path[:-1].rpartition("/")[0])
+                _remove_empty(disk, path[:-1])
+                _remove_empty(disk, path[:-1].rpartition("/")[0])
             else:
                 disk.remove(path)
         except OSError:
             continue
+
+
+def _remove_empty(disk: Disk, path: str) -> None:
+    try:
+        disk.remove_directory(path)
+    except FileNotFoundError:
+        pass
 
 
 class RealFile(File):

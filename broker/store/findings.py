@@ -57,7 +57,15 @@ class Quarantine:
         if name in self._disk.list(path):
             return True
         self._disk.create(f"{path}/{name}").close()
+        self._disk.sync_directory(path)
         return False
+
+    def names(self) -> list[str]:
+        """What is there."""
+        try:
+            return self._disk.list(f"{self._directory}/{QUARANTINE}")
+        except FileNotFoundError:
+            return []
 
     def take(self, name: str) -> str:
         """Move a whole file there; returns where it is now."""

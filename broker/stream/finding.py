@@ -4,7 +4,8 @@
                                                                         what stands behind the durable offset is cut
 
 Where a segment is damaged, a copy of it goes to `quarantine/`, and the sound batches behind the damage into segments of their own,
-before the damage goes. Offsets that are lost are noted there too (`lost-FROM-TO`, a file without octets): so that they are told once.
+before the damage goes. Offsets that are lost are noted there too (`lost-STREAM-FROM-TO`, a file without octets): so that they are told
+once; and how far a stream is of which a damaged log knows less (`written-STREAM-END`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ _CHUNK: Final[i64] = 1 << 20
 _INDEX: Final = ".index"
 #: Directories from that of all streams to a stream's.
 _DEPTH: Final = 3
+#: How names of notes begin.
+LOST: Final = "lost-"
+WRITTEN: Final = "written-"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 #: Beyond any offset.
 _ENDLESS: Final[i64] = (1 << 63) - 1
@@ -47,7 +51,10 @@ class Found:
         self._place = "/".join(directory.split("/")[-3:])
         self._kept = Quarantine(disk, directory)
         self._stream = stream
-        self._end: i64 = end if sure else _ENDLESS
+        for name in self._kept.names():
+            if name.startswith(f"{WRITTEN}{stream}-"):
+                self.end = max(self.end, int(name.rpartition("-")[2]))
+        self._end: i64 = self.end if sure else _ENDLESS
         self._sure = sure
         self._thorough = thorough
         self._epoch = 0
@@ -80,8 +87,9 @@ class Found:
                 self._take(epoch, base, name, set(names))
         self.segments.sort(key=_base)
         last: i64 = self.segments[-1].end if self.segments else 0
-        if not self._sure:
-            self.end = max(self.end, last)
+        if last > self.end:
+            self.end = last
+            self._noted(f"{WRITTEN}{self._stream}-{int(last):020d}")
         self._note_gaps(last)
 
     def _note_gaps(self, last: i64) -> None:
@@ -92,14 +100,14 @@ class Found:
         if last < self.end:
             gaps.append((int(last), int(self.end), self.segments[-1].name if self.segments else ""))
         for start, end, name in gaps:
-            if self._noted(f"lost-{start:020d}-{end:020d}"):
+            if self._noted(f"{LOST}{self._stream}-{start:020d}-{end:020d}"):
                 continue
             if start not in self._told:
                 self._tell(MISSING, name, f"the stream ends with offset {start}, and was written up to {end}" if end == self.end else
                            f"offsets {start} to {end - 1} are not there")
 
     def _noted(self, mark: str) -> bool:
-        """Whether this was told at an earlier start; a later one knows it then, if there is room for a file."""
+        """Whether an earlier start noted this; a later one knows it then, if there is room for a file."""
         # The stream's directory may be what is lost.
         path, *below = self._directory.rsplit("/", _DEPTH)
         for part in below:

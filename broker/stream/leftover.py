@@ -2,7 +2,7 @@
 
     STREAMS/VHOST/QUEUE/    no stream of that name, its segments say a number that the catalog knows: deleted, they go
                             ... a number beyond the end of a catalog that lost its end: they stay, and are told
-                            a quarantine: it stays; and so does what is no file of a stream
+                            a quarantine with copies: it stays; and so does what is no file of a stream
 
 A stream is deleted in the catalog first; its files go with the same batch, unless the process ends between.
 """
@@ -13,6 +13,7 @@ from broker.store.disk import Disk, remove_files
 from broker.store.findings import CUT, IGNORED, QUARANTINE, Finding
 from broker.stream.archive import folder
 from broker.stream.arrow import SCHEMA_OCTETS, read_schema
+from broker.stream.finding import LOST, WRITTEN
 from broker.stream.segments import SUFFIXES, parse_segment
 
 
@@ -44,7 +45,9 @@ def _leave(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]
         if number > newest:
             return [Finding(IGNORED, place, 0, 0, f"there is no such stream; one was declared at position {number}, behind {newest}, the "
                                                   "end of the catalog: the next start removes it")]
-    remove_files(disk, [*(f"{directory}/{name}" for name in ours), f"{directory}/"])
+    kept = f"{directory}/{QUARANTINE}"
+    notes = [f"{kept}/{name}" for name in _names(disk, kept) if name.startswith((LOST, WRITTEN))]
+    remove_files(disk, [*(f"{directory}/{name}" for name in ours), *notes, f"{kept}/", f"{directory}/"])
     removed = [Finding(CUT, place, 0, 0, f"{len(ours)} files of a stream that is deleted")] if ours else []
     return removed + strangers(disk, directory)
 

@@ -190,17 +190,35 @@ def test_a_segment_that_nobody_knows_stays(home: Home) -> None:
     assert finding.what == "ignored" and "nobody can say whose it is" in finding.reason and left.exists()
 
 
-def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home) -> None:
-    """A damaged log must not cut a stream that is whole."""
+def without_the_last_records(home: Home) -> None:
+    """Octets that changed in the log, where it says how far the stream is."""
     log = max((home.directory / LOG).glob("0*.log"))
     octets = bytearray(log.read_bytes())
     octets[len(octets) // 2] ^= 1
-    log.write_bytes(octets)
+    octets[-20] ^= 1
+    log.write_bytes(octets + bytes(100))
+
+
+@pytest.mark.parametrize("mended", [False, True])
+def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home, mended: bool) -> None:
+    """A damaged log must not cut a stream that is whole, nor after the log was mended."""
+    without_the_last_records(home)
+    if mended:
+        assert [one.what for one in look(home.directory, repairing=True)]
+        assert look(home.directory) == []
+    for _ in range(2):
+        later = Home(home.directory)
+        assert [int(body.rstrip(b"\0")) for body in bodies(later)] == list(range(ROWS))
+        later.crash()
     later = Home(home.directory)
-    assert later.opened.recovery.findings and [int(body.rstrip(b"\0")) for body in bodies(later)] == list(range(ROWS))
     fill(later.amqp(), ROWS, 1)
     later.crash()
     assert numbers(home) == list(range(ROWS + 1))
+    client = Home(home.directory)
+    client.amqp().send(spec.Queue.Delete(queue="s"))
+    client.crash()
+    Home(home.directory).crash()
+    assert not (home.directory / STREAMS / "%2F").exists(), "notes go with their stream"
 
 
 def test_a_stream_whose_directory_is_gone_is_missing_and_goes_on(home: Home) -> None:
@@ -251,15 +269,21 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
 
 
 def test_a_new_stream_has_nothing_of_what_nobody_was_promised_under_its_name(tmp_path: Path) -> None:
-    """The process ends after the rows were written and before the log was: the next stream of that name has the same number."""
+    """The process ends after the rows were written and before the log was: the next stream of that name has the same number. A start
+    removes them; if that does not come to pass, the stream itself does."""
     home = Home(tmp_path / "d")
     home.slow_disk = True
     client = home.amqp()
     client.send(spec.Queue.Declare(queue="s", durable=True, arguments={"x-queue-type": "stream"}))
-    fill(client, 0, 3)
+    fill(home.amqp(), 0, 3)
     home.store.take().write_streams()
     home.crash()
+    [left] = segments(home)
+    octets = left.read_bytes()
     home = Home(tmp_path / "d")
+    assert not left.parent.exists()
+    left.parent.mkdir(parents=True)
+    left.write_bytes(octets)
     declare(home.amqp())
     fill(home.amqp(), 7, 4)
     home.crash()
