@@ -41,18 +41,19 @@ class Served:
         urllib.request.urlopen(request, timeout=30).close()
 
     def declare(self, name: str, **arguments: object) -> None:
+        """A stream, and a topic exchange of the same name that it alone is bound to."""
         with pika.BlockingConnection(pika.URLParameters(self.process.amqp_url)) as connection:
-            connection.channel().queue_declare(name, durable=True, arguments={
+            channel = connection.channel()
+            channel.queue_declare(name, durable=True, arguments={
                 "x-queue-type": "stream", "x-stream-max-segment-size-bytes": SEGMENT} | arguments)
+            channel.exchange_declare(name, "topic", durable=True)
+            channel.queue_bind(name, name, "#")
 
-    def publish(self, queue: str, first: int, end: int, body: int = 10) -> None:
+    def publish(self, stream: str, first: int, end: int, body: int = 10) -> None:
         """Messages with their number in the body, which are durable when this returns."""
         properties = pika.BasicProperties(delivery_mode=2)
-        with pika.BlockingConnection(pika.URLParameters(self.process.amqp_url)) as connection:
-            for topic in TOPICS:
-                connection.channel().queue_bind(queue, "amq.topic", topic)
         Publisher(self.process.amqp_url).publish(
-            Outgoing("amq.topic", TOPICS[at % 3], b"%0*d" % (body, at), properties) for at in range(first, end))
+            Outgoing(stream, TOPICS[at % 3], b"%0*d" % (body, at), properties) for at in range(first, end))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def load(spark: SparkSession, url: str, stream: str = "all", **options: Any) -> 
 def test_a_query_reads_what_was_published(spark: SparkSession, served: Served) -> None:
     found = load(spark, served.url, rowsPerTask=20).orderBy("offset").collect()
     assert [(row["offset"], row["topic"], int(bytes(row["body"])), row["exchange"], row["publisher"]) for row in found] == [
-        (at, TOPICS[at % 3], at, "amq.topic", "guest") for at in range(90)]
+        (at, TOPICS[at % 3], at, "all", "guest") for at in range(90)]
     part = load(spark, served.url, stream="//all", pattern="a.*", startingOffsets=31, endingOffsets=60)
     assert offsets_of(part) == [at for at in range(31, 60) if at % 3 < 2]
     thin = spark.read.format("trellis").schema("topic string, offset long").options(stream="all", startingOffsets=88).load(served.url)
