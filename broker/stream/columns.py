@@ -1,7 +1,8 @@
 """Columns of a batch that is being made, written by runs: what is the same in many rows next to each other is said once.
 
     Ends       where texts end          Texts      texts, of which none is null
-    Cells      numbers, none null       Sparse     of which most are null
+    Cells      numbers, none null       Bodies     texts that may be long
+    Sparse     of which most are null
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from mypy_extensions import i32, i64, u8
 #: Ends of texts that are all of one length are kept, for so many lengths, and rows at least.
 _RAMPS_MAX: Final = 64
 _RAMP_ROWS: Final[i64] = 4_096
+#: Octets of a body that is kept as it is.
+_SMALL: Final[i64] = 2_048
 _ramps: Final[dict[int, bytes]] = {}
 
 
@@ -91,6 +94,37 @@ class Texts:
     def octets(self) -> bytes:
         """The texts, one behind the other."""
         return self._data.getvalue()
+
+
+@final
+class Bodies:
+    """Octets of bodies, one behind the other. Small ones are gathered, so that no object is kept for each."""
+
+    def __init__(self) -> None:
+        self.ends = Ends()
+        self.total: i64 = 0
+        self._parts: list[bytes] = []
+        self._small = BytesWriter()
+
+    def add(self, body: bytes) -> None:
+        """Hot path."""
+        size: i64 = len(body)
+        self.total += size
+        if size < _SMALL:
+            self._small.write(body)
+            return
+        self._gather()
+        self._parts.append(body)
+
+    def _gather(self) -> None:
+        if len(self._small) > 0:
+            self._parts.append(self._small.getvalue())
+            self._small.truncate(0)
+
+    def parts(self) -> list[bytes]:
+        """All of them."""
+        self._gather()
+        return self._parts
 
 
 @final

@@ -13,7 +13,7 @@ from mypy_extensions import i64, mypyc_attr
 
 from broker.message import Address, Message
 from broker.stream.arrow import Body
-from broker.stream.columns import Cells, Ends, Sparse, Texts, ramp
+from broker.stream.columns import Bodies, Cells, Sparse, Texts, ramp
 
 #: Rows, and octets of bodies, of one batch.
 ROWS: Final[i64] = 4_096
@@ -118,37 +118,6 @@ class Sink:
     def keep(self, encoded: Encoded) -> None:
         """The next batch."""
         raise NotImplementedError
-
-
-@final
-class Bodies:
-    """Octets of bodies, one behind the other. Small ones are gathered, so that no object is kept for each."""
-
-    def __init__(self) -> None:
-        self.ends = Ends()
-        self.total: i64 = 0
-        self._parts: list[bytes] = []
-        self._small = BytesWriter()
-
-    def add(self, body: bytes) -> None:
-        """Hot path."""
-        size: i64 = len(body)
-        self.total += size
-        if size < _SMALL:
-            self._small.write(body)
-            return
-        self._gather()
-        self._parts.append(body)
-
-    def _gather(self) -> None:
-        if len(self._small) > 0:
-            self._parts.append(self._small.getvalue())
-            self._small.truncate(0)
-
-    def parts(self) -> list[bytes]:
-        """All of them."""
-        self._gather()
-        return self._parts
 
 
 class RowWriter(Rows):
@@ -423,8 +392,6 @@ _PLAIN_FLAGS: Final = b"\x10\x00\x01"
 #: Names that are remembered (headers, too), and from how many octets of a key on they are not: an address cuts it there.
 _NAMES_MAX: Final = 1_024
 _CUT: Final = 255
-#: Octets of a body that is kept as it is.
-_SMALL: Final[i64] = 2_048
 
 
 #: Octets that are asked for once.
