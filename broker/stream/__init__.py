@@ -10,7 +10,8 @@ Reading order:
     columns      columns, written by runs of equal rows    rows         messages as rows
     segments     files: `<epoch>-<base offset>.arrow`, their index
     archive      the segments of one stream                finding      reading them at a start
+    leftover     those of deleted streams                  inspect      looking into all of them, for `trellis store`
     pages        what several readers read at once         offsets      where a reader begins
     queue        the queue itself, and its readers         streams      all streams of a broker
-    journal      what captures every publication           topology     what is recorded of bindings
+    topology     what is recorded of bindings
 """

@@ -115,8 +115,10 @@ def test_the_images_steps_and_the_composed_services_make_a_table_of_traffic(tmp_
     broker = BrokerProcess("--data-dir", str(state))
     with ExitStack() as stack:
         stack.callback(broker.kill)
-        with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
-            connection.channel().queue_declare("journal", durable=True, arguments={"x-queue-type": "stream", "x-journal": True})
+        host, port = broker.addresses["http"]
+        words = [word.replace("/etc/trellis/", f"{ROOT}/config/spark/").replace("http://trellis:15672", f"http://{host}:{port}")
+                 for word in SERVICES["journal"]["command"]]
+        subprocess.run([sys.executable, "-m", "trellis", *words], cwd=ROOT, check=True)
         durable = pika.BasicProperties(delivery_mode=2)
         publish = Publisher(broker.amqp_url).publish
         publish(Outgoing("amq.topic", f"t.{at % 7}", b"x", durable) for at in range(MESSAGES))
