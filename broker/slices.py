@@ -128,5 +128,5 @@ class Recording(Task):
 
 
 def kind_of(queue: Queue) -> str:
-    """As `$topology` says it."""
+    """As `$topology` and listings say it."""
     return "stream" if isinstance(queue, StreamQueue) else "queue"

@@ -39,7 +39,8 @@ def _kept(arguments: argparse.Namespace) -> int:
     with spark_of(arguments, progress) as spark:
         query = job(spark, options, arguments.target, checkpoint, not arguments.follow, arguments.every)
         try:
-            progress.watch(query, arguments.job)
+            rows = progress.watch(query, arguments.job)
+            print(f"{rows:,} rows more are in {arguments.target}" if rows else f"nothing new for {arguments.target}")
         except KeyboardInterrupt:
             query.stop()
             print(f"stopped; `trellis pipeline {arguments.job}` with the same --target goes on from there", file=sys.stderr)

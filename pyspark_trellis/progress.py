@@ -64,15 +64,18 @@ class Progress:
                     tasks += info.numTasks
             self.say(f"{title}  {f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s")
 
-    def watch(self, query: Any, title: str) -> None:
-        """Until a streaming query ends: how many rows it has taken. Raises what ended it."""
+    def watch(self, query: Any, title: str) -> int:
+        """Until a streaming query ends: how many rows it has taken, which it returns. Raises what ended it."""
         rows, last = 0, -1
+        ended = False
         try:
-            while not query.awaitTermination(_EVERY):
-                progress = query.lastProgress
-                if progress is not None and progress["batchId"] != last:
-                    last = progress["batchId"]
-                    rows += progress["numInputRows"]
-                    self.say(f"{title}  {rows:,} rows, batch {last}, {progress.get('processedRowsPerSecond') or 0:,.0f} rows/s")
+            while not ended:
+                ended = query.awaitTermination(_EVERY)
+                for progress in query.recentProgress:  # Of the last hundred batches.
+                    if progress["batchId"] > last:
+                        last = progress["batchId"]
+                        rows += progress["numInputRows"]
+                        self.say(f"{title}  {rows:,} rows, batch {last}, {progress.get('processedRowsPerSecond') or 0:,.0f} rows/s")
         finally:
             self.end()
+        return rows

@@ -13,6 +13,7 @@ from broker.consumer import Returned
 from broker.exchange import Exchange, TopicExchange
 from broker.queue import Queue
 from broker.ranked import RankedQueue
+from broker.slices import kind_of
 from broker.vhost import VirtualHost
 from trellis.node import Node
 
@@ -53,7 +54,7 @@ async def _queues(node: Node) -> AsyncIterator[Row]:
 
 def _queue(vhost: VirtualHost, queue: Queue) -> Row:
     return {
-        "vhost": vhost.name, "name": queue.name, "kind": "session" if queue.private else "queue", "durable": queue.declared_durable,
+        "vhost": vhost.name, "name": queue.name, "kind": "session" if queue.private else kind_of(queue), "durable": queue.declared_durable,
         "auto_delete": queue.auto_delete, "exclusive": queue.exclusive_to is not None,
         "messages_ready": int(queue.depth), "messages_unacknowledged": int(queue.unacked), "consumers": queue.consumer_count,
         "policy": _policy(vhost, queue), "arguments": _text(queue.terms.arguments)}
