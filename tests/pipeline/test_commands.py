@@ -72,8 +72,9 @@ def test_whatif_audit_and_advise_answer(shared: None, place: Path, capsys: pytes
 
 def test_lake_and_traffic_go_on_where_they_were(shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = str(tmp_path / "traffic")
-    for _ in range(2):
+    for said in (f"200 rows more are in {target}\n", f"nothing new for {target}\n"):
         assert main(["pipeline", "traffic", "--journal", str(place / "journal"), "--target", target, "--once"]) == 0
+        assert capsys.readouterr().out == said
     assert main(["pipeline", "audit", "--traffic", target, "--definitions", str(place / "old.json")]) == 0
     assert capsys.readouterr().out.startswith("200 messages of ")
 

@@ -114,7 +114,7 @@ def test_what_is_wrong_is_one_line(spark: SparkSession, served: Served) -> None:
     unknown = error_of(lambda: load(spark, served.url, stream="al").count())
     assert unknown == f"http://{served.place} answered 404 to user 'guest': no stream 'al' in vhost '/'"
     elsewhere = error_of(lambda: load(spark, served.url, stream="other/all").count())
-    assert elsewhere == f"http://{served.place} answered 404 to user 'guest': no stream 'all' in vhost 'other'"
+    assert elsewhere == f"http://{served.place} answered 404 to user 'guest': there is no vhost 'other'"
     unsaid = error_of(lambda: spark.read.format("trellis").load(served.url).count())
     assert unsaid == f"which stream of http://{served.place}? Say it with the option stream: QUEUE, or VHOST/QUEUE"
     assert "lies behind the end of stream 'all'" in error_of(lambda: load(spark, served.url, startingOffsets=91).count())

@@ -167,7 +167,7 @@ async def test_a_clean_stop_writes_what_is_left(start: Start, tmp_path: Path) ->
 
 
 async def test_checkpoints_give_space_back_while_messages_flow(start: Start, tmp_path: Path) -> None:
-    running = await start(**at(tmp_path, **SMALL))
+    running = await start(**at(tmp_path, segment=1 << 20))
     client, reader = await confirming(running), await running.amqp()
     await client.queue("stays", durable=True)
     await client.call(spec.Basic.Qos(0, 0), spec.Basic.QosOk)
