@@ -86,7 +86,7 @@ class Stream:
         raise NotImplementedError
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
-        """The offsets from `low` up to, not including, `high`, cut where batches begin into pieces of `rows`, about. Raises
+        """The offsets from `low` up to, not including, `high`, in pieces of `rows`, fewer at the end of a segment. Raises
         PipelineError when one is not there."""
         raise NotImplementedError
 

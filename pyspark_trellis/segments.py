@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,16 +114,14 @@ class Scan:
         self.end, self.size = end, known
 
     def cut(self, low: int, high: int, rows: int) -> Iterator[Cut]:
-        """The offsets from `low` up to, not including, `high`, cut where batches begin: about so many rows each."""
-        at = bisect_right(self.offsets, low) - 1
+        """The offsets from `low` up to, not including, `high`, so many rows each: the same cuts whether an index says where batches
+        begin, or all of them are known, for what is done again must be divided as before (sink)."""
         while low < high:
-            stop = at + 1
-            while stop < len(self.offsets) and self.offsets[stop] < high and self.offsets[stop] - low < rows:
-                stop += 1
-            last = stop == len(self.offsets)
-            after, place = (self.end, self.size) if last else (self.offsets[stop], self.places[stop])
-            yield Cut(self.schema, self.places[at], place, self.offsets[at], low, min(after, high))
-            low, at = after, stop
+            stop = min(low + rows, high)
+            at, after = bisect_right(self.offsets, low) - 1, bisect_left(self.offsets, stop)
+            place = self.places[after] if after < len(self.places) else self.size
+            yield Cut(self.schema, self.places[at], place, self.offsets[at], low, stop)
+            low = stop
 
 
 def scan_file(path: Path, scan: Scan) -> None:
