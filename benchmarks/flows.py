@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import broker.queue
-from broker.access import Authenticator, Credentials, Identity, Verdict
-from broker.core import Broker
-from broker.rules import Rights
+import broker.queues.queue
+from broker.access.identity import Authenticator, Credentials, Identity, Verdict
+from broker.access.rules import Rights
+from broker.broker import Broker
 from broker.store.memory import MemoryStore
 from protocols.amqp.front import AmqpFront
 from protocols.connection import Connection, Peer
@@ -205,8 +205,8 @@ def main() -> None:
         if name not in FLOWS:
             parser.error(f"unknown flow {name!r}; known are {', '.join(FLOWS)}")
     chosen = options.flow or list(FLOWS)
-    compiled = not (broker.queue.__file__ or "").endswith(".py")
-    print(f"broker in {Path(broker.queue.__file__ or '').parent}, {'compiled' if compiled else 'NOT compiled'}; "
+    compiled = not (broker.queues.queue.__file__ or "").endswith(".py")
+    print(f"broker in {Path(broker.queues.queue.__file__ or '').parent}, {'compiled' if compiled else 'NOT compiled'}; "
           f"{options.messages} publications of {len(BODY)} octets, {BATCH} a chunk, median of {options.rounds} rounds")
     times: dict[str, list[float]] = {name: [] for name in chosen}
     for _ in range(options.rounds):

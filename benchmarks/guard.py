@@ -22,7 +22,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import broker.queue
+import broker.queues.queue
 
 HERE = Path(__file__).resolve().parent
 BASELINE = HERE / "guard.json"
@@ -73,7 +73,7 @@ def main() -> int:
     parser.add_argument("--write", metavar="WHY", help="record today's counts, for this reason, which stands in CHANGELOG.md")
     parser.add_argument("--rules", action="store_true", help="compare users with and without rules about topics")
     options = parser.parse_args()
-    if (broker.queue.__file__ or "").endswith(".py"):
+    if (broker.queues.queue.__file__ or "").endswith(".py"):
         sys.exit("guard: the broker that this Python finds is not compiled; use .run/bin/python -P, from another directory")
     if shutil.which("valgrind") is None:
         sys.exit("guard: valgrind is missing (on Debian and Ubuntu: apt install valgrind)")

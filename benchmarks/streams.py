@@ -24,10 +24,10 @@ from pathlib import Path
 
 from flows import ACK_HEAD, ACKS, BATCH, BODY, Bench, frame, method, packet, short, text
 
-import broker.queue
+import broker.queues.queue
 from broker.store.disk import RealDisk
 from broker.stream.queue import StreamQueue
-from trellis.segments import Range, Sender
+from trellis.http.stream_files import Range, Sender
 
 CONTENT = frame(2, 1, b"\x00\x3c\x00\x00" + len(BODY).to_bytes(8, "big") + b"\x10\x00\x01") + frame(3, 1, BODY)
 STREAM = short("x-queue-type") + b"S" + len(b"stream").to_bytes(4, "big") + b"stream"
@@ -144,8 +144,8 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=100_000, help="publications a round (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds, interleaved; the median counts (default %(default)s)")
     options = parser.parse_args()
-    compiled = not (broker.queue.__file__ or "").endswith(".py")
-    print(f"broker in {Path(broker.queue.__file__ or '').parent}, {'compiled' if compiled else 'NOT compiled'}; "
+    compiled = not (broker.queues.queue.__file__ or "").endswith(".py")
+    print(f"broker in {Path(broker.queues.queue.__file__ or '').parent}, {'compiled' if compiled else 'NOT compiled'}; "
           f"{options.messages} publications of {len(BODY)} octets, median of {options.rounds} rounds, ns a message")
     times: Times = {}
 

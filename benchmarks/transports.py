@@ -27,8 +27,8 @@ from websockets.frames import Frame, Opcode
 
 import trellis
 from trellis.app import App
-from trellis.entrance import Entrance
-from trellis.link import Link
+from trellis.server.link import Link
+from trellis.server.listener_context import Entrance
 from trellis.settings import Amqp, Data, Http, Metrics, Mqtt, Mqtts, Settings, Tls, Ws, Wss
 
 ROUNDS: Final = 5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.outlet import Outlet
+from broker.messages.outlet import Outlet
 
 
 class Alarms:

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent
 #: received chunk, in the broker and in its load tool: the rest waits on the loop or runs once, and stays open to
 #: monkeypatching. (trellis/bench/progress.py is where the interpreter hears of Ctrl-C.)
 COMPILED = (
-    "matching", "broker", "protocols", "trellis/turn.py", "trellis/link.py", "trellis/layered.py", "trellis/metered.py",
-    "trellis/tls.py",
+    "matching", "broker", "protocols", "trellis/server/turn.py", "trellis/server/link.py", "trellis/server/layered_link.py", "trellis/server/rate_limited_link.py",
+    "trellis/server/tls.py",
     *(f"trellis/bench/{name}.py" for name in (
         "check", "latency", "reader", "mqtt_readers", "amqp_readers", "line", "generator")),
 )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from broker.access import Identity
-from broker.outlet import Outlet
+from broker.access.identity import Identity
+from broker.messages.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.agenda import Task
-from broker.core import Broker
+from broker.broker import Broker
 from protocols.connection import Connection, Peer
 from protocols.tally import Tally
 

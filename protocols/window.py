@@ -14,7 +14,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.consumer import Delivery
+from broker.queues.consumer import Delivery
 
 #: Settled entries that may stand before the first outstanding one until they are cut.
 SLACK: Final[i64] = 512

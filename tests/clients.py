@@ -11,20 +11,20 @@ import pamqp.commands as spec
 import pamqp.frame
 import pamqp.header
 
-from broker.access import Authenticator, Credentials, Identity, Verdict
-from broker.bounds import Bounds
-from broker.core import Broker
-from broker.fates import COPY_FATES
-from broker.queue import Queue
-from broker.route import FATES
+from broker.access.identity import Authenticator, Credentials, Identity, Verdict
+from broker.broker import Broker
+from broker.limits import Bounds
+from broker.messages.fates import COPY_FATES
+from broker.queues.queue import Queue
+from broker.routing.route import FATES
 from broker.store.contract import Batch, Store
 from broker.store.memory import MemoryStore
-from broker.vhost import VirtualHost
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.connection.handshake import GREETING, AmqpOptions
 from protocols.amqp.front import AmqpFront
-from protocols.amqp.handshake import GREETING, AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.mqtt.front import MqttFront
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 
 Answer = Callable[[Verdict], None]
 

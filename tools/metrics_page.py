@@ -13,12 +13,12 @@ import pamqp.commands as spec
 import pamqp.frame
 import trustme
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Peer
-from trellis import metrics
-from trellis.node import Node
+from trellis.auth.settings_users import accounts_of
+from trellis.monitoring import metrics
+from trellis.server.node import Node
 from trellis.settings import Data, Rates, Settings, Tls, Wss
-from trellis.users import accounts_of
 
 HEAD = """# Metrics
 

@@ -27,4 +27,4 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 
 def compiled() -> bool:
     """Does the core run as compiled extension modules?"""
-    return (importlib.import_module("broker.queue").__file__ or "").endswith((".so", ".pyd"))
+    return (importlib.import_module("broker.queues.queue").__file__ or "").endswith((".so", ".pyd"))

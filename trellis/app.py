@@ -16,18 +16,18 @@ import uvloop
 import trellis
 from broker.store.disk import Disk, Lock, StoreError
 from trellis import logs
-from trellis.entrance import Entrance
-from trellis.http import HttpServer
-from trellis.layered import LayeredLink
-from trellis.link import Link
-from trellis.listener import Bound, ListenError, bind
-from trellis.management.api import api
-from trellis.metered import MeteredLink
-from trellis.node import Node
-from trellis.pages import open_pages
-from trellis.reload import Read, Reloading
+from trellis.auth.settings_users import accounts_of
+from trellis.http.management.api import api
+from trellis.http.metrics_endpoint import open_pages
+from trellis.http.server import HttpServer
+from trellis.server.layered_link import LayeredLink
+from trellis.server.link import Link
+from trellis.server.listener import Bound, ListenError, bind
+from trellis.server.listener_context import Entrance
+from trellis.server.node import Node
+from trellis.server.rate_limited_link import MeteredLink
+from trellis.server.reload import Read, Reloading
 from trellis.settings import Settings, SettingsError
-from trellis.users import accounts_of
 
 #: Seconds between two looks whether the last client has gone.
 POLL: Final = 0.02

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from broker.message import PLAIN, Encoding
+from broker.messages.message import PLAIN, Encoding
 from broker.store.disk import StoreError, TooNew
 
 

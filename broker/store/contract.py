@@ -14,7 +14,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from broker.message import AT_LEAST_ONCE, Message
+from broker.messages.message import AT_LEAST_ONCE, Message
 from broker.store.disk import Disk
 
 #: Kinds of definitions that may hold messages: an exchange, while it delays them.

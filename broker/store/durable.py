@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from mypy_extensions import i64
 
-from broker.message import Message
+from broker.messages.message import Message
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
 from broker.store.contract import HOLDERS, Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined

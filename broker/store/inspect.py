@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.message import PLAIN, Encoding
+from broker.messages.message import PLAIN, Encoding
 from broker.store.codecs import Codecs
 from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
 from broker.store.disk import Damaged, Disk, StoreError

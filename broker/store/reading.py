@@ -11,7 +11,7 @@ from zlib import crc32
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from broker.message import PLAIN, Address, Encoding, Message
+from broker.messages.message import PLAIN, Address, Encoding, Message
 from broker.store.codecs import Codecs
 from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
 from broker.store.disk import Damaged, TooNew

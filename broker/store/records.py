@@ -11,7 +11,7 @@ from zlib import crc32
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64, u8
 
-from broker.message import Message
+from broker.messages.message import Message
 from broker.store.codecs import Codecs
 from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
 from broker.store.disk import StoreError

@@ -13,17 +13,17 @@ from librt.strings import write_i32_le
 from mypy_extensions import i32, i64
 
 from broker.agenda import Agenda, Task
-from broker.consumer import Consumer, Delivery
-from broker.fates import EXPIRED, OVER_LIMIT, PURGED
-from broker.message import Message
-from broker.queue import Queue
+from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED
+from broker.messages.message import Message
+from broker.queues.arguments import ENDLESS, Terms
+from broker.queues.consumer import Consumer, Delivery
+from broker.queues.queue import Queue
 from broker.store.contract import Share, Store, Stream
 from broker.store.disk import StoreError
 from broker.stream.archive import Archive, Gone, Portion
 from broker.stream.arrow import View
 from broker.stream.pages import Pages
 from broker.stream.rows import Captured, Packets
-from broker.terms import ENDLESS, Terms
 
 #: Rows that all readers of a stream get in one turn.
 SLICE: Final[i64] = 20_000

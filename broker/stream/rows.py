@@ -11,7 +11,7 @@ from typing import Final, final
 from librt.strings import BytesWriter, read_i32_le, write_i64_le
 from mypy_extensions import i64, mypyc_attr
 
-from broker.message import Address, Message
+from broker.messages.message import Address, Message
 from broker.stream.arrow import Body
 from broker.stream.columns import Bodies, Cells, Sparse, Texts, ramp
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
+from broker.queues.arguments import Terms
 from broker.store.contract import Store
 from broker.store.findings import Finding
 from broker.stream.archive import Archive
@@ -12,7 +13,6 @@ from broker.stream.finding import Found
 from broker.stream.leftover import sweep
 from broker.stream.queue import StreamQueue
 from broker.stream.rows import Scribes
-from broker.terms import Terms
 
 
 class Streams:

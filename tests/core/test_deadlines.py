@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.agenda import Agenda, Task
-from protocols.mqtt.deadlines import Alarm, Deadlines
+from protocols.mqtt.session.deadlines import Alarm, Deadlines
 
 
 class Note(Task):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pamqp.commands as spec
 
-from broker.access import Identity
-from broker.bounds import Bounds
+from broker.access.identity import Identity
+from broker.limits import Bounds
 from tests.clients import World, mqtt_publish
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.access import ALL, NONE, SOME, Identity
+from broker.access.identity import ALL, NONE, SOME, Identity
+from broker.access.rules import RULES_MAX, Rights, Rule
 from broker.errors import PreconditionFailed
-from broker.rules import RULES_MAX, Rights, Rule
 from matching.grammar import AMQP, MQTT, swap
 
 WORDS = ("a", "b", "$x", "")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pamqp.commands as spec
 
-from broker.binding import Binding
-from broker.exchange.base import OCTETS
-from broker.message import ALWAYS
-from broker.planner import SLICE as PLANS
-from broker.queue import SLICE as MESSAGES
-from broker.slices import SLICE as BINDINGS
-from protocols.amqp.lifecycle import CLEARED
+from broker.messages.message import ALWAYS
+from broker.queues.queue import SLICE as MESSAGES
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import OCTETS
+from broker.routing.planner import SLICE as PLANS
+from broker.vhost.background import SLICE as BINDINGS
+from protocols.amqp.connection.lifecycle import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
 

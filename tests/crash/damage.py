@@ -9,7 +9,7 @@ from typing import Any
 
 import pamqp.commands as spec
 
-from broker.restore import reopen
+from broker.definitions.restore import reopen
 from broker.store.checkpoint import Checkpointing
 from broker.store.disk import Disk, RealDisk
 from broker.store.opening import open_store
@@ -17,7 +17,7 @@ from broker.stream.queue import StreamQueue
 from tests.clients import Amqp, World, mqtt_publish, packet, text
 from tests.store.homes import listing
 from tests.wire.mqtt.octets import publications
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 #: Octets of a segment: some dozen messages.
 SEGMENT = 2_500

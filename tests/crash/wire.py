@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import pamqp.commands as spec
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, mqtt_publish, packet, publication, start_ok, text
 
 #: What a connection raises when the broker is gone.

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.bounds import Bounds
-from broker.exchange import Exchange, TopicExchange
-from broker.queue import Queue
-from broker.restore import Report, reopen
-from broker.route import Listener
+from broker.definitions.restore import Report, reopen
+from broker.limits import Bounds
+from broker.queues.queue import Queue
+from broker.routing.exchanges import Exchange, TopicExchange
+from broker.routing.route import Listener
 from broker.store.catalog import Catalog
 from broker.store.disk import RealDisk
 from broker.store.inspect import dump
 from broker.store.opening import LOG, open_store
-from protocols.mqtt.session import Session
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.session import Session
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 
 class Home(World):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from broker.message import PLAIN, Address, Message
+from broker.messages.message import PLAIN, Address, Message
 from broker.store.checkpoint import Checkpointing
 from broker.store.codecs import Codecs
 from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.message import PLAIN, Address, Message
+from broker.messages.message import PLAIN, Address, Message
 from broker.store.backup import back_up, copy_catalog
 from broker.store.checkpoint import Checkpointing, worth
 from broker.store.codecs import Codecs

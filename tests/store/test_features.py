@@ -8,13 +8,13 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.policies import Policy
-from broker.restore import Report, reopen
+from broker.definitions.restore import Report, reopen
+from broker.queues.policies import Policy
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
 from tests.clients import Amqp, World
 from tests.wire.amqp.speech import deliveries, names, properties, read
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 

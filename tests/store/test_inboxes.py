@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from broker.restore import reopen
+from broker.definitions.restore import reopen
 from broker.store.opening import Opened, open_store
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.store.simulated import SimulatedDisk
 from tests.wire.mqtt.octets import RESUMED, Client, connect, here, packets, puback, pubcomp, publications, pubrec, subscribe
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 
 class Home(World):

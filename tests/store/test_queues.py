@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.agenda import Agenda
-from broker.consumer import Consumer, Delivery
-from broker.limits import Host, LimitedQueue
-from broker.message import PLAIN, Address, Message
-from broker.outlet import Outlet
-from broker.queue import Queue
+from broker.messages.message import PLAIN, Address, Message
+from broker.messages.outlet import Outlet
+from broker.queues.arguments import Terms
+from broker.queues.consumer import Consumer, Delivery
+from broker.queues.limited import Host, LimitedQueue
+from broker.queues.queue import Queue
 from broker.store.contract import Kept
 from broker.store.memory import MemoryStore
-from broker.terms import Terms
 from tests.clients import World
 
 NUMBER = 3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message import PLAIN, Address, Amended, Encoding, Message, Plain
+from broker.messages.message import PLAIN, Address, Amended, Encoding, Message, Plain
 from broker.store import records
 from broker.store.codecs import Codec, Codecs
 from broker.store.contract import Defined, Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped

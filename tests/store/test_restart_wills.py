@@ -8,7 +8,7 @@ from typing import Any
 import mqtt5
 import pytest
 
-from broker.access import Identity
+from broker.access.identity import Identity
 from tests.clients import World, connect_packet
 from tests.store.homes import Home
 from tests.wire.mqtt.octets import Client

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.bounds import Bounds
-from broker.exchange import TopicExchange
-from broker.slices import SLICE
+from broker.limits import Bounds
+from broker.routing.exchanges import TopicExchange
 from broker.store.contract import Defined
-from protocols.amqp.tables import write_table
+from broker.vhost.background import SLICE
+from protocols.amqp.codec.tables import write_table
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.store.homes import Home, bindings, listing, numbers, options
 from tests.wire.amqp.speech import header, long, method, names, read, short, split

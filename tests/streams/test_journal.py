@@ -9,7 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.core import Broker
+from broker.broker import Broker
 from tests.clients import Amqp, World, mqtt_publish
 from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream

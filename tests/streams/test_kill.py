@@ -20,7 +20,7 @@ import pytest
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from protocols.amqp.contents import frames_of
+from protocols.amqp.codec.contents import frames_of
 from tests.broker import command, environment
 from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream

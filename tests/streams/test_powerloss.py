@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from librt.strings import write_i32_le
 
-from broker.message import Address, Message
+from broker.messages.message import Address, Message
 from broker.stream.archive import Archive, Portion
 from broker.stream.finding import Found
 from broker.stream.rows import Captured, Scribes
-from protocols.amqp.journaled import HeaderScribe
+from protocols.amqp.codec.journal_codec import HeaderScribe
 from tests.store.simulated import SimulatedDisk
 from tests.streams.tables import rows_in
 from tests.streams.test_template import FRAMES, content

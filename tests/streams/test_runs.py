@@ -9,16 +9,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from librt.strings import write_i32_le
 
-from broker.message import PLAIN, Address, Message, Origin
+from broker.messages.message import PLAIN, Address, Message, Origin
 from broker.store.values import dump
 from broker.stream.arrow import view
 from broker.stream.columns import Sparse, ramp
 from broker.stream.rows import PLACES, Captured, Packets, RowWriter, Scribes
 from broker.stream.template import COLUMNS
-from protocols.amqp.journaled import HeaderScribe
-from protocols.amqp.properties import split_properties
-from protocols.amqp.tables import read_table
-from protocols.mqtt.journaled import PacketOpener
+from protocols.amqp.codec.journal_codec import HeaderScribe
+from protocols.amqp.codec.properties import split_properties
+from protocols.amqp.codec.tables import read_table
+from protocols.mqtt.codec.journal_codec import PacketOpener
 from tests.clients import mqtt_publish
 from tests.streams.test_template import FRAMES, Kept, content, table
 

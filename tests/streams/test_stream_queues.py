@@ -240,7 +240,7 @@ def test_retention_by_age_looks_again_by_itself() -> None:
 
 
 def test_a_policy_sets_what_is_kept() -> None:
-    from broker.policies import Policy
+    from broker.queues.policies import Policy
 
     world = World()
     client = world.amqp()

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from librt.strings import write_i32_le
 
-from broker.message import Address, Message, Origin
+from broker.messages.message import Address, Message, Origin
 from broker.stream.arrow import END_OF_STREAM, View, schema, view
 from broker.stream.columns import Sparse
 from broker.stream.rows import Captured, Encoded, RowWriter, Scribes, Sink
 from broker.stream.template import COLUMNS
-from protocols.amqp.contents import frames_of
-from protocols.amqp.journaled import HeaderScribe
+from protocols.amqp.codec.contents import frames_of
+from protocols.amqp.codec.journal_codec import HeaderScribe
 from tests.clients import publication
 
 _SPEC = importlib.util.spec_from_file_location("arrow_template", "tools/arrow_template.py")

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections import Counter
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, start_ok
 
 #: The method that an answer in AMQP is about, by its class and number.

@@ -16,10 +16,10 @@ import pamqp.frame
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.store.disk import Disk
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, start_ok
 from trellis.app import App
-from trellis.node import Node
+from trellis.server.node import Node
 from trellis.settings import Settings
 
 #: Seconds after which a test gives up waiting.

@@ -11,8 +11,8 @@ import pytest
 from websockets import ClientConnection, Subprotocol
 from websockets.asyncio.client import connect
 
-from broker.route import DENIED
-from protocols.amqp.handshake import GREETING
+from broker.routing.route import DENIED
+from protocols.amqp.connection.handshake import GREETING
 from tests.authority import Authority
 from tests.clients import marshal, mqtt_publish, publication, start_ok
 from tests.top.conftest import Start

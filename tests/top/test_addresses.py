@@ -18,7 +18,7 @@ from tests.authority import Authority
 from tests.clients import connect_packet
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Amqp0, Leaks, Mqtt0, Running, Stream
-from trellis.listener import ListenError, bind
+from trellis.server.listener import ListenError, bind
 from trellis.settings import Mqtt
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"

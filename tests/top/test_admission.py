@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocols.connection import Peer
 from tests.clients import World
 from tests.top.conftest import Start
-from trellis.admission import Admission
+from trellis.server.admission import Admission
 
 AFAR, ELSEWHERE, HERE = Peer("192.0.2.1", 1, False), Peer("192.0.2.2", 1, False), Peer()
 

@@ -17,15 +17,15 @@ import argon2
 import pytest
 import pytest_asyncio
 
-from broker.access import Credentials, Identity, Verdict
-from broker.core import Broker
+from broker.access.identity import Credentials, Identity, Verdict
+from broker.broker import Broker
 from broker.store.memory import MemoryStore
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running, settings
-from trellis.authenticate import Account, Accounts
-from trellis.guessing import ADDRESS, FORGIVEN, REMEMBERED, USER, Failures, Guessing
-from trellis.passwords import check_hash, verify
-from trellis.users import GENERATED, accounts_of
+from trellis.auth.authenticate import Account, Accounts
+from trellis.auth.login_throttle import ADDRESS, FORGIVEN, REMEMBERED, USER, Failures, Guessing
+from trellis.auth.passwords import check_hash, verify
+from trellis.auth.settings_users import GENERATED, accounts_of
 
 #: A hash that is verified in no time, and one that takes a while.
 QUICK = argon2.PasswordHasher(1, 8, 1).hash("quick")
@@ -346,7 +346,7 @@ async def test_a_name_that_nobody_has_is_as_much_work_as_a_wrong_password(
         hashed.append(password_hash)
         return verify(password_hash, password)
 
-    monkeypatch.setattr("trellis.authenticate.verify", count)
+    monkeypatch.setattr("trellis.auth.authenticate.verify", count)
     them = accounts()
     them.users = Broker(MemoryStore(), them, str).users
     them.users.define("imported", check_hash(base64.b64encode(b"salt" + bytes(32)).decode(), ""), [])

@@ -12,7 +12,7 @@ import pamqp.commands as spec
 import pytest
 import pytest_asyncio
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, packet, start_ok, text, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Leaks, Mqtt0, Running, Socket

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.top.conftest import Start
-from trellis.collector import THRESHOLDS, Collector
+from trellis.server.gc_policy import THRESHOLDS, Collector
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import msgspec
 import pamqp.commands as spec
 import pytest
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import World, marshal
 from tests.top.running import KNOWN, Running, settings
 from tests.wire.amqp.speech import read
-from trellis import defining
-from trellis.passwords import check_hash, show_hash, verify
+from trellis.auth.passwords import check_hash, show_hash, verify
+from trellis.http.management import definitions_files as defining
 from trellis.settings import SettingsError
 
 

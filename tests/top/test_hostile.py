@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.authority import Authority
 from tests.broker import BrokerProcess
 from tests.clients import connect_packet

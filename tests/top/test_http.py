@@ -14,7 +14,7 @@ import pytest
 
 from tests.clients import marshal, publication
 from tests.top.running import Running, parsed
-from trellis.http import CLIENTS, basic
+from trellis.http.server import CLIENTS, basic
 
 
 async def rows(running: Running, kind: str) -> list[dict[str, Any]]:

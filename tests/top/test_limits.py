@@ -7,14 +7,14 @@ import asyncio
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
+from broker.limits import Bounds
 from protocols.connection import Peer
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.wire.mqtt.octets import suback, subscribe
-from trellis.admission import Admission
-from trellis.rates import KEPT, Bucket, Rates
+from trellis.auth.rates import KEPT, Bucket, Rates
+from trellis.server.admission import Admission
 from trellis.settings.schema import Rates as RateSettings
 
 

@@ -12,16 +12,16 @@ import pamqp.commands as spec
 import pytest
 
 import trellis
-from broker.outlet import TURN_OCTETS
-from protocols.amqp.frames import HEARTBEAT_FRAME
-from protocols.amqp.handshake import GREETING
+from broker.messages.outlet import TURN_OCTETS
+from protocols.amqp.codec.frames import HEARTBEAT_FRAME
+from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import HELD_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Socket
-from trellis.entrance import AMQP_HIGH_MARK, peer_of
-from trellis.link import LINGER_MS, Link
 from trellis.process import resident
+from trellis.server.link import LINGER_MS, Link
+from trellis.server.listener_context import AMQP_HIGH_MARK, peer_of
 
 MIB: Final = 1 << 20
 
@@ -254,7 +254,7 @@ def test_a_peer_is_local_when_its_address_is_a_loopback_one(name: object, addres
 
 @pytest.mark.skipif(trellis.compiled(), reason="what is compiled keeps its constants")
 async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trellis.turn.SHARE", -1.0)  # Every chunk must wait, and every goodbye.
+    monkeypatch.setattr("trellis.server.turn.SHARE", -1.0)  # Every chunk must wait, and every goodbye.
     clients = [await running.amqp() for _ in range(3)]
     for number, client in enumerate(clients):
         await client.queue(f"q{number}")

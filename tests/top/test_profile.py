@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.binding import Binding
-from broker.exchange.base import Options
-from broker.exchange.topic import TopicExchange
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.topic import TopicExchange
 from tests.top.conftest import Start
 from tests.top.running import Running, settings
-from trellis.profile import read
+from trellis.server.matching_profile import read
 from trellis.settings import SettingsError
 
 ALLOWED = ("auto", "trie", "shapes", "bitmap")

@@ -12,7 +12,7 @@ from broker.store.disk import RealDisk
 from broker.store.opening import LOG
 from broker.store.recovery import Recovery
 from tests.store.homes import Home
-from trellis.recovering import Progress, open_directory
+from trellis.server.recovery import Progress, open_directory
 from trellis.settings.schema import Store
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from tests.top.conftest import Start
 from tests.top.running import settings
-from trellis.listener import ListenError, bind
+from trellis.auth.settings_users import GENERATED, accounts_of
+from trellis.server.listener import ListenError, bind
 from trellis.settings import Amqp, Settings, SettingsError
-from trellis.users import GENERATED, accounts_of
 
 #: Capabilities that let root do what others may not: write anywhere, read anything, take any port.
 _CAPABILITIES: Final = (1, 2, 10)

@@ -12,7 +12,7 @@ from typing import Final
 import pamqp.commands as spec
 import pytest
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.broker import BrokerProcess
 from tests.clients import marshal
 from tests.top.conftest import Start

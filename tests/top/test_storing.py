@@ -16,8 +16,8 @@ from tests.clients import marshal, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.top.disks import HandledDisk
 from tests.top.running import Amqp0, Running
-from trellis import storing
-from trellis.storing import DurableStoring
+from trellis.server import store_writer as storing
+from trellis.server.store_writer import DurableStoring
 
 #: The smallest segments that settings allow.
 SMALL = {"segment": 65_536}

@@ -16,15 +16,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.authority import Authority
 from tests.broker import BrokerProcess
 from tests.clients import connect_packet, marshal, mqtt_publish, start_ok
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Amqp0, Leaks, Mqtt0, Running, Socket, settings
-from trellis.certificates import Certificates
+from trellis.server.certificates import Certificates
+from trellis.server.tls import RECORD
 from trellis.settings import SettingsError
-from trellis.tls import RECORD
 
 MIB: Final = 1 << 20
 #: Alerts of TLS begin with this octet.

@@ -15,15 +15,15 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 
-from broker.access import ALL, NONE, Credentials
+from broker.access.identity import ALL, NONE, Credentials
 from broker.errors import AccessRefused
 from tests.clients import marshal, mqtt_publish
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.wire.mqtt5.client import read
+from trellis.auth.jwt import Scope, TokenIdentity, Tokens, token_of
 from trellis.settings import SettingsError
 from trellis.settings.schema import Jwt
-from trellis.tokens import Scope, TokenIdentity, Tokens, token_of
 
 KEY = RSAKey.generate_key(2048, {"kid": "one"})
 OTHER = RSAKey.generate_key(2048, {"kid": "two"})

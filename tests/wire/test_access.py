@@ -8,8 +8,8 @@ import mqtt5
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from broker.rules import Rights
+from broker.access.identity import Identity
+from broker.access.rules import Rights
 from tests.clients import World, mqtt_publish
 from tests.wire.amqp.speech import names
 from tests.wire.mqtt.octets import RETAIN, connect, publications, suback, subscribe

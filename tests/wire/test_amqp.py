@@ -8,8 +8,8 @@ import pamqp.body
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from broker.fates import EXPIRED
+from broker.access.identity import Identity
+from broker.messages.fates import EXPIRED
 from tests.clients import World, marshal, publication
 
 

@@ -12,7 +12,7 @@ import pamqp.commands as spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Connection
 from tests.clients import World, marshal, mqtt_publish, packet, publication, text, unmarshal
 

@@ -18,7 +18,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, definitions, matching, people, pipeline, places, serve, store, stream, version
+from trellis.cli import bench, client, config, definitions, matching, pipeline, serve, store, stream, version
+from trellis.cli import users as people
+from trellis.cli import vhosts_policies as places
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 

@@ -4,11 +4,11 @@ import argparse
 import getpass
 import sys
 
-from trellis.certificates import contexts
+from trellis.auth.jwt import Tokens
+from trellis.auth.passwords import HASHER
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
-from trellis.passwords import HASHER
+from trellis.server.certificates import contexts
 from trellis.settings.rendering import default_file, effective
-from trellis.tokens import Tokens
 
 # 24 ms a login; OWASP's second choice for argon2id, with 19 MiB for every thread that hashes.
 

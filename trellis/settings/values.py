@@ -5,7 +5,7 @@ import re
 
 from argon2 import extract_parameters
 
-from broker.rules import Rule
+from broker.access.rules import Rule
 
 
 def split_addresses(host: str) -> list[str]:

@@ -9,7 +9,7 @@ import pamqp.body
 import pamqp.commands as spec
 import pamqp.frame
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import marshal, publication
 from tests.store.simulation.clients import Client, named
 

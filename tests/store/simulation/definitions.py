@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pamqp.commands as spec
 
-from broker.stream.topology import TOPOLOGY
+from broker.routing.topology_stream import TOPOLOGY
 from tests.clients import World
 from tests.store.homes import bindings
 from tests.store.simulation.ledger import DEFINITIONS, Complain

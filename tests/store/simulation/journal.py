@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mypy_extensions import i64
 
-from broker.message import Message
+from broker.messages.message import Message
 from broker.store.contract import Batch, Defined, Entry, Undefined
 from broker.store.durable import DurableStore
 from broker.store.opening import Opened

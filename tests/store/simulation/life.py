@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable, Iterator
 from random import Random
 
-from broker.restore import reopen
+from broker.definitions.restore import reopen
 from broker.store.checkpoint import Checkpointing, worth
 from broker.store.contract import Defined, Undefined
 from broker.store.disk import StoreError, WriteFailed
@@ -17,7 +17,7 @@ from broker.store.state import Live, State
 from tests.clients import World
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import Journal, WatchedStore, watched
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 
 class Crash(BaseException):

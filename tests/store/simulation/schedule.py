@@ -10,7 +10,7 @@ from typing import Any
 
 import pamqp.commands as spec
 
-from broker.queue import Queue
+from broker.queues.queue import Queue
 from broker.store.findings import CUT
 from broker.store.opening import Opened
 from tests.store.simulated import SimulatedDisk

@@ -8,10 +8,10 @@ import pamqp.commands as spec
 from mypy_extensions import i64
 from pamqp.header import ContentHeader
 
-from broker.message import Message
+from broker.messages.message import Message
+from broker.routing.topology_stream import TOPOLOGY
 from broker.stream.arrow import SCHEMA_OCTETS, view
 from broker.stream.queue import Intake, StreamQueue
-from broker.stream.topology import TOPOLOGY
 from tests.clients import marshal, publication
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.amqp import Amqp

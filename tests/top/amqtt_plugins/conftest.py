@@ -10,10 +10,10 @@ import argon2
 import pytest
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from broker.access import Identity
+from broker.access.identity import Identity
 from tests.top.amqtt_plugins.house import Build, House
 from tests.top.amqtt_plugins.plugins import Hangs, Lives, Roles
-from trellis.authenticate import Account, Accounts
+from trellis.auth.authenticate import Account, Accounts
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,17 @@ from typing import Any
 import pamqp.commands as spec
 import pamqp.frame
 
-from broker.bounds import Bounds
-from broker.core import Broker
-from broker.route import FATES
+from broker.broker import Broker
+from broker.limits import Bounds
+from broker.routing.route import FATES
 from broker.store.memory import MemoryStore
+from protocols.amqp.connection.handshake import GREETING, AmqpOptions
 from protocols.amqp.front import AmqpFront
-from protocols.amqp.handshake import GREETING, AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.mqtt.front import MqttFront
 from tests.top.amqtt_plugins.plugins import Hangs
-from trellis.amqtt_plugins import PluginAuthenticator
-from trellis.authenticate import Accounts
+from trellis.auth.amqtt_plugins import PluginAuthenticator
+from trellis.auth.authenticate import Accounts
 
 AFAR = Peer("192.0.2.7", 1, False)
 ACCEPTED, UNAVAILABLE, BAD_CREDENTIALS, NOT_AUTHORISED = 0, 3, 4, 5

@@ -13,8 +13,8 @@ import pytest
 from amqtt.broker import Broker as AmqttBroker
 from amqtt.contexts import Action
 
-import trellis.amqtt_plugins as subject
-from broker.access import Credentials, Identity
+import trellis.auth.amqtt_plugins as subject
+from broker.access.identity import Credentials, Identity
 from protocols.connection import Peer
 from tests.top.amqtt_plugins.house import (
     ACCEPTED,
@@ -46,8 +46,8 @@ from tests.top.amqtt_plugins.plugins import (
     Waits,
     here,
 )
-from trellis import amqtt_loading
-from trellis.amqtt_plugins import TopicRules
+from trellis.auth import amqtt_loading
+from trellis.auth.amqtt_plugins import TopicRules
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
 

@@ -14,11 +14,11 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 
 from tests.top.amqtt_plugins.house import ACCEPTED, Build, connect, packet, publish, subscribe
 from tests.top.amqtt_plugins.plugins import ACL, ANONYMOUS, FILE, TABOO, Lives, here
-from trellis import amqtt_loading
-from trellis.amqtt_plugins import PluginAuthenticator
 from trellis.app import App
-from trellis.authenticate import Accounts
-from trellis.node import Node
+from trellis.auth import amqtt_loading
+from trellis.auth.amqtt_plugins import PluginAuthenticator
+from trellis.auth.authenticate import Accounts
+from trellis.server.node import Node
 from trellis.settings import Settings, SettingsError, load
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
@@ -116,7 +116,7 @@ async def test_plugins_that_do_not_load_in_time_are_told(accounts: Accounts, mon
 
 
 async def test_without_amqtt_the_error_names_the_extra(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "trellis.amqtt_plugins")
+    monkeypatch.delitem(sys.modules, "trellis.auth.amqtt_plugins")
     monkeypatch.setitem(sys.modules, "amqtt.contexts", None)
     settings = Settings(amqtt=type(Settings().amqtt)(plugins={ANONYMOUS: {}}))
     with pytest.raises(SettingsError, match=r"^amqtt\.plugins: amqtt cannot be imported \(.*\); pip install 'trellis-broker\[amqtt\]'$"):

@@ -7,7 +7,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
+from broker.limits import Bounds
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.amqp.speech import (
     BODY,

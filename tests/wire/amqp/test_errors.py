@@ -10,7 +10,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
+from broker.limits import Bounds
 from tests.clients import Amqp, World, marshal, publication, unmarshal
 from tests.wire.amqp.refused import DECLARING
 from tests.wire.amqp.speech import (

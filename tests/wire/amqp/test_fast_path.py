@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.access import Identity
-from broker.bounds import Bounds
+from broker.access.identity import Identity
+from broker.limits import Bounds
 from tests.clients import Amqp, World, marshal, publication
 from tests.wire.amqp.speech import body, content, header, long, open_channel, publish, short, split
 

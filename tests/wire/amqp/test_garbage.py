@@ -8,7 +8,7 @@ import pamqp.commands as spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import World, marshal, publication
 from tests.wire.amqp.speech import body, content, frame, header, long, method, publish, short, split
 

@@ -7,8 +7,8 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from protocols.amqp.handshake import GREETING, GREETING_8, AmqpOptions
+from broker.access.identity import Identity
+from protocols.amqp.connection.handshake import GREETING, GREETING_8, AmqpOptions
 from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Raw, frame, long, method, names, refusal, short
 

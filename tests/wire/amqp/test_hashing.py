@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.binding import Binding
-from broker.destination import Destination
-from broker.exchange.base import Options
-from broker.exchange.consistent_hash import ConsistentHashExchange
+from broker.queues.destination import Destination
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.consistent_hash import ConsistentHashExchange
 from tests.clients import World
 from tests.wire.amqp.speech import names, read, refusal
 

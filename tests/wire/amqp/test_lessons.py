@@ -7,9 +7,9 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
-from broker.policies import Policy
-from protocols.amqp.handshake import GREETING
+from broker.limits import Bounds
+from broker.queues.policies import Policy
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Raw, deliveries, names, read, refusal
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.amqp.codec.frames import decode, encode
+from protocols.amqp.codec.tables import read_table
+from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.errors import AmqpError
-from protocols.amqp.frames import decode, encode
-from protocols.amqp.handshake import GREETING
-from protocols.amqp.tables import read_table
 from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Frame, frame, long, short, split
 from tests.wire.amqp.test_garbage import CUTS, LOGIN, TALK, heard, streams

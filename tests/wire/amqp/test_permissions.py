@@ -8,7 +8,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
+from broker.access.identity import Identity
 from tests.clients import Amqp, World, publication
 from tests.wire.amqp.speech import names, read, refusal
 

@@ -8,8 +8,8 @@ import pamqp.commands as spec
 import pytest
 
 from broker.errors import PreconditionFailed
-from broker.limits import LimitedQueue
-from broker.policies import Policy
+from broker.queues.limited import LimitedQueue
+from broker.queues.policies import Policy
 from tests.clients import Amqp, World
 from tests.wire.amqp.speech import deliveries, names, read
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.amqp.properties import amended, read_properties, write_properties
-from protocols.amqp.tables import DEPTH_MAX, read_table, write_table
+from protocols.amqp.codec.properties import amended, read_properties, write_properties
+from protocols.amqp.codec.tables import DEPTH_MAX, read_table, write_table
 from tests.clients import Amqp, World, marshal
 from tests.wire.amqp.speech import content, long, method, names, publish, short
 

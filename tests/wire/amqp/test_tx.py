@@ -7,8 +7,8 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
-from broker.policies import policy_of
+from broker.limits import Bounds
+from broker.queues.policies import policy_of
 from tests.clients import Amqp, World, publication
 from tests.wire.amqp.speech import names, refusal
 

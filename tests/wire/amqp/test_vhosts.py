@@ -7,8 +7,8 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from broker.bounds import Bounds
+from broker.access.identity import Identity
+from broker.limits import Bounds
 from tests.clients import World, mqtt_publish
 from tests.wire.amqp.speech import names, open_channel, read, refusal
 

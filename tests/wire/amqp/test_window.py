@@ -6,8 +6,8 @@ import pamqp.commands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.consumer import Delivery
-from broker.message import PLAIN, Address, Message
+from broker.messages.message import PLAIN, Address, Message
+from broker.queues.consumer import Delivery
 from protocols.window import SPAN, Window
 from tests.clients import World
 

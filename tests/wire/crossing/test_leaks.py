@@ -12,10 +12,10 @@ from contextlib import contextmanager
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from protocols.amqp.handshake import GREETING
+from broker.access.identity import Identity
+from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Connection
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.wire.mqtt.octets import Will, connect, pubcomp, pubrec, pubrel, subscribe, unsubscribe
 

@@ -9,9 +9,9 @@ import pamqp.commands as spec
 import pamqp.header
 import pytest
 
-from broker.access import Identity
-from broker.vhost import VirtualHost
-from protocols.mqtt.sessions import MqttOptions
+from broker.access.identity import Identity
+from broker.vhost.vhost import VirtualHost
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.mqtt.octets import (
     DUP,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands as spec
 
-from protocols.amqp.properties import read_properties, write_properties
+from protocols.amqp.codec.properties import read_properties, write_properties
 from tests.clients import Amqp, World, mqtt_publish
 from tests.wire.mqtt.octets import RETAIN, Client, connect
 from tests.wire.mqtt5.client import Client5, publish, wish
@@ -42,7 +42,7 @@ def got(client: Amqp) -> tuple[dict[str, Any], bytes]:
 
 def content(world: World) -> bytes:
     """Property flags and properties of the message that waits, as its consumer would read them."""
-    from protocols.amqp.contents import content_for, frames_of
+    from protocols.amqp.codec.contents import content_for, frames_of
 
     message = world.queue("q")._waiting.peek()
     assert message is not None

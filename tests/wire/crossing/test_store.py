@@ -7,12 +7,12 @@ from collections import defaultdict
 import pamqp.commands as spec
 import pytest
 
-from broker.consumer import Delivery
-from broker.exchange.base import Exchange
-from broker.queue import Queue
-from broker.route import Listener
-from broker.vhost import VirtualHost
-from protocols.amqp.connection import AmqpConnection
+from broker.queues.consumer import Delivery
+from broker.queues.queue import Queue
+from broker.routing.exchanges.base import Exchange
+from broker.routing.route import Listener
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.connection.connection import AmqpConnection
 from tests.clients import World, marshal, mqtt_publish
 from tests.wire.crossing.traffic import Traffic
 from tests.wire.mqtt.octets import (

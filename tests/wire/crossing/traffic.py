@@ -7,9 +7,9 @@ from typing import Any
 
 import pamqp.commands as spec
 
-from broker.access import Identity
-from broker.bounds import Bounds
-from protocols.mqtt.sessions import MqttOptions
+from broker.access.identity import Identity
+from broker.limits import Bounds
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import Amqp, World, mqtt_publish, publication
 from tests.wire.mqtt.octets import Client, Will, connect, packets, puback, pubcomp, pubrec, pubrel, subscribe, unsubscribe
 

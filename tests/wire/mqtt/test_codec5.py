@@ -13,10 +13,10 @@ from amqtt.mqtt.subscribe import SubscribePacket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.mqtt import packets5
-from protocols.mqtt.connect import LEVEL_5, NEVER, Connect, UnacceptableVersion, read_connect
-from protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, MalformedPacket, Reader
-from protocols.mqtt.properties import (
+from protocols.mqtt.codec import packets5
+from protocols.mqtt.codec.connect import LEVEL_5, NEVER, Connect, UnacceptableVersion, read_connect
+from protocols.mqtt.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, MalformedPacket, Reader
+from protocols.mqtt.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.access import Identity, Verdict
-from broker.vhost import VirtualHost
+from broker.access.identity import Identity, Verdict
+from broker.vhost.vhost import VirtualHost
 from protocols.connection import HELD_MAX
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import ACCEPTED, PINGREQ, PINGRESP, RESUMED, Client, Will, connect, here, suback, subscribe
 

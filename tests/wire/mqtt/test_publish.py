@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.access import Identity
-from broker.bounds import Bounds
-from protocols.mqtt.sessions import MqttOptions
+from broker.access.identity import Identity
+from broker.limits import Bounds
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     ACCEPTED,

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from broker import retained
-from broker.bounds import Bounds
-from broker.retained import INDEXED, SLICE
-from protocols.mqtt.sessions import MqttOptions
-from protocols.mqtt.subscriber import CROWDED
+from broker.limits import Bounds
+from broker.vhost import retained
+from broker.vhost.retained import INDEXED, SLICE
+from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.session.subscriptions import CROWDED
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     PINGREQ,

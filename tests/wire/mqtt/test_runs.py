@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pamqp.commands as spec
 import pytest
 
-from broker.gate import Gate
-from broker.route import Route
+from broker.routing.publish_context import Gate
+from broker.routing.route import Route
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     DISCONNECT,

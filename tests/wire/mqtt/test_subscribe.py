@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.access import Identity
-from protocols.mqtt.sessions import MqttOptions
-from protocols.mqtt.subscribing import LEVELS, SLICE
+from broker.access.identity import Identity
+from protocols.mqtt.connection.subscribing import LEVELS, SLICE
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     PINGREQ,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.access import Identity
-from protocols.mqtt.sessions import MqttOptions
+from broker.access.identity import Identity
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import ACCEPTED, DISCONNECT, RETAIN, Client, Will, connect, here, publications, suback, subscribe
 

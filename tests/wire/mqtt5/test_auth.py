@@ -8,7 +8,7 @@ from typing import Any
 import mqtt5
 import pytest
 
-from broker.access import Conversation, Credentials, Identity, Step, Verdict
+from broker.access.identity import Conversation, Credentials, Identity, Step, Verdict
 from tests.clients import Guests, World
 from tests.wire.mqtt5.client import Client5, farewell, members, publish, wish
 

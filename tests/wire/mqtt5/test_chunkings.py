@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.gate import Gate
+from broker.routing.publish_context import Gate
 from protocols.connection import Connection
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet
 from tests.wire.mqtt.octets import Client, connect, here, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish

@@ -8,8 +8,8 @@ import random
 import mqtt5
 import pytest
 
-from protocols.mqtt.connection import MqttConnection
-from protocols.mqtt.session import Session
+from protocols.mqtt.connection.connection import MqttConnection
+from protocols.mqtt.session.session import Session
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import RETAIN, Client, Will, connect, publications, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
