@@ -49,7 +49,10 @@ def fall_back(reason: str) -> None:
     """Say that the wheel will be interpreted, or stop where that is not wanted."""
     if os.environ.get("TRELLIS_REQUIRE_COMPILED"):
         raise SystemExit(f"trellis: cannot compile: {reason}")
-    print(f"trellis: WARNING: building without compiled modules, which is slower: {reason}", file=sys.stderr)
+    print(
+        f"trellis: WARNING: building without compiled modules, which is slower: {reason}",
+        file=sys.stderr,
+    )
 
 
 def late_linking() -> list[str]:
@@ -64,10 +67,15 @@ def late_linking() -> list[str]:
     compiler = compiler_command()
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "probe.c")
-        source.write_text("#if !defined(__GNUC__) || defined(__clang__)\n#error\n#endif\nint probe(void) { return 0; }\n")
+        source.write_text(
+            "#if !defined(__GNUC__) || defined(__clang__)\n#error\n#endif\nint probe(void) { return 0; }\n"
+        )
         made = Path(directory, "probe.so")
         tried = subprocess.run(
-            [*compiler, *options, "-fPIC", "-shared", str(source), "-o", str(made)], capture_output=True, check=False)
+            [*compiler, *options, "-fPIC", "-shared", str(source), "-o", str(made)],
+            capture_output=True,
+            check=False,
+        )
         return options if tried.returncode == 0 and made.exists() else []
 
 
@@ -118,17 +126,23 @@ def extensions() -> list[Extension]:
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
         late = late_linking()
-        made: list[Any] = mypycify([*options, *modules()], opt_level="3", group_name="trellis", multi_file=bool(late))
+        made: list[Any] = mypycify(
+            [*options, *modules()], opt_level="3", group_name="trellis", multi_file=bool(late)
+        )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever mypyc trips over, the source still runs
         fall_back(f"mypyc failed, see above: {error!r}")
         return []
     for extension in made:
         # A compiler younger than mypyc may know new warnings.
-        extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        extension.extra_compile_args = [
+            flag for flag in extension.extra_compile_args if flag != "-Werror"
+        ]
         if os.name == "posix" and sys.platform != "darwin":
             # Lets the compiler inline small functions that are exported too: 7 % on every workload. ELF only.
             extension.extra_compile_args.append("-fno-semantic-interposition")
-        if len(extension.sources) > 1:  # The group's library, when late linking makes it of many files.
+        if (
+            len(extension.sources) > 1
+        ):  # The group's library, when late linking makes it of many files.
             extension.extra_compile_args += late
             extension.extra_link_args += [*late, "-O3", "-fno-semantic-interposition"]
     return made

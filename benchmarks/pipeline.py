@@ -32,7 +32,12 @@ PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "numpy")
 def main() -> int:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     parser = argparse.ArgumentParser(description="Measure the pipeline and keep the figures.")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-pipeline.json", help="results")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "benchmarks" / "results" / f"{today}-pipeline.json",
+        help="results",
+    )
     output: Path = parser.parse_args().output
     facts = machine()
     with tempfile.TemporaryDirectory() as scratch:
@@ -43,8 +48,16 @@ def main() -> int:
             return ended
         found = json.loads(figures.read_text())
     versions = {package: version(package) for package in PACKAGES} | {
-        "python": platform.python_version(), "java": str(java.version_of(java.find() / "bin" / "java"))}
-    kept = {"format": 1, "date": today, "command": "python benchmarks/pipeline.py", "machine": facts, "versions": versions} | found
+        "python": platform.python_version(),
+        "java": str(java.version_of(java.find() / "bin" / "java")),
+    }
+    kept = {
+        "format": 1,
+        "date": today,
+        "command": "python benchmarks/pipeline.py",
+        "machine": facts,
+        "versions": versions,
+    } | found
     output.write_text(json.dumps(kept, indent=1) + "\n")
     return 0
 

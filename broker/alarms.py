@@ -1,7 +1,7 @@
 """Alarms: memory or disk is short, so who publishes must wait; who consumes goes on, for that is what helps.
 
-    raise --> every plan asks for care --> the next publication of a connection is taken, then the connection waits
-    clear --> those who wait go on
+raise --> every plan asks for care --> the next publication of a connection is taken, then the connection waits
+clear --> those who wait go on
 """
 
 from __future__ import annotations

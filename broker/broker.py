@@ -27,8 +27,14 @@ class Broker:
     `new_id` returns a text that was never returned before and that nobody can guess.
     """
 
-    def __init__(self, store: Store, authenticator: Authenticator, new_id: Callable[[], str], bounds: Bounds | None = None,
-                 name: str = "trellis") -> None:
+    def __init__(
+        self,
+        store: Store,
+        authenticator: Authenticator,
+        new_id: Callable[[], str],
+        bounds: Bounds | None = None,
+        name: str = "trellis",
+    ) -> None:
         self.name = name
         self.bounds = bounds or Bounds()
         self.agenda = Agenda()
@@ -43,7 +49,9 @@ class Broker:
 
     def add_vhost(self, name: str) -> VirtualHost:
         """A virtual host that is made now, or was before."""
-        vhost = self.vhosts[name] = VirtualHost(name, self.agenda, self.store, self.bounds, self.streams)
+        vhost = self.vhosts[name] = VirtualHost(
+            name, self.agenda, self.store, self.bounds, self.streams
+        )
         vhost.alarm(bool(self.alarms.on))
         self.alarms.changed.append(vhost.alarm)
         return vhost
@@ -81,7 +89,9 @@ class Broker:
             return f"access to vhost '{vhost.name}' refused for user '{user}': connection limit ({most}) is reached"
         most = self.bounds.user_connections
         if 0 < most <= sum(one.gates.by_name.get(user, 0) for one in self.vhosts.values()):
-            return f"connection refused for user '{user}': user connection limit ({most}) is reached"
+            return (
+                f"connection refused for user '{user}': user connection limit ({most}) is reached"
+            )
         return ""
 
 
@@ -101,8 +111,13 @@ class Clearing(Task):
         for name in list(vhost.policies.by_name):
             vhost.clear_policy(name)
         # Sessions and connections leave by themselves: the front ends are told.
-        done = not vhost.queues and all(one.number < 0 for one in vhost.exchanges.values()) and not vhost.listeners \
-            and not vhost.gates.users and vhost.retained.clear(SLICE)
+        done = (
+            not vhost.queues
+            and all(one.number < 0 for one in vhost.exchanges.values())
+            and not vhost.listeners
+            and not vhost.gates.users
+            and vhost.retained.clear(SLICE)
+        )
         if done:
             self._broker.forget_vhost(vhost)
         else:

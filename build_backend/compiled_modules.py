@@ -15,10 +15,26 @@ ROOT = Path(__file__).resolve().parent.parent
 #: received chunk, in the broker and in its load tool: the rest waits on the loop or runs once, and stays open to
 #: monkeypatching. (trellis/bench/progress.py is where the interpreter hears of Ctrl-C.)
 COMPILED = (
-    "matching", "broker", "protocols", "trellis/server/turn.py", "trellis/server/link.py", "trellis/server/layered_link.py", "trellis/server/rate_limited_link.py",
+    "matching",
+    "broker",
+    "protocols",
+    "trellis/server/turn.py",
+    "trellis/server/link.py",
+    "trellis/server/layered_link.py",
+    "trellis/server/rate_limited_link.py",
     "trellis/server/tls.py",
-    *(f"trellis/bench/{name}.py" for name in (
-        "check", "latency", "reader", "mqtt_readers", "amqp_readers", "line", "generator")),
+    *(
+        f"trellis/bench/{name}.py"
+        for name in (
+            "check",
+            "latency",
+            "reader",
+            "mqtt_readers",
+            "amqp_readers",
+            "line",
+            "generator",
+        )
+    ),
 )
 
 #: What is not, and why, by pattern of the path.
@@ -53,7 +69,11 @@ def main() -> None:
     """Import every such module as installed and look where it came from."""
     names = [path.removesuffix(".py").replace("/", ".") for path in modules()]
     files = {name: _file(name) for name in names}
-    interpreted = [f"{name} ({file})" for name, file in files.items() if not file.endswith(tuple(EXTENSION_SUFFIXES))]
+    interpreted = [
+        f"{name} ({file})"
+        for name, file in files.items()
+        if not file.endswith(tuple(EXTENSION_SUFFIXES))
+    ]
     if interpreted:
         sys.exit("not compiled: " + ", ".join(interpreted))
     print(f"{len(names)} modules are compiled")

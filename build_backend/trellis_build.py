@@ -86,7 +86,9 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     return required + _COMPILING + (["ziglang>=0.13"] if wants_zig() else [])
 
 
-def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+def build_wheel(
+    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
+) -> str:
     if not _pure() and wants_zig():
         _use_zig()
     _forget_earlier_builds()
@@ -97,6 +99,8 @@ def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
     return build_meta.get_requires_for_build_editable(config_settings)
 
 
-def build_editable(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+def build_editable(
+    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
+) -> str:
     os.environ["TRELLIS_PURE"] = "1"
     return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)

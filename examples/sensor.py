@@ -32,7 +32,9 @@ def main() -> None:
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"sensor-{options.name}")
     if options.user:
         client.username_pw_set(options.user, options.password)
-    client.on_connect = lambda _client, _data, _flags, answer, _properties: print(f"broker: {answer}", flush=True)
+    client.on_connect = lambda _client, _data, _flags, answer, _properties: print(
+        f"broker: {answer}", flush=True
+    )
     client.connect(options.host, options.port)
     client.loop_start()  # a thread that sends, receives, and connects again when the connection is lost
 

@@ -36,7 +36,9 @@ _WORDS: Final = 512
 class Auto(Shapes[S]):
     """The default matcher."""
 
-    def __init__(self, grammar: Grammar, compact_above: int = COMPACT_ABOVE, limit: int = LIMIT) -> None:
+    def __init__(
+        self, grammar: Grammar, compact_above: int = COMPACT_ABOVE, limit: int = LIMIT
+    ) -> None:
         """The trie holds up to `compact_above` patterns; above it, a topic asks at most `limit` tables."""
         self._compact_above: Final = compact_above
         super().__init__(grammar, limit)
@@ -64,7 +66,11 @@ class Auto(Shapes[S]):
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
         gone = self._leaving is not None and self._leaving.unsubscribe(pattern, subscriber)
         if not gone:
-            gone = super().unsubscribe(pattern, subscriber) if self._forms else self._aside.unsubscribe(pattern, subscriber)
+            gone = (
+                super().unsubscribe(pattern, subscriber)
+                if self._forms
+                else self._aside.unsubscribe(pattern, subscriber)
+            )
         self._turn()
         return gone
 
@@ -78,7 +84,9 @@ class Auto(Shapes[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
-        return super().matches_any(topic) or (self._leaving is not None and self._leaving.matches_any(topic))
+        return super().matches_any(topic) or (
+            self._leaving is not None and self._leaving.matches_any(topic)
+        )
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
         # Lookups may come meanwhile and must not move what is being listed; the next change lets them again.

@@ -49,7 +49,12 @@ class Pairs(NamedTuple):
 class Batch:
     """Patterns that are known by their number, from 0 on in the order given; the same one may come again."""
 
-    def __init__(self, patterns: Iterable[str], grammar: Grammar = DEFAULT, vectorised: bool = numpy is not None) -> None:
+    def __init__(
+        self,
+        patterns: Iterable[str],
+        grammar: Grammar = DEFAULT,
+        vectorised: bool = numpy is not None,
+    ) -> None:
         """Raises InvalidPattern. `vectorised` needs numpy."""
         self._grammar: Final = grammar
         self._vectorised: Final = vectorised
@@ -110,7 +115,11 @@ class Batch:
         nothing = grammar.split("")
         split = [topic.split(separator) if topic else nothing for topic in topics]
         lengths = numpy.fromiter(map(len, split), numpy.int64, len(split))
-        ids = numpy.fromiter(map(self._words.get, chain.from_iterable(split), repeat(0)), numpy.uint64, int(lengths.sum()))
+        ids = numpy.fromiter(
+            map(self._words.get, chain.from_iterable(split), repeat(0)),
+            numpy.uint64,
+            int(lengths.sum()),
+        )
         begins = lengths.cumsum() - lengths
         seen = numpy.ones(len(split), bool)
         if grammar.hides:
@@ -123,7 +132,11 @@ class Batch:
                 if columns.least <= length:
                     parts.append(columns.search(words, rows, seen))
         if len(self._aside):
-            aside = [(at, number) for at, topic in enumerate(topics) for number in self._aside.match(topic)]
+            aside = [
+                (at, number)
+                for at, topic in enumerate(topics)
+                for number in self._aside.match(topic)
+            ]
             parts.append(numpy.array(aside, numpy.int64).reshape(-1, 2).T)
         if parts:
             pairs = numpy.concatenate(parts, axis=1)
@@ -143,7 +156,9 @@ class _Columns:
         self._marks: Final = list(form[2:])
         words = numpy.array(rows, numpy.uint64).reshape(len(rows), -1).T
         # Odd numbers that have no bits in common: Weyl's sequence of the golden ratio, as in splitmix64.
-        self._factors: Final = [(at + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 | 1 for at in range(len(self._marks))]
+        self._factors: Final = [
+            (at + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 | 1 for at in range(len(self._marks))
+        ]
         mixed = self._mix(list(words), len(rows))
         order = mixed.argsort(kind="stable")
         self._mixed: Final = mixed[order]

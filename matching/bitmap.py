@@ -48,7 +48,12 @@ class _Position:
 
     def rows(self) -> int:
         """How many rows there are."""
-        return len(self.words) + (self.any is not None) + (self.end is not None) + (self.rest is not None)
+        return (
+            len(self.words)
+            + (self.any is not None)
+            + (self.end is not None)
+            + (self.rest is not None)
+        )
 
 
 class Bitmap(Numbered[S]):

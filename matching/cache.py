@@ -43,7 +43,9 @@ class _Answer(Generic[S]):
 class RouteCache(Matcher[S]):
     """A matcher in front of another one, which must be changed through this one, or `changed` must be told of it."""
 
-    def __init__(self, source: Matcher[S], most: int = 65_536, heaviest: int = 1 << 22, precise: int = 4_096) -> None:
+    def __init__(
+        self, source: Matcher[S], most: int = 65_536, heaviest: int = 1 << 22, precise: int = 4_096
+    ) -> None:
         """Keeps `most` answers, with `heaviest` subscribers in all of them (a tuple has 8 octets for each).
 
         `precise` is how many nodes of an index a change may look at to find what it drops; where they are more, it drops all.
@@ -128,8 +130,15 @@ class RouteCache(Matcher[S]):
 
     def stats(self) -> dict[str, int]:
         """Those of the source, how many topics are kept and subscribers of them, and what became of questions and answers."""
-        return {**self.source.stats(), "topics": len(self._answers), "kept": self._kept, "hits": self.hits, "misses": self.misses,
-                "dropped": self.dropped, "epochs": self.epochs}
+        return {
+            **self.source.stats(),
+            "topics": len(self._answers),
+            "kept": self._kept,
+            "hits": self.hits,
+            "misses": self.misses,
+            "dropped": self.dropped,
+            "epochs": self.epochs,
+        }
 
     def __len__(self) -> int:
         return len(self.source)
@@ -144,12 +153,16 @@ class RouteCache(Matcher[S]):
         known = self._answers.get(topic)
         if known is not None:
             self._drop(known)
-        while self._answers and (known is None and len(self._answers) >= self.most or self._kept + len(subscribers) > self.heaviest):
+        while self._answers and (
+            known is None
+            and len(self._answers) >= self.most
+            or self._kept + len(subscribers) > self.heaviest
+        ):
             self._make_room()
         answer = self._answers.get(topic)
         if answer is None:
             answer = self._answers[topic] = _Answer(topic)
-        for index in self._indexes[answer.indexed:]:
+        for index in self._indexes[answer.indexed :]:
             index.put(self._spelled(topic, index), answer)
             answer.indexed += 1
         answer.subscribers = subscribers
@@ -166,7 +179,7 @@ class RouteCache(Matcher[S]):
         for topic in list(islice(self._answers, _ROOM)):
             answer = self._answers.pop(topic)
             self._drop(answer)
-            for index in self._indexes[:answer.indexed]:
+            for index in self._indexes[: answer.indexed]:
                 index.remove(self._spelled(topic, index))
 
     def _index(self, grammar: Grammar) -> TopicIndex[_Answer[S]] | None:

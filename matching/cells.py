@@ -20,7 +20,9 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
 try:
     from cereggii import AtomicRef
 except ImportError as error:  # pragma: no cover - the tests do this in a process of its own
-    raise ImportError("the concurrent matchers need the package cereggii: pip install 'trellis-broker[concurrent]'") from error
+    raise ImportError(
+        "the concurrent matchers need the package cereggii: pip install 'trellis-broker[concurrent]'"
+    ) from error
 
 T = TypeVar("T")
 

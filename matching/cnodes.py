@@ -84,7 +84,9 @@ class Swap(Generic[S]):
 
     __slots__ = ("expected", "new", "old", "outcome")
 
-    def __init__(self, old: INode[S], expected: CNode[S], new: INode[S], outcome: Cell[bool | None]) -> None:
+    def __init__(
+        self, old: INode[S], expected: CNode[S], new: INode[S], outcome: Cell[bool | None]
+    ) -> None:
         self.old = old
         self.expected = expected
         self.new = new
@@ -114,7 +116,11 @@ def branches(main: CNode[S], grammar: Grammar) -> list[tuple[str, Branch[S]]]:
 
 
 def with_branch(
-    main: CNode[S], grammar: Grammar, word: str, branch: Branch[S], previous: Cell[CNode[S] | Failed[S] | None]
+    main: CNode[S],
+    grammar: Grammar,
+    word: str,
+    branch: Branch[S],
+    previous: Cell[CNode[S] | Failed[S] | None],
 ) -> CNode[S]:
     """A C-node with another branch."""
     if word == grammar.one:
@@ -125,7 +131,9 @@ def with_branch(
     return CNode(children, main.one, main.many, previous)
 
 
-def without_branch(main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | Failed[S] | None]) -> CNode[S]:
+def without_branch(
+    main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | Failed[S] | None]
+) -> CNode[S]:
     """A C-node without a branch that it has."""
     if word == grammar.one:
         return CNode(main.children, None, main.many, previous)

@@ -110,7 +110,11 @@ class Composite(Matcher[S]):
 
     def __contains__(self, pair: tuple[str, S]) -> bool:
         pattern, subscriber = pair
-        return pair in self._patterns if self.grammar.is_pattern(pattern) else holds(self._plain.get(pattern), subscriber)
+        return (
+            pair in self._patterns
+            if self.grammar.is_pattern(pattern)
+            else holds(self._plain.get(pattern), subscriber)
+        )
 
 
 class Bilingual(Matcher[S]):
@@ -148,7 +152,11 @@ class Bilingual(Matcher[S]):
         return _merged(found, abroad.match(swap(topic)))
 
     def matches_any(self, topic: str) -> bool:
-        return self.home.matches_any(topic) or self.abroad is not None and self.abroad.matches_any(swap(topic))
+        return (
+            self.home.matches_any(topic)
+            or self.abroad is not None
+            and self.abroad.matches_any(swap(topic))
+        )
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
         return self.home.subscriptions()

@@ -88,7 +88,7 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
     ends = b.runs[-1]
     if len(first) > len(begins) or len(last) > len(ends):
         return False
-    if not _agree(first, begins, one) or not _agree(last, ends[len(ends) - len(last):], one):
+    if not _agree(first, begins, one) or not _agree(last, ends[len(ends) - len(last) :], one):
         return False
     at = len(first)
     starts = _starts(b)
@@ -222,7 +222,9 @@ def redundant(patterns: Iterable[str], grammar: Grammar) -> dict[str, str]:
     needless: dict[str, str] = {}
     for pattern in distinct:
         for other in coverage.covering(pattern):
-            if other != pattern and (order[other] < order[pattern] or not covers(pattern, other, grammar)):
+            if other != pattern and (
+                order[other] < order[pattern] or not covers(pattern, other, grammar)
+            ):
                 needless[pattern] = other
                 break
     for pattern in needless:

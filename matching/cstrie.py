@@ -35,7 +35,19 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from matching.cells import AtomicCell, Cell
-from matching.cnodes import Branch, CNode, Failed, Generation, INode, Swap, TNode, branch_of, branches, with_branch, without_branch
+from matching.cnodes import (
+    Branch,
+    CNode,
+    Failed,
+    Generation,
+    INode,
+    Swap,
+    TNode,
+    branch_of,
+    branches,
+    with_branch,
+    without_branch,
+)
 from matching.crowd import Crowd, holds, joined, members, merged, parted
 from matching.cwalk import Walk
 from matching.grammar import Grammar
@@ -77,7 +89,9 @@ class ConcurrentTrie(Matcher[S]):
             if at == len(words) - 1:
                 if crowd is not None and holds(crowd, subscriber):
                     return False
-                changed = Branch(joined(crowd, subscriber), None if branch is None else branch.inode)
+                changed = Branch(
+                    joined(crowd, subscriber), None if branch is None else branch.inode
+                )
             else:
                 changed = Branch(crowd, self._chain(words, at + 1, subscriber, path[at].generation))
             if self._gcas(path[at], main, self._with(main, words[at], changed)):
@@ -91,7 +105,9 @@ class ConcurrentTrie(Matcher[S]):
             branch = branch_of(main, self.grammar, words[at])
             if at < len(words) - 1 or branch is None or not holds(branch.crowd, subscriber):
                 return False
-            changed = self._contracted(main, words[at], Branch(parted(branch.crowd, subscriber), branch.inode), at)
+            changed = self._contracted(
+                main, words[at], Branch(parted(branch.crowd, subscriber), branch.inode), at
+            )
             if self._gcas(path[at], main, changed):
                 if at and changed.bare():
                     while not self._cut(words, path):
@@ -183,7 +199,10 @@ class ConcurrentTrie(Matcher[S]):
         nothing: CNode[S] = CNode(None, None, None, self._settled)
         branch = Branch(joined(None, subscriber), None)
         while True:
-            inode = INode(self._cell(with_branch(nothing, self.grammar, words[depth], branch, self._settled)), generation)
+            inode = INode(
+                self._cell(with_branch(nothing, self.grammar, words[depth], branch, self._settled)),
+                generation,
+            )
             if depth == at:
                 return inode
             branch = Branch(None, inode)

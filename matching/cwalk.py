@@ -98,7 +98,9 @@ class Walk(Generic[S]):
                 children = main.children
                 if children is not None:
                     top = children.top
-                    literal: Branch[S] | None = top.get(word) if isinstance(top, dict) else children.get(word)
+                    literal: Branch[S] | None = (
+                        top.get(word) if isinstance(top, dict) else children.get(word)
+                    )
                     if literal is not None:
                         led.append(literal)
                 if main.one is not None:
@@ -118,7 +120,9 @@ class Walk(Generic[S]):
                         following.append(reached)
             moving = following
 
-    def _enter(self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]) -> None:
+    def _enter(
+        self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]
+    ) -> None:
         """Go behind a ``#``, and behind those that follow it, unless that was done before."""
         while branch is not None and branch not in entered:
             entered.add(branch)

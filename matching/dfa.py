@@ -159,7 +159,11 @@ class Dfa(Trie[S]):
 
     def stats(self) -> dict[str, int]:
         """`states` and `octets` are those of the DFA, both with what is still to be freed."""
-        return {**super().stats(), "states": len(self._states) + len(self._old), "octets": self._octets}
+        return {
+            **super().stats(),
+            "states": len(self._states) + len(self._old),
+            "octets": self._octets,
+        }
 
     def _step(self, state: _State[S], word: str, known: _State[S] | None) -> _State[S] | None:
         """Where the word leads, `known` if that still holds; None if that would take too much."""

@@ -101,7 +101,9 @@ class Grammar:
                 first = row.index(True) if True in row else len(row)
                 row = [n >= first for n in range(len(row))]
             else:
-                row = [False] + [row[n] and want in (self.one, word) for n, word in enumerate(words)]
+                row = [False] + [
+                    row[n] and want in (self.one, word) for n, word in enumerate(words)
+                ]
         return row[len(words)]
 
 

@@ -136,7 +136,9 @@ class Numbered(Matcher[S]):
     def __contains__(self, pair: tuple[str, S]) -> bool:
         pattern, subscriber = pair
         number = self._numbers.get(pattern)
-        return holds(self._buckets[number], subscriber) if number is not None else pair in self._aside
+        return (
+            holds(self._buckets[number], subscriber) if number is not None else pair in self._aside
+        )
 
     def _number(self, pattern: str) -> int:
         if self._free:

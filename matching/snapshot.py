@@ -36,7 +36,12 @@ class _Node(Generic[S]):
     __slots__ = ("children", "crowd", "depth", "many", "one")
 
     def __init__(
-        self, depth: int, crowd: Crowd[S], children: Hamt[str, _Node[S]] | None, one: _Node[S] | None, many: _Node[S] | None
+        self,
+        depth: int,
+        crowd: Crowd[S],
+        children: Hamt[str, _Node[S]] | None,
+        one: _Node[S] | None,
+        many: _Node[S] | None,
     ) -> None:
         self.depth = depth
         self.crowd = crowd
@@ -183,7 +188,9 @@ def _with(state: _State[S], grammar: Grammar, words: list[str], subscriber: S) -
     return _State(changed, state.pairs + 1, state.patterns + (crowd is None), nodes)
 
 
-def _without(state: _State[S], grammar: Grammar, words: list[str], subscriber: S) -> _State[S] | None:
+def _without(
+    state: _State[S], grammar: Grammar, words: list[str], subscriber: S
+) -> _State[S] | None:
     """The state without a pair, None when it is not in this one. Nodes that lead nowhere are left out."""
     path: list[_Node[S]] = []
     node = state.root
@@ -201,7 +208,12 @@ def _without(state: _State[S], grammar: Grammar, words: list[str], subscriber: S
     changed = _Node(depth, crowd, node.children, node.one, node.many)
     while depth > 0:
         depth -= 1
-        if changed.crowd is None and changed.children is None and changed.one is None and changed.many is None:
+        if (
+            changed.crowd is None
+            and changed.children is None
+            and changed.one is None
+            and changed.many is None
+        ):
             changed = _drop(path[depth], grammar, words[depth])
             nodes -= 1
         else:
@@ -294,7 +306,9 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) ->
             children = node.children
             if children is not None:
                 top = children.top
-                child: _Node[S] | None = top.get(word) if isinstance(top, dict) else children.get(word)
+                child: _Node[S] | None = (
+                    top.get(word) if isinstance(top, dict) else children.get(word)
+                )
                 if child is not None:
                     following.append(child)
             if node.one is not None:
@@ -309,7 +323,9 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) ->
             found.append(node.crowd)
 
 
-def _enter(node: _Node[S] | None, entered: set[_Node[S]], stays: list[_Node[S]], found: list[Crowd[S]]) -> None:
+def _enter(
+    node: _Node[S] | None, entered: set[_Node[S]], stays: list[_Node[S]], found: list[Crowd[S]]
+) -> None:
     """Go into a ``#`` node, and into those that follow it, unless that was done before."""
     while node is not None and node not in entered:
         entered.add(node)

@@ -332,7 +332,12 @@ class Trie(Matcher[S]):
         depth = len(words)
         while depth > 0:
             node = path[depth]
-            if node.bucket is not None or node.children is not None or node.one is not None or node.many is not None:
+            if (
+                node.bucket is not None
+                or node.children is not None
+                or node.one is not None
+                or node.many is not None
+            ):
                 return
             depth -= 1
             parent = path[depth]
@@ -370,7 +375,12 @@ def _cross(start: Node[S], words: list[str], at: int, found: list[S]) -> None:
 
 
 def advance(
-    stays: list[Node[S]], moving: list[Node[S]], entered: set[Node[S]], words: list[str], at: int, found: list[S]
+    stays: list[Node[S]],
+    moving: list[Node[S]],
+    entered: set[Node[S]],
+    words: list[str],
+    at: int,
+    found: list[S],
 ) -> None:
     """Walk on from these nodes and append whose patterns match the words from there on.
 
@@ -400,7 +410,9 @@ def advance(
         take(node.bucket, found)
 
 
-def _enter(node: Node[S] | None, entered: set[Node[S]], stays: list[Node[S]], found: list[S]) -> None:
+def _enter(
+    node: Node[S] | None, entered: set[Node[S]], stays: list[Node[S]], found: list[S]
+) -> None:
     """Go into a ``#`` node, and into those that follow it, unless that was done before."""
     while node is not None and node not in entered:
         entered.add(node)

@@ -123,7 +123,9 @@ class WordSets(Numbered[S]):
         """`sets` is the number of sets that are not empty."""
         sizes = super().stats()
         sizes["sets"] = sum(
-            len(position.named) + (1 if position.any else 0) for length in self._lengths.values() for position in length.positions
+            len(position.named) + (1 if position.any else 0)
+            for length in self._lengths.values()
+            for position in length.positions
         )
         return sizes
 

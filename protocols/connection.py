@@ -43,7 +43,11 @@ class Peer:
     def __str__(self) -> str:
         if self.port == 0 and self.address == "unix":
             return self.address
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
 
 
 class Connection(Outlet):
@@ -203,7 +207,11 @@ class Connection(Outlet):
     def remember(self, identity: Identity | None) -> None:
         """Whoever the client is has proven it until then."""
         expires = 0.0 if identity is None else identity.expires
-        self.lapses = 0 if expires == 0.0 else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
+        self.lapses = (
+            0
+            if expires == 0.0
+            else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
+        )
 
     def review(self) -> None:
         """Somebody's rights changed, perhaps this client's: it goes on with those that it has now, or goes."""
@@ -238,9 +246,18 @@ class Connection(Outlet):
 
     def describe(self) -> dict[str, object]:
         """A row for operators."""
-        return {"peer": str(self.peer), "protocol": self.front.name, "user": "", "state": "closing" if self.finished else "open",
-                "listener": self.peer.entrance, "since": int(self.opened),
-                "octets_in": int(self.octets_in), "octets_out": int(self.octets_out), "unsent": self.unsent, "slow": self._slowness}
+        return {
+            "peer": str(self.peer),
+            "protocol": self.front.name,
+            "user": "",
+            "state": "closing" if self.finished else "open",
+            "listener": self.peer.entrance,
+            "since": int(self.opened),
+            "octets_in": int(self.octets_in),
+            "octets_out": int(self.octets_out),
+            "unsent": self.unsent,
+            "slow": self._slowness,
+        }
 
     @property
     def _slowness(self) -> str:

@@ -129,8 +129,12 @@ class Window:
 
     def outstanding(self) -> list[tuple[i64, Delivery]]:
         """Every number with what stands under it, oldest first."""
-        found: list[tuple[i64, Delivery]] = [(i64(number), item) for number, item in self._stragglers.items()]
-        return found + [(self.base + at, item) for at, item in enumerate(self._items) if item is not None]
+        found: list[tuple[i64, Delivery]] = [
+            (i64(number), item) for number, item in self._stragglers.items()
+        ]
+        return found + [
+            (self.base + at, item) for at, item in enumerate(self._items) if item is not None
+        ]
 
     def _take_straggler(self, number: i64) -> Delivery | None:
         delivery = self._stragglers.pop(number, None)

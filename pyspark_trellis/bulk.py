@@ -53,6 +53,7 @@ def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
 
 # -- one pattern
 
+
 def regex(pattern: str, grammar: Grammar) -> str:
     """A regular expression, of Java and of Python, that `spelled` topics fulfil when the pattern matches them.
 
@@ -69,7 +70,9 @@ def regex(pattern: str, grammar: Grammar) -> str:
             runs.append("")
         else:
             runs[-1] += any_word if word == grammar.one else separator + re.escape(word) + ends
-    hidden = f"(?!{separator}[$])" if grammar.hides and words[0] in (grammar.one, grammar.many) else ""
+    hidden = (
+        f"(?!{separator}[$])" if grammar.hides and words[0] in (grammar.one, grammar.many) else ""
+    )
     text = rf"\A{hidden}{runs[0]}"
     for run in runs[1:-1]:
         text += f"(?>(?:{any_word})*?{run})"
@@ -94,6 +97,7 @@ def matches(topic: Column | str, pattern: str, grammar: str = "amqp") -> Column:
 
 # -- many patterns
 
+
 def counted(df: DataFrame, topic: str = "topic") -> DataFrame:
     """(topic, messages): each distinct topic once."""
     return df.groupBy(F.col(topic).alias("topic")).agg(F.count("*").alias("messages"))
@@ -109,10 +113,18 @@ def pairs(batch: Batch, topics: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Rows of topics, and numbers of the patterns that match them."""
     found = batch.match(topics.to_pylist())
     size = len(found.topics)
-    return tuple(pa.Array.from_buffers(pa.int64(), size, [None, pa.py_buffer(column)]) for column in found)
+    return tuple(
+        pa.Array.from_buffers(pa.int64(), size, [None, pa.py_buffer(column)]) for column in found
+    )
 
 
-def match_topics(df: DataFrame, patterns: Sequence[str], grammar: str = "amqp", topic: str = "topic", tasks: int = 0) -> DataFrame:
+def match_topics(
+    df: DataFrame,
+    patterns: Sequence[str],
+    grammar: str = "amqp",
+    topic: str = "topic",
+    tasks: int = 0,
+) -> DataFrame:
     """(topic, messages, pattern): how many messages of each topic each pattern matched. `pattern` is its number in `patterns`.
     `tasks`: in how many tasks at once topics are matched; 0 leaves it to Spark. Raises PipelineError."""
     known = checked(patterns, grammar_of(grammar))
@@ -128,12 +140,16 @@ def match_topics(df: DataFrame, patterns: Sequence[str], grammar: str = "amqp", 
         for each in batches:
             rows, numbers = pairs(made, each.column("topic"))
             yield pa.RecordBatch.from_arrays(
-                [each.column("topic").take(rows), each.column("messages").take(rows), numbers], ["topic", "messages", "pattern"])
+                [each.column("topic").take(rows), each.column("messages").take(rows), numbers],
+                ["topic", "messages", "pattern"],
+            )
 
     return distinct.mapInArrow(search, "topic string, messages long, pattern long")
 
 
-def match_by_shape(df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: str = "amqp", topic: str = "topic") -> DataFrame:
+def match_by_shape(
+    df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: str = "amqp", topic: str = "topic"
+) -> DataFrame:
     """The same answer as a join on (shape, key), all of it in Spark SQL: patterns are spread over the cluster like the topics.
 
     `patterns` may be a table (pattern long, text string), which nobody ever holds whole. Of patterns with several ``#`` only
@@ -147,28 +163,58 @@ def match_by_shape(df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: 
     def shapes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:
             made = [_shape(text, GRAMMARS[grammar]) for text in each.column("text").to_pylist()]
-            columns = [pa.array(column) for column in zip(*made, strict=True)] if made else [
-                pa.array([], pa.string()), pa.array([], pa.string()), pa.array([], pa.string())]
-            yield pa.RecordBatch.from_arrays([each.column("pattern"), *columns], ["pattern", "shape", "key", "regex"])
+            columns = (
+                [pa.array(column) for column in zip(*made, strict=True)]
+                if made
+                else [
+                    pa.array([], pa.string()),
+                    pa.array([], pa.string()),
+                    pa.array([], pa.string()),
+                ]
+            )
+            yield pa.RecordBatch.from_arrays(
+                [each.column("pattern"), *columns], ["pattern", "shape", "key", "regex"]
+            )
 
-    shaped = patterns.mapInArrow(shapes, "pattern long, shape string, key string, regex string").cache()
+    shaped = patterns.mapInArrow(
+        shapes, "pattern long, shape string, key string, regex string"
+    ).cache()
     distinct = counted(df, topic)
     words = F.split(F.col("topic"), re.escape(known.separator), -1)
     if not known.split(""):
         words = F.when(F.col("topic") == "", F.array().cast("array<string>")).otherwise(words)
     split = distinct.withColumn("words", words).withColumn("length", F.size("words"))
-    split = split.withColumn("hidden", F.col("topic").startswith("$") if known.hides else F.lit(False))
+    split = split.withColumn(
+        "hidden", F.col("topic").startswith("$") if known.hides else F.lit(False)
+    )
     parts = []
     for (shape,) in shaped.select("shape").distinct().collect():
         least, exact, rooted, marks = _read(shape)
         fits = F.col("length") == least if exact else F.col("length") >= least
         if not rooted:
             fits = fits & ~F.col("hidden")
-        key = F.concat(*[F.concat(F.lit(known.separator), F.try_element_at("words", F.lit(mark + 1 if mark >= 0 else mark)))
-                         for mark in marks]) if marks else F.lit("")
-        parts.append(split.where(fits).select("topic", "messages", F.lit(shape).alias("shape"), key.alias("key")))
+        key = (
+            F.concat(
+                *[
+                    F.concat(
+                        F.lit(known.separator),
+                        F.try_element_at("words", F.lit(mark + 1 if mark >= 0 else mark)),
+                    )
+                    for mark in marks
+                ]
+            )
+            if marks
+            else F.lit("")
+        )
+        parts.append(
+            split.where(fits).select(
+                "topic", "messages", F.lit(shape).alias("shape"), key.alias("key")
+            )
+        )
     if not parts:
-        return distinct.select("topic", "messages", F.lit(0).cast("long").alias("pattern")).where(F.lit(False))
+        return distinct.select("topic", "messages", F.lit(0).cast("long").alias("pattern")).where(
+            F.lit(False)
+        )
     asked = parts[0]
     for part in parts[1:]:
         asked = asked.unionAll(part)
@@ -184,8 +230,11 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
     several = form is None
     if form is None:
         first = words.index(grammar.many)
-        form = (1 + sum(word != grammar.many for word in words), first,
-                *[at for at, word in enumerate(words[:first]) if word != grammar.one])
+        form = (
+            1 + sum(word != grammar.many for word in words),
+            first,
+            *[at for at, word in enumerate(words[:first]) if word != grammar.one],
+        )
     marks = form[2:]
     length = form[0] - (form[1] >= 0)
     shape = f"{length}{'=' if form[1] < 0 else '+'}{'r' if words[:1] not in ([grammar.one], [grammar.many]) else 'w'}"
@@ -198,4 +247,9 @@ def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
     """(least number of words, whether exactly so many, whether hidden topics may match, places of the words of the key)."""
     found = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
     assert found is not None
-    return int(found[1]), found[2] == "=", found[3] == "r", [int(mark) for mark in found[4].split(",") if mark]
+    return (
+        int(found[1]),
+        found[2] == "=",
+        found[3] == "r",
+        [int(mark) for mark in found[4].split(",") if mark],
+    )

@@ -17,8 +17,14 @@ from matching.grammar import AMQP, InvalidPattern
 from pyspark_trellis.errors import PipelineError
 
 #: Exchanges that every virtual host has.
-PREDECLARED: Final = {"": "direct", "amq.direct": "direct", "amq.fanout": "fanout", "amq.topic": "topic", "amq.headers": "headers",
-                      "amq.match": "headers"}
+PREDECLARED: Final = {
+    "": "direct",
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+}
 #: Exchanges that choose by the name of the message alone.
 BY_NAME: Final = ("direct", "fanout", "topic")
 #: No MQTT client's name has it [MQTT-1.5.4-2], so that a session and a queue of one name are two places.
@@ -28,7 +34,11 @@ SESSION: Final = "\0"
 def shown(place: str) -> str:
     """A place for people."""
     name = place.removeprefix(SESSION)
-    return place if name == place else f"{name} (MQTT {'group' if name.startswith('$share/') else 'session'})"
+    return (
+        place
+        if name == place
+        else f"{name} (MQTT {'group' if name.startswith('$share/') else 'session'})"
+    )
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,15 @@ class Definitions:
     hosts: dict[str, Host]
     bindings: list[Bound]
 
-    def add(self, vhost: str, source: str, destination: str, kind: str, key: str, grammar: str = AMQP.name) -> None:
+    def add(
+        self,
+        vhost: str,
+        source: str,
+        destination: str,
+        kind: str,
+        key: str,
+        grammar: str = AMQP.name,
+    ) -> None:
         """A binding more, of names that are there."""
         bound = Bound(len(self.bindings), vhost, source, destination, kind, key, grammar)
         self.bindings.append(bound)
@@ -108,8 +126,12 @@ def read(path: str | Path) -> Definitions:
 def parse(document: Any, name: str) -> Definitions:
     """The same from a decoded document. Raises PipelineError."""
     if not isinstance(document, dict):
-        raise PipelineError(f"{name}: definitions are a JSON object with lists of exchanges, queues and bindings")
-    hosts: dict[str, Host] = {row.get("name", "/"): Host() for row in _rows(document, "vhosts", name)} or {"/": Host()}
+        raise PipelineError(
+            f"{name}: definitions are a JSON object with lists of exchanges, queues and bindings"
+        )
+    hosts: dict[str, Host] = {
+        row.get("name", "/"): Host() for row in _rows(document, "vhosts", name)
+    } or {"/": Host()}
     made = Definitions(name, hosts, [])
     for at, row in enumerate(_rows(document, "exchanges", name)):
         where = f"{name}: exchanges[{at}]"

@@ -32,7 +32,9 @@ def shown(url: str) -> str:
 
 def of_spark(error: BaseException) -> bool:
     """Whether Spark or its JVM raised it."""
-    return any(kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)
+    return any(
+        kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__
+    )
 
 
 def brief(error: BaseException) -> str:

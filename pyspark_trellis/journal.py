@@ -1,7 +1,7 @@
 """A stream to read: which offsets there are, cut into pieces that tasks read. Here from a directory; `remote` over HTTP.
 
-    Stream.bounds()            first and next offset, and the epoch       Stream.pieces(low, high)   what tasks read
-    Piece.batches(columns)     the rows of one, in a task
+Stream.bounds()            first and next offset, and the epoch       Stream.pieces(low, high)   what tasks read
+Piece.batches(columns)     the rows of one, in a task
 """
 
 from __future__ import annotations
@@ -74,8 +74,10 @@ class FilePiece(Piece):
                 file.seek(self.cut.start)
                 return file.read_buffer(self.cut.end - self.cut.start)  # It keeps the mapping.
         except FileNotFoundError:
-            raise PipelineError(f"{self.path} is gone: retention removed offsets {self.cut.low} to {self.cut.high - 1} while they were "
-                                "read; read on with startingOffsets=earliest and a new checkpoint, or keep more") from None
+            raise PipelineError(
+                f"{self.path} is gone: retention removed offsets {self.cut.low} to {self.cut.high - 1} while they were "
+                "read; read on with startingOffsets=earliest and a new checkpoint, or keep more"
+            ) from None
 
 
 class Stream:
@@ -141,14 +143,26 @@ class Directory(Stream):
 
     def _spans(self) -> list[Span]:
         try:
-            files = {name: file.name for file in self._path.iterdir() if (name := name_of(file.name)) is not None}
+            files = {
+                name: file.name
+                for file in self._path.iterdir()
+                if (name := name_of(file.name)) is not None
+            }
         except OSError as error:
-            raise PipelineError(f"there is no journal in {self._path}: {error.strerror}; name the directory of a stream, "
-                                "<data directory>/streams/<vhost>/<queue>") from None
+            raise PipelineError(
+                f"there is no journal in {self._path}: {error.strerror}; name the directory of a stream, "
+                "<data directory>/streams/<vhost>/<queue>"
+            ) from None
         if not files:
             inside = sorted(file.name for file in self._path.iterdir() if file.is_dir())
-            hint = f"; it holds directories ({', '.join(inside[:3])}): name that of one stream" if inside else ""
-            raise PipelineError(f"there is no journal in {self._path}: no file is called <epoch>-<offset>.arrow{hint}")
+            hint = (
+                f"; it holds directories ({', '.join(inside[:3])}): name that of one stream"
+                if inside
+                else ""
+            )
+            raise PipelineError(
+                f"there is no journal in {self._path}: no file is called <epoch>-<offset>.arrow{hint}"
+            )
         self._files = files
         found: list[Name] = []
         for name in sorted(files, key=lambda name: (name.epoch, name.base)):
@@ -178,11 +192,17 @@ def check_whole(name: str, spans: list[Span], low: int, high: int) -> None:
     """Raises PipelineError unless the spans have every offset from `low` up to, not including, `high`."""
     if not spans or spans[0].low > low:
         first = spans[0].low if spans else high
-        raise PipelineError(f"offset {low} of {name} is below its retention: the first one there is {first}; "
-                            "read from startingOffsets=earliest (with a new checkpoint), or keep more")
+        raise PipelineError(
+            f"offset {low} of {name} is below its retention: the first one there is {first}; "
+            "read from startingOffsets=earliest (with a new checkpoint), or keep more"
+        )
     for one, other in pairwise(spans):
         if one.high < other.low:
-            raise PipelineError(f"offsets {one.high} to {other.low - 1} of {name} are lost: what could not be read is in the stream's "
-                                f"quarantine; read up to endingOffsets={one.high}, and on from startingOffsets={other.low}")
+            raise PipelineError(
+                f"offsets {one.high} to {other.low - 1} of {name} are lost: what could not be read is in the stream's "
+                f"quarantine; read up to endingOffsets={one.high}, and on from startingOffsets={other.low}"
+            )
     if spans[-1].high < high:
-        raise PipelineError(f"{name} ends at offset {spans[-1].high}, and {high} was asked for; is it the same journal as before?")
+        raise PipelineError(
+            f"{name} ends at offset {spans[-1].high}, and {high} was asked for; is it the same journal as before?"
+        )

@@ -66,7 +66,9 @@ def sound(message: memoryview) -> bool:
     except struct.error:
         return False
     after = place + _SUM_DIGITS
-    return place > 0 and message[place:after] == b"%08x" % crc32(message[after:], crc32(_NO_SUM, crc32(message[:place])))
+    return place > 0 and message[place:after] == b"%08x" % crc32(
+        message[after:], crc32(_NO_SUM, crc32(message[:place]))
+    )
 
 
 def _sum_place(message: memoryview) -> int:
@@ -79,7 +81,11 @@ def _sum_place(message: memoryview) -> int:
         pair = _follow(message, pairs + 4 + 4 * number)
         key = _follow(message, _field(message, pair, _KEY)) + 4
         value = _follow(message, _field(message, pair, _VALUE))
-        if bytes(message[key:key + len(_SUM)]) == _SUM and _u32(message, key - 4) == len(_SUM) and _u32(message, value) == _SUM_DIGITS:
+        if (
+            bytes(message[key : key + len(_SUM)]) == _SUM
+            and _u32(message, key - 4) == len(_SUM)
+            and _u32(message, value) == _SUM_DIGITS
+        ):
             return value + 4
     return 0
 

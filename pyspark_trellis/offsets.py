@@ -30,13 +30,19 @@ def starting(text: str, bounds: Bounds, name: str) -> int:
     if word in (EARLIEST, LATEST):
         return bounds.first if word == EARLIEST else bounds.next
     if not text.isdecimal():
-        raise PipelineError(f"option startingOffsets is '{text}', and should be earliest, latest or an offset")
+        raise PipelineError(
+            f"option startingOffsets is '{text}', and should be earliest, latest or an offset"
+        )
     offset = int(text)
     if offset < bounds.first:
-        raise PipelineError(f"offset {offset} of {name} is below its retention: the first one there is {bounds.first}; "
-                            "read from startingOffsets=earliest, or keep more")
+        raise PipelineError(
+            f"offset {offset} of {name} is below its retention: the first one there is {bounds.first}; "
+            "read from startingOffsets=earliest, or keep more"
+        )
     if offset > bounds.next:
-        raise PipelineError(f"startingOffsets={offset} lies behind the end of {name}, which is {bounds.next}")
+        raise PipelineError(
+            f"startingOffsets={offset} lies behind the end of {name}, which is {bounds.next}"
+        )
     return offset
 
 
@@ -45,10 +51,14 @@ def ending(text: str, bounds: Bounds, name: str) -> int:
     if text.lower() == LATEST:
         return bounds.next
     if not text.isdecimal():
-        raise PipelineError(f"option endingOffsets is '{text}', and should be latest or the first offset that is not read any more")
+        raise PipelineError(
+            f"option endingOffsets is '{text}', and should be latest or the first offset that is not read any more"
+        )
     offset = int(text)
     if offset > bounds.next:
-        raise PipelineError(f"endingOffsets={offset} lies behind the end of {name}, which is {bounds.next}")
+        raise PipelineError(
+            f"endingOffsets={offset} lies behind the end of {name}, which is {bounds.next}"
+        )
     return offset
 
 
@@ -63,5 +73,7 @@ def remembered(start: dict[str, int], stream: Stream, bounds: Bounds) -> None:
             "which shows durable rows only"
         )
     if offset < bounds.first:
-        raise PipelineError(f"this query goes on with offset {offset} of {stream.name}, which is below its retention: the first one there "
-                            f"is {bounds.first}; begin with a new checkpoint, or keep more")
+        raise PipelineError(
+            f"this query goes on with offset {offset} of {stream.name}, which is below its retention: the first one there "
+            f"is {bounds.first}; begin with a new checkpoint, or keep more"
+        )

@@ -62,7 +62,9 @@ class Progress:
                 if info is not None:
                     done += info.numCompletedTasks
                     tasks += info.numTasks
-            self.say(f"{title}  {f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s")
+            self.say(
+                f"{title}  {f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s"
+            )
 
     def watch(self, query: Any, title: str) -> int:
         """Until a streaming query ends: how many rows it has taken, which it returns. Raises what ended it."""
@@ -75,7 +77,9 @@ class Progress:
                     if progress["batchId"] > last:
                         last = progress["batchId"]
                         rows += progress["numInputRows"]
-                        self.say(f"{title}  {rows:,} rows, batch {last}, {progress.get('processedRowsPerSecond') or 0:,.0f} rows/s")
+                        self.say(
+                            f"{title}  {rows:,} rows, batch {last}, {progress.get('processedRowsPerSecond') or 0:,.0f} rows/s"
+                        )
         finally:
             self.end()
         return rows

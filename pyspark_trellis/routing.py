@@ -68,7 +68,11 @@ class Router:
             if not len(rows) or name not in self._host.types:
                 continue
             if name == "":
-                found = [(row, number) for row in rows.tolist() if (number := self._numbers.get(topics[row])) is not None]
+                found = [
+                    (row, number)
+                    for row in rows.tolist()
+                    if (number := self._numbers.get(topics[row])) is not None
+                ]
                 places.append(_columns(found))
                 continue
             if self._host.types[name] not in BY_NAME:
@@ -112,11 +116,18 @@ class Router:
         batches = self._batches.get(exchange)
         if batches is None:
             batches = self._batches[exchange] = [
-                (group, Batch([bound.key for bound in group], grammar)) for grammar in (AMQP, MQTT)
-                if (group := [bound for bound in outgoing if bound.grammar == grammar.name])]
+                (group, Batch([bound.key for bound in group], grammar))
+                for grammar in (AMQP, MQTT)
+                if (group := [bound for bound in outgoing if bound.grammar == grammar.name])
+            ]
         for group, batch in batches:
-            found = batch.match(topics if group[0].grammar == AMQP.name else [swap(topic) for topic in topics])
-            rows, numbers = np.frombuffer(found.topics, np.int64), np.frombuffer(found.patterns, np.int64)
+            found = batch.match(
+                topics if group[0].grammar == AMQP.name else [swap(topic) for topic in topics]
+            )
+            rows, numbers = (
+                np.frombuffer(found.topics, np.int64),
+                np.frombuffer(found.patterns, np.int64),
+            )
             if not len(rows):
                 continue
             order = np.argsort(numbers, kind="stable")
@@ -146,7 +157,15 @@ def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
     """All pairs, each once, by rising row."""
     if not parts:
         return _NONE, _NONE
-    pairs = np.unique(np.stack([np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])]), axis=1)
+    pairs = np.unique(
+        np.stack(
+            [
+                np.concatenate([part[0] for part in parts]),
+                np.concatenate([part[1] for part in parts]),
+            ]
+        ),
+        axis=1,
+    )
     return pairs[0], pairs[1]
 
 
@@ -166,7 +185,9 @@ def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
     def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         routers: dict[str, Router] = {}
         for each in batches:
-            keys = pa.StructArray.from_arrays([each.column("vhost"), each.column("exchange")], ["vhost", "exchange"])
+            keys = pa.StructArray.from_arrays(
+                [each.column("vhost"), each.column("exchange")], ["vhost", "exchange"]
+            )
             where: dict[tuple[str, str], list[int]] = {}
             for at, key in enumerate(keys.to_pylist()):
                 where.setdefault((key["vhost"], key["exchange"]), []).append(at)
@@ -192,5 +213,10 @@ def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
                     [*names, "places", "bindings", "unknown", "missing"],
                 )
 
-    fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields)
-    return history.mapInArrow(search, f"{fields}, places array<string>, bindings array<long>, unknown boolean, missing boolean")
+    fields = ", ".join(
+        f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields
+    )
+    return history.mapInArrow(
+        search,
+        f"{fields}, places array<string>, bindings array<long>, unknown boolean, missing boolean",
+    )

@@ -103,12 +103,16 @@ class Scan:
     def take_index(self, octets: bytes, size: int) -> None:
         """Know what the index of a full segment says, if it is whole, and that of a segment of this size."""
         marks = len(octets) - _INDEX_HEAD.size - _INDEX_SUM.size
-        if marks < 0 or _INDEX_SUM.unpack(octets[-_INDEX_SUM.size:])[0] != crc32(octets[:-_INDEX_SUM.size]):
+        if marks < 0 or _INDEX_SUM.unpack(octets[-_INDEX_SUM.size :])[0] != crc32(
+            octets[: -_INDEX_SUM.size]
+        ):
             return
         magic, version, end, known, _, _, count = _INDEX_HEAD.unpack_from(octets)
         if (magic, version) != (b"TSIX", 1) or known > size or marks != count * _INDEX_MARK.size:
             return
-        for offset, place, _ in _INDEX_MARK.iter_unpack(octets[_INDEX_HEAD.size:-_INDEX_SUM.size]):
+        for offset, place, _ in _INDEX_MARK.iter_unpack(
+            octets[_INDEX_HEAD.size : -_INDEX_SUM.size]
+        ):
             self.offsets.append(offset)
             self.places.append(place)
         self.end, self.size = end, known
@@ -130,7 +134,10 @@ def scan_file(path: Path, scan: Scan) -> None:
     if size <= scan.size:
         return
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as octets,
+        ):
             if not scan.size and (after := messages.end_of(octets, 0, size)):
                 scan.schema, scan.size = octets[:after], after
                 index = path.with_name(f"{path.name}.index")
@@ -146,14 +153,18 @@ def damaged(where: str, error: Exception | str) -> PipelineError:
     return PipelineError(f"{where} is damaged: {error}; `trellis store verify` says more")
 
 
-def rows_of(cut: Cut, octets: pa.Buffer, where: str, names: Sequence[str], verify: bool) -> Iterator[pa.RecordBatch]:
+def rows_of(
+    cut: Cut, octets: pa.Buffer, where: str, names: Sequence[str], verify: bool
+) -> Iterator[pa.RecordBatch]:
     """These columns of the rows of a cut, whose octets these are: many small batches come as one. `verify`: checksums are looked at.
     Raises PipelineError, with `where` it stands."""
     schema = pa.ipc.read_schema(pa.py_buffer(cut.schema))
     check_segment(schema, names, where)
     group: list[pa.RecordBatch] = []
     rows = begun = 0
-    for batch, end in _batches(cut, octets, schema, where, verify and _OURS in (schema.metadata or {})):
+    for batch, end in _batches(
+        cut, octets, schema, where, verify and _OURS in (schema.metadata or {})
+    ):
         group.append(batch)
         rows += batch.num_rows
         if rows >= GATHERED_ROWS or end - begun >= GATHERED_OCTETS:
@@ -171,7 +182,9 @@ def _one(group: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
     return batch
 
 
-def _batches(cut: Cut, octets: pa.Buffer, schema: pa.Schema, where: str, summed: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _batches(
+    cut: Cut, octets: pa.Buffer, schema: pa.Schema, where: str, summed: bool
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The batches as they were written, and where each ends; of the first and the last only the rows that were asked for."""
     view = memoryview(octets)
     reader = pa.BufferReader(octets)
@@ -185,7 +198,9 @@ def _batches(cut: Cut, octets: pa.Buffer, schema: pa.Schema, where: str, summed:
                 raise messages.Damaged("its checksum is wrong")
             batch = pa.ipc.read_record_batch(message, schema)
         except (pa.ArrowInvalid, EOFError, OSError, messages.Damaged) as error:
-            raise damaged(where, f"the batch at octet {cut.start + begin}, with offset {at}: {error}") from error
+            raise damaged(
+                where, f"the batch at octet {cut.start + begin}, with offset {at}: {error}"
+            ) from error
         low, high = max(cut.low - at, 0), min(cut.high - at, batch.num_rows)
         at += batch.num_rows
         if low < high:

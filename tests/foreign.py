@@ -14,7 +14,11 @@ import pytest
 _INSTALLED = {name: Path(__file__).parent / name / "node_modules" for name in ("node", "browser")}
 
 #: The programs a foreign client needs. A name that is not here is itself the program.
-_PROGRAMS = {"node": ("node",), "browser": ("node",), "mosquitto": ("mosquitto_pub", "mosquitto_sub")}
+_PROGRAMS = {
+    "node": ("node",),
+    "browser": ("node",),
+    "mosquitto": ("mosquitto_pub", "mosquitto_sub"),
+}
 
 #: The oldest Node that it runs on.
 _OLDEST_NODE = {"node": 18, "browser": 20}
@@ -26,7 +30,9 @@ def _missing(name: str) -> str:
         if shutil.which(program) is None:
             return f"{program} is not on PATH"
     if name in _INSTALLED:
-        version = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+        version = subprocess.run(
+            ["node", "--version"], capture_output=True, text=True, check=True
+        ).stdout.strip()
         major = re.match(r"v(\d+)", version)
         if major is None or int(major[1]) < _OLDEST_NODE[name]:
             return f"node is {version}, what is in tests/{name} needs {_OLDEST_NODE[name]}"

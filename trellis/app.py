@@ -48,7 +48,9 @@ def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) 
         print(f"trellis: {error}", file=sys.stderr)
         return MISCONFIGURED
     if app.broken:
-        print(f"trellis: stopped, for nothing could be kept any more: {app.broken}", file=sys.stderr)
+        print(
+            f"trellis: stopped, for nothing could be kept any more: {app.broken}", file=sys.stderr
+        )
         return BROKEN
     return DONE
 
@@ -58,7 +60,9 @@ def data_directory(settings: Settings) -> Path | None:
     try:
         directory = settings.data.directory
     except RuntimeError as error:
-        raise SettingsError(f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), or :memory: to keep nothing") from error
+        raise SettingsError(
+            f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), or :memory: to keep nothing"
+        ) from error
     if directory is None:
         return None
     try:
@@ -66,15 +70,19 @@ def data_directory(settings: Settings) -> Path | None:
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        raise SettingsError(f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for this user, or set "
-                            "data.dir (TRELLIS_DATA_DIR, --data-dir)") from error
+        raise SettingsError(
+            f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for this user, or set "
+            "data.dir (TRELLIS_DATA_DIR, --data-dir)"
+        ) from error
     return directory
 
 
 class App:
     """One broker process."""
 
-    def __init__(self, settings: Settings, read: Read | None = None, disk: Disk | None = None) -> None:
+    def __init__(
+        self, settings: Settings, read: Read | None = None, disk: Disk | None = None
+    ) -> None:
         self.settings = settings
         self._read = read or (lambda: settings)
         self._disk = disk
@@ -128,10 +136,15 @@ class App:
                 lock.release()
 
     async def _serve(self, node: Node, bound: dict[str, Bound]) -> None:
-        tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn)),
-                 asyncio.create_task(node.watch.watch())]
+        tasks = [
+            asyncio.create_task(node.turn.sweep()),
+            asyncio.create_task(node.collector.watch(node.turn)),
+            asyncio.create_task(node.watch.watch()),
+        ]
         for task in tasks:
-            task.add_done_callback(lambda _: self._stop.set())  # They never end: without them we do not go on.
+            task.add_done_callback(
+                lambda _: self._stop.set()
+            )  # They never end: without them we do not go on.
         reloading = self.reloading = Reloading(node, self._read)
         try:
             with _Signals(self.stop, reloading.ask):
@@ -153,7 +166,9 @@ class App:
         pages = {"metrics": open_pages, "http": api}
         for name, ports in bound.items():
             if name in pages:
-                server = node.pages[name] = HttpServer(pages[name](node), self.settings.limits.handshake)
+                server = node.pages[name] = HttpServer(
+                    pages[name](node), self.settings.limits.handshake
+                )
                 ports.serve(server.protocol, node.admission)
             else:
                 ports.serve(link_maker(node.entrances[name]), node.admission)
@@ -164,18 +179,32 @@ class App:
 
     def _announce(self, node: Node) -> None:
         kept = "memory" if node.directory is None else str(node.directory)
-        logs.info("start", version=trellis.__version__, compiled="yes" if trellis.compiled() else "no", data=kept, pid=os.getpid())
+        logs.info(
+            "start",
+            version=trellis.__version__,
+            compiled="yes" if trellis.compiled() else "no",
+            data=kept,
+            pid=os.getpid(),
+        )
         if node.directory is None:
             logs.warning("memory_only", note="data.dir is :memory:, so nothing survives a stop")
         if not trellis.compiled():
-            logs.warning("not_compiled", note="the hot paths run interpreted, many times slower; see README, Compiled")
-        print("ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()), flush=True)
+            logs.warning(
+                "not_compiled",
+                note="the hot paths run interpreted, many times slower; see README, Compiled",
+            )
+        print(
+            "ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()),
+            flush=True,
+        )
         self.started.set()
 
     async def _shut_down(self, node: Node, bound: dict[str, Bound]) -> None:
         """Accept no more clients, tell those who are here, and wait for them up to `shutdown.grace`. Metrics and
         health are answered until the end."""
-        logs.info("stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s")
+        logs.info(
+            "stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s"
+        )
         node.ready = False
         for name in bound.keys() - node.pages.keys():
             bound[name].close()

@@ -36,11 +36,25 @@ class BenchLoad:
         """For the results: how it is called, and what it is."""
         known = ("trellis", "python", "generator_compiled")
         command = " ".join(["trellis", "bench", "load", "WORKLOAD", *self._effort, "--rounds", "1"])
-        return {"command": command, **{name: self.environment[name] for name in known if name in self.environment}}
+        return {
+            "command": command,
+            **{name: self.environment[name] for name in known if name in self.environment},
+        }
 
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
         name, *further = broker.load(case)
-        command = [str(self._trellis), "bench", "load", name, *further, *self._effort, "--rounds", "1", "--json", "-"]
+        command = [
+            str(self._trellis),
+            "bench",
+            "load",
+            name,
+            *further,
+            *self._effort,
+            "--rounds",
+            "1",
+            "--json",
+            "-",
+        ]
         command += ["--pid", ",".join(str(pid) for pid in broker.roots), "--children"]
         for protocol, url in (("amqp", broker.amqp_url), ("mqtt", broker.mqtt_url)):
             if url:
@@ -49,7 +63,14 @@ class BenchLoad:
             command += ["--rate", f"{rate:.0f}"]
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False, cwd="/",
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PATIENCE,
+                check=False,
+                cwd="/",
             )
         except subprocess.TimeoutExpired:
             raise Failed(f"the load tool did not end within {PATIENCE:.0f} s") from None
@@ -62,7 +83,9 @@ class BenchLoad:
             found = json.loads(done.stdout)
         except ValueError:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise Failed(f"the load tool gave no answer: {lines[-1].removeprefix('trellis: ')}") from None
+            raise Failed(
+                f"the load tool gave no answer: {lines[-1].removeprefix('trellis: ')}"
+            ) from None
         if found["format"] != FORMAT:
             raise Failed(f"the load tool writes format {found['format']}, and we read {FORMAT}")
         self.environment = found["environment"]

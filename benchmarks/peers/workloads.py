@@ -31,7 +31,9 @@ class Case:
     def title(self) -> str:
         """In tables, below the name of its protocol."""
         text = self.workload.text
-        text = text.removeprefix("MQTT ").removeprefix("AMQP ") if len(self.protocols) == 1 else text
+        text = (
+            text.removeprefix("MQTT ").removeprefix("AMQP ") if len(self.protocols) == 1 else text
+        )
         return f"{text}, at half of {self.half}'s rate" if self.half else text
 
     @property
@@ -52,17 +54,31 @@ class Case:
     def blind(self) -> bool:
         """Could something do it that reads nothing? Every message to everybody, and nobody acknowledges."""
         workload = self.workload
-        plain = not workload.qos and not workload.acks and not workload.confirms and not workload.bindings and not workload.headers
+        plain = (
+            not workload.qos
+            and not workload.acks
+            and not workload.confirms
+            and not workload.bindings
+            and not workload.headers
+        )
         return plain and workload.sharing == EVERYBODY and len(self.protocols) == 1
 
     def about(self, rate: float | None) -> dict[str, Any]:
         """For the results."""
-        return {"title": self.title, "family": self.family, "workload": self.workload.name, "half": self.half, "rate": rate}
+        return {
+            "title": self.title,
+            "family": self.family,
+            "workload": self.workload.name,
+            "half": self.half,
+            "rate": rate,
+        }
 
 
 def _cases() -> dict[str, Case]:
     cases = [Case(workload) for workload in WORKLOADS.values()]
-    halves = [Case(WORKLOADS[name], reference) for reference, names in _HALVES.items() for name in names]
+    halves = [
+        Case(WORKLOADS[name], reference) for reference, names in _HALVES.items() for name in names
+    ]
     cases[-1:-1] = halves  # the last workload leaves brokers with 10,000 connections to clear up
     return {case.name: case for case in cases}
 

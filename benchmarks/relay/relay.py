@@ -37,7 +37,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, subscribers: list[Connection]) -> None:
         self._subscribers = subscribers
-        self._greeting: bytes | None = b""  # octets of the handshake not yet understood; None when blind
+        self._greeting: bytes | None = (
+            b""  # octets of the handshake not yet understood; None when blind
+        )
         self._level = 4
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,15 +70,17 @@ class Connection(asyncio.Protocol):
             length, start = _length(data)
             if start == 0 or len(data) < start + length:
                 break
-            self._answer(kind, data[start:start + length])
-            data = data[start + length:]
+            self._answer(kind, data[start : start + length])
+            data = data[start + length :]
         self._greeting = data
         return b""
 
     def _answer(self, kind: int, body: bytes) -> None:
         if kind == CONNECT:
             self._level = body[2 + int.from_bytes(body[:2])]
-            self.transport.write(b"\x20\x03\x00\x00\x00" if self._level == 5 else b"\x20\x02\x00\x00")
+            self.transport.write(
+                b"\x20\x03\x00\x00\x00" if self._level == 5 else b"\x20\x02\x00\x00"
+            )
         elif kind == SUBSCRIBE:
             granted = bytes(_requested(body, self._level))
             rest = body[:2] + (b"\x00" if self._level == 5 else b"") + granted
@@ -106,7 +110,7 @@ class WritingConnection(Connection):
         """All of it, waiting where the socket is full: nothing else happens meanwhile."""
         while data:
             try:
-                data = data[os.write(self._descriptor, data):]
+                data = data[os.write(self._descriptor, data) :]
             except BlockingIOError:
                 writable = select.poll()
                 writable.register(self._descriptor, select.POLLOUT)
@@ -130,7 +134,7 @@ def _requested(body: bytes, level: int) -> list[int]:
     at = 3 + body[2] if level == 5 else 2  # no load tool sends 128 octets of properties
     found = []
     while at < len(body):
-        at += 2 + int.from_bytes(body[at:at + 2])
+        at += 2 + int.from_bytes(body[at : at + 2])
         found.append(body[at] & 3)
         at += 1
     return found
@@ -138,15 +142,21 @@ def _requested(body: bytes, level: int) -> list[int]:
 
 async def serve(port: int, kind: type[Connection]) -> None:
     subscribers: list[Connection] = []
-    server = await asyncio.get_running_loop().create_server(lambda: kind(subscribers), "127.0.0.1", port, backlog=4096)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: kind(subscribers), "127.0.0.1", port, backlog=4096
+    )
     print(f"ready {server.sockets[0].getsockname()[1]}", flush=True)
     await asyncio.Event().wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A blind relay: what a broker costs at least.")
-    parser.add_argument("--writer", action="store_true", help="write to sockets past the event loop")
-    parser.add_argument("port", nargs="?", type=int, default=0, help="where to listen [a free port]")
+    parser.add_argument(
+        "--writer", action="store_true", help="write to sockets past the event loop"
+    )
+    parser.add_argument(
+        "port", nargs="?", type=int, default=0, help="where to listen [a free port]"
+    )
     arguments = parser.parse_args()
     uvloop.run(serve(arguments.port, WritingConnection if arguments.writer else Connection))
 

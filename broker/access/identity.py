@@ -28,7 +28,9 @@ class Identity:
     Verdicts live in plans: an Identity is never changed, it is replaced.
     """
 
-    def __init__(self, name: str, configure: str = ".*", write: str = ".*", read: str = ".*") -> None:
+    def __init__(
+        self, name: str, configure: str = ".*", write: str = ".*", read: str = ".*"
+    ) -> None:
         self.name = name
         #: May define what belongs to no one user: vhosts, users, policies.
         self.administrator = False
@@ -50,9 +52,17 @@ class Identity:
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
         """Raises AccessRefused unless the operation (configure, write, read) on the exchange or queue is allowed."""
-        rule = self._configure if operation == "configure" else self._write if operation == "write" else self._read
+        rule = (
+            self._configure
+            if operation == "configure"
+            else self._write
+            if operation == "write"
+            else self._read
+        )
         if not rule.search(name):
-            raise AccessRefused(f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'")
+            raise AccessRefused(
+                f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
+            )
 
     def may_publish(self, topic: bytes) -> bool:
         """Whether a publication under this topic is allowed, beyond what `may` says of its exchange."""
@@ -94,7 +104,15 @@ class Credentials:
     protocol has such names.
     """
 
-    def __init__(self, user: str | None, password: bytes, vhost: str, address: str, local: bool, client_id: str = "") -> None:
+    def __init__(
+        self,
+        user: str | None,
+        password: bytes,
+        vhost: str,
+        address: str,
+        local: bool,
+        client_id: str = "",
+    ) -> None:
         self.user = user
         self.password = password
         self.vhost = vhost

@@ -56,7 +56,11 @@ class Rule:
         self.allow = words[0] == "allow"
         self.publish, self.subscribe = _ACTIONS[words[1]]
         topic_filter = words[2]
-        for variable, value in (("{username}", user), ("{vhost}", vhost), ("{client_id}", client_id)):
+        for variable, value in (
+            ("{username}", user),
+            ("{vhost}", vhost),
+            ("{client_id}", client_id),
+        ):
             if variable in topic_filter and (not value or any(mark in value for mark in _WILD)):
                 # A name that cannot be a word: nobody's topic is allowed by it, and everybody's denied.
                 topic_filter = "" if self.allow else topic_filter.replace(variable, "+")
@@ -114,8 +118,15 @@ class Rule:
 class Ruled(Identity):
     """Somebody to whom rules about topics apply."""
 
-    def __init__(self, name: str, configure: str, write: str, read: str, rules: list[Rule] | None,
-                 topics: dict[str, tuple[re.Pattern[str], re.Pattern[str]]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        configure: str,
+        write: str,
+        read: str,
+        rules: list[Rule] | None,
+        topics: dict[str, tuple[re.Pattern[str], re.Pattern[str]]],
+    ) -> None:
         super().__init__(name, configure, write, read)
         #: None: there are no rules, and all is allowed.
         self._rules = rules
@@ -173,16 +184,26 @@ class Ruled(Identity):
 class Rights:
     """What one user may do in one virtual host, as it is written. Raises PreconditionFailed for what is written wrong."""
 
-    def __init__(self, user: str, vhost: str, permission: tuple[str, str, str], rules: Sequence[str] = (),
-                 topics: TopicPermissions | None = None) -> None:
+    def __init__(
+        self,
+        user: str,
+        vhost: str,
+        permission: tuple[str, str, str],
+        rules: Sequence[str] = (),
+        topics: TopicPermissions | None = None,
+    ) -> None:
         about = f"of user '{user}' in vhost '{vhost}'"
         for pattern in (*permission, *(one for pair in (topics or {}).values() for one in pair)):
             try:
                 pattern_of(_filled(pattern, user, vhost, ""))
             except (re.error, RecursionError, OverflowError) as error:
-                raise PreconditionFailed(f"permission {about}: '{pattern}' is no regular expression ({error})") from None
+                raise PreconditionFailed(
+                    f"permission {about}: '{pattern}' is no regular expression ({error})"
+                ) from None
         if len(rules) > RULES_MAX:
-            raise PreconditionFailed(f"rules {about}: {len(rules)} of them; the most is {RULES_MAX}")
+            raise PreconditionFailed(
+                f"rules {about}: {len(rules)} of them; the most is {RULES_MAX}"
+            )
         for text in rules:
             try:
                 Rule(text, user, vhost, "client")
@@ -220,14 +241,24 @@ class Rights:
             rules = [Rule(text, self.user, self.vhost, client_id) for text in self.rules]
         except ValueError:
             rules = []  # With a name this long it would be no rule any more: nothing is allowed.
-        topics = {exchange: (pattern_of(_filled(write_to, self.user, self.vhost, client_id)),
-                             pattern_of(_filled(read_from, self.user, self.vhost, client_id)))
-                  for exchange, (write_to, read_from) in self.topics.items()}
+        topics = {
+            exchange: (
+                pattern_of(_filled(write_to, self.user, self.vhost, client_id)),
+                pattern_of(_filled(read_from, self.user, self.vhost, client_id)),
+            )
+            for exchange, (write_to, read_from) in self.topics.items()
+        }
         return Ruled(self.user, configure, write, read, rules if self.rules else None, topics)
 
-    def same(self, permission: tuple[str, str, str], rules: Sequence[str], topics: TopicPermissions) -> bool:
+    def same(
+        self, permission: tuple[str, str, str], rules: Sequence[str], topics: TopicPermissions
+    ) -> bool:
         """Whether that is what is written here."""
-        return self.permission == permission and self.rules == tuple(rules) and self.topics == dict(topics)
+        return (
+            self.permission == permission
+            and self.rules == tuple(rules)
+            and self.topics == dict(topics)
+        )
 
 
 def _filled(pattern: str, user: str, vhost: str, client_id: str) -> str:

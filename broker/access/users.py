@@ -38,13 +38,22 @@ class User(Identity):
         rights = self._within.get(vhost)
         return None if rights is None else rights.identity(client_id)
 
-    def grant(self, vhost: str, permission: tuple[str, str, str] | None, rules: Sequence[str], topics: TopicPermissions) -> bool:
+    def grant(
+        self,
+        vhost: str,
+        permission: tuple[str, str, str] | None,
+        rules: Sequence[str],
+        topics: TopicPermissions,
+    ) -> bool:
         """What it may do from now on in a virtual host; no permission is nothing at all. Returns whether that is new. Raises
         PreconditionFailed, and changes nothing then."""
         before = self._within.get(vhost)
         rights = Rights(self.name, vhost, permission or ("", "", ""), rules, topics)
-        changed = self.permissions.get(vhost) != permission or self.rules.get(vhost, []) != list(rules) \
+        changed = (
+            self.permissions.get(vhost) != permission
+            or self.rules.get(vhost, []) != list(rules)
             or self.topics.get(vhost, {}) != dict(topics)
+        )
         if not changed:
             return False
         self.rules[vhost], self.topics[vhost] = list(rules), dict(topics)
@@ -63,7 +72,12 @@ class User(Identity):
 
     def inherit(self, other: User) -> None:
         """It may do what the other one may."""
-        self.permissions, self.rules, self.topics, self._within = other.permissions, other.rules, other.topics, other._within
+        self.permissions, self.rules, self.topics, self._within = (
+            other.permissions,
+            other.rules,
+            other.topics,
+            other._within,
+        )
 
     @property
     def vhosts(self) -> set[str]:
@@ -84,7 +98,9 @@ class Users:
         for tell in self.changed:
             tell(name)
 
-    def define(self, name: str, password_hash: str, tags: list[str], ticket: Ticket | None = None) -> User:
+    def define(
+        self, name: str, password_hash: str, tags: list[str], ticket: Ticket | None = None
+    ) -> User:
         """Add a user, or change it: its permissions stay."""
         row: dict[str, object] = {"password_hash": password_hash, "tags": list(tags)}
         known = self.by_name.get(name)
@@ -106,11 +122,26 @@ class Users:
         self._tell(name)
         return True
 
-    def permit(self, vhost: str, name: str, configure: str, write: str, read: str, ticket: Ticket | None = None) -> bool:
+    def permit(
+        self,
+        vhost: str,
+        name: str,
+        configure: str,
+        write: str,
+        read: str,
+        ticket: Ticket | None = None,
+    ) -> bool:
         """Say what a user may do in a virtual host; whether that is new. Raises PreconditionFailed."""
         user = self._user(vhost, name)
         fresh = vhost not in user.permissions
-        self._grant(user, vhost, (configure, write, read), user.rules.get(vhost, ()), user.topics.get(vhost, {}), ticket)
+        self._grant(
+            user,
+            vhost,
+            (configure, write, read),
+            user.rules.get(vhost, ()),
+            user.topics.get(vhost, {}),
+            ticket,
+        )
         return fresh
 
     def revoke(self, vhost: str, name: str, ticket: Ticket | None = None) -> bool:
@@ -118,22 +149,37 @@ class Users:
         user = self.by_name.get(name)
         if user is None or vhost not in user.permissions:
             return False
-        self._grant(user, vhost, None, user.rules.get(vhost, ()), user.topics.get(vhost, {}), ticket)
+        self._grant(
+            user, vhost, None, user.rules.get(vhost, ()), user.topics.get(vhost, {}), ticket
+        )
         return True
 
-    def rule(self, vhost: str, name: str, rules: Sequence[str], ticket: Ticket | None = None) -> None:
+    def rule(
+        self, vhost: str, name: str, rules: Sequence[str], ticket: Ticket | None = None
+    ) -> None:
         """Its rules about topics from now on; none at all allow all. Raises PreconditionFailed."""
         user = self._user(vhost, name)
-        self._grant(user, vhost, user.permissions.get(vhost), rules, user.topics.get(vhost, {}), ticket)
+        self._grant(
+            user, vhost, user.permissions.get(vhost), rules, user.topics.get(vhost, {}), ticket
+        )
 
-    def permit_topics(self, vhost: str, name: str, exchange: str, patterns: tuple[str, str] | None, ticket: Ticket | None = None) -> bool:
+    def permit_topics(
+        self,
+        vhost: str,
+        name: str,
+        exchange: str,
+        patterns: tuple[str, str] | None,
+        ticket: Ticket | None = None,
+    ) -> bool:
         """Its topic permission for an exchange from now on, None for none; whether there was none. Raises PreconditionFailed."""
         user = self._user(vhost, name)
         topics = dict(user.topics.get(vhost, {}))
         known = topics.pop(exchange, None)
         if patterns is not None:
             topics[exchange] = patterns
-        self._grant(user, vhost, user.permissions.get(vhost), user.rules.get(vhost, ()), topics, ticket)
+        self._grant(
+            user, vhost, user.permissions.get(vhost), user.rules.get(vhost, ()), topics, ticket
+        )
         return known is None
 
     def leave(self, vhost: str, ticket: Ticket | None = None) -> None:
@@ -146,8 +192,15 @@ class Users:
         user.grant(vhost, None, (), {})
         self._store.append(Undefined(vhost, "permission", user.name), ticket)
 
-    def _grant(self, user: User, vhost: str, permission: tuple[str, str, str] | None, rules: Sequence[str], topics: TopicPermissions,
-               ticket: Ticket | None) -> None:
+    def _grant(
+        self,
+        user: User,
+        vhost: str,
+        permission: tuple[str, str, str] | None,
+        rules: Sequence[str],
+        topics: TopicPermissions,
+        ticket: Ticket | None,
+    ) -> None:
         if not user.grant(vhost, permission, rules, topics):
             return
         row: dict[str, object] = {}
@@ -157,7 +210,12 @@ class Users:
             row["rules"] = list(rules)
         if topics:
             row["topics"] = {exchange: list(pair) for exchange, pair in topics.items()}
-        self._store.append(Defined(vhost, "permission", user.name, row) if row else Undefined(vhost, "permission", user.name), ticket)
+        self._store.append(
+            Defined(vhost, "permission", user.name, row)
+            if row
+            else Undefined(vhost, "permission", user.name),
+            ticket,
+        )
         self._tell(user.name)
 
     def _user(self, vhost: str, name: str) -> User:
@@ -172,7 +230,11 @@ class Users:
         """A user that is defined now, or was before."""
         known = self.by_name.get(name)
         tags = row.get("tags")
-        user = User(name, str(row.get("password_hash", "")), [str(tag) for tag in tags] if isinstance(tags, list) else [])
+        user = User(
+            name,
+            str(row.get("password_hash", "")),
+            [str(tag) for tag in tags] if isinstance(tags, list) else [],
+        )
         if known is not None:
             user.inherit(known)
         self.by_name[name] = user
@@ -183,7 +245,20 @@ class Users:
         user = self.by_name.get(name)
         if user is None:
             raise PreconditionFailed(f"there is no user '{name}'")
-        permission = (str(row["configure"]), str(row.get("write", "")), str(row.get("read", ""))) if "configure" in row else None
+        permission = (
+            (str(row["configure"]), str(row.get("write", "")), str(row.get("read", "")))
+            if "configure" in row
+            else None
+        )
         rules, pairs = row.get("rules"), row.get("topics")
-        topics = {str(exchange): (str(pair[0]), str(pair[1])) for exchange, pair in pairs.items()} if isinstance(pairs, dict) else {}
-        user.grant(vhost, permission, [str(rule) for rule in rules] if isinstance(rules, list) else [], topics)
+        topics = (
+            {str(exchange): (str(pair[0]), str(pair[1])) for exchange, pair in pairs.items()}
+            if isinstance(pairs, dict)
+            else {}
+        )
+        user.grant(
+            vhost,
+            permission,
+            [str(rule) for rule in rules] if isinstance(rules, list) else [],
+            topics,
+        )

@@ -25,7 +25,17 @@ from broker.vhost.vhost import VirtualHost
 Row = Mapping[str, object]
 
 #: Lists that are taken in, in the order that each needs.
-SECTIONS: Final = ("vhosts", "users", "permissions", "topic_permissions", "topic_rules", "policies", "exchanges", "queues", "bindings")
+SECTIONS: Final = (
+    "vhosts",
+    "users",
+    "permissions",
+    "topic_permissions",
+    "topic_rules",
+    "policies",
+    "exchanges",
+    "queues",
+    "bindings",
+)
 #: Lists of RabbitMQ's that mean nothing here; they are reported where they hold something.
 UNKNOWN: Final = ("parameters", "global_parameters", "operator_policies")
 
@@ -38,12 +48,19 @@ class Imported:
         self.refused: list[str] = []
 
 
-def load(broker: Broker, document: object, check_hash: Callable[[str, str], str], ticket: Ticket | None = None) -> Imported:
+def load(
+    broker: Broker,
+    document: object,
+    check_hash: Callable[[str, str], str],
+    ticket: Ticket | None = None,
+) -> Imported:
     """Take in what a decoded JSON document says. `check_hash` takes RabbitMQ's names of a hash and its algorithm and gives
     the hash as accounts keep it, or raises ValueError."""
     imported = Imported()
     if not isinstance(document, dict):
-        raise PreconditionFailed("definitions are a JSON object with lists named " + ", ".join(SECTIONS))
+        raise PreconditionFailed(
+            "definitions are a JSON object with lists named " + ", ".join(SECTIONS)
+        )
     importing = _Importing(broker, check_hash, ticket)
     for section in SECTIONS:
         rows = document.get(section, [])
@@ -56,7 +73,11 @@ def load(broker: Broker, document: object, check_hash: Callable[[str, str], str]
                     raise PreconditionFailed("not an object")
                 importing.take(section, row)
             except (BrokerError, ValueError) as error:
-                name = row.get("name", row.get("user", row.get("source", ""))) if isinstance(row, dict) else ""
+                name = (
+                    row.get("name", row.get("user", row.get("source", "")))
+                    if isinstance(row, dict)
+                    else ""
+                )
                 imported.refused.append(f"{section}[{at}] {name!r}: {error}")
             else:
                 imported.taken[section] = imported.taken.get(section, 0) + 1
@@ -67,7 +88,9 @@ def load(broker: Broker, document: object, check_hash: Callable[[str, str], str]
 
 
 class _Importing:
-    def __init__(self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None) -> None:
+    def __init__(
+        self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None
+    ) -> None:
         self._broker = broker
         self._check_hash = check_hash
         self._ticket = ticket
@@ -80,27 +103,54 @@ class _Importing:
             self._take_user(row)
         elif section == "permissions":
             self._vhost(row)
-            self._broker.users.permit(_text(row, "vhost"), _text(row, "user"), _text(row, "configure"), _text(row, "write"),
-                                      _text(row, "read"), self._ticket)
+            self._broker.users.permit(
+                _text(row, "vhost"),
+                _text(row, "user"),
+                _text(row, "configure"),
+                _text(row, "write"),
+                _text(row, "read"),
+                self._ticket,
+            )
         elif section == "topic_permissions":
             self._vhost(row)
-            self._broker.users.permit_topics(_text(row, "vhost"), _text(row, "user"), _text(row, "exchange"),
-                                             (_text(row, "write"), _text(row, "read")), self._ticket)
+            self._broker.users.permit_topics(
+                _text(row, "vhost"),
+                _text(row, "user"),
+                _text(row, "exchange"),
+                (_text(row, "write"), _text(row, "read")),
+                self._ticket,
+            )
         elif section == "topic_rules":
             self._vhost(row)
             rules = row.get("rules")
             if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
                 raise PreconditionFailed(f"its 'rules' is {rules!r}, not a list of texts")
-            self._broker.users.rule(_text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket)
+            self._broker.users.rule(
+                _text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket
+            )
         elif section == "policies":
             vhost = self._vhost(row)
             vhost.set_policy(policy_of(vhost.name, _text(row, "name"), row), self._ticket)
         elif section == "exchanges":
-            options = Options(_flag(row, "durable"), _flag(row, "auto_delete"), _flag(row, "internal"), _table(row, "arguments"))
-            self._vhost(row).declare_exchange(_text(row, "name"), _text(row, "type"), options, self._ticket)
+            options = Options(
+                _flag(row, "durable"),
+                _flag(row, "auto_delete"),
+                _flag(row, "internal"),
+                _table(row, "arguments"),
+            )
+            self._vhost(row).declare_exchange(
+                _text(row, "name"), _text(row, "type"), options, self._ticket
+            )
         elif section == "queues":
-            self._vhost(row).declare_queue(_text(row, "name"), _flag(row, "durable"), _table(row, "arguments"), None, False,
-                                           _flag(row, "auto_delete"), self._ticket)
+            self._vhost(row).declare_queue(
+                _text(row, "name"),
+                _flag(row, "durable"),
+                _table(row, "arguments"),
+                None,
+                False,
+                _flag(row, "auto_delete"),
+                self._ticket,
+            )
         else:
             self._take_binding(row)
 
@@ -108,17 +158,29 @@ class _Importing:
         tags = row.get("tags", [])
         if isinstance(tags, str):
             tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
-        password_hash = self._check_hash(_text(row, "password_hash"), str(row.get("hashing_algorithm", "")))
-        self._broker.users.define(_text(row, "name"), password_hash, [str(tag) for tag in tags] if isinstance(tags, list) else [],
-                                  self._ticket)
+        password_hash = self._check_hash(
+            _text(row, "password_hash"), str(row.get("hashing_algorithm", ""))
+        )
+        self._broker.users.define(
+            _text(row, "name"),
+            password_hash,
+            [str(tag) for tag in tags] if isinstance(tags, list) else [],
+            self._ticket,
+        )
 
     def _take_binding(self, row: Row) -> None:
         vhost = self._vhost(row)
         source, name = _text(row, "source"), _text(row, "destination")
         if not source:
             raise PreconditionFailed("the default exchange needs no bindings")
-        target: Destination = vhost.exchange(name) if row.get("destination_type") == "exchange" else vhost.queue(name)
-        vhost.bind(source, Binding(_text(row, "routing_key"), target, arguments=_table(row, "arguments")), self._ticket)
+        target: Destination = (
+            vhost.exchange(name) if row.get("destination_type") == "exchange" else vhost.queue(name)
+        )
+        vhost.bind(
+            source,
+            Binding(_text(row, "routing_key"), target, arguments=_table(row, "arguments")),
+            self._ticket,
+        )
 
     def _vhost(self, row: Row) -> VirtualHost:
         name = _text(row, "vhost")
@@ -144,13 +206,39 @@ def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterato
         yield "vhosts", {"name": vhost.name}
     for user in users:
         password_hash, algorithm = show_hash(user.password_hash)
-        yield "users", {"name": user.name, "password_hash": password_hash, "hashing_algorithm": algorithm, "tags": list(user.tags)}
+        yield (
+            "users",
+            {
+                "name": user.name,
+                "password_hash": password_hash,
+                "hashing_algorithm": algorithm,
+                "tags": list(user.tags),
+            },
+        )
     for user in users:
         for name, (configure, write, read) in list(user.permissions.items()):
-            yield "permissions", {"user": user.name, "vhost": name, "configure": configure, "write": write, "read": read}
+            yield (
+                "permissions",
+                {
+                    "user": user.name,
+                    "vhost": name,
+                    "configure": configure,
+                    "write": write,
+                    "read": read,
+                },
+            )
         for name, topics in list(user.topics.items()):
             for exchange_name, (write, read) in topics.items():
-                yield "topic_permissions", {"user": user.name, "vhost": name, "exchange": exchange_name, "write": write, "read": read}
+                yield (
+                    "topic_permissions",
+                    {
+                        "user": user.name,
+                        "vhost": name,
+                        "exchange": exchange_name,
+                        "write": write,
+                        "read": read,
+                    },
+                )
         for name, rules in list(user.rules.items()):
             yield "topic_rules", {"user": user.name, "vhost": name, "rules": list(rules)}
     for vhost in vhosts:
@@ -161,8 +249,16 @@ def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterato
                 yield "exchanges", _exchange_row(vhost, exchange)
         for queue in list(vhost.queues.values()):
             if queue.durable:
-                yield "queues", {"name": queue.name, "vhost": vhost.name, "durable": True, "auto_delete": queue.auto_delete,
-                                 "arguments": dict(queue.terms.arguments)}
+                yield (
+                    "queues",
+                    {
+                        "name": queue.name,
+                        "vhost": vhost.name,
+                        "durable": True,
+                        "auto_delete": queue.auto_delete,
+                        "arguments": dict(queue.terms.arguments),
+                    },
+                )
         for exchange in list(vhost.exchanges.values()):
             for mine in list(exchange.bindings.values()):
                 for binding in list(mine.values()):
@@ -177,19 +273,35 @@ def _lasts(exchange: Exchange) -> bool:
 
 def _exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
     options = exchange.options
-    return {"name": exchange.name, "vhost": vhost.name, "type": exchange.kind, "durable": True, "auto_delete": options.auto_delete,
-            "internal": options.internal, "arguments": dict(options.arguments)}
+    return {
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": exchange.kind,
+        "durable": True,
+        "auto_delete": options.auto_delete,
+        "internal": options.internal,
+        "arguments": dict(options.arguments),
+    }
 
 
 def _binding_row(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row | None:
     """None for one that does not last."""
     target = binding.destination
-    kind = "queue" if isinstance(target, Queue) and target.durable else (
-        "exchange" if isinstance(target, Exchange) and target.options.durable else "")
+    kind = (
+        "queue"
+        if isinstance(target, Queue) and target.durable
+        else ("exchange" if isinstance(target, Exchange) and target.options.durable else "")
+    )
     if not kind or not exchange.options.durable:
         return None
-    return {"source": exchange.name, "vhost": vhost.name, "destination": target.name, "destination_type": kind,
-            "routing_key": binding.key, "arguments": dict(binding.arguments)}
+    return {
+        "source": exchange.name,
+        "vhost": vhost.name,
+        "destination": target.name,
+        "destination_type": kind,
+        "routing_key": binding.key,
+        "arguments": dict(binding.arguments),
+    }
 
 
 def _text(row: Row, field: str) -> str:

@@ -38,7 +38,9 @@ _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 class Keeper:
     """The role of the front end that sessions belong to."""
 
-    def restore(self, vhost: VirtualHost, name: str, number: i64, definition: Definition) -> Listener:
+    def restore(
+        self, vhost: VirtualHost, name: str, number: i64, definition: Definition
+    ) -> Listener:
         """A session that was there before: nobody is connected to it. Raises BrokerError."""
         raise NotImplementedError
 
@@ -46,7 +48,9 @@ class Keeper:
         """It had this subscription, which is bound already."""
         raise NotImplementedError
 
-    def restore_inbox(self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
+    def restore_inbox(
+        self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]
+    ) -> None:
         """These messages waited for it, or were in its client's hands; it said that it has those `stepped`."""
         raise NotImplementedError
 
@@ -139,7 +143,9 @@ class Restoring:
             for queue in [*vhost.queues.values(), *vhost.delays.values()]:
                 positions = held.pop(queue.number, None)
                 if isinstance(queue, StreamQueue):
-                    found += int(queue.depth) + sum(queue.fates())  # What retention found to be too much was there, too.
+                    found += int(queue.depth) + sum(
+                        queue.fates()
+                    )  # What retention found to be too much was there, too.
                 elif positions is not None:
                     found += len(positions)
                     queue.restore(positions, 1)
@@ -148,13 +154,17 @@ class Restoring:
                 positions = held.pop(inbox.number, None)
                 if positions is not None:
                     found += len(positions)
-                    self._keeper.restore_inbox(listener, store, positions, stepped.get(inbox.number, set()))
+                    self._keeper.restore_inbox(
+                        listener, store, positions, stepped.get(inbox.number, set())
+                    )
                 if inbox.number in survivors.received:
                     self._keeper.restore_received(listener, list(survivors.received[inbox.number]))
             vhost.internal.count_copies(found, 0)
             report.copies += found
         report.homeless = sum(len(positions) for positions in held.values())
-        queues = [(entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"]
+        queues = [
+            (entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"
+        ]
         self._broker.streams.sweep(queues, survivors.known_to())
         for (name, producer), sequence in store.sequences.items():
             if name in self._broker.vhosts:
@@ -176,13 +186,24 @@ class Restoring:
             self._know(vhost)
         if kind == "exchange":
             if name in vhost.exchanges:
-                raise PreconditionFailed(f"there is an exchange '{name}' in vhost '{vhost.name}' already")
-            options = Options(True, _flag(definition, "auto_delete"), _flag(definition, "internal"), _table(definition, "arguments"))
-            self._ends[vhost.name, number] = vhost.add_exchange(name, _text(definition, "type"), options, number)
+                raise PreconditionFailed(
+                    f"there is an exchange '{name}' in vhost '{vhost.name}' already"
+                )
+            options = Options(
+                True,
+                _flag(definition, "auto_delete"),
+                _flag(definition, "internal"),
+                _table(definition, "arguments"),
+            )
+            self._ends[vhost.name, number] = vhost.add_exchange(
+                name, _text(definition, "type"), options, number
+            )
         elif kind == "queue":
             arguments = _table(definition, "arguments")
             terms = Terms(name, vhost.name, arguments, vhost.policies.terms(name, arguments))
-            self._ends[vhost.name, number] = vhost.add_queue(name, True, _flag(definition, "auto_delete"), terms, number)
+            self._ends[vhost.name, number] = vhost.add_queue(
+                name, True, _flag(definition, "auto_delete"), terms, number
+            )
         elif kind == "session":
             self._ends[vhost.name, number] = self._keeper.restore(vhost, name, number, definition)
         elif kind in ("binding", "subscription"):
@@ -204,7 +225,13 @@ class Restoring:
         grammar = _GRAMMARS.get(_text(definition, "grammar"))
         if grammar is None:
             raise PreconditionFailed(f"nobody knows its grammar, {definition['grammar']!r}")
-        binding = Binding(_text(definition, "key"), destination, _number(definition, "assurance"), _table(definition, "arguments"), grammar)
+        binding = Binding(
+            _text(definition, "key"),
+            destination,
+            _number(definition, "assurance"),
+            _table(definition, "arguments"),
+            grammar,
+        )
         vhost.add_binding(source, binding)
         if isinstance(destination, Listener):
             self._keeper.restore_subscription(destination, binding)

@@ -16,7 +16,9 @@ def further_keys(headers: Mapping[str, object]) -> list[str]:
     """The keys, in order. Raises PreconditionFailed."""
     for header in (CC, BCC):
         if not isinstance(headers.get(header, []), list):
-            raise PreconditionFailed(f"invalid message: the header '{header}' is no list of routing keys")
+            raise PreconditionFailed(
+                f"invalid message: the header '{header}' is no list of routing keys"
+            )
     return all_keys(headers)
 
 

@@ -24,6 +24,19 @@ OVERDELIVERED: Final[i64] = 11
 RELEASED: Final[i64] = 12
 #: What a queue has while it has none of these, one for all: nobody ever adds to them. Idle queues are many (a session has one).
 NO_FATES: Final[list[int]] = [0] * 13
-COPY_FATES: Final = ("acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable",
-                     "purged", "dead_lettered", "rejected", "unreadable", "delivery_limit", "released")
+COPY_FATES: Final = (
+    "acknowledged",
+    "auto_acknowledged",
+    "expired",
+    "over_limit",
+    "dropped",
+    "offline",
+    "not_representable",
+    "purged",
+    "dead_lettered",
+    "rejected",
+    "unreadable",
+    "delivery_limit",
+    "released",
+)
 assert len(COPY_FATES) == len(NO_FATES)

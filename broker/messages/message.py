@@ -98,7 +98,9 @@ class Amended(Encoding):
 def amend(encoding: Encoding, headers: Properties, changed: Properties) -> Amended:
     """The encoding with these changes, on top of those it has."""
     if isinstance(encoding, Amended):
-        return Amended(encoding.source, {**encoding.headers, **headers}, {**encoding.changed, **changed})
+        return Amended(
+            encoding.source, {**encoding.headers, **headers}, {**encoding.changed, **changed}
+        )
     return Amended(encoding, headers, changed)
 
 
@@ -153,9 +155,21 @@ class Message:
     `expires` is a time in ms (0: never), `position` where the store keeps it (0: nowhere).
     """
 
-    __slots__ = ("address", "assurance", "content", "encoding", "expires", "position", "recoded", "recoding", "retained")
+    __slots__ = (
+        "address",
+        "assurance",
+        "content",
+        "encoding",
+        "expires",
+        "position",
+        "recoded",
+        "recoding",
+        "retained",
+    )
 
-    def __init__(self, address: Address, content: bytes, encoding: Encoding, assurance: i64) -> None:
+    def __init__(
+        self, address: Address, content: bytes, encoding: Encoding, assurance: i64
+    ) -> None:
         self.address = address
         self.content = content
         self.encoding = encoding

@@ -22,8 +22,8 @@ def _nobody() -> None:
 class Outlet:
     """Where deliveries are written. `wake` is called once per turn, when the first octets come.
 
-        out      octets of this turn, in one buffer          parts    what stands before them: older
-                                                                      buffers and large bodies, as they are
+    out      octets of this turn, in one buffer          parts    what stands before them: older
+                                                                  buffers and large bodies, as they are
     """
 
     def __init__(self) -> None:

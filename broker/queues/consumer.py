@@ -1,6 +1,6 @@
 """Consumers, and how they take turns at a queue.
 
-    Source.pick() --> a ready Consumer --> deliver --> Delivery, in its hands --> settle, reject, requeue --> Source
+Source.pick() --> a ready Consumer --> deliver --> Delivery, in its hands --> settle, reject, requeue --> Source
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Consumer:
     most (the abstract base does not count), and a call beyond that: 45 instructions a delivery.
     """
 
-    def __init__(self, queue: Source, outlet: Outlet, credit: i64, pool: Pool | None, priority: i64 = 0) -> None:
+    def __init__(
+        self, queue: Source, outlet: Outlet, credit: i64, pool: Pool | None, priority: i64 = 0
+    ) -> None:
         self.queue = queue
         self.outlet = outlet
         self.credit: i64 = credit
@@ -201,10 +203,17 @@ class Source(Destination):
         if not self.terms.single:
             for at, consumer in enumerate(self.others):
                 pool = consumer.pool
-                if consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open():
+                if (
+                    consumer.credit > 0
+                    and (pool is None or pool.credit > 0)
+                    and consumer.outlet.open()
+                ):
                     # Behind its equals: they take turns.
                     last = at
-                    while last + 1 < len(self.others) and self.others[last + 1].priority == consumer.priority:
+                    while (
+                        last + 1 < len(self.others)
+                        and self.others[last + 1].priority == consumer.priority
+                    ):
                         last += 1
                     self.others.insert(last, self.others.pop(at))
                     return consumer
@@ -239,7 +248,11 @@ class Source(Destination):
         elif consumer in self.consumers:
             self.consumers.remove(consumer)
             if not self.consumers and self.others:
-                count = 1 if self.terms.single else sum(other.priority == self.others[0].priority for other in self.others)
+                count = (
+                    1
+                    if self.terms.single
+                    else sum(other.priority == self.others[0].priority for other in self.others)
+                )
                 self.consumers, self.others = self.others[:count], self.others[count:]
                 self.stir()
             elif not self.consumers:

@@ -50,4 +50,4 @@ class Fifo(Generic[T]):
 
     def items(self) -> list[T]:
         """All that is in it, the first one first."""
-        return [item for item in self._items[self._head:] if item is not None]
+        return [item for item in self._items[self._head :] if item is not None]

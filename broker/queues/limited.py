@@ -9,7 +9,15 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.messages.fates import DEAD_LETTERED, EXPIRED, OVER_LIMIT, OVERDELIVERED, PURGED, REJECTED, UNREPRESENTABLE
+from broker.messages.fates import (
+    DEAD_LETTERED,
+    EXPIRED,
+    OVER_LIMIT,
+    OVERDELIVERED,
+    PURGED,
+    REJECTED,
+    UNREPRESENTABLE,
+)
 from broker.messages.message import Message, amend
 from broker.queues.arguments import ENDLESS, Terms
 from broker.queues.consumer import Consumer, Delivery, Returned
@@ -19,8 +27,12 @@ from broker.store.contract import LAPSES_MOST, LAPSES_SINCE, Store
 
 #: Why a message became a dead letter, as x-death and the metrics name it.
 REASONS: Final[dict[int, str]] = {
-    int(EXPIRED): "expired", int(OVER_LIMIT): "maxlen", int(REJECTED): "rejected", int(OVERDELIVERED): "delivery_limit",
-    int(UNREPRESENTABLE): "rejected"}
+    int(EXPIRED): "expired",
+    int(OVER_LIMIT): "maxlen",
+    int(REJECTED): "rejected",
+    int(OVERDELIVERED): "delivery_limit",
+    int(UNREPRESENTABLE): "rejected",
+}
 
 
 class Host:
@@ -42,7 +54,16 @@ class Host:
 class LimitedQueue(Queue):
     """A queue that follows its Terms."""
 
-    def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, terms: Terms, host: Host) -> None:
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        durable: bool,
+        terms: Terms,
+        host: Host,
+    ) -> None:
         super().__init__(vhost, name, agenda, store, durable)
         self.terms = terms
         #: Octets of the payloads that wait, where there is a limit for them.
@@ -82,8 +103,14 @@ class LimitedQueue(Queue):
     def accepts(self, message: Message) -> bool:
         """False when a publication must be refused; then it counts as over the limit."""
         terms = self.terms
-        return not terms.reject_publish or self.depth < terms.max_length and (
-            terms.max_octets == ENDLESS or self.octets + message.encoding.size(message.content) <= terms.max_octets)
+        return (
+            not terms.reject_publish
+            or self.depth < terms.max_length
+            and (
+                terms.max_octets == ENDLESS
+                or self.octets + message.encoding.size(message.content) <= terms.max_octets
+            )
+        )
 
     def refuse(self, message: Message) -> None:
         """Count the copy that `accepts` kept out; with reject-publish-dlx it is a dead letter too."""
@@ -173,13 +200,17 @@ class LimitedQueue(Queue):
         self.use()
         delivery = super().take(consumer)
         if delivery is not None and delivery.attempts > 0:
-            return self._counted(Returned(delivery.message, delivery.order, delivery.attempts)).to(consumer)
+            return self._counted(Returned(delivery.message, delivery.order, delivery.attempts)).to(
+                consumer
+            )
         return delivery
 
     def _pop(self) -> Returned:
         returned = self._leave()
         if self.terms.max_octets != ENDLESS:
-            self.octets = max(0, self.octets - returned.message.encoding.size(returned.message.content))
+            self.octets = max(
+                0, self.octets - returned.message.encoding.size(returned.message.content)
+            )
         return returned
 
     def _leave(self) -> Returned:
@@ -189,8 +220,12 @@ class LimitedQueue(Queue):
         """The message says how often it came back, where deliveries are counted."""
         if self.terms.delivery_limit >= 0 or self.terms.quorum:
             message = returned.message
-            counted = Message(message.address, message.content,
-                              amend(message.encoding, {"x-delivery-count": int(returned.attempts)}, {}), message.assurance)
+            counted = Message(
+                message.address,
+                message.content,
+                amend(message.encoding, {"x-delivery-count": int(returned.attempts)}, {}),
+                message.assurance,
+            )
             counted.expires = message.expires
             counted.position = message.position
             returned.message = counted
@@ -206,7 +241,9 @@ class LimitedQueue(Queue):
             super().discard(message, fate)
             return
         self.count(DEAD_LETTERED)
-        host.bury(self, message, REASONS[int(fate)])  # ... and forgets it, with the letter in the same record.
+        host.bury(
+            self, message, REASONS[int(fate)]
+        )  # ... and forgets it, with the letter in the same record.
 
     # -- how long an unused queue lives
 

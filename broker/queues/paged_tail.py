@@ -68,7 +68,7 @@ class Tail:
         self._lapsing = latest >= 0
         for at in range(0, len(positions), CHUNK):
             chunk = Chunk()
-            chunk.positions = positions[at:at + CHUNK]
+            chunk.positions = positions[at : at + CHUNK]
             chunk.expires = array("q", [latest]) * len(chunk.positions)
             chunk.kinds = array("b", [_AS_STORED]) * len(chunk.positions)
             self._chunks.push(chunk)
@@ -97,8 +97,8 @@ class Tail:
         self._ahead = []
         for at, message in enumerate(messages):
             if message is None:
-                self._ahead = messages[max(1, at):]
-                return messages[:max(1, at)]
+                self._ahead = messages[max(1, at) :]
+                return messages[: max(1, at)]
         return messages
 
     def _read(self) -> list[Message | None]:
@@ -122,10 +122,12 @@ class Tail:
         return messages
 
 
-def stored(store: Store, queue: i64, positions: array[int], lapsing: bool) -> Iterator[Message | None]:
+def stored(
+    store: Store, queue: i64, positions: array[int], lapsing: bool
+) -> Iterator[Message | None]:
     """The messages that the queue has at these positions, read in chunks; None for one that cannot be read."""
     for at in range(0, len(positions), CHUNK):
-        yield from store.fetch(queue, list(positions[at:at + CHUNK]), lapsing)
+        yield from store.fetch(queue, list(positions[at : at + CHUNK]), lapsing)
 
 
 def _as_it_was(message: Message, expires: i64, kind: i64) -> Message:
@@ -133,7 +135,11 @@ def _as_it_was(message: Message, expires: i64, kind: i64) -> Message:
         kind = message.assurance + (_RETAINED if message.retained else 0)
         expires = message.expires if expires < 0 or 0 < message.expires < expires else expires
     assurance: i64 = kind % _RETAINED
-    if message.expires != expires or message.assurance != assurance or message.retained != (kind >= _RETAINED):
+    if (
+        message.expires != expires
+        or message.assurance != assurance
+        or message.retained != (kind >= _RETAINED)
+    ):
         position: i64 = message.position
         message = message.copy(assurance, kind >= _RETAINED)
         message.position = position

@@ -14,8 +14,17 @@ from broker.queues.arguments import BY_POLICY, NOTHING, Terms
 
 ALTERNATE: Final = "alternate-exchange"
 #: What a policy may say and this broker has no need of.
-_IGNORED: Final = ("queue-mode", "queue-version", "queue-master-locator", "queue-leader-locator", "dead-letter-strategy",
-                   "max-in-memory-length", "max-in-memory-bytes", "initial-cluster-size", "target-group-size")
+_IGNORED: Final = (
+    "queue-mode",
+    "queue-version",
+    "queue-master-locator",
+    "queue-leader-locator",
+    "dead-letter-strategy",
+    "max-in-memory-length",
+    "max-in-memory-bytes",
+    "initial-cluster-size",
+    "target-group-size",
+)
 #: What a policy may apply to.
 OBJECTS: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 #: The highest and, below 0, the lowest priority.
@@ -25,21 +34,37 @@ PRIORITY_MAX: Final = 1 << 31
 class Policy:
     """One of them, checked. `definition` as it was written. Raises PreconditionFailed."""
 
-    def __init__(self, vhost: str, name: str, pattern: str, apply_to: str, priority: int, definition: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        pattern: str,
+        apply_to: str,
+        priority: int,
+        definition: Mapping[str, object],
+    ) -> None:
         thing = f"policy '{name}' in vhost '{vhost}'"
         try:
             self._pattern = re.compile(pattern, re.DOTALL)
         except (re.error, RecursionError, OverflowError) as error:
-            raise PreconditionFailed(f"{thing}: its pattern '{pattern}' is no regular expression ({error})") from None
+            raise PreconditionFailed(
+                f"{thing}: its pattern '{pattern}' is no regular expression ({error})"
+            ) from None
         if apply_to not in OBJECTS:
-            raise PreconditionFailed(f"{thing}: it applies to '{apply_to}', which is none of {', '.join(OBJECTS)}")
+            raise PreconditionFailed(
+                f"{thing}: it applies to '{apply_to}', which is none of {', '.join(OBJECTS)}"
+            )
         if abs(priority) > PRIORITY_MAX:
-            raise PreconditionFailed(f"{thing}: its priority {priority} is not within {PRIORITY_MAX}")
+            raise PreconditionFailed(
+                f"{thing}: its priority {priority} is not within {PRIORITY_MAX}"
+            )
         if not definition:
             raise PreconditionFailed(f"{thing}: it says nothing")
         for key in definition:
             if key not in BY_POLICY and key != ALTERNATE and key not in _IGNORED:
-                raise PreconditionFailed(f"{thing}: nobody knows '{key}'; known are {', '.join([*BY_POLICY, ALTERNATE])}")
+                raise PreconditionFailed(
+                    f"{thing}: nobody knows '{key}'; known are {', '.join([*BY_POLICY, ALTERNATE])}"
+                )
         alternate = definition.get(ALTERNATE)
         if alternate is not None and not isinstance(alternate, str):
             raise PreconditionFailed(f"{thing}: '{ALTERNATE}' is not a text")
@@ -49,7 +74,9 @@ class Policy:
         self.priority = priority
         self.definition = definition
         #: What it says of queues, as their arguments.
-        self.terms = {BY_POLICY[key]: value for key, value in definition.items() if key in BY_POLICY}
+        self.terms = {
+            BY_POLICY[key]: value for key, value in definition.items() if key in BY_POLICY
+        }
         self.alternate = alternate
         try:
             _try(name, vhost, self.terms)
@@ -63,12 +90,21 @@ class Policy:
     @property
     def row(self) -> dict[str, object]:
         """As it is kept."""
-        return {"pattern": self.pattern, "apply-to": self.apply_to, "priority": self.priority, "definition": dict(self.definition)}
+        return {
+            "pattern": self.pattern,
+            "apply-to": self.apply_to,
+            "priority": self.priority,
+            "definition": dict(self.definition),
+        }
 
 
 def _try(name: str, vhost: str, terms: Mapping[str, object]) -> None:
     """Would a queue, or a stream, take these for arguments? Raises PreconditionFailed."""
-    of_streams = {argument: value for argument, value in terms.items() if argument in ("x-max-age", "x-stream-max-segment-size-bytes")}
+    of_streams = {
+        argument: value
+        for argument, value in terms.items()
+        if argument in ("x-max-age", "x-stream-max-segment-size-bytes")
+    }
     others = {argument: value for argument, value in terms.items() if argument not in of_streams}
     Terms(name, vhost, {"x-queue-type": "stream", **of_streams})
     Terms(name, vhost, {"x-dead-letter-exchange": "", **others})
@@ -82,7 +118,10 @@ class Policies:
 
     def for_queue(self, name: str, kind: object) -> Policy | None:
         """The one that holds for a queue of this type."""
-        return self._best(name, ("all", "queues", "streams" if kind == "stream" else f"{kind or 'classic'}_queues"))
+        return self._best(
+            name,
+            ("all", "queues", "streams" if kind == "stream" else f"{kind or 'classic'}_queues"),
+        )
 
     def for_exchange(self, name: str) -> Policy | None:
         """The one that holds for an exchange."""
@@ -110,9 +149,13 @@ class Policies:
 
 def policy_of(vhost: str, name: str, row: Mapping[str, object]) -> Policy:
     """A policy as it is kept or imported. Raises PreconditionFailed."""
-    definition, pattern, apply_to, priority = (row.get(key) for key in ("definition", "pattern", "apply-to", "priority"))
+    definition, pattern, apply_to, priority = (
+        row.get(key) for key in ("definition", "pattern", "apply-to", "priority")
+    )
     if not isinstance(definition, dict) or not isinstance(pattern, str):
-        raise PreconditionFailed(f"policy '{name}' in vhost '{vhost}': it needs a 'pattern' and a table 'definition'")
+        raise PreconditionFailed(
+            f"policy '{name}' in vhost '{vhost}': it needs a 'pattern' and a table 'definition'"
+        )
     if not isinstance(apply_to, str):
         apply_to = "all"
     if not isinstance(priority, int) or isinstance(priority, bool):

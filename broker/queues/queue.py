@@ -110,7 +110,11 @@ class Queue(Source):
         self._set_bound()
 
     def _set_bound(self) -> None:
-        self._bound = -1 if self._paged > 0 else min(self._max_length, self.store.window if self.durable else ENDLESS)
+        self._bound = (
+            -1
+            if self._paged > 0
+            else min(self._max_length, self.store.window if self.durable else ENDLESS)
+        )
 
     def pass_by(self) -> i64:
         """Use up the next place for what comes from elsewhere. Nothing may wait."""
@@ -357,7 +361,11 @@ class Queue(Source):
 
     def inherit(self, old: Queue) -> None:
         """Take the place of a queue of this name, with all that it holds and all who consume it."""
-        self.number, self.declared_durable, self.exclusive_to = old.number, old.declared_durable, old.exclusive_to
+        self.number, self.declared_durable, self.exclusive_to = (
+            old.number,
+            old.declared_durable,
+            old.exclusive_to,
+        )
         self.auto_delete, self.depth, self.unacked = old.auto_delete, old.depth, old.unacked
         self.acknowledged, self.auto_acknowledged = old.acknowledged, old.auto_acknowledged
         self.consumers, self.others = old.consumers, old.others
@@ -414,7 +422,9 @@ class Queue(Source):
 class Emptying(Task):
     """Lets go of purged messages, some a turn."""
 
-    def __init__(self, queue: Queue, waiting: Fifo[Message], returned: list[Returned], tail: Tail | None) -> None:
+    def __init__(
+        self, queue: Queue, waiting: Fifo[Message], returned: list[Returned], tail: Tail | None
+    ) -> None:
         self._queue = queue
         self._waiting = waiting
         self._returned = returned

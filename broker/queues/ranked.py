@@ -26,7 +26,16 @@ class RankedQueue(LimitedQueue):
     """`x-max-priority` ranks by priority, the highest first: a higher one than that counts as that. Where there are
     none, messages are `delaying`: the one that expires first is first, and what expires is released to the host."""
 
-    def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool, terms: Terms, host: Host) -> None:
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        durable: bool,
+        terms: Terms,
+        host: Host,
+    ) -> None:
         super().__init__(vhost, name, agenda, store, durable, terms, host)
         self.delaying = not terms.ranked
         self._heap: list[tuple[int, int, Returned]] = []
@@ -67,7 +76,9 @@ class RankedQueue(LimitedQueue):
         self.stir()
 
     def _keep(self, returned: Returned) -> None:
-        heapq.heappush(self._heap, (int(self._rank(returned.message)), int(returned.order), returned))
+        heapq.heappush(
+            self._heap, (int(self._rank(returned.message)), int(returned.order), returned)
+        )
         self.depth += 1
         # What expires behind another waits for its turn; but this may be the first one now.
         self._watch(self._head().expires)

@@ -24,8 +24,14 @@ class Binding:
 
     __slots__ = ("arguments", "assurance", "destination", "grammar", "key")
 
-    def __init__(self, key: str, destination: Destination, assurance: i64 = 0, arguments: Arguments | None = None,
-                 grammar: Grammar = DEFAULT) -> None:
+    def __init__(
+        self,
+        key: str,
+        destination: Destination,
+        assurance: i64 = 0,
+        arguments: Arguments | None = None,
+        grammar: Grammar = DEFAULT,
+    ) -> None:
         self.key = key
         self.destination = destination
         self.assurance: i64 = assurance

@@ -40,12 +40,22 @@ def numbered(headers: Properties) -> Publication | None:
     producer, sequence = headers.get(PRODUCER), headers.get(SEQUENCE)
     if producer is None:
         return None
-    if not isinstance(producer, str) or not 0 < len(producer.encode("utf-8", "surrogateescape")) <= NAME_MAX:
+    if (
+        not isinstance(producer, str)
+        or not 0 < len(producer.encode("utf-8", "surrogateescape")) <= NAME_MAX
+    ):
         raise PreconditionFailed(f"header '{PRODUCER}' is no text of 1 to {NAME_MAX} octets")
-    if isinstance(sequence, str) and len(sequence) <= _DIGITS and sequence.isascii() and sequence.isdigit():
+    if (
+        isinstance(sequence, str)
+        and len(sequence) <= _DIGITS
+        and sequence.isascii()
+        and sequence.isdigit()
+    ):
         sequence = int(sequence)
     if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 <= sequence < 1 << 63:
-        raise PreconditionFailed(f"header '{SEQUENCE}' of producer '{producer}' is {sequence!r}, no number from 0")
+        raise PreconditionFailed(
+            f"header '{SEQUENCE}' of producer '{producer}' is {sequence!r}, no number from 0"
+        )
     return Publication(producer, sequence)
 
 

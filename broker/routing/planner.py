@@ -32,8 +32,15 @@ SLICE: Final = 1_000
 class Planner(Resolver):
     """Walks the bindings of one virtual host. Plans are interned, so that routes to the same set share one."""
 
-    def __init__(self, vhost: str, agenda: Agenda, exchanges: dict[str, Exchange], queues: dict[str, Queue], replies: dict[str, Queue],
-                 bounds: Bounds) -> None:
+    def __init__(
+        self,
+        vhost: str,
+        agenda: Agenda,
+        exchanges: dict[str, Exchange],
+        queues: dict[str, Queue],
+        replies: dict[str, Queue],
+        bounds: Bounds,
+    ) -> None:
         self._vhost = vhost
         self._agenda = agenda
         self._exchanges = exchanges
@@ -67,7 +74,14 @@ class Planner(Resolver):
             return self._refusal(refusal)
         return self.walk(source, route, {}, None, identity.name)
 
-    def blend(self, identity: Identity, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Plan:
+    def blend(
+        self,
+        identity: Identity,
+        exchange: str,
+        keys: list[str],
+        properties: Properties,
+        deaths: list[Death] | None = None,
+    ) -> Plan:
         """The plan of one message with several routing keys, of which the first is its own; it is not kept.
 
         Queues to which a dead letter with these deaths would come back for ever are left out.
@@ -89,10 +103,14 @@ class Planner(Resolver):
         plan.record(self.journals, identity.name)
         return plan
 
-    def aim(self, identity: Identity, exchange: str, keys: list[str], properties: Properties) -> Aim:
+    def aim(
+        self, identity: Identity, exchange: str, keys: list[str], properties: Properties
+    ) -> Aim:
         """Where a message with these routing keys goes now, for one that is published later. Raises NotFound, AccessRefused."""
         routes = [Route(exchange, key, _NO_PLAN) for key in keys]
-        targets, unheard, _, _ = self._targets(self._admit(identity, exchange, routes), routes[0], keys, properties)
+        targets, unheard, _, _ = self._targets(
+            self._admit(identity, exchange, routes), routes[0], keys, properties
+        )
         return Aim(targets, unheard, list(self.journals), identity.name)
 
     def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
@@ -100,25 +118,43 @@ class Planner(Resolver):
         source = self._exchange(exchange)
         if identity is not CORE:
             if source.options.internal:
-                raise AccessRefused(f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'")
+                raise AccessRefused(
+                    f"cannot publish to internal exchange '{exchange}' in vhost '{self._vhost}'"
+                )
             identity.may("write", "exchange", exchange or "amq.default", self._vhost)
-            if exchange == "" and any(route.key == TOPOLOGY for route in routes) and isinstance(self._queues.get(TOPOLOGY), StreamQueue):
-                raise AccessRefused(f"cannot publish to queue '{TOPOLOGY}' in vhost '{self._vhost}': only the broker writes there")
+            if (
+                exchange == ""
+                and any(route.key == TOPOLOGY for route in routes)
+                and isinstance(self._queues.get(TOPOLOGY), StreamQueue)
+            ):
+                raise AccessRefused(
+                    f"cannot publish to queue '{TOPOLOGY}' in vhost '{self._vhost}': only the broker writes there"
+                )
         if source.kind == TopicExchange.kind:
             for route in routes:
                 if not identity.may_route(exchange, route.key, route.topic):
-                    raise AccessRefused(f"write access to topic '{route.key}' in exchange '{exchange}' in vhost '{self._vhost}' refused "
-                                        f"for user '{identity.name}'")
+                    raise AccessRefused(
+                        f"write access to topic '{route.key}' in exchange '{exchange}' in vhost '{self._vhost}' refused "
+                        f"for user '{identity.name}'"
+                    )
         return source
 
     def _refusal(self, refusal: BrokerError) -> Plan:
         return self._intern((type(refusal), str(refusal)), refused(type(refusal)(str(refusal))))
 
-    def walk(self, exchange: Exchange, route: Route, properties: Properties, speaker: Listener | None = None,
-             publisher: str = "") -> Plan:
+    def walk(
+        self,
+        exchange: Exchange,
+        route: Route,
+        properties: Properties,
+        speaker: Listener | None = None,
+        publisher: str = "",
+    ) -> Plan:
         """Walk the bindings; each destination once, with the highest assurance that leads there. The `speaker` is who
         publishes."""
-        targets, unheard, by_headers, by_speaker = self._targets(exchange, route, [route.key], properties, speaker)
+        targets, unheard, by_headers, by_speaker = self._targets(
+            exchange, route, [route.key], properties, speaker
+        )
         if self.journals:
             plan = Plan(targets, unheard, by_headers, by_speaker)
             plan.record(self.journals, publisher)
@@ -128,8 +164,14 @@ class Planner(Resolver):
         known_plan = self._plans.get(identity)
         return known_plan or self._intern(identity, Plan(targets, unheard, by_headers, by_speaker))
 
-    def _targets(self, exchange: Exchange, route: Route, keys: list[str], properties: Properties,
-                 speaker: Listener | None = None) -> tuple[list[tuple[Queue | Listener, int]], int, bool, bool]:
+    def _targets(
+        self,
+        exchange: Exchange,
+        route: Route,
+        keys: list[str],
+        properties: Properties,
+        speaker: Listener | None = None,
+    ) -> tuple[list[tuple[Queue | Listener, int]], int, bool, bool]:
         """Who gets it and with which assurance; how many cannot be told; whether that depends on more than the keys, and on
         who publishes."""
         seen: dict[str, Exchange] = {}
@@ -145,7 +187,11 @@ class Planner(Resolver):
                     by_speaker = True
                     if target is speaker:
                         continue
-                if binding.arguments and PARTLY in binding.arguments and not target.may_hear(route.topic):
+                if (
+                    binding.arguments
+                    and PARTLY in binding.arguments
+                    and not target.may_hear(route.topic)
+                ):
                     continue
                 if target.dialect not in heard:
                     heard[target.dialect] = target.hears(route.topic)
@@ -160,7 +206,12 @@ class Planner(Resolver):
             known = targets.get(target)
             if known is None or known[1] < binding.assurance:
                 targets[target] = (target, int(binding.assurance))
-        return list(targets.values()), len(unheard), any(source.by_headers for source in seen.values()), by_speaker
+        return (
+            list(targets.values()),
+            len(unheard),
+            any(source.by_headers for source in seen.values()),
+            by_speaker,
+        )
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
         if len(self._plans) >= self._bounds.routes:
@@ -169,7 +220,9 @@ class Planner(Resolver):
             plan.attention = ALWAYS
         return self._plans.setdefault(identity, plan)
 
-    def _collect(self, exchange: Exchange, keys: list[str], properties: Properties, seen: dict[str, Exchange]) -> list[Binding]:
+    def _collect(
+        self, exchange: Exchange, keys: list[str], properties: Properties, seen: dict[str, Exchange]
+    ) -> list[Binding]:
         """Bindings that lead out of the exchanges, through exchange bindings and alternates; each exchange once."""
         found: list[Binding] = []
         ahead = [exchange]
@@ -178,7 +231,12 @@ class Planner(Resolver):
             if source.name in seen:
                 continue
             seen[source.name] = source
-            matched = [binding for key in keys for binding in source.match(key, properties) if not binding.destination.dead]
+            matched = [
+                binding
+                for key in keys
+                for binding in source.match(key, properties)
+                if not binding.destination.dead
+            ]
             if source.name == "":
                 for key in keys:
                     queue = self._addressed(key)
@@ -209,7 +267,13 @@ class Planner(Resolver):
 class Aim:
     """Where a message goes that is not published yet."""
 
-    def __init__(self, targets: list[tuple[Queue | Listener, int]], unheard: int, journals: list[StreamQueue], publisher: str) -> None:
+    def __init__(
+        self,
+        targets: list[tuple[Queue | Listener, int]],
+        unheard: int,
+        journals: list[StreamQueue],
+        publisher: str,
+    ) -> None:
         self._targets = targets
         self._unheard = unheard
         self._journals = journals

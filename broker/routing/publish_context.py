@@ -176,7 +176,9 @@ class Gates:
         """The gate of an identity that comes in through a front end; `leave` gives it back."""
         gate = self._gates.get((identity, front))
         if gate is None:
-            gate = self._gates[identity, front] = Gate(self._resolver, identity, front, self._bounds.routes)
+            gate = self._gates[identity, front] = Gate(
+                self._resolver, identity, front, self._bounds.routes
+            )
             if self.preparer is not None:
                 self.preparer.prepare(gate)
         self.join(gate)

@@ -1,13 +1,13 @@
 """The Route and its Plan: everything that can be known about a publication before it comes.
 
-    octets off the wire --dict--> Route --+-- address     the names, which messages keep
-                                          +-- count       publications, added to the fates when the plan changes
-                                          +-- plan --+-- attention   what a message must not carry to stay on the fast path
-          (shared by all routes                      +-- queues      every publication goes here
-           to the same set)                          +-- relay       ... and to these listeners, when sent at most once
-                                                     +-- kept        queues and inboxes, when sent at least once
-                                                     +-- kept_relay  ... and to the listeners that asked for at most once
-                                                     +-- refusal, fate, durable, limited, lowered, delays, by_headers: for the careful path
+octets off the wire --dict--> Route --+-- address     the names, which messages keep
+                                      +-- count       publications, added to the fates when the plan changes
+                                      +-- plan --+-- attention   what a message must not carry to stay on the fast path
+      (shared by all routes                      +-- queues      every publication goes here
+       to the same set)                          +-- relay       ... and to these listeners, when sent at most once
+                                                 +-- kept        queues and inboxes, when sent at least once
+                                                 +-- kept_relay  ... and to the listeners that asked for at most once
+                                                 +-- refusal, fate, durable, limited, lowered, delays, by_headers: for the careful path
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ class Relay:
 class RecordingRelay(Relay):
     """... whose virtual host has journals: they get the packets as they are, and take them apart later."""
 
-    def __init__(self, targets: list[Listener], journals: list[StreamQueue], publisher: bytes, routed: i64) -> None:
+    def __init__(
+        self, targets: list[Listener], journals: list[StreamQueue], publisher: bytes, routed: i64
+    ) -> None:
         super().__init__(targets)
         self._journals = journals
         self._publisher = publisher
@@ -165,25 +167,48 @@ class Plan:
     cannot be told under this name. `by_speaker` is whether some listener does not hear itself.
     """
 
-    def __init__(self, targets: list[tuple[Queue | Listener, int]], unrepresentable: int, by_headers: bool,
-                 by_speaker: bool = False) -> None:
-        listeners = [(target, assurance) for target, assurance in targets if isinstance(target, Listener)]
+    def __init__(
+        self,
+        targets: list[tuple[Queue | Listener, int]],
+        unrepresentable: int,
+        by_headers: bool,
+        by_speaker: bool = False,
+    ) -> None:
+        listeners = [
+            (target, assurance) for target, assurance in targets if isinstance(target, Listener)
+        ]
         queues = [target for target, _ in targets if isinstance(target, Queue)]
-        self.delays = [queue for queue in queues if isinstance(queue, RankedQueue) and queue.delaying]
-        self.queues = [queue for queue in queues if queue not in self.delays] if self.delays else queues
-        self.kept = self.queues + [listener.inbox for listener, assurance in listeners if assurance > AT_MOST_ONCE]
-        self.lowered = [listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE]
+        self.delays = [
+            queue for queue in queues if isinstance(queue, RankedQueue) and queue.delaying
+        ]
+        self.queues = (
+            [queue for queue in queues if queue not in self.delays] if self.delays else queues
+        )
+        self.kept = self.queues + [
+            listener.inbox for listener, assurance in listeners if assurance > AT_MOST_ONCE
+        ]
+        self.lowered = [
+            listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE
+        ]
         self.relay = _relay([listener for listener, _ in listeners])
-        self.kept_relay = _relay([listener for listener, assurance in listeners if assurance == AT_MOST_ONCE])
+        self.kept_relay = _relay(
+            [listener for listener, assurance in listeners if assurance == AT_MOST_ONCE]
+        )
         self.streams = [queue for queue in self.queues if isinstance(queue, StreamQueue)]
-        self.durable = [queue for queue in self.kept if queue.durable and not isinstance(queue, StreamQueue)]
+        self.durable = [
+            queue for queue in self.kept if queue.durable and not isinstance(queue, StreamQueue)
+        ]
         #: How many queues get it, streams not counted, and whether somebody writes that down.
         self.routed: i64 = len(targets) - len(self.streams)
         self.recorded = bool(self.streams)
         self.numbers = [int(queue.number) for queue in self.durable]
         #: Whether the store notes something of each message for some of them.
         self.noted = any(queue.noted for queue in self.durable)
-        self.limited = [queue for queue in self.queues if isinstance(queue, LimitedQueue) and queue.terms.reject_publish]
+        self.limited = [
+            queue
+            for queue in self.queues
+            if isinstance(queue, LimitedQueue) and queue.terms.reject_publish
+        ]
         self.by_headers = by_headers
         self.by_speaker = by_speaker
         self.stale = False
@@ -216,11 +241,20 @@ class Plan:
         self.kept = [*self.kept, *added]
         self.copies += len(added)
         self.recorded = True
-        self.relay = RecordingRelay(self.relay.targets, added, publisher.encode("utf-8", "replace"), self.routed)
+        self.relay = RecordingRelay(
+            self.relay.targets, added, publisher.encode("utf-8", "replace"), self.routed
+        )
 
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""
-        self.queues, self.kept, self.lowered, self.limited, self.durable, self.numbers = [], [], [], [], [], []
+        self.queues, self.kept, self.lowered, self.limited, self.durable, self.numbers = (
+            [],
+            [],
+            [],
+            [],
+            [],
+            [],
+        )
         self.delays, self.streams = [], []
         self.relay = self.kept_relay = NOBODY
 

@@ -14,8 +14,10 @@ def check_binding(identity: Identity, source: Exchange, key: str, vhost: str) ->
     if source.kind != TopicExchange.kind:
         return
     words = swap(key).split("/")
-    wider = words[:words.index("#") + 1] if "#" in words else words
+    wider = words[: words.index("#") + 1] if "#" in words else words
     topic_filter = "/".join("+" if word == "*" else word for word in wider)
     if identity.hears(source.name, key, topic_filter, False) != ALL:
-        raise AccessRefused(f"read access to topic '{key}' in exchange '{source.name}' in vhost '{vhost}' refused "
-                            f"for user '{identity.name}'")
+        raise AccessRefused(
+            f"read access to topic '{key}' in exchange '{source.name}' in vhost '{vhost}' refused "
+            f"for user '{identity.name}'"
+        )

@@ -35,7 +35,9 @@ _JSON: Final = Plain({"content_type": "application/json"})
 class Topology:
     """Writes the rows. `count` is told of each that it is one copy, and no message that came in; `again` begins a snapshot."""
 
-    def __init__(self, queue: StreamQueue, count: Callable[[i64, i64], None], again: Callable[[], None]) -> None:
+    def __init__(
+        self, queue: StreamQueue, count: Callable[[i64, i64], None], again: Callable[[], None]
+    ) -> None:
         self.queue = queue
         self._count = count
         self._again = again
@@ -48,7 +50,9 @@ class Topology:
         self._record("declare", {"kind": kind, "name": name})
 
     def declared_exchange(self, name: str, type_name: str, alternate: str | None) -> None:
-        self._record("declare", {"kind": "exchange", "name": name, "type": type_name, "alternate": alternate})
+        self._record(
+            "declare", {"kind": "exchange", "name": name, "type": type_name, "alternate": alternate}
+        )
 
     def deleted(self, kind: str, name: str) -> None:
         self._record("delete", {"kind": kind, "name": name})
@@ -80,12 +84,32 @@ class Topology:
         self.queue.put(Message(Address("", event), dump(facts).encode(), _JSON, AT_LEAST_ONCE))
         # A large snapshot does not come again before there are as many rows of other things, twice.
         segments = self.queue.archive.segments
-        if self._rows >= 0 and segments and segments[-1].base > self._begun and self.queue.end - self._begun > 3 * self._rows:
+        if (
+            self._rows >= 0
+            and segments
+            and segments[-1].base > self._begun
+            and self.queue.end - self._begun > 3 * self._rows
+        ):
             self._again()
 
 
 def _facts(source: str, binding: Binding, session: bool) -> dict[str, object]:
     target = binding.destination
-    kind = "session" if session else "stream" if isinstance(target, StreamQueue) else "queue" if hasattr(target, "depth") else "exchange"
-    return {"source": source, "destination": target.name, "destination_type": kind, "routing_key": binding.key,
-            "arguments": dict(binding.arguments), "grammar": binding.grammar.name, "assurance": int(binding.assurance)}
+    kind = (
+        "session"
+        if session
+        else "stream"
+        if isinstance(target, StreamQueue)
+        else "queue"
+        if hasattr(target, "depth")
+        else "exchange"
+    )
+    return {
+        "source": source,
+        "destination": target.name,
+        "destination_type": kind,
+        "routing_key": binding.key,
+        "arguments": dict(binding.arguments),
+        "grammar": binding.grammar.name,
+        "assurance": int(binding.assurance),
+    }

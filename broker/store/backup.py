@@ -48,16 +48,23 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
         os.rename(part, target)
         _sync_directory(os.path.dirname(os.path.abspath(target)))
     except FileExistsError as error:
-        raise StoreError(f"cannot back up to {target}: {part} is there, left by a backup that was broken off, or at work now") from error
+        raise StoreError(
+            f"cannot back up to {target}: {part} is there, left by a backup that was broken off, or at work now"
+        ) from error
     except OSError as error:
-        raise StoreError(f"cannot back up {directory} to {target}: {error.strerror or error}") from error
+        raise StoreError(
+            f"cannot back up {directory} to {target}: {error.strerror or error}"
+        ) from error
     return octets + os.path.getsize(f"{target}/{CATALOG}")
 
 
 def copy_catalog(source: str, target: str) -> None:
     """Copy a catalog, as it is at one moment, while others may write in it. Raises StoreError."""
     try:
-        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old, closing(sqlite3.connect(target)) as new:
+        with (
+            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,
+            closing(sqlite3.connect(target)) as new,
+        ):
             old.backup(new)
             new.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
@@ -89,7 +96,9 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
     total = sum(os.fstat(descriptor).st_size for descriptor in files.values())
     done = 0
     for name, descriptor in files.items():
-        with open(os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
+        with open(
+            os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+        ) as copy:
             while octets := os.read(descriptor, _COPY):
                 copy.write(octets)
                 done += len(octets)
@@ -104,7 +113,7 @@ def _copy_streams(source: str, target: str) -> int:
     before its segment: retention, which removes the oldest meanwhile, leaves no gap, and no index says more than there is."""
     done = 0
     for directory, _, names in os.walk(source):
-        made = target + directory[len(source):]
+        made = target + directory[len(source) :]
         os.mkdir(made, 0o700)
         for name in sorted(names, reverse=True):
             try:

@@ -31,8 +31,15 @@ _WAL_OCTETS: Final = 4 << 20
 _PATIENCE_MS: Final = 5_000
 
 #: Tables of things that stand for themselves, by the kind of their entries, and of things that lead from one to another.
-_THINGS: Final = {"vhost": "vhosts", "exchange": "exchanges", "queue": "queues", "session": "sessions", "policy": "policies",
-                  "user": "users", "permission": "permissions"}
+_THINGS: Final = {
+    "vhost": "vhosts",
+    "exchange": "exchanges",
+    "queue": "queues",
+    "session": "sessions",
+    "policy": "policies",
+    "user": "users",
+    "permission": "permissions",
+}
 _WAYS: Final = {"binding": "bindings", "subscription": "subscriptions"}
 _TABLES: Final = {**_THINGS, **_WAYS}
 
@@ -45,14 +52,16 @@ _WAY: Final = """CREATE TABLE {0} (
 
 #: Statements that lead from each version of the schema to the next; an empty file is version 0. Never change one: add.
 _STEPS: Final[list[list[str]]] = [
-    ["CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-     f"INSERT INTO meta VALUES ('version', 0), ('seen', 0), ('last', 0), ('sum', {zlib.crc32(b'0 0')})",
-     *[_THING.format(table) for table in ("vhosts", "exchanges", "queues", "sessions")],
-     *[_WAY.format(table) for table in _WAYS.values()],
-     "CREATE INDEX bindings_by_source ON bindings (vhost, source)",
-     "CREATE INDEX bindings_by_destination ON bindings (destination)",
-     "CREATE INDEX subscriptions_by_session ON subscriptions (destination)",
-     f"PRAGMA application_id = {MAGIC}"],
+    [
+        "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
+        f"INSERT INTO meta VALUES ('version', 0), ('seen', 0), ('last', 0), ('sum', {zlib.crc32(b'0 0')})",
+        *[_THING.format(table) for table in ("vhosts", "exchanges", "queues", "sessions")],
+        *[_WAY.format(table) for table in _WAYS.values()],
+        "CREATE INDEX bindings_by_source ON bindings (vhost, source)",
+        "CREATE INDEX bindings_by_destination ON bindings (destination)",
+        "CREATE INDEX subscriptions_by_session ON subscriptions (destination)",
+        f"PRAGMA application_id = {MAGIC}",
+    ],
     [_THING.format(table) for table in ("policies", "users", "permissions")],
 ]
 VERSION: Final = len(_STEPS)
@@ -114,18 +123,24 @@ class Catalog:
         db.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
         version = self._version()
         if version > VERSION:
-            raise CatalogError(f"the catalog {self.path} has schema version {version}, and this broker knows up to {VERSION}: "
-                               "start the newer broker that wrote it, or give this one a backup of its own")
+            raise CatalogError(
+                f"the catalog {self.path} has schema version {version}, and this broker knows up to {VERSION}: "
+                "start the newer broker that wrote it, or give this one a backup of its own"
+            )
         if version == 0 and self._known:
-            raise CatalogError(f"the catalog {self.path} is missing, or empty, and without it nobody knows whose messages are in the log: "
-                               "put it back, from a backup perhaps; or move the log away, and all messages with it")
+            raise CatalogError(
+                f"the catalog {self.path} is missing, or empty, and without it nobody knows whose messages are in the log: "
+                "put it back, from a backup perhaps; or move the log away, and all messages with it"
+            )
         [found] = db.execute("PRAGMA integrity_check(1)").fetchone()
         if found != "ok":
             raise self._damaged(str(found))
         [mode] = db.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            raise CatalogError(f"the catalog {self.path} cannot have a write-ahead log (SQLite says '{mode}'): "
-                               "is its directory on a network?")
+            raise CatalogError(
+                f"the catalog {self.path} cannot have a write-ahead log (SQLite says '{mode}'): "
+                "is its directory on a network?"
+            )
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA fullfsync = ON")
         db.execute("PRAGMA checkpoint_fullfsync = ON")
@@ -133,8 +148,11 @@ class Catalog:
         if version < VERSION:
             self._migrate(version)
         meta = dict(db.execute("SELECT name, value FROM meta"))
-        if len(meta) != 4 or not all(isinstance(value, int) for value in meta.values()) \
-                or meta.get("sum") != _sum(meta.get("seen"), meta.get("last")):
+        if (
+            len(meta) != 4
+            or not all(isinstance(value, int) for value in meta.values())
+            or meta.get("sum") != _sum(meta.get("seen"), meta.get("last"))
+        ):
             raise self._damaged("its positions")
         self.seen, self.last = meta["seen"], meta["last"]
 
@@ -166,9 +184,14 @@ class Catalog:
 
     def load(self) -> Iterator[tuple[int, Defined]]:
         """All definitions with their numbers, in the order of these: nothing comes before what it needs."""
-        tables = [f"SELECT number, '{kind}', vhost, name, definition, sum FROM {table}" for kind, table in _TABLES.items()]
+        tables = [
+            f"SELECT number, '{kind}', vhost, name, definition, sum FROM {table}"
+            for kind, table in _TABLES.items()
+        ]
         try:
-            for number, kind, vhost, name, definition, sum_ in self._db.execute(" UNION ALL ".join(tables) + " ORDER BY number"):
+            for number, kind, vhost, name, definition, sum_ in self._db.execute(
+                " UNION ALL ".join(tables) + " ORDER BY number"
+            ):
                 if sum_ != _sum(kind, number, vhost, name, definition):
                     raise self._damaged(f"{kind} number {number}")
                 try:
@@ -227,21 +250,29 @@ class Catalog:
         name, definition = _octets(entry.name), dump(entry.definition)
         if vhost not in self._vhosts:
             octets = _octets(vhost)
-            db.execute("INSERT OR IGNORE INTO vhosts VALUES (?, ?, ?, ?, ?)",
-                       (position, vhost, octets, "{}", _sum("vhost", position, vhost, octets, "{}")))
+            db.execute(
+                "INSERT OR IGNORE INTO vhosts VALUES (?, ?, ?, ?, ?)",
+                (position, vhost, octets, "{}", _sum("vhost", position, vhost, octets, "{}")),
+            )
             self._vhosts.add(vhost)
-        known = db.execute(f"SELECT number FROM {table} WHERE vhost = ? AND name = ?", (vhost, name)).fetchone()
+        known = db.execute(
+            f"SELECT number FROM {table} WHERE vhost = ? AND name = ?", (vhost, name)
+        ).fetchone()
         if known is not None:
             number: int = known[0]
             if kind in _WAYS or kind == "vhost" or number == entry.definition.get("number"):
-                db.execute(f"UPDATE {table} SET definition = ?, sum = ? WHERE number = ?",
-                           (definition, _sum(kind, number, vhost, name, definition), number))
+                db.execute(
+                    f"UPDATE {table} SET definition = ?, sum = ? WHERE number = ?",
+                    (definition, _sum(kind, number, vhost, name, definition), number),
+                )
                 return
             self._undefine(vhost, kind, entry.name)
         row = (position, vhost, name, definition, _sum(kind, position, vhost, name, definition))
         if kind in _WAYS:
-            db.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?)",
-                       (*row, entry.definition["source"], entry.definition["destination"]))
+            db.execute(
+                f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (*row, entry.definition["source"], entry.definition["destination"]),
+            )
         else:
             db.execute(f"INSERT INTO {table} VALUES (?, ?, ?, ?, ?)", row)
 
@@ -253,7 +284,9 @@ class Catalog:
                 db.execute(f"DELETE FROM {other} WHERE vhost = ?", (vhost,))
             self._vhosts.discard(vhost)
             return
-        known = db.execute(f"SELECT number FROM {table} WHERE vhost = ? AND name = ?", (vhost, _octets(name))).fetchone()
+        known = db.execute(
+            f"SELECT number FROM {table} WHERE vhost = ? AND name = ?", (vhost, _octets(name))
+        ).fetchone()
         if known is None:
             return
         db.execute(f"DELETE FROM {table} WHERE number = ?", known)
@@ -278,14 +311,20 @@ class Catalog:
         if code == sqlite3.SQLITE_FULL:
             return CatalogFull(f"cannot write the catalog {self.path}: no room on the disk")
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return CatalogUnwritten(f"cannot write the catalog {self.path}: another process holds a lock on it ({error})")
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(error, UnicodeDecodeError):
+            return CatalogUnwritten(
+                f"cannot write the catalog {self.path}: another process holds a lock on it ({error})"
+            )
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or isinstance(
+            error, UnicodeDecodeError
+        ):
             return self._damaged(str(error))
         return CatalogError(f"cannot use the catalog {self.path}: {error}")
 
     def _damaged(self, what: str) -> CatalogError:
-        return CatalogError(f"the catalog {self.path} is damaged ({what}): put a backup in its place; the file can also be moved away, "
-                            "but then all definitions are gone, and what waits in the log for their queues with them")
+        return CatalogError(
+            f"the catalog {self.path} is damaged ({what}): put a backup in its place; the file can also be moved away, "
+            "but then all definitions are gone, and what waits in the log for their queues with them"
+        )
 
 
 def _octets(name: str) -> bytes:

@@ -72,7 +72,9 @@ class Kept(Entry):
     is over, in seconds since LAPSES_SINCE.
     """
 
-    def __init__(self, vhost: str, message: Message, queues: list[int], serials: list[int] | None = None) -> None:
+    def __init__(
+        self, vhost: str, message: Message, queues: list[int], serials: list[int] | None = None
+    ) -> None:
         self.vhost = vhost
         self.message = message
         self.queues = queues
@@ -82,7 +84,11 @@ class Kept(Entry):
         """The message as a queue takes it whose messages live for a time. `clock` is what the wall clock is ahead of the
         broker's, in ms."""
         message, serials = self.message, self.serials
-        serial: i64 = serials[self.queues.index(int(queue))] if serials is not None and queue in self.queues else 0
+        serial: i64 = (
+            serials[self.queues.index(int(queue))]
+            if serials is not None and queue in self.queues
+            else 0
+        )
         if serial <= 0:
             return message
         expires: i64 = max(1, (serial + LAPSES_SINCE) * 1_000 - clock)
@@ -355,7 +361,10 @@ class Store:
         self._gathering -= 1
         if self._gathering == 0 and self._gathered:
             gathered, self._gathered = self._gathered, []
-            self.apply(self.position - len(gathered) + 1, gathered[0] if len(gathered) == 1 else Many(gathered))
+            self.apply(
+                self.position - len(gathered) + 1,
+                gathered[0] if len(gathered) == 1 else Many(gathered),
+            )
 
     def _gather_streams(self) -> None:
         """The rows that were put meanwhile are there with the entries, or not at all."""
@@ -418,7 +427,9 @@ class Store:
         """A queue forgets a message that is kept here, and will `fetch` it by its position."""
         raise NotImplementedError
 
-    def fetch(self, queue: i64, positions: list[int], lapsing: bool = False) -> list[Message | None]:
+    def fetch(
+        self, queue: i64, positions: list[int], lapsing: bool = False
+    ) -> list[Message | None]:
         """Messages that are kept here, as this queue took them; None for one that cannot be read, which is reported. `lapsing` is
         whether what was noted of each says when it expires."""
         raise NotImplementedError

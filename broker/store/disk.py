@@ -167,7 +167,7 @@ class RealFile(File):
         if done < size:
             view = memoryview(octets)
             while done < size:
-                done += os.pwrite(self._descriptor, view[done:done + _WRITE_MAX], offset + done)
+                done += os.pwrite(self._descriptor, view[done : done + _WRITE_MAX], offset + done)
 
     def sync(self) -> None:
         _sync(self._descriptor)
@@ -245,23 +245,31 @@ class Lock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(f"cannot write in the data directory '{directory}': {error.strerror}") from error
+            raise StoreError(
+                f"cannot write in the data directory '{directory}': {error.strerror}"
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
             self.release()
-            raise Locked(f"the data directory '{directory}' is in use by process {holder or 'unknown'}; "
-                         "one process at a time may use it") from None
+            raise Locked(
+                f"the data directory '{directory}' is in use by process {holder or 'unknown'}; "
+                "one process at a time may use it"
+            ) from None
         except OSError as failure:
             self.release()
-            raise StoreError(f"cannot lock the data directory '{directory}': {failure.strerror}") from failure
+            raise StoreError(
+                f"cannot lock the data directory '{directory}': {failure.strerror}"
+            ) from failure
         try:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
         except OSError as refusal:
             self.release()
-            raise StoreError(f"cannot write in the data directory '{directory}': {refusal.strerror}") from refusal
+            raise StoreError(
+                f"cannot write in the data directory '{directory}': {refusal.strerror}"
+            ) from refusal
 
     def release(self) -> None:
         """Let another process in."""

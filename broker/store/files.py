@@ -15,7 +15,15 @@ from bisect import bisect_right
 from typing import Final
 from zlib import crc32
 
-from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
 from mypy_extensions import i16, i32, i64
 
 from broker.store.disk import Disk, File, StoreError, TooNew
@@ -71,12 +79,19 @@ def read_head(octets: bytes) -> Head | None:
     """The head of a file that begins so; None when neither copy is whole. Raises TooNew."""
     at: i64 = 0
     while at + HEAD <= len(octets):
-        copy = octets[at:at + HEAD]
-        if copy[:4] == MAGIC and crc32(copy[16:], crc32(copy[:12])) == int.from_bytes(copy[12:16], "big"):
+        copy = octets[at : at + HEAD]
+        if copy[:4] == MAGIC and crc32(copy[16:], crc32(copy[:12])) == int.from_bytes(
+            copy[12:16], "big"
+        ):
             version: i64 = i64(read_i16_be(copy, 4))
             if version != FORMAT:
                 raise TooNew(f"it has format {version}, and this version knows {FORMAT}")
-            return Head(i64(read_i16_be(copy, 6)), i64(read_i32_be(copy, 8)) & _U32, read_i64_be(copy, 16), read_i64_be(copy, 24))
+            return Head(
+                i64(read_i16_be(copy, 6)),
+                i64(read_i32_be(copy, 8)) & _U32,
+                read_i64_be(copy, 16),
+                read_i64_be(copy, 24),
+            )
         at += HEAD
     return None
 
@@ -159,7 +174,11 @@ class LogFile:
     @property
     def waste(self) -> int:
         """About how many of its octets a checkpoint of all full files would not copy."""
-        dead = int(self.kept_octets) * min(int(self.dead), int(self.copies)) // max(int(self.copies), 1)
+        dead = (
+            int(self.kept_octets)
+            * min(int(self.dead), int(self.copies))
+            // max(int(self.copies), 1)
+        )
         return dead if self.checkpoint else dead + int(self.passing)
 
     def file(self) -> File:
@@ -200,7 +219,9 @@ GAVE_UP: Final[i64] = 2
 class Scan:
     """Walks over the records of a file, from `start` to `size`. `reader` holds the record after each `advance`."""
 
-    def __init__(self, file: File, start: i64, size: i64, seed: i64, last: i64, chunk: i64 = CHUNK) -> None:
+    def __init__(
+        self, file: File, start: i64, size: i64, seed: i64, last: i64, chunk: i64 = CHUNK
+    ) -> None:
         self.reader = Reader(seed, last)
         self.reader.base = start
         self.size: i64 = size
@@ -239,7 +260,9 @@ class Scan:
         return True
 
     def _load(self, offset: i64, need: i64) -> None:
-        self.reader.load(self._file.read(offset, min(max(self._chunk, need), self.size - offset)), offset)
+        self.reader.load(
+            self._file.read(offset, min(max(self._chunk, need), self.size - offset)), offset
+        )
 
     def find(self) -> i64:
         """Go to the next record behind what is BAD: FOUND, NOTHING, or GAVE_UP. Raises TooNew, OSError."""

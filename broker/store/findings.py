@@ -23,7 +23,9 @@ _COPY: Final = 1 << 20
 class Finding:
     """Something that was not as it should be, and what was done."""
 
-    def __init__(self, what: str, file: str, offset: int, octets: int, reason: str, copy: str = "") -> None:
+    def __init__(
+        self, what: str, file: str, offset: int, octets: int, reason: str, copy: str = ""
+    ) -> None:
         self.what = what
         self.file = file
         self.offset = offset

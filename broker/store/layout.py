@@ -36,7 +36,19 @@ EXTENDED: Final[i64] = 9
 SEQUENCED: Final[i64] = 10
 #: Octets of the record that closes a file.
 CLOSING: Final[i64] = HEADER + 20
-KINDS: Final = ("", "kept", "settled", "stepped", "received", "released", "retained", "many", "closed", "extended", "sequenced")
+KINDS: Final = (
+    "",
+    "kept",
+    "settled",
+    "stepped",
+    "received",
+    "released",
+    "retained",
+    "many",
+    "closed",
+    "extended",
+    "sequenced",
+)
 #: Added to the assurance of a message that was retained.
 RETAINED_FLAG: Final[i64] = 4
 #: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet identifiers. (They have a sign.)

@@ -41,9 +41,13 @@ class MemoryStore(Store):
     def page(self, message: Message) -> None:
         """It is kept here already."""
 
-    def fetch(self, queue: i64, positions: list[int], lapsing: bool = False) -> list[Message | None]:
+    def fetch(
+        self, queue: i64, positions: list[int], lapsing: bool = False
+    ) -> list[Message | None]:
         messages = self.state.messages
-        return [messages[position].message if position in messages else None for position in positions]
+        return [
+            messages[position].message if position in messages else None for position in positions
+        ]
 
     def abandon(self, queue: i64, position: i64) -> None:
         self.state.apply(0, Settled(queue, position))

@@ -1,6 +1,6 @@
 """Records: how entries are written in the log (layout has the format).
 
-    Recorder.add(position, entry) --> Records --> one write
+Recorder.add(position, entry) --> Records --> one write
 """
 
 from __future__ import annotations
@@ -13,7 +13,18 @@ from mypy_extensions import i16, i32, i64, u8
 
 from broker.messages.message import Message
 from broker.store.codecs import Codecs
-from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
+from broker.store.contract import (
+    Entry,
+    Extended,
+    Kept,
+    Many,
+    Received,
+    Released,
+    RetainedSet,
+    Sequenced,
+    Settled,
+    Stepped,
+)
 from broker.store.disk import StoreError
 from broker.store.layout import (
     APART,
@@ -259,7 +270,9 @@ def kind_of(entry: Entry) -> i64:
 
 def _newer(entry: Entry) -> bool:
     """Whether there is something in a Many that came with version 2."""
-    return isinstance(entry, Many) and any(isinstance(one, (Extended, Sequenced)) for one in entry.entries)
+    return isinstance(entry, Many) and any(
+        isinstance(one, (Extended, Sequenced)) for one in entry.entries
+    )
 
 
 def _wrapped(serial: i64) -> i64:

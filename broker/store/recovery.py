@@ -99,8 +99,15 @@ def _quietly(recovery: Recovery) -> None:
 class Recoverer:
     """Opens a directory once. `changing` False only looks: `trellis store verify`."""
 
-    def __init__(self, disk: Disk, directory: str, salt: i64, replay: Replay,
-                 progress: Callable[[Recovery], None] = _quietly, changing: bool = True) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        salt: i64,
+        replay: Replay,
+        progress: Callable[[Recovery], None] = _quietly,
+        changing: bool = True,
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.salt: i64 = salt
@@ -156,11 +163,15 @@ class Recoverer:
         return False
 
     def _too_new(self, name: str, error: TooNew) -> TooNew:
-        return TooNew(f"cannot read '{self.directory}/{name}': {error}; use the version that wrote it")
+        return TooNew(
+            f"cannot read '{self.directory}/{name}': {error}; use the version that wrote it"
+        )
 
     def _refused(self, error: OSError) -> StoreError:
-        return StoreError(f"cannot open the log in '{self.directory}': {error.strerror or error}"
-                          f"{f': {error.filename}' if error.filename else ''}")
+        return StoreError(
+            f"cannot open the log in '{self.directory}': {error.strerror or error}"
+            f"{f': {error.filename}' if error.filename else ''}"
+        )
 
     # -- which files
 
@@ -184,7 +195,9 @@ class Recoverer:
             if head is None:
                 self._headless[name] = Head(parsed[0], 0, parsed[1], -1)
             elif head.name != name:
-                raise StoreError(f"the file '{path}' was called '{head.name}' when it was written: give it its name back")
+                raise StoreError(
+                    f"the file '{path}' was called '{head.name}' when it was written: give it its name back"
+                )
             else:
                 self._heads[name] = head
         if self._heads:
@@ -208,21 +221,30 @@ class Recoverer:
             return segments
         newest = checkpoints.pop()
         whole = newest in self._heads and self._closed(newest)
-        replaced = [*checkpoints, *(name for name in segments if heads[name].first <= heads[newest].first)]
+        replaced = [
+            *checkpoints,
+            *(name for name in segments if heads[name].first <= heads[newest].first),
+        ]
         if not whole and self._complete(checkpoints, segments):
             # Its predecessors are all there still: it never took effect.
-            self._set_aside(newest, IGNORED, "this checkpoint is not whole, but what it replaces is still there")
+            self._set_aside(
+                newest, IGNORED, "this checkpoint is not whole, but what it replaces is still there"
+            )
             return [*checkpoints[-1:], *segments]
         for name in replaced:
             if whole:
                 self._remove(name)
             else:
-                self._set_aside(name, IGNORED, "a checkpoint replaced this file, but is damaged itself")
+                self._set_aside(
+                    name, IGNORED, "a checkpoint replaced this file, but is damaged itself"
+                )
         return [newest, *(name for name in segments if heads[name].first > heads[newest].first)]
 
     def _closed(self, name: str) -> bool:
         head = self._heads[name]
-        return closed(self.disk.open(f"{self.directory}/{name}", False), self._sizes[name], seed_of(head.salt))
+        return closed(
+            self.disk.open(f"{self.directory}/{name}", False), self._sizes[name], seed_of(head.salt)
+        )
 
     def _complete(self, checkpoints: list[str], segments: list[str]) -> bool:
         """Whether these files follow each other from the beginning of the log."""
@@ -238,7 +260,13 @@ class Recoverer:
                 continue
             if head.after != last:
                 return False
-            scan = Scan(self.disk.open(f"{self.directory}/{name}", False), DATA, self._sizes[name], seed_of(head.salt), last)
+            scan = Scan(
+                self.disk.open(f"{self.directory}/{name}", False),
+                DATA,
+                self._sizes[name],
+                seed_of(head.salt),
+                last,
+            )
             while scan.advance():
                 pass
             if scan.reader.stop != END and name != segments[-1]:
@@ -260,11 +288,24 @@ class Recoverer:
             self._quarantine(file, 0, min(DATA, size), "both heads are damaged")
             file.holes.clear()  # The records behind them are read all the same.
         elif not file.checkpoint and head.after != self._last and not self._explained():
-            report.findings.append(Finding(
-                MISSING, name, 0, 0, f"the log goes from position {self._last} to {head.first}, but the file before ended at {head.after}"))
+            report.findings.append(
+                Finding(
+                    MISSING,
+                    name,
+                    0,
+                    0,
+                    f"the log goes from position {self._last} to {head.first}, but the file before ended at {head.after}",
+                )
+            )
         covered: i64 = file.last
         # A checkpoint's positions begin anywhere; a segment's behind those of the file before.
-        scan = Scan(file.file(), DATA, size, file.seed, 0 if file.checkpoint else max(self._last, head.first - 1))
+        scan = Scan(
+            file.file(),
+            DATA,
+            size,
+            file.seed,
+            0 if file.checkpoint else max(self._last, head.first - 1),
+        )
         self.files.append(file)
         self._walk(file, scan, is_last and not file.checkpoint and name in self._heads)
         file.let_go()
@@ -279,11 +320,21 @@ class Recoverer:
 
     def _finish(self) -> None:
         """Nothing is appended to these files any more, so what is damaged in them from now on is never the torn end of a batch."""
-        if self.files and not self.files[-1].checkpoint and self.files[-1].records == 0 and not self.files[-1].holes:
+        if (
+            self.files
+            and not self.files[-1].checkpoint
+            and self.files[-1].records == 0
+            and not self.files[-1].holes
+        ):
             # So that the next one may have its name; and before the one before is closed, which is not the last while this one
             # is there: what a crash leaves of the closing would be taken for damage.
             self._remove(self.files.pop().name)
-        if self.files and not self.files[-1].checkpoint and not self.files[-1].closed and self._changing:
+        if (
+            self.files
+            and not self.files[-1].checkpoint
+            and not self.files[-1].closed
+            and self._changing
+        ):
             self._close(self.files[-1])
 
     def _close(self, file: LogFile) -> None:
@@ -325,7 +376,9 @@ class Recoverer:
                     self._count(file, reader)
                     if reader.first_of_batch:
                         replay.batch()
-                    replay.record(reader.kind, reader.position, reader.octets, reader.start, reader.end)
+                    replay.record(
+                        reader.kind, reader.position, reader.octets, reader.start, reader.end
+                    )
                 except (Damaged, ValueError) as error:
                     reason = f"the record at position {reader.position}: {error}"
                     report.findings.append(Finding(WRONG, file.name, int(scan.began), 0, reason))
@@ -337,7 +390,9 @@ class Recoverer:
             end: i64 = scan.offset if found == FOUND else scan.size
             if may_cut and found != GAVE_UP:
                 if vouched < 0:
-                    vouched = self._vouched(file, end, scan.size, reader.last) if found == FOUND else 0
+                    vouched = (
+                        self._vouched(file, end, scan.size, reader.last) if found == FOUND else 0
+                    )
                 if vouched < end:
                     self._cut(file, bad, scan.size, why)
                     return
@@ -384,11 +439,15 @@ class Recoverer:
 
     def _cut(self, file: LogFile, offset: i64, size: i64, reason: str) -> None:
         """The end of a batch that was being written when the end came."""
-        self.report.findings.append(Finding(CUT, file.name, int(offset), int(size - offset), reason))
+        self.report.findings.append(
+            Finding(CUT, file.name, int(offset), int(size - offset), reason)
+        )
         if self._changing:
             writable = self.disk.open(file.path, True)
             try:
-                writable.truncate(offset)  # Synced when the file is closed; if nothing is left of it, it goes.
+                writable.truncate(
+                    offset
+                )  # Synced when the file is closed; if nothing is left of it, it goes.
             except OSError as error:
                 raise StoreError(complaint(file.path, "cut the tail of", error)) from error
             writable.close()
@@ -401,7 +460,9 @@ class Recoverer:
         if not self._changing:
             return
         try:
-            finding.copy = self._kept.copy(file.file(), int(start), int(end), f"{file.name}-{start}-{end - start}.bad")
+            finding.copy = self._kept.copy(
+                file.file(), int(start), int(end), f"{file.name}-{start}-{end - start}.bad"
+            )
         except OSError as error:
             file.saved = False
             finding.reason += f" (not copied: {error.strerror or error})"

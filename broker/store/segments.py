@@ -41,7 +41,9 @@ def _quietly(recovery: Recovery) -> None:
 class SegmentLog:
     """A directory of segments. `salt` is any number below 2**32, for a log that has no file yet: different for every log."""
 
-    def __init__(self, disk: Disk, directory: str, segment_octets: int = SEGMENT_OCTETS, salt: int = 0) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, segment_octets: int = SEGMENT_OCTETS, salt: int = 0
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.segment_octets: i64 = segment_octets
@@ -128,7 +130,11 @@ class SegmentLog:
             return
         assert records.first > self.last, "positions must grow"
         file, handle = self._active, self._handle
-        if file is None or handle is None or (file.records and file.size + records.octets > self.segment_octets):
+        if (
+            file is None
+            or handle is None
+            or (file.records and file.size + records.octets > self.segment_octets)
+        ):
             file, handle = self._roll(records.first)
         start: i64 = file.size
         at: i64 = start
@@ -177,7 +183,9 @@ class SegmentLog:
 
     def _check(self) -> None:
         if self.poisoned:
-            raise Poisoned(f"{self.poisoned}. The store writes nothing any more: see to the disk, then start the broker again")
+            raise Poisoned(
+                f"{self.poisoned}. The store writes nothing any more: see to the disk, then start the broker again"
+            )
 
     def _cut_back(self, file: LogFile, handle: File, error: OSError) -> None:
         """A write failed: what it left must not stand before the next batch."""
@@ -231,7 +239,7 @@ class SegmentLog:
         reader = LogReader(self)
         if not reader.read(position):
             return None
-        return int(reader.kind), reader.octets[reader.start:reader.end]
+        return int(reader.kind), reader.octets[reader.start : reader.end]
 
     def opened(self, file: LogFile) -> File:
         """The file, open for reading; not too many at once."""
@@ -305,7 +313,11 @@ class LogReader:
     def _read(self, file: LogFile, position: i64) -> bool:
         reader = self._reader
         start: i64 = file.offset_of(position)
-        if file is not self._file or start < reader.base or start > reader.base + len(reader.octets):
+        if (
+            file is not self._file
+            or start < reader.base
+            or start > reader.base + len(reader.octets)
+        ):
             self._file = file
             self._reader = reader = Reader(file.seed, 0)
             reader.base = start
@@ -313,7 +325,9 @@ class LogReader:
             reader.at = start - reader.base
         self._reached = position
         while not reader.hop(position):
-            if len(reader.octets) - reader.at >= HEADER + 4 or not self._more(file, _PAGES if reader.octets else _PAGE):
+            if len(reader.octets) - reader.at >= HEADER + 4 or not self._more(
+                file, _PAGES if reader.octets else _PAGE
+            ):
                 return self._absent(file, start, position)
         began: i64 = reader.base + reader.at
         while not reader.advance():
@@ -343,7 +357,9 @@ class LogReader:
         return False
 
     def _damaged(self, file: LogFile, position: i64, offset: i64, reason: str) -> Damaged:
-        return Damaged(f"the record at position {position} cannot be read ('{file.path}' at {offset}): {reason}")
+        return Damaged(
+            f"the record at position {position} cannot be read ('{file.path}' at {offset}): {reason}"
+        )
 
     def _more(self, file: LogFile, count: i64) -> bool:
         """Read on in the file; False at its end."""

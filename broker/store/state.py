@@ -119,4 +119,8 @@ class State:
 
 def _ends(definition: dict[str, object]) -> list[int]:
     """From where to where a binding or a subscription leads, by number; nothing else has ends."""
-    return [end for end in (definition.get("source"), definition.get("destination")) if isinstance(end, int)]
+    return [
+        end
+        for end in (definition.get("source"), definition.get("destination"))
+        if isinstance(end, int)
+    ]

@@ -13,7 +13,18 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.store.disk import Damaged
-from broker.store.layout import EXTENDED, HOLDER, KEPT, MANY, RECEIVED, RELEASED, RETAINED, SEQUENCED, SETTLED, STEPPED
+from broker.store.layout import (
+    EXTENDED,
+    HOLDER,
+    KEPT,
+    MANY,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    SEQUENCED,
+    SETTLED,
+    STEPPED,
+)
 from broker.store.reading import parts
 from broker.store.recovery import Replay
 
@@ -203,7 +214,10 @@ class Survivors(Replay):
 
     def holds(self, octets: bytes, start: i64, position: i64) -> bool:
         """Whether the Received there is the last word about its identifier."""
-        return self.received.get(read_i64_be(octets, start), {}).get(_u16(octets, start + 8)) == position
+        return (
+            self.received.get(read_i64_be(octets, start), {}).get(_u16(octets, start + 8))
+            == position
+        )
 
     def stepped_by_queue(self) -> dict[int, set[int]]:
         """Number of an inbox -> positions of the messages that its client said it has."""
@@ -216,13 +230,15 @@ class Survivors(Replay):
 def retained_key(octets: bytes, start: i64) -> tuple[str, str]:
     """Virtual host and key of a RetainedSet."""
     vhost: i64 = start + 4 + _u16(octets, start)
-    return octets[start + 4:vhost].decode(), octets[vhost:vhost + _u16(octets, start + 2)].decode("utf-8", "surrogateescape")
+    return octets[start + 4 : vhost].decode(), octets[
+        vhost : vhost + _u16(octets, start + 2)
+    ].decode("utf-8", "surrogateescape")
 
 
 def producer_key(octets: bytes, start: i64, end: i64) -> tuple[str, str]:
     """Virtual host and producer of a Sequenced."""
     name: i64 = start + 10 + _u16(octets, start + 8)
-    return octets[start + 10:name].decode(), octets[name:end].decode("utf-8", "surrogateescape")
+    return octets[start + 10 : name].decode(), octets[name:end].decode("utf-8", "surrogateescape")
 
 
 def _u16(octets: bytes, at: i64) -> i64:

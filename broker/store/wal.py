@@ -43,8 +43,15 @@ class Sum:
         end: i64 = len(octets)
         while at < end:
             if little:
-                first: i64 = octets[at] | octets[at + 1] << 8 | octets[at + 2] << 16 | octets[at + 3] << 24
-                second: i64 = octets[at + 4] | octets[at + 5] << 8 | octets[at + 6] << 16 | octets[at + 7] << 24
+                first: i64 = (
+                    octets[at] | octets[at + 1] << 8 | octets[at + 2] << 16 | octets[at + 3] << 24
+                )
+                second: i64 = (
+                    octets[at + 4]
+                    | octets[at + 5] << 8
+                    | octets[at + 6] << 16
+                    | octets[at + 7] << 24
+                )
             else:
                 first = i64(read_i32_be(octets, at)) & _U32
                 second = i64(read_i32_be(octets, at + 4)) & _U32
@@ -55,7 +62,10 @@ class Sum:
 
     def is_in(self, octets: bytes, at: i64) -> bool:
         """Whether it stands there."""
-        return self.one == i64(read_i32_be(octets, at)) & _U32 and self.two == i64(read_i32_be(octets, at + 4)) & _U32
+        return (
+            self.one == i64(read_i32_be(octets, at)) & _U32
+            and self.two == i64(read_i32_be(octets, at + 4)) & _U32
+        )
 
 
 class Wal:
@@ -82,7 +92,12 @@ class Wal:
         page: i64 = i64(read_i32_be(head, 8)) & _U32
         sums = Sum(magic & 1 == 0)
         sums.add(head[:24])
-        if magic & ~1 != _MAGIC or read_i32_be(head, 4) != _VERSION or page not in _PAGES or not sums.is_in(head, 24):
+        if (
+            magic & ~1 != _MAGIC
+            or read_i32_be(head, 4) != _VERSION
+            or page not in _PAGES
+            or not sums.is_in(head, 24)
+        ):
             self.damage = "its head"
             return
         salts = head[16:24]

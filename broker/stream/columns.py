@@ -1,8 +1,8 @@
 """Columns of a batch that is being made, written by runs: what is the same in many rows next to each other is said once.
 
-    Ends       where texts end          Texts      texts, of which none is null
-    Cells      numbers, none null       Bodies     texts that may be long
-    Sparse     of which most are null
+Ends       where texts end          Texts      texts, of which none is null
+Cells      numbers, none null       Bodies     texts that may be long
+Sparse     of which most are null
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def ramp(step: i64, rows: i64) -> bytes:
             if len(_ramps) >= _RAMPS_MAX:
                 _ramps.clear()
             _ramps[int(step)] = known
-    return known[:4 * (rows + 1)]
+    return known[: 4 * (rows + 1)]
 
 
 @final
@@ -139,7 +139,9 @@ class Cells:
         """So many more rows with this number."""
         out = self._out
         if count > 2:
-            out.write(int(number).to_bytes(int(self.width), "little", signed=self.width > 1) * int(count))
+            out.write(
+                int(number).to_bytes(int(self.width), "little", signed=self.width > 1) * int(count)
+            )
             return
         while count > 0:
             if self.width == 8:

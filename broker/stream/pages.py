@@ -100,10 +100,17 @@ class Pages:
             wanted: i64 = needed(octets, at)
             size = max(wanted, PAGE)
             # It is none, it ends too late, it is all here and cannot be read, or the file is shorter than it was.
-            if wanted == 0 or place + wanted > segment.size or len(octets) - at >= wanted or len(octets) < asked:
+            if (
+                wanted == 0
+                or place + wanted > segment.size
+                or len(octets) - at >= wanted
+                or len(octets) < asked
+            ):
                 raise _damaged(segment, place)
 
 
 def _damaged(segment: Segment, place: i64) -> Damaged:
-    return Damaged(f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
-                   "see to the disk")
+    return Damaged(
+        f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
+        "see to the disk"
+    )

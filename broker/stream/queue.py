@@ -58,7 +58,9 @@ class StreamReader:
 class StreamQueue(Queue):
     """A queue of type stream. `depth` is the rows that are there, those not durable yet among them."""
 
-    def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, terms: Terms, archive: Archive) -> None:
+    def __init__(
+        self, vhost: str, name: str, agenda: Agenda, store: Store, terms: Terms, archive: Archive
+    ) -> None:
         super().__init__(vhost, name, agenda, store, True)
         self.terms = terms
         self.archive = archive
@@ -219,7 +221,10 @@ class StreamQueue(Queue):
         before: i64 = -1
         if terms.max_age >= 0:
             before = max(i64(self.agenda.wall * 1000) - terms.max_age, 0) * 1000
-        for fate, oldest, most in ((EXPIRED, before, -1), (OVER_LIMIT, -1, -1 if terms.max_octets == ENDLESS else terms.max_octets)):
+        for fate, oldest, most in (
+            (EXPIRED, before, -1),
+            (OVER_LIMIT, -1, -1 if terms.max_octets == ENDLESS else terms.max_octets),
+        ):
             out = archive.expired(oldest, most)
             if not out:
                 continue
@@ -229,10 +234,15 @@ class StreamQueue(Queue):
                 self.depth -= segment.end - segment.base
             # The oldest first, each for good: after a crash there is no gap among those that are left.
             here = f"{archive.pen.directory}/."
-            self.store.discard([path for segment in out for path in (segment.path, f"{segment.path}.index", here)])
+            self.store.discard(
+                [path for segment in out for path in (segment.path, f"{segment.path}.index", here)]
+            )
         if terms.max_age >= 0 and len(archive.segments) > 1 and self._look is None:
             self._look = Look(self)
-            self.agenda.at(self.agenda.now + min(max(terms.max_age // _LOOK_PART, _LOOK_LEAST), _LOOK_MOST), self._look)
+            self.agenda.at(
+                self.agenda.now + min(max(terms.max_age // _LOOK_PART, _LOOK_LEAST), _LOOK_MOST),
+                self._look,
+            )
 
     def looked(self) -> None:
         """It is time to look at ages again."""
@@ -261,8 +271,12 @@ class StreamQueue(Queue):
         """It is deleted: its files go, and its directory."""
         archive = self.archive
         segments, archive.segments = archive.segments, []
-        self.store.discard([*(path for segment in segments for path in (segment.path, f"{segment.path}.index")),
-                            f"{archive.pen.directory}/"])
+        self.store.discard(
+            [
+                *(path for segment in segments for path in (segment.path, f"{segment.path}.index")),
+                f"{archive.pen.directory}/",
+            ]
+        )
 
 
 class Intake(Stream):

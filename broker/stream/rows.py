@@ -1,7 +1,7 @@
 """Messages as rows of an Arrow table: what a stream takes over from the loop, and how its writer makes batches of it.
 
-    Captured   what was put: messages, or runs of packets that nobody took apart; how many queues each went to; and when
-    Scribe     the role of a front end: the content header of a message, and its properties as columns
+Captured   what was put: messages, or runs of packets that nobody took apart; how many queues each went to; and when
+Scribe     the role of a front end: the content header of a message, and its properties as columns
 """
 
 from __future__ import annotations
@@ -21,8 +21,21 @@ OCTETS: Final[i64] = 256 << 10
 
 #: Properties that have a column, in their order, with the octets of those that are numbers.
 PROPERTIES: Final[dict[str, int]] = {
-    "content_type": 0, "content_encoding": 0, "delivery_mode": 1, "priority": 1, "correlation_id": 0, "reply_to": 0, "expiration": 0,
-    "message_id": 0, "timestamp": 8, "type": 0, "user_id": 0, "app_id": 0, "cluster_id": 0, "headers": 0}
+    "content_type": 0,
+    "content_encoding": 0,
+    "delivery_mode": 1,
+    "priority": 1,
+    "correlation_id": 0,
+    "reply_to": 0,
+    "expiration": 0,
+    "message_id": 0,
+    "timestamp": 8,
+    "type": 0,
+    "user_id": 0,
+    "app_id": 0,
+    "cluster_id": 0,
+    "headers": 0,
+}
 PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
 
 
@@ -30,7 +43,9 @@ PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
 class Packets:
     """Publications as they came in, one behind the other, that went to the same listeners. `described`: with properties."""
 
-    def __init__(self, octets: bytes, count: i64, publisher: bytes, routed: i64, described: bool) -> None:
+    def __init__(
+        self, octets: bytes, count: i64, publisher: bytes, routed: i64, described: bool
+    ) -> None:
         self.octets = octets
         self.count: i64 = count
         self.publisher = publisher
@@ -103,7 +118,9 @@ class Captured:
 class Encoded:
     """A batch as octets that nobody changes, `count` rows from offset `base` on, published between these microseconds."""
 
-    def __init__(self, octets: bytearray, base: i64, count: i64, first_at: i64, last_at: i64) -> None:
+    def __init__(
+        self, octets: bytearray, base: i64, count: i64, first_at: i64, last_at: i64
+    ) -> None:
         self.octets = octets
         self.base: i64 = base
         self.count: i64 = count
@@ -218,8 +235,15 @@ class RowWriter(Rows):
                 if address is not last:
                     last = address
                     name = self._names.get(address.octets) or self._name_of(address)
-                self._add(name, scribe.header(item), item.encoding.body(item.content), item.assurance, origin.protocol, origin.publisher,
-                          i64(read_i32_le(routed, 4 * at)))
+                self._add(
+                    name,
+                    scribe.header(item),
+                    item.encoding.body(item.content),
+                    item.assurance,
+                    origin.protocol,
+                    origin.publisher,
+                    i64(read_i32_le(routed, 4 * at)),
+                )
             elif isinstance(item, Packets):
                 self._packets = item
                 self._protocol_of_run = opener.protocol(item)
@@ -237,7 +261,10 @@ class RowWriter(Rows):
             self._exchanges_known.clear()
         if len(address.topic) >= _CUT:
             return Name(exchange, address.key.encode("utf-8", "surrogateescape"))
-        name = Name(self._exchanges_known.setdefault(exchange, exchange), address.key.encode("utf-8", "surrogateescape"))
+        name = Name(
+            self._exchanges_known.setdefault(exchange, exchange),
+            address.key.encode("utf-8", "surrogateescape"),
+        )
         self._names[address.octets] = name
         return name
 
@@ -260,7 +287,16 @@ class RowWriter(Rows):
             self._plain_headers[int(size)] = header
         return header
 
-    def _add(self, name: Name, header: bytes, body: bytes, assurance: i64, protocol: bytes, publisher: bytes, routed: i64) -> None:
+    def _add(
+        self,
+        name: Name,
+        header: bytes,
+        body: bytes,
+        assurance: i64,
+        protocol: bytes,
+        publisher: bytes,
+        routed: i64,
+    ) -> None:
         """A row. Hot path of the writer: what is as it was in the row before costs a comparison."""
         row: i64 = self._rows
         size: i64 = len(body)
@@ -301,7 +337,16 @@ class RowWriter(Rows):
         if row + 1 >= ROWS or bodies.total >= OCTETS:
             self._finish()
 
-    def _first_row(self, name: Name, header: bytes, size: i64, assurance: i64, protocol: bytes, publisher: bytes, routed: i64) -> None:
+    def _first_row(
+        self,
+        name: Name,
+        header: bytes,
+        size: i64,
+        assurance: i64,
+        protocol: bytes,
+        publisher: bytes,
+        routed: i64,
+    ) -> None:
         self._first_at = self._time = self._published
         self._name = name
         self._exchange = name.exchange

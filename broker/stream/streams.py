@@ -40,7 +40,9 @@ class Streams:
         if known:
             store = self._store
             end = store.stream_ends.pop(number, 0)
-            found = Found(store.stream_disk, archive.pen.directory, number, end, store.stream_ends_sure)
+            found = Found(
+                store.stream_disk, archive.pen.directory, number, end, store.stream_ends_sure
+            )
             self.findings += found.findings
             archive.restore(found.segments)
             queue.begin_at(found.end)

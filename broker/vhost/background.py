@@ -84,8 +84,14 @@ class Recording(Task):
     """A snapshot for `$topology`: names first, then bindings. What changes meanwhile is written as it changes, so a binding that
     is gone when its turn comes is passed over, and one that came is written twice."""
 
-    def __init__(self, agenda: Agenda, topology: Topology, exchanges: dict[str, Exchange], queues: dict[str, Queue],
-                 restarted: bool) -> None:
+    def __init__(
+        self,
+        agenda: Agenda,
+        topology: Topology,
+        exchanges: dict[str, Exchange],
+        queues: dict[str, Queue],
+        restarted: bool,
+    ) -> None:
         self._agenda = agenda
         self._topology = topology
         self._queues = queues
@@ -119,7 +125,10 @@ class Recording(Task):
                 continue
             binding = self._bindings.pop()
             source = self._source
-            if source is not None and source.bindings.get(binding.destination, {}).get(binding.identity) is binding:
+            if (
+                source is not None
+                and source.bindings.get(binding.destination, {}).get(binding.identity) is binding
+            ):
                 topology.bound(source.name, binding, isinstance(binding.destination, Listener))
         if self._declared or self._named or self._bindings or self._left:
             self._agenda.later(self)

@@ -36,7 +36,14 @@ class Publisher(Host):
     def route(self, gate: Gate, exchange: str, key: str) -> Route:
         raise NotImplementedError
 
-    def route_by(self, gate: Gate, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Route:
+    def route_by(
+        self,
+        gate: Gate,
+        exchange: str,
+        keys: list[str],
+        properties: Properties,
+        deaths: list[Death] | None = None,
+    ) -> Route:
         raise NotImplementedError
 
     def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
@@ -55,7 +62,9 @@ class DeadLetter(Task):
     The store hears of both at once: after a crash it is in the one place or in the other.
     """
 
-    def __init__(self, publisher: Publisher, queue: LimitedQueue, message: Message, reason: str) -> None:
+    def __init__(
+        self, publisher: Publisher, queue: LimitedQueue, message: Message, reason: str
+    ) -> None:
         self._publisher = publisher
         self._queue = queue
         self._message = message
@@ -82,8 +91,15 @@ class DeadLetter(Task):
         deaths = deaths_of(headers)
         exchange = message.address.exchange
         keys = [message.address.key, *open_keys(headers)]
-        record(deaths, self._queue.name, self._reason, exchange, keys, int(publisher.agenda.wall),
-               properties.get("expiration"))
+        record(
+            deaths,
+            self._queue.name,
+            self._reason,
+            exchange,
+            keys,
+            int(publisher.agenda.wall),
+            properties.get("expiration"),
+        )
         changes = told(headers, deaths, self._queue.name, self._reason, exchange)
         if terms.dead_letter_key is not None:
             keys = [terms.dead_letter_key]
@@ -91,9 +107,16 @@ class DeadLetter(Task):
         assurance = message.assurance
         if assurance == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
             assurance = AT_LEAST_ONCE  # No queue so far had to ask.
-        route = publisher.route_by(gate, terms.dead_letter_exchange or "", keys, {**properties, "headers": {**headers, **changes}},
-                                   None if self._reason == "rejected" else deaths)
-        letter = Message(route, message.content, amend(message.encoding, changes, _SPENT), assurance)
+        route = publisher.route_by(
+            gate,
+            terms.dead_letter_exchange or "",
+            keys,
+            {**properties, "headers": {**headers, **changes}},
+            None if self._reason == "rejected" else deaths,
+        )
+        letter = Message(
+            route, message.content, amend(message.encoding, changes, _SPENT), assurance
+        )
         gate.received += 1
         try:
             publisher.publish(gate, route, letter, None)
@@ -128,9 +151,15 @@ class Release(Task):
         over: dict[str, object] = {HEADER: -delay_of(properties)}
         if BCC in headers:
             over[BCC] = None
-        route = publisher.route_by(gate, message.address.exchange, [message.address.key, *all_keys(headers)],
-                                   {**properties, "headers": {**headers, **over}})
-        released = Message(route, message.content, amend(message.encoding, over, {}), message.assurance)
+        route = publisher.route_by(
+            gate,
+            message.address.exchange,
+            [message.address.key, *all_keys(headers)],
+            {**properties, "headers": {**headers, **over}},
+        )
+        released = Message(
+            route, message.content, amend(message.encoding, over, {}), message.assurance
+        )
         expiration = properties.get("expiration")
         if isinstance(expiration, str) and expiration.isdigit():
             released.expires = publisher.agenda.now + min(int(expiration), DELAY_MAX)
@@ -144,7 +173,14 @@ class Release(Task):
 class Will(Task):
     """The message that a client left for the case that it disappears."""
 
-    def __init__(self, publisher: Publisher, gate: Gate, message: Message, lifetime: int, speaker: Listener | None) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        gate: Gate,
+        message: Message,
+        lifetime: int,
+        speaker: Listener | None,
+    ) -> None:
         self._publisher = publisher
         self._gate = gate
         self._message = message

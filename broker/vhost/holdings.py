@@ -36,14 +36,27 @@ from broker.vhost.retained import Retained
 from broker.vhost.totals import Census
 
 #: Their numbers are -1, -2, ... in this order, on disks too: add at the end only.
-_PREDECLARED: Final = (("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"),
-                       ("amq.headers", "headers"), ("amq.match", "headers"))
+_PREDECLARED: Final = (
+    ("", "direct"),
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.topic", "topic"),
+    ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+)
 
 
 class Holdings(Sliced):
     """Names, declarations, bindings. Raises kinds of BrokerError."""
 
-    def __init__(self, name: str, agenda: Agenda, store: Store, bounds: Bounds, streams: Streams | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        bounds: Bounds,
+        streams: Streams | None = None,
+    ) -> None:
         self.name = name
         self.agenda = agenda
         self.store = store
@@ -97,8 +110,14 @@ class Holdings(Sliced):
 
     def census(self) -> Census:
         """A count of what is held here, and of how copies ended."""
-        return Census(list(self.queues.values()), [*self.replies.values(), *self.delays.values()], list(self.listeners),
-                      self._copy_fates, self._relayed, sum(ingress.unrepresentable for ingress in self.gates.ingress().values()))
+        return Census(
+            list(self.queues.values()),
+            [*self.replies.values(), *self.delays.values()],
+            list(self.listeners),
+            self._copy_fates,
+            self._relayed,
+            sum(ingress.unrepresentable for ingress in self.gates.ingress().values()),
+        )
 
     def absorb(self, other: Holdings) -> None:
         """The other one is gone: what it counted counts here."""
@@ -141,12 +160,15 @@ class Holdings(Sliced):
         if queue.exclusive_to is not None and queue.exclusive_to is not owner:
             raise ResourceLocked(
                 f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be originally "
-                "declared on another connection or the exclusive property value does not match that of the original declaration.")
+                "declared on another connection or the exclusive property value does not match that of the original declaration."
+            )
         return queue
 
     # -- exchanges
 
-    def declare_exchange(self, name: str, kind: str, options: Options, ticket: Ticket | None = None) -> Exchange:
+    def declare_exchange(
+        self, name: str, kind: str, options: Options, ticket: Ticket | None = None
+    ) -> Exchange:
         """Find or make an exchange. Raises PreconditionFailed when it differs."""
         known = self.exchanges.get(name)
         if known is not None:
@@ -154,12 +176,28 @@ class Holdings(Sliced):
             self.await_durable(known, ticket)
             return known
         if len(self.exchanges) >= self.bounds.exchanges:
-            raise NotAllowed(f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges")
+            raise NotAllowed(
+                f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges"
+            )
         exchange = self.add_exchange(name, kind, options, 0)
         if options.durable:
-            self.number(exchange, self.store.append(Defined(self.name, "exchange", name, {
-                "type": kind, "auto_delete": options.auto_delete, "internal": options.internal,
-                "arguments": dict(options.arguments)}), ticket))
+            self.number(
+                exchange,
+                self.store.append(
+                    Defined(
+                        self.name,
+                        "exchange",
+                        name,
+                        {
+                            "type": kind,
+                            "auto_delete": options.auto_delete,
+                            "internal": options.internal,
+                            "arguments": dict(options.arguments),
+                        },
+                    ),
+                    ticket,
+                ),
+            )
         if self.topology is not None:
             self.topology.declared_exchange(name, kind, exchange.alternate)
         self.changed()
@@ -182,22 +220,32 @@ class Holdings(Sliced):
 
     def _new_exchange(self, name: str, kind: str, options: Options) -> Exchange:
         if "alternate-exchange" in options.arguments and options.alternate is None:
-            raise PreconditionFailed(f"invalid arg 'alternate-exchange' for exchange '{name}' in vhost '{self.name}': not a text")
+            raise PreconditionFailed(
+                f"invalid arg 'alternate-exchange' for exchange '{name}' in vhost '{self.name}': not a text"
+            )
         if kind == TopicExchange.kind:
             return topic_exchange(name, options, self.bounds.matcher, self.bounds.matchers)
         if kind == DelayedExchange.kind:
             inner = options.arguments.get("x-delayed-type")
             if not isinstance(inner, str) or inner not in TYPES:
-                raise PreconditionFailed(f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{self.name}': {inner!r} is none of "
-                                         + ", ".join(sorted(TYPES)))
-            waiting = RankedQueue(self.name, name, self.agenda, self.store, options.durable, NO_TERMS, self)
+                raise PreconditionFailed(
+                    f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{self.name}': {inner!r} is none of "
+                    + ", ".join(sorted(TYPES))
+                )
+            waiting = RankedQueue(
+                self.name, name, self.agenda, self.store, options.durable, NO_TERMS, self
+            )
             return DelayedExchange(name, options, self._new_exchange(name, inner, options), waiting)
         made = TYPES.get(kind)
         if made is None:
-            raise PreconditionFailed(f"invalid exchange type '{kind}'; known are {', '.join(sorted([*TYPES, DelayedExchange.kind]))}")
+            raise PreconditionFailed(
+                f"invalid exchange type '{kind}'; known are {', '.join(sorted([*TYPES, DelayedExchange.kind]))}"
+            )
         return made(name, options)
 
-    def delete_exchange(self, name: str, if_unused: bool = False, ticket: Ticket | None = None) -> None:
+    def delete_exchange(
+        self, name: str, if_unused: bool = False, ticket: Ticket | None = None
+    ) -> None:
         """Delete an exchange; one that is not there is deleted already."""
         exchange = self.exchanges.get(name)
         if exchange is None:
@@ -220,8 +268,16 @@ class Holdings(Sliced):
 
     # -- queues
 
-    def declare_queue(self, name: str, durable: bool = False, arguments: Mapping[str, object] | None = None, owner: object = None,
-                      exclusive: bool = False, auto_delete: bool = False, ticket: Ticket | None = None) -> Queue:
+    def declare_queue(
+        self,
+        name: str,
+        durable: bool = False,
+        arguments: Mapping[str, object] | None = None,
+        owner: object = None,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        ticket: Ticket | None = None,
+    ) -> Queue:
         """Find or make a queue. Raises PreconditionFailed when it differs, ResourceLocked when it is another's."""
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
@@ -233,16 +289,32 @@ class Holdings(Sliced):
             self.await_durable(known, ticket)
             return known
         if terms.quorum or terms.stream:
-            check_lasting(name, self.name, durable, exclusive, auto_delete, "stream" if terms.stream else "quorum")
+            check_lasting(
+                name,
+                self.name,
+                durable,
+                exclusive,
+                auto_delete,
+                "stream" if terms.stream else "quorum",
+            )
         if len(self.queues) >= self.bounds.queues:
-            raise NotAllowed(f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues")
+            raise NotAllowed(
+                f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues"
+            )
         queue = self.add_queue(name, durable and not exclusive, auto_delete, terms, 0)
         queue.declared_durable = durable
         queue.exclusive_to = owner if exclusive else None
         self.queues_created += 1
         if queue.durable:
             queue.number = self.store.append(
-                Defined(self.name, "queue", name, {"auto_delete": auto_delete, "arguments": dict(terms.arguments)}), ticket)
+                Defined(
+                    self.name,
+                    "queue",
+                    name,
+                    {"auto_delete": auto_delete, "arguments": dict(terms.arguments)},
+                ),
+                ticket,
+            )
         if self.topology is not None:
             self.topology.declared(kind_of(queue), name)
         if isinstance(queue, StreamQueue):
@@ -252,7 +324,9 @@ class Holdings(Sliced):
         self.changed()
         return queue
 
-    def add_queue(self, name: str, durable: bool, auto_delete: bool, terms: Terms, number: i64) -> Queue:
+    def add_queue(
+        self, name: str, durable: bool, auto_delete: bool, terms: Terms, number: i64
+    ) -> Queue:
         """A queue that is declared now, or was before."""
         queue: Queue
         if terms.stream:
@@ -274,15 +348,27 @@ class Holdings(Sliced):
             self.find_journals()
         return queue
 
-    def delete_queue(self, queue: Queue, if_unused: bool = False, if_empty: bool = False, ticket: Ticket | None = None) -> int:
+    def delete_queue(
+        self,
+        queue: Queue,
+        if_unused: bool = False,
+        if_empty: bool = False,
+        ticket: Ticket | None = None,
+    ) -> int:
         """Delete a queue; returns how many messages went with it."""
         if if_unused and queue.consumer_count:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' in use")
         if if_empty and queue.depth > 0:
             raise PreconditionFailed(f"queue '{queue.name}' in vhost '{self.name}' not empty")
-        if self.topology is not None and queue is self.topology.queue and self._planner.journals and not self.closing:
+        if (
+            self.topology is not None
+            and queue is self.topology.queue
+            and self._planner.journals
+            and not self.closing
+        ):
             raise PreconditionFailed(
-                f"queue '{queue.name}' in vhost '{self.name}' goes with journal '{self._planner.journals[0].name}': delete that first")
+                f"queue '{queue.name}' in vhost '{self.name}' goes with journal '{self._planner.journals[0].name}': delete that first"
+            )
         del self.queues[queue.name]
         self.queues_deleted += 1
         purged = queue.die()
@@ -313,14 +399,20 @@ class Holdings(Sliced):
         if known is None:
             self.declare_queue(name, True, {"x-queue-type": "stream"})
         elif not isinstance(known, StreamQueue):
-            raise PreconditionFailed(f"the journal of vhost '{self.name}' cannot be '{name}': that is a queue of another type")
+            raise PreconditionFailed(
+                f"the journal of vhost '{self.name}' cannot be '{name}': that is a queue of another type"
+            )
         self.find_journals()
         self.watch_topology()
 
     def find_journals(self) -> None:
         """A stream came or went."""
-        journals = [queue for queue in self.queues.values()
-                    if isinstance(queue, StreamQueue) and (queue.terms.journal or queue.name == self.journal)]
+        journals = [
+            queue
+            for queue in self.queues.values()
+            if isinstance(queue, StreamQueue)
+            and (queue.terms.journal or queue.name == self.journal)
+        ]
         if journals != self._planner.journals:
             self._planner.journals = journals
             self.store.recording = self.store.recording or bool(journals)
@@ -335,7 +427,9 @@ class Holdings(Sliced):
     def watch_topology(self) -> None:
         """With a journal comes the stream that says what led where: it begins with what does so now."""
         if self._planner.journals and TOPOLOGY not in self.queues:
-            self.declare_queue(TOPOLOGY, True, {"x-queue-type": "stream", "x-max-length-bytes": TOPOLOGY_OCTETS})
+            self.declare_queue(
+                TOPOLOGY, True, {"x-queue-type": "stream", "x-max-length-bytes": TOPOLOGY_OCTETS}
+            )
             self.record_topology(True)
 
     def record_topology(self, restarted: bool = False) -> None:
@@ -357,15 +451,34 @@ class Holdings(Sliced):
         """Add a binding, or replace an equal one. Raises NotFound."""
         exchange = self.exchange(source)
         if self.topology is not None and binding.destination is self.topology.queue:
-            raise AccessRefused(f"cannot bind queue '{TOPOLOGY}' in vhost '{self.name}': only the broker writes there")
+            raise AccessRefused(
+                f"cannot bind queue '{TOPOLOGY}' in vhost '{self.name}': only the broker writes there"
+            )
         known = self.add_binding(exchange, binding)
-        if known is not None and known.assurance == binding.assurance and known.arguments == binding.arguments:
+        if (
+            known is not None
+            and known.assurance == binding.assurance
+            and known.arguments == binding.arguments
+        ):
             self.await_all(ticket if _lasting(exchange, binding) else None)
         elif _lasting(exchange, binding):
             target = binding.destination
-            self.store.append(Defined(self.name, _binding_kind(target), _binding_name(exchange, binding), {
-                "source": int(exchange.number), "destination": int(target.number), "key": binding.key,
-                "assurance": int(binding.assurance), "grammar": binding.grammar.name, "arguments": dict(binding.arguments)}), ticket)
+            self.store.append(
+                Defined(
+                    self.name,
+                    _binding_kind(target),
+                    _binding_name(exchange, binding),
+                    {
+                        "source": int(exchange.number),
+                        "destination": int(target.number),
+                        "key": binding.key,
+                        "assurance": int(binding.assurance),
+                        "grammar": binding.grammar.name,
+                        "arguments": dict(binding.arguments),
+                    },
+                ),
+                ticket,
+            )
         self._note_binding(exchange, binding, True)
         self.changed()
 
@@ -386,9 +499,16 @@ class Holdings(Sliced):
         else:
             self.await_all(ticket)
 
-    def _undefine_binding(self, exchange: Exchange, binding: Binding, ticket: Ticket | None) -> None:
+    def _undefine_binding(
+        self, exchange: Exchange, binding: Binding, ticket: Ticket | None
+    ) -> None:
         if _lasting(exchange, binding):
-            self.store.append(Undefined(self.name, _binding_kind(binding.destination), _binding_name(exchange, binding)), ticket)
+            self.store.append(
+                Undefined(
+                    self.name, _binding_kind(binding.destination), _binding_name(exchange, binding)
+                ),
+                ticket,
+            )
 
     def _unbound(self, exchange: Exchange) -> None:
         """An auto-delete exchange goes with its last binding."""
@@ -398,7 +518,9 @@ class Holdings(Sliced):
     def _forget(self, destination: Destination) -> None:
         """A destination is gone: no plan may lead there, and its bindings follow."""
         self.changed()
-        for exchange in [exchange for exchange in self.exchanges.values() if destination in exchange.bindings]:
+        for exchange in [
+            exchange for exchange in self.exchanges.values() if destination in exchange.bindings
+        ]:
             Unbinding(self, exchange, [destination]).run()
 
     def unbind_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
@@ -417,8 +539,15 @@ class Holdings(Sliced):
 def _lasting(exchange: Exchange, binding: Binding) -> bool:
     """Whether a binding survives a restart: both of its ends do."""
     target = binding.destination
-    durable = target.durable if isinstance(target, Queue) else (
-        target.inbox.durable if isinstance(target, Listener) else isinstance(target, Exchange) and target.options.durable)
+    durable = (
+        target.durable
+        if isinstance(target, Queue)
+        else (
+            target.inbox.durable
+            if isinstance(target, Listener)
+            else isinstance(target, Exchange) and target.options.durable
+        )
+    )
     return exchange.options.durable and durable
 
 

@@ -47,7 +47,9 @@ class Held:
 
     def message(self) -> Message:
         """As it was published."""
-        message = Message(Address(self.exchange, self.key), self.content, self.encoding, i64(self.assurance))
+        message = Message(
+            Address(self.exchange, self.key), self.content, self.encoding, i64(self.assurance)
+        )
         message.expires = self.expires
         message.retained = True
         return message
@@ -123,7 +125,9 @@ class Retained:
         self._held[key] = held
         for grammar, index in self._topics.items():
             index.put(_topic(key, grammar), held)
-        self._store.append(RetainedSet(self._vhost, key, message.copy(message.assurance, True)), ticket)
+        self._store.append(
+            RetainedSet(self._vhost, key, message.copy(message.assurance, True)), ticket
+        )
         if message.expires > 0:
             self._mortal[key] = held
             self._watch()
@@ -242,7 +246,9 @@ class Indexing(Task):
 class Sending(Task):
     """Retained messages on their way to a new subscription, as fast as it takes them."""
 
-    def __init__(self, agenda: Agenda, found: Iterator[Held | Absent], serial: int, receiver: Receiver) -> None:
+    def __init__(
+        self, agenda: Agenda, found: Iterator[Held | Absent], serial: int, receiver: Receiver
+    ) -> None:
         self._agenda = agenda
         self._found = found
         self._serial = serial
@@ -258,7 +264,9 @@ class Sending(Task):
                 left -= SEARCHED
             elif 0 < held.expires <= now:
                 left -= 1
-            elif held.serial <= self._serial and not self._receiver.receive_retained(held.message()):
+            elif held.serial <= self._serial and not self._receiver.receive_retained(
+                held.message()
+            ):
                 return
             else:
                 left -= 1

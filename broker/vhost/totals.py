@@ -14,8 +14,15 @@ class Census:
     """Totals never fall from one census to the next, though objects come and go between the steps: one that is
     deleted later is counted by itself here and by its parent next time."""
 
-    def __init__(self, queues: list[Queue], hidden: list[Queue], listeners: list[Listener], past: list[int], relayed: int,
-                 unrepresentable: int) -> None:
+    def __init__(
+        self,
+        queues: list[Queue],
+        hidden: list[Queue],
+        listeners: list[Listener],
+        past: list[int],
+        relayed: int,
+        unrepresentable: int,
+    ) -> None:
         #: How many copies ended how, in the order of COPY_FATES.
         self.fates = list(past)
         self.fates[UNREPRESENTABLE] += unrepresentable

@@ -7,7 +7,14 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.cc_headers import BCC
-from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message, Properties, amend
+from broker.messages.message import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    Message,
+    Properties,
+    amend,
+)
 from broker.messages.x_death import Death
 from broker.queues.arguments import Terms
 from broker.queues.limited import LimitedQueue
@@ -108,7 +115,9 @@ class VirtualHost(Holdings):
         elif terms.idle:
             queue.terms = terms
         else:
-            heir = LimitedQueue(self.name, queue.name, self.agenda, self.store, queue.durable, terms, self)
+            heir = LimitedQueue(
+                self.name, queue.name, self.agenda, self.store, queue.durable, terms, self
+            )
             heir.inherit(queue)
             self.queues[queue.name] = heir
             for exchange in self.exchanges.values():
@@ -129,15 +138,30 @@ class VirtualHost(Holdings):
         route.origin = gate.origin
         return route
 
-    def route_by(self, gate: Gate, exchange: str, keys: list[str], properties: Properties, deaths: list[Death] | None = None) -> Route:
+    def route_by(
+        self,
+        gate: Gate,
+        exchange: str,
+        keys: list[str],
+        properties: Properties,
+        deaths: list[Death] | None = None,
+    ) -> Route:
         """A route for one message that has several routing keys, or these deaths."""
-        route = Route(exchange, keys[0], self._planner.blend(gate.identity, exchange, keys, properties, deaths))
+        route = Route(
+            exchange,
+            keys[0],
+            self._planner.blend(gate.identity, exchange, keys, properties, deaths),
+        )
         route.origin = gate.origin
         return route
 
-    def route_copies(self, gate: Gate, exchange: str, keys: list[str], blind: list[str], properties: Properties) -> Route:
+    def route_copies(
+        self, gate: Gate, exchange: str, keys: list[str], blind: list[str], properties: Properties
+    ) -> Route:
         """A route for one message that has several routing keys, some of them blind."""
-        route = Carbons(exchange, keys, blind, self._planner.blend(gate.identity, exchange, keys, properties))
+        route = Carbons(
+            exchange, keys, blind, self._planner.blend(gate.identity, exchange, keys, properties)
+        )
         route.origin = gate.origin
         return route
 
@@ -156,9 +180,17 @@ class VirtualHost(Holdings):
         plan = route.plan
         if plan.refusal is not None:
             gate.count(plan, 1)
-            raise type(plan.refusal)(str(plan.refusal))  # A new one: a kept exception collects tracebacks.
+            raise type(plan.refusal)(
+                str(plan.refusal)
+            )  # A new one: a kept exception collects tracebacks.
         if plan.by_headers or plan.by_speaker:
-            plan = self._planner.walk(self.exchange(route.exchange), route, message.properties, self.speaker, gate.identity.name)
+            plan = self._planner.walk(
+                self.exchange(route.exchange),
+                route,
+                message.properties,
+                self.speaker,
+                gate.identity.name,
+            )
             if plan.recorded:
                 message.address = _as_walked(route, plan)
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
@@ -185,7 +217,14 @@ class VirtualHost(Holdings):
         gate.count(plan, 1)
         return plan.fate
 
-    def publish_once(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None, publication: Publication) -> i64:
+    def publish_once(
+        self,
+        gate: Gate,
+        route: Route,
+        message: Message,
+        ticket: Ticket | None,
+        publication: Publication,
+    ) -> i64:
         """The same, of what a producer numbered: a second time, it goes nowhere, and is confirmed when the first one may be."""
         if self.producers.repeats(publication):
             gate.count_fate(REPEATED)
@@ -200,7 +239,9 @@ class VirtualHost(Holdings):
             self.store.commit()
         return fate
 
-    def _delay(self, waiting: RankedQueue, message: Message, blind: list[str], ticket: Ticket | None) -> None:
+    def _delay(
+        self, waiting: RankedQueue, message: Message, blind: list[str], ticket: Ticket | None
+    ) -> None:
         """A copy waits for its time, and knows its `blind` routing keys until then."""
         copy = message.copy(message.assurance, False)
         if blind:
@@ -211,7 +252,9 @@ class VirtualHost(Holdings):
             copy.position = self.store.append(Kept(self.name, copy, [int(waiting.number)]), ticket)
         waiting.put(copy)
 
-    def _keep(self, message: Message, plan: Plan, refusing: list[LimitedQueue], ticket: Ticket | None) -> None:
+    def _keep(
+        self, message: Message, plan: Plan, refusing: list[LimitedQueue], ticket: Ticket | None
+    ) -> None:
         """Give the message to the store, for the durable queues among its destinations."""
         numbers = plan.numbers
         if refusing:
@@ -220,14 +263,18 @@ class VirtualHost(Holdings):
             serials: list[int] | None = None
             if plan.noted:
                 lowered = plan.lowered if message.assurance == EXACTLY_ONCE else []
-                serials = [queue.note(queue in lowered) for queue in plan.durable if queue not in refusing]
+                serials = [
+                    queue.note(queue in lowered) for queue in plan.durable if queue not in refusing
+                ]
             message.position = self.store.append(Kept(self.name, message, numbers, serials), ticket)
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Remember the message for those who subscribe later."""
         self.retained.keep(message, ticket)
 
-    def publish_will(self, gate: Gate, will: Message, lifetime: int = -1, speaker: Listener | None = None) -> None:
+    def publish_will(
+        self, gate: Gate, will: Message, lifetime: int = -1, speaker: Listener | None = None
+    ) -> None:
         """Publish the speaker's last message, at the end of this turn. It expires after so many ms; never if that is below 0."""
         self.gates.join(gate)
         self.agenda.add(Will(self, gate, will, lifetime, speaker))

@@ -41,19 +41,26 @@ class Criteria:
         """Raises InvalidCriteria, or TypeError for a value that no token stands for."""
         kind = arguments.get("x-match", "all")
         if kind not in KINDS:
-            raise InvalidCriteria(f"invalid x-match field value {kind!r}; expected {', '.join(KINDS)}")
+            raise InvalidCriteria(
+                f"invalid x-match field value {kind!r}; expected {', '.join(KINDS)}"
+            )
         skip = kind in ("all", "any")
         #: Whether one criterion is enough.
         self.any: Final = kind in ("any", "any-with-x")
         self.wanted: Final[dict[str, Hashable]] = {
-            name: PRESENT if value is None else token(value) for name, value in arguments.items()
-            if name != "x-match" and not (skip and name.startswith("x-"))}
+            name: PRESENT if value is None else token(value)
+            for name, value in arguments.items()
+            if name != "x-match" and not (skip and name.startswith("x-"))
+        }
         #: Equal for equal arguments, those included that are no criteria.
         self.identity: Final[Hashable] = token(arguments)
 
     def accept(self, headers: Fields) -> bool:
         """Whether a message with these headers is one of those wanted: the definition."""
-        hits = [name in headers and (wanted is PRESENT or wanted == token(headers[name])) for name, wanted in self.wanted.items()]
+        hits = [
+            name in headers and (wanted is PRESENT or wanted == token(headers[name]))
+            for name, wanted in self.wanted.items()
+        ]
         return any(hits) if self.any else all(hits)
 
 

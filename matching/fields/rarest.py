@@ -97,15 +97,24 @@ class Rarest(HeadersMatcher[S]):
 
     def stats(self) -> dict[str, int]:
         """`criteria` are those under which an ``all`` row stands; `crowd` is how many share the most popular one."""
-        return {**super().stats(), "criteria": len(self._all), "crowd": max((len(rows) for rows in self._all.values()), default=0)}
+        return {
+            **super().stats(),
+            "criteria": len(self._all),
+            "crowd": max((len(rows) for rows in self._all.values()), default=0),
+        }
 
     def _rarest(self, criteria: list[_Criterion]) -> int:
         """The place of the criterion that fewest rows name."""
-        counts = [self._rarity.get(criterion, 0) + (len(self._rows) if criterion[1] is PRESENT else 0) for criterion in criteria]
+        counts = [
+            self._rarity.get(criterion, 0) + (len(self._rows) if criterion[1] is PRESENT else 0)
+            for criterion in criteria
+        ]
         return counts.index(min(counts))
 
 
-def _verify(standing: dict[Row[S], list[_Criterion]], tokens: dict[str, Hashable], found: list[Row[S]]) -> None:
+def _verify(
+    standing: dict[Row[S], list[_Criterion]], tokens: dict[str, Hashable], found: list[Row[S]]
+) -> None:
     """Take the rows whose other criteria are met too."""
     for row, others in standing.items():
         for name, wanted in others:

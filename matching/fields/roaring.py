@@ -97,7 +97,11 @@ class Roaring(HeadersMatcher[S]):
 
     def stats(self) -> dict[str, int]:
         """`digits` is how many binary digits a count may have."""
-        return {**super().stats(), "criteria": _size(self._all) + _size(self._any), "digits": len(self._needs)}
+        return {
+            **super().stats(),
+            "criteria": _size(self._all) + _size(self._any),
+            "digits": len(self._needs),
+        }
 
     def _enough(self, hits: list[BitMap]) -> BitMap:
         """The ``all`` rows that are in as many of these as they need."""
@@ -105,7 +109,7 @@ class Roaring(HeadersMatcher[S]):
         for needed, counted in zip(self._needs, _added(hits), strict=False):
             enough -= counted ^ (needed & enough)
         # Nobody is hit more often than it needs, so no count has a digit beyond; but somebody may need one.
-        for needed in self._needs[len(hits).bit_length():]:
+        for needed in self._needs[len(hits).bit_length() :]:
             enough -= needed
         return enough
 

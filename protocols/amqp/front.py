@@ -28,4 +28,8 @@ class AmqpFront(Front):
 
     def channels_of(self, user: str) -> int:
         """Asked only where there is a limit: it looks at every connection."""
-        return sum(len(one.channels) for one in self.connections if isinstance(one, AmqpConnection) and one.user == user)
+        return sum(
+            len(one.channels)
+            for one in self.connections
+            if isinstance(one, AmqpConnection) and one.user == user
+        )

@@ -1,6 +1,6 @@
 """Frames as octets (RFC 6455 section 5.2).
 
-    FIN(1 bit) RSV(3) opcode(4)  MASK(1) length(7)  [length(16 or 64)]  [key(4 octets)]  payload
+FIN(1 bit) RSV(3) opcode(4)  MASK(1) length(7)  [length(16 or 64)]  [key(4 octets)]  payload
 """
 
 from __future__ import annotations
@@ -87,4 +87,6 @@ def unmasked(data: bytes, key: bytes, phase: int) -> bytes:
     """The simple version: as numbers of many digits."""
     size = len(data)
     keys = (key[phase:] + key * (size // 4 + 1))[:size]
-    return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(size, "little")
+    return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(
+        size, "little"
+    )

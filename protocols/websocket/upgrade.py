@@ -59,8 +59,14 @@ class Refused(Exception):
         return headers.encode() + b"\r\n" + body
 
 
-_PHRASES: Final = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 426: "Upgrade Required",
-                   431: "Request Header Fields Too Large"}
+_PHRASES: Final = {
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    426: "Upgrade Required",
+    431: "Request Header Fields Too Large",
+}
 
 
 def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | None:
@@ -73,7 +79,11 @@ def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | No
     except h11.RemoteProtocolError as error:
         error.__traceback__ = None  # Which h11 makes a circle of, with all of us in it.
         status = 431 if error.error_status_hint == 431 else 400
-        raise Refused("too_large" if status == 431 else "request", status, f"no request that can be read: {error}") from None
+        raise Refused(
+            "too_large" if status == 431 else "request",
+            status,
+            f"no request that can be read: {error}",
+        ) from None
     if not isinstance(request, h11.Request):
         return None
     headers = _fields(request)
@@ -85,8 +95,13 @@ def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | No
     _judge_origin(policy, headers, peer)
     subprotocol = _subprotocol(headers)
     accept = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest())
-    answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept \
-        + b"\r\nSec-WebSocket-Protocol: " + subprotocol.encode() + b"\r\n\r\n"
+    answer = (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+        + accept
+        + b"\r\nSec-WebSocket-Protocol: "
+        + subprotocol.encode()
+        + b"\r\n\r\n"
+    )
     return answer, http.trailing_data[0]
 
 
@@ -105,13 +120,18 @@ def _words(fields: dict[bytes, bytes], name: bytes) -> list[str]:
 
 def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
     """The client's key, of a request that asks for a WebSocket of version 13. Raises Refused."""
-    if "websocket" not in [word.lower() for word in _words(fields, b"upgrade")] \
-            or "upgrade" not in [word.lower() for word in _words(fields, b"connection")]:
-        raise Refused("request", 426, "this is a WebSocket of MQTT: ask for an upgrade to websocket")
+    if "websocket" not in [
+        word.lower() for word in _words(fields, b"upgrade")
+    ] or "upgrade" not in [word.lower() for word in _words(fields, b"connection")]:
+        raise Refused(
+            "request", 426, "this is a WebSocket of MQTT: ask for an upgrade to websocket"
+        )
     if request.http_version < b"1.1":
         raise Refused("request", 400, "a WebSocket needs HTTP/1.1")
     if fields.get(b"sec-websocket-version", b"") != b"13":
-        raise Refused("request", 426, "only version 13 of WebSocket is spoken here (Sec-WebSocket-Version)")
+        raise Refused(
+            "request", 426, "only version 13 of WebSocket is spoken here (Sec-WebSocket-Version)"
+        )
     key = fields.get(b"sec-websocket-key", b"")
     try:
         if len(base64.b64decode(key, validate=True)) != 16:
@@ -133,7 +153,11 @@ def _judge_origin(policy: Policy, fields: dict[bytes, bytes], peer: Peer) -> Non
     if page and page == host or page in _HERE and host in _HERE:
         return
     if not policy.allows(origin):
-        raise Refused("origin", 403, f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those that may")
+        raise Refused(
+            "origin",
+            403,
+            f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those that may",
+        )
     peer.foreign = True
     peer.local = False
 
@@ -151,4 +175,8 @@ def _subprotocol(fields: dict[bytes, bytes]) -> str:
     for word in SUBPROTOCOLS:
         if word in offered:
             return word
-    raise Refused("subprotocol", 400, "only MQTT is spoken here: offer the subprotocol mqtt (Sec-WebSocket-Protocol)")
+    raise Refused(
+        "subprotocol",
+        400,
+        "only MQTT is spoken here: offer the subprotocol mqtt (Sec-WebSocket-Protocol)",
+    )

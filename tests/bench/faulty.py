@@ -42,7 +42,9 @@ class FaultyBroker:
                 Peer(request, client_address, self, broker)
 
         self._server = Server(("127.0.0.1", 0), socketserver.BaseRequestHandler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
 
     @property
     def target(self) -> Target:
@@ -52,7 +54,12 @@ class FaultyBroker:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.over.set()
         self._server.shutdown()
         self._thread.join()
@@ -62,7 +69,13 @@ class FaultyBroker:
 class Peer(socketserver.StreamRequestHandler):
     """One client."""
 
-    def __init__(self, request: object, client_address: object, server: socketserver.BaseServer, broker: FaultyBroker) -> None:
+    def __init__(
+        self,
+        request: object,
+        client_address: object,
+        server: socketserver.BaseServer,
+        broker: FaultyBroker,
+    ) -> None:
         self._broker = broker
         broker.peers.append(self)
         super().__init__(request, client_address, server)  # type: ignore[arg-type]  # typeshed has no name for it
@@ -102,7 +115,7 @@ class Peer(socketserver.StreamRequestHandler):
             if packet[0] & 6 and broker.fault != "greedy":
                 name = 2 if packet[1] < 128 else 3
                 behind = name + 2 + packet[name + 1]
-                self.wfile.write(b"\x40\x02" + packet[behind:behind + 2])
+                self.wfile.write(b"\x40\x02" + packet[behind : behind + 2])
             self._pass_on(packet, broker.seen == 20)
 
     def _pass_on(self, packet: bytes, twentieth: bool) -> None:

@@ -68,7 +68,9 @@ def test_a_crowd_of_listeners_gets_the_same_octets_in_the_same_order_as_a_few() 
     for reader in readers:
         reader.subscribe("all/#", 0)
     readers[0].subscribe("one", 0)
-    one, first, second, third = (mqtt_publish(topic, topic.encode() * 9) for topic in ("one", "all/a", "all/b", "all/c"))
+    one, first, second, third = (
+        mqtt_publish(topic, topic.encode() * 9) for topic in ("one", "all/a", "all/b", "all/c")
+    )
     writer = world.mqtt("w")
     writer.send(one + first + second + one + third)
     assert readers[0].read() == one + first + second + one + third

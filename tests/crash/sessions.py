@@ -69,7 +69,9 @@ class Subscriber(Client):
                 publication = read_publish(first, octets)
                 message = read_body(publication.body)
                 if publication.qos == 1:
-                    assert message not in self.settled, f"{message} was settled for good, and came again"
+                    assert message not in self.settled, (
+                        f"{message} was settled for good, and came again"
+                    )
                     self.handed[1].append(message)
                     acked.append(message)
                     answer = short(PUBACK, publication.packet_id)

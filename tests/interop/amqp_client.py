@@ -62,14 +62,21 @@ class AmqpClient(ABC):
     def _close(self) -> None: ...
 
     @abstractmethod
-    def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None: ...
+    def declare_exchange(
+        self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False
+    ) -> None: ...
 
     @abstractmethod
     def delete_exchange(self, name: str) -> None: ...
 
     @abstractmethod
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        self,
+        name: str = "",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Declared: ...
 
@@ -78,7 +85,9 @@ class AmqpClient(ABC):
         """Returns how many messages went with it."""
 
     @abstractmethod
-    def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None: ...
+    def bind(
+        self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None
+    ) -> None: ...
 
     @abstractmethod
     def unbind(self, queue: str, exchange: str, key: str) -> None: ...
@@ -95,7 +104,13 @@ class AmqpClient(ABC):
 
     @abstractmethod
     def publish(
-        self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, properties: Properties | None = None
+        self,
+        body: bytes,
+        key: str,
+        exchange: str = "",
+        *,
+        mandatory: bool = False,
+        properties: Properties | None = None,
     ) -> Fate:
         """Publish and wait for the broker's word."""
 

@@ -30,7 +30,11 @@ class AmqttClient(MqttClient):
             raise
 
     async def _connect(self, broker: Address, login: Login) -> None:
-        settings: dict[str, Any] = {"auto_reconnect": False, "keep_alive": login.keep_alive, "ping_delay": 0}
+        settings: dict[str, Any] = {
+            "auto_reconnect": False,
+            "keep_alive": login.keep_alive,
+            "ping_delay": 0,
+        }
         if login.will is not None:
             settings["will"] = {**login.will._asdict(), "message": login.will.payload.decode()}
             del settings["will"]["payload"]

@@ -30,7 +30,11 @@ class Node:
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._process = subprocess.Popen(
-            [require("node"), str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            [require("node"), str(_SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()

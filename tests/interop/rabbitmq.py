@@ -25,21 +25,37 @@ class RabbitMq:
         if server is None or epmd is None:
             pytest.skip("RabbitMQ is not installed (apt-get install rabbitmq-server)")
         self.port, names, distribution = _free_ports(3)
-        (directory / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.console = true\nlog.console.level = error\n"
-                                                 "log.file = false\ndisk_free_limit.absolute = 50MB\n")
+        (directory / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.console = true\nlog.console.level = error\n"
+            "log.file = false\ndisk_free_limit.absolute = 50MB\n"
+        )
         (directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
         (directory / "empty.conf").touch()
         environment = os.environ | {
-            "HOME": str(directory), "ERL_EPMD_PORT": str(names), "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": f"trellis-test-{self.port}@localhost", "RABBITMQ_DIST_PORT": str(distribution),
-            "RABBITMQ_CONF_ENV_FILE": str(directory / "empty.conf"), "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
-            "RABBITMQ_ADVANCED_CONFIG_FILE": str(directory / "none.config"), "RABBITMQ_GENERATED_CONFIG_DIR": str(directory / "generated"),
-            "RABBITMQ_SCHEMA_DIR": str(directory / "schema"), "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
-            "RABBITMQ_LOG_BASE": str(directory / "log"), "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+            "HOME": str(directory),
+            "ERL_EPMD_PORT": str(names),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"trellis-test-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_CONF_ENV_FILE": str(directory / "empty.conf"),
+            "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(directory / "none.config"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(directory / "generated"),
+            "RABBITMQ_SCHEMA_DIR": str(directory / "schema"),
+            "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(directory / "log"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(directory / "pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none -kernel inet_dist_use_interface {127,0,0,1}"}
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
+        }
         self._epmd = subprocess.Popen([epmd, "-port", str(names), "-address", "127.0.0.1"])
-        self._server = subprocess.Popen([server], env=environment, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._server = subprocess.Popen(
+            [server],
+            env=environment,
+            cwd=directory,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         end = time.monotonic() + _PATIENCE
         while not self._answers():
             if self._server.poll() is not None or time.monotonic() > end:

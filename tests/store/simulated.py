@@ -45,19 +45,28 @@ class Inode:
             elif kept == 1 or random.random() < 0.5:
                 put(there, offset, octets)
             elif random.random() < 0.5:
-                put(there, offset, octets[:random.randrange(len(octets) + 1)])  # Torn: its beginning.
+                put(
+                    there, offset, octets[: random.randrange(len(octets) + 1)]
+                )  # Torn: its beginning.
             else:
                 # Torn: some of its sectors, or what is left of the first one.
                 for start in range(0, len(octets), SECTOR):
                     if random.random() < 0.5:
-                        put(there, offset + start, octets[start:start + random.choice((SECTOR, SECTOR, random.randrange(SECTOR)))])
+                        put(
+                            there,
+                            offset + start,
+                            octets[
+                                start : start
+                                + random.choice((SECTOR, SECTOR, random.randrange(SECTOR)))
+                            ],
+                        )
         return bytes(there)
 
 
 def put(there: bytearray, offset: int, octets: bytes) -> None:
     if len(there) < offset:
         there.extend(bytes(offset - len(there)))
-    there[offset:offset + len(octets)] = octets
+    there[offset : offset + len(octets)] = octets
 
 
 def cut(there: bytearray, size: int) -> None:
@@ -71,7 +80,7 @@ class SimulatedFile(File):
 
     def read(self, offset: int, count: int) -> bytes:
         self._disk.ask("read", self._path)
-        return bytes(self._inode.now[offset:offset + count])
+        return bytes(self._inode.now[offset : offset + count])
 
     def write(self, offset: int, octets: bytes | memoryview) -> None:
         assert self._writable
@@ -79,7 +88,7 @@ class SimulatedFile(File):
         try:
             self._disk.ask("write", self._path)
         except OSError:
-            self._inode.write(offset, octets[:len(octets) // 2])
+            self._inode.write(offset, octets[: len(octets) // 2])
             raise
         self._disk.happened("write", self._path, offset, octets)
         self._inode.write(offset, octets)
@@ -142,7 +151,13 @@ class SimulatedDisk(Disk):
 
     def list(self, directory: str) -> list[str]:
         """Directories are where files are."""
-        return sorted({path[len(directory) + 1:].partition("/")[0] for path in self.names if path.startswith(f"{directory}/")})
+        return sorted(
+            {
+                path[len(directory) + 1 :].partition("/")[0]
+                for path in self.names
+                if path.startswith(f"{directory}/")
+            }
+        )
 
     def make_directory(self, path: str) -> None:
         self.ask("mkdir", path)
@@ -194,7 +209,9 @@ class SimulatedDisk(Disk):
         for change in self.pending:
             if random.random() < kept:
                 apply(names, change)
-        return SimulatedDisk({path: inode.after_crash(random, kept) for path, inode in names.items()})
+        return SimulatedDisk(
+            {path: inode.after_crash(random, kept) for path, inode in names.items()}
+        )
 
     def replay(self, event: Event) -> None:
         """Do what another disk did."""

@@ -32,9 +32,16 @@ def written(directory: Path, batches: int) -> None:
     shutil.move(directory / "kept", directory / CATALOG)
 
 
-@pytest.mark.parametrize(("batches", "what", "words"), [
-    (1, [CUT], "last batch has 1 copies of messages"), (2, [MISSING], "the log has 2 copies of messages")])
-def test_only_a_later_batch_shows_that_the_catalog_was_written(tmp_path: Path, batches: int, what: list[str], words: str) -> None:
+@pytest.mark.parametrize(
+    ("batches", "what", "words"),
+    [
+        (1, [CUT], "last batch has 1 copies of messages"),
+        (2, [MISSING], "the log has 2 copies of messages"),
+    ],
+)
+def test_only_a_later_batch_shows_that_the_catalog_was_written(
+    tmp_path: Path, batches: int, what: list[str], words: str
+) -> None:
     written(tmp_path, batches)
     home = Home(tmp_path)
     findings = home.opened.recovery.findings

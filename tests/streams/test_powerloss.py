@@ -44,9 +44,13 @@ def archive(disk: SimulatedDisk) -> Archive:
 
 def judge(disk: SimulatedDisk, end: int) -> Found:
     found = Found(disk, DIRECTORY, 7, end)
-    assert all(finding.what == "cut" for finding in found.findings), [str(finding) for finding in found.findings]
+    assert all(finding.what == "cut" for finding in found.findings), [
+        str(finding) for finding in found.findings
+    ]
     rows = [row for segment in found.segments for row in rows_in(disk.contents()[segment.path])]
-    assert [(row["offset"], row["body"]) for row in rows] == [(number, body(number)) for number in range(end)]
+    assert [(row["offset"], row["body"]) for row in rows] == [
+        (number, body(number)) for number in range(end)
+    ]
     return found
 
 
@@ -130,12 +134,22 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
         for _ in range(2):
             disk = disk.crashed(random, kept)
             found = Found(disk, DIRECTORY, 7, end)
-            rows = [row for segment in found.segments for row in rows_in(disk.contents()[segment.path])]
-            first = next(offset for offset in range(end) if rows[offset]["offset"] != offset) if damage else 0
+            rows = [
+                row for segment in found.segments for row in rows_in(disk.contents()[segment.path])
+            ]
+            first = (
+                next(offset for offset in range(end) if rows[offset]["offset"] != offset)
+                if damage
+                else 0
+            )
             lost = range(first, first + 5) if damage else lost
-            assert [(row["offset"], row["body"]) for row in rows] == [(at, body(at)) for at in range(end) if at not in lost]
+            assert [(row["offset"], row["body"]) for row in rows] == [
+                (at, body(at)) for at in range(end) if at not in lost
+            ]
             assert sum(int(segment.end - segment.base) for segment in found.segments) == len(rows)
-            assert len([name for name in disk.list(DIRECTORY) if name.endswith(".arrow")]) == len(found.segments)
+            assert len([name for name in disk.list(DIRECTORY) if name.endswith(".arrow")]) == len(
+                found.segments
+            )
         if ended:
             break
         after += 1

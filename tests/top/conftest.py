@@ -37,7 +37,9 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     running: list[Running] = []
 
-    async def begin(chosen: Settings | None = None, disk: Disk | None = None, **sections: object) -> Running:
+    async def begin(
+        chosen: Settings | None = None, disk: Disk | None = None, **sections: object
+    ) -> Running:
         app = Running(chosen or settings(**sections), disk)
         await app.start()
         running.append(app)
@@ -48,7 +50,11 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
         await app.stop()
     assert asyncio.all_tasks() - {asyncio.current_task()} == set()
     assert unhandled == []
-    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+    assert [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname in ("ERROR", "CRITICAL")
+    ] == []
 
 
 @pytest_asyncio.fixture

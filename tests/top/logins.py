@@ -23,13 +23,18 @@ _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
 class Client:
     """One login: what it says first, and what it says when it is asked who it is."""
 
-    def __init__(self, number: int, port: int, protocol: str, kind: str, user: str, password: str) -> None:
+    def __init__(
+        self, number: int, port: int, protocol: str, kind: str, user: str, password: str
+    ) -> None:
         self.label = f"{protocol} {kind}"
         self.protocol = protocol
         if protocol == "amqp":
             self.first, self.second = GREETING, start_ok(user, password)
         else:
-            self.first, self.second = connect_packet(f"client-{number}", user=f"{user}/{password}"), b""
+            self.first, self.second = (
+                connect_packet(f"client-{number}", user=f"{user}/{password}"),
+                b"",
+            )
         self.socket = socket.socket()
         self.socket.setblocking(False)
         self.socket.connect_ex(("127.0.0.1", port))

@@ -63,7 +63,9 @@ def test_a_full_collection_waits_until_nothing_happens(collector: Collector) -> 
     assert collector.full == 1
 
 
-def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_happens(collector: Collector) -> None:
+def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_happens(
+    collector: Collector,
+) -> None:
     class Thing:
         itself: object = None
 

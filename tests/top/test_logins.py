@@ -48,16 +48,30 @@ class Held:
 
 async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str, int], float]:
     """The verdicts, and how long the loop was held."""
-    running = await start(users=[{"name": "known", "password_hash": hasher.hash("known")}], limits={"handshake": 100.0})
-    command = ["-m", "tests.top.logins", str(running.port("amqp")), str(running.port("mqtt")), str(LOGINS), "known"]
+    running = await start(
+        users=[{"name": "known", "password_hash": hasher.hash("known")}],
+        limits={"handshake": 100.0},
+    )
+    command = [
+        "-m",
+        "tests.top.logins",
+        str(running.port("amqp")),
+        str(running.port("mqtt")),
+        str(LOGINS),
+        "known",
+    ]
     pipe = asyncio.subprocess.PIPE
-    clients = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=pipe, stdout=pipe)
+    clients = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdin=pipe, stdout=pipe
+    )
     assert clients.stdout is not None
     held = Held()
     said = await clients.stdout.readline()
     held.stop()
     await clients.communicate(b"")
-    print(f"held for {held.longest * 1000:.2f} ms, longest turn {running.node.turn.longest * 1000:.2f} ms")
+    print(
+        f"held for {held.longest * 1000:.2f} ms, longest turn {running.node.turn.longest * 1000:.2f} ms"
+    )
     verdicts: dict[str, int] = json.loads(said)
     return verdicts, held.longest
 
@@ -87,8 +101,12 @@ async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> N
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.asyncio(loop_factories=["uvloop"])  # The loop that the broker runs on; hashing slows the processor for all.
-async def test_a_thousand_logins_with_hashes_that_take_their_time_do_not_hold_the_loop(start: Start) -> None:
+@pytest.mark.asyncio(
+    loop_factories=["uvloop"]
+)  # The loop that the broker runs on; hashing slows the processor for all.
+async def test_a_thousand_logins_with_hashes_that_take_their_time_do_not_hold_the_loop(
+    start: Start,
+) -> None:
     verdicts, held = await log_in(start, argon2.PasswordHasher(2, 19_456, 1))
     assert verdicts == right_verdicts()
     assert held < LIMIT

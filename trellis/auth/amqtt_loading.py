@@ -37,7 +37,9 @@ class PluginThread:
         self.loop: asyncio.AbstractEventLoop
         self._stop: asyncio.Event
         self._loaded: Future[list[BasePlugin]] = Future()
-        self._thread = threading.Thread(target=self._run, args=[wanted], name="trellis-amqtt", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=[wanted], name="trellis-amqtt", daemon=True
+        )
         self._thread.start()
         try:
             self.plugins = self._loaded.result(LOADING)
@@ -100,7 +102,10 @@ def load(path: str, options: Mapping[str, object]) -> BasePlugin:
         plugin = kind(context)
     except Exception as error:
         raise SettingsError(key_of(path), f"cannot be made: {told(error)}") from error
-    roles = {"authenticate": isinstance(plugin, BaseAuthPlugin), "topic_filtering": isinstance(plugin, BaseTopicPlugin)}
+    roles = {
+        "authenticate": isinstance(plugin, BaseAuthPlugin),
+        "topic_filtering": isinstance(plugin, BaseTopicPlugin),
+    }
     asked = [role for role, has in roles.items() if has]
     for role in asked:
         if not iscoroutinefunction(getattr(plugin, role)):
@@ -124,7 +129,9 @@ def _find(path: str) -> Any:
         known = [other for other, thing in vars(module).items() if _is_plugin(thing)]
         hint = f"; the nearest is {nearest(name, known)}" if known else ""
         raise SettingsError(key_of(path), f"there is no {name} in {module_path}{hint}")
-    raise SettingsError(key_of(path), "is neither an authentication nor a topic plugin; others do nothing here")
+    raise SettingsError(
+        key_of(path), "is neither an authentication nor a topic plugin; others do nothing here"
+    )
 
 
 def _is_plugin(thing: object) -> bool:
@@ -145,10 +152,20 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
         name, key = option.replace("-", "_"), f"{key_of(path)}.{option}"
         if name.startswith("receive_"):
             if name not in fields or not _required(fields[name]):
-                raise SettingsError(key, "is not supported: plugins are asked at publish and subscribe, not at each delivery")
-            logs.warning("amqtt_option_unused", plugin=path, option=name, note="plugins are not asked at each delivery")
+                raise SettingsError(
+                    key,
+                    "is not supported: plugins are asked at publish and subscribe, not at each delivery",
+                )
+            logs.warning(
+                "amqtt_option_unused",
+                plugin=path,
+                option=name,
+                note="plugins are not asked at each delivery",
+            )
         if name not in fields:
-            hint = f"; the nearest is {nearest(name, fields)}" if fields else "; this plugin has none"
+            hint = (
+                f"; the nearest is {nearest(name, fields)}" if fields else "; this plugin has none"
+            )
             raise SettingsError(key, f"unknown option{hint}")
         if name in given:
             raise SettingsError(key, "is given twice, with - and with _")
@@ -159,7 +176,9 @@ def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
     try:
         return dacite.from_dict(table, given, dacite.Config(strict=True, cast=[Enum]))
     except dacite.WrongTypeError as error:
-        raise SettingsError(f"{key_of(path)}.{error.field_path}", f"must be {_written(error.field_type)}") from None
+        raise SettingsError(
+            f"{key_of(path)}.{error.field_path}", f"must be {_written(error.field_type)}"
+        ) from None
     except Exception as error:
         raise SettingsError(key_of(path), f"its options are refused: {told(error)}") from error
 
@@ -170,7 +189,11 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 
 def _written(kind: Any) -> str:
     """A type as its declaration has it."""
-    return str(kind.__name__) if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind).replace("pathlib.", "")
+    return (
+        str(kind.__name__)
+        if isinstance(kind, type) and not hasattr(kind, "__args__")
+        else str(kind).replace("pathlib.", "")
+    )
 
 
 def key_of(path: str) -> str:
@@ -191,7 +214,11 @@ def place_of(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    where = "" if trace is None else f" in {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+    where = (
+        ""
+        if trace is None
+        else f" in {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+    )
     return f"{type(error).__name__}{where}"
 
 

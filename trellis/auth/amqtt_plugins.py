@@ -33,7 +33,9 @@ try:
 
     from trellis.auth.amqtt_loading import PluginThread, path_of, place_of, post
 except ImportError as error:  # This module is imported only where the settings name plugins.
-    raise SettingsError("amqtt.plugins", f"amqtt cannot be imported ({error}); pip install 'trellis-broker[amqtt]'") from error
+    raise SettingsError(
+        "amqtt.plugins", f"amqtt cannot be imported ({error}); pip install 'trellis-broker[amqtt]'"
+    ) from error
 
 #: Logins that may wait for the plugins.
 QUEUE: Final = 1_024
@@ -82,7 +84,9 @@ class TopicRules:
         """Whether every plugin says yes. None is no, as in amqtt."""
         return all(self._ask(plugin, session, topic, action) for plugin in self._plugins)
 
-    def _ask(self, plugin: BaseTopicPlugin, session: PluginSession, topic: str, action: Action) -> bool:
+    def _ask(
+        self, plugin: BaseTopicPlugin, session: PluginSession, topic: str, action: Action
+    ) -> bool:
         question = plugin.topic_filtering(session=session, topic=topic, action=action)
         try:
             question.send(None)
@@ -110,14 +114,20 @@ class Vouched(Identity):
 class PluginIdentity(Identity):
     """The rights of an account, or every right, narrowed by the topic plugins. Gates keep what they answered."""
 
-    def __init__(self, name: str, rights: Identity | None, session: PluginSession, rules: TopicRules) -> None:
+    def __init__(
+        self, name: str, rights: Identity | None, session: PluginSession, rules: TopicRules
+    ) -> None:
         super().__init__(name)
         self._rights = rights
         self._session = session
         self._rules = rules
         self._within: dict[str, tuple[Identity, PluginIdentity]] = {}
         if rights is not None:
-            self.administrator, self.tags, self.nameless = rights.administrator, rights.tags, rights.nameless
+            self.administrator, self.tags, self.nameless = (
+                rights.administrator,
+                rights.tags,
+                rights.nameless,
+            )
 
     def within(self, vhost: str, client_id: str = "") -> Identity | None:
         """An account is somebody in its virtual hosts only, plugins or not. (Each client has an identity of its own here.)"""
@@ -128,7 +138,10 @@ class PluginIdentity(Identity):
             return None if rights is None else self
         known = self._within.get(vhost)
         if known is None or known[0] is not rights:
-            known = self._within[vhost] = rights, PluginIdentity(self.name, rights, self._session, self._rules)
+            known = self._within[vhost] = (
+                rights,
+                PluginIdentity(self.name, rights, self._session, self._rules),
+            )
         return known[1]
 
     def renewed(self, accounts: Authenticator) -> Identity | None:
@@ -143,8 +156,12 @@ class PluginIdentity(Identity):
     def fits(self, rights: Identity | None, session: PluginSession) -> bool:
         """Whether a plugin asked about the two of them would see the same."""
         mine = self._session
-        return (self._rights is rights and mine.password == session.password
-                and mine.is_anonymous == session.is_anonymous and bool(mine.attributes == session.attributes))
+        return (
+            self._rights is rights
+            and mine.password == session.password
+            and mine.is_anonymous == session.is_anonymous
+            and bool(mine.attributes == session.attributes)
+        )
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
         if self._rights is None:
@@ -159,7 +176,9 @@ class PluginIdentity(Identity):
     def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
         if not self.may_subscribe(topic_filter):
             return NONE
-        return ALL if self._rights is None else self._rights.hears(exchange, key, topic_filter, hides)
+        return (
+            ALL if self._rights is None else self._rights.hears(exchange, key, topic_filter, hides)
+        )
 
     def may_hear(self, topic: bytes) -> bool:
         return self._rights is None or self._rights.may_hear(topic)
@@ -182,7 +201,9 @@ class Login:
 
     __slots__ = ("answer", "answered", "credentials", "loop", "session", "task", "timer")
 
-    def __init__(self, credentials: Credentials, answer: Answer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, credentials: Credentials, answer: Answer, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.credentials = credentials
         self.answer = answer
         self.loop = loop
@@ -198,13 +219,23 @@ class PluginAuthenticator(Authenticator):
     At most `queue` logins wait for plugins, each `patience` seconds.
     """
 
-    def __init__(self, plugins: Plugins, accounts: Authenticator, queue: int = QUEUE, patience: float = PATIENCE) -> None:
+    def __init__(
+        self,
+        plugins: Plugins,
+        accounts: Authenticator,
+        queue: int = QUEUE,
+        patience: float = PATIENCE,
+    ) -> None:
         self._accounts = accounts
         self._queue = queue
         self._patience = patience
         self._thread = PluginThread(plugins)
-        self._judges = [plugin for plugin in self._thread.plugins if isinstance(plugin, BaseAuthPlugin)]
-        self._rules = TopicRules([plugin for plugin in self._thread.plugins if isinstance(plugin, BaseTopicPlugin)])
+        self._judges = [
+            plugin for plugin in self._thread.plugins if isinstance(plugin, BaseAuthPlugin)
+        ]
+        self._rules = TopicRules(
+            [plugin for plugin in self._thread.plugins if isinstance(plugin, BaseTopicPlugin)]
+        )
         self._identities: dict[tuple[str | None, str], Identity] = {}
         #: Logins that wait for plugins now, that they were asked about so far, and that they left without an answer.
         self.waiting = 0
@@ -236,7 +267,9 @@ class PluginAuthenticator(Authenticator):
             post(login.loop, self._told, login, None)
             return
         login.task = self._thread.loop.create_task(self._judge(login))
-        login.task.add_done_callback(lambda task: post(login.loop, self._told, login, not task.cancelled() and task.result()))
+        login.task.add_done_callback(
+            lambda task: post(login.loop, self._told, login, not task.cancelled() and task.result())
+        )
 
     def _drop(self, login: Login) -> None:
         if login.task is not None:
@@ -257,8 +290,12 @@ class PluginAuthenticator(Authenticator):
         login.answered = True
         login.timer = None
         post(self._thread.loop, self._drop, login)
-        logs.warning("amqtt_login_late", user=login.credentials.user or NOBODY, after=f"{self._patience:g}s",
-                     waiting=self.waiting)
+        logs.warning(
+            "amqtt_login_late",
+            user=login.credentials.user or NOBODY,
+            after=f"{self._patience:g}s",
+            waiting=self.waiting,
+        )
         login.answer(Verdict(None, "no answer from the plugins in time", busy=True))
 
     def _told(self, login: Login, opinion: bool | None) -> None:
@@ -278,20 +315,30 @@ class PluginAuthenticator(Authenticator):
     def renew(self, identity: Identity) -> Identity | None:
         if isinstance(identity, Vouched):
             return identity
-        return identity.renewed(self._accounts) if isinstance(identity, PluginIdentity) else self._accounts.renew(identity)
+        return (
+            identity.renewed(self._accounts)
+            if isinstance(identity, PluginIdentity)
+            else self._accounts.renew(identity)
+        )
 
     def named(self, user: str) -> Identity | None:
         """Where plugins narrow rights, a name alone says nothing."""
         return None if self._rules else self._accounts.named(user)
 
-    def _ask_accounts(self, credentials: Credentials, session: PluginSession, answer: Answer) -> None:
+    def _ask_accounts(
+        self, credentials: Credentials, session: PluginSession, answer: Answer
+    ) -> None:
         def narrow(verdict: Verdict) -> None:
             rights = verdict.identity
-            answer(verdict if rights is None else Verdict(self._identity(credentials, session, rights)))
+            answer(
+                verdict if rights is None else Verdict(self._identity(credentials, session, rights))
+            )
 
         self._accounts.authenticate(credentials, narrow)
 
-    def _identity(self, credentials: Credentials, session: PluginSession, rights: Identity | None) -> Identity:
+    def _identity(
+        self, credentials: Credentials, session: PluginSession, rights: Identity | None
+    ) -> Identity:
         """The same object for the same client; `rights` is None for every right."""
         if rights is not None and not self._rules:
             return rights
@@ -299,7 +346,9 @@ class PluginAuthenticator(Authenticator):
         known = self._identities.pop(key, None)
         if known is None or isinstance(known, PluginIdentity) and not known.fits(rights, session):
             name = credentials.user or NOBODY if rights is None else rights.name
-            known = PluginIdentity(name, rights, session, self._rules) if self._rules else Vouched(name)
+            known = (
+                PluginIdentity(name, rights, session, self._rules) if self._rules else Vouched(name)
+            )
         while len(self._identities) >= IDENTITIES:
             del self._identities[next(iter(self._identities))]
         self._identities[key] = known
@@ -308,7 +357,16 @@ class PluginAuthenticator(Authenticator):
 
 async def _ask(plugin: BaseAuthPlugin, session: PluginSession) -> bool | None:
     try:
-        return bool(answer) if (answer := await plugin.authenticate(session=session)) is not None else None
+        return (
+            bool(answer)
+            if (answer := await plugin.authenticate(session=session)) is not None
+            else None
+        )
     except Exception as error:  # noqa: BLE001  (whatever a plugin raises is no yes)
-        logs.warning("amqtt_login_refused", plugin=path_of(plugin), user=session.username or NOBODY, problem=place_of(error))
+        logs.warning(
+            "amqtt_login_refused",
+            plugin=path_of(plugin),
+            user=session.username or NOBODY,
+            problem=place_of(error),
+        )
         return False

@@ -1,10 +1,10 @@
 """Who may come in: users with argon2id hashes, checked in threads so that the loop never waits.
 
-    credentials --+-- remembered (keyed hash, five minutes) ------------------------------> verdict at once
-                  +-- after many failures (trellis/auth/login_throttle.py): wait, then go on here
-                  +-- the same ones are being checked already: wait with them ------------> one verdict for all
-                  +-- room in the queue: a thread hashes (24 ms, 19 MiB) -----------------> verdict later
-                  +-- no room ------------------------------------------------------------> busy
+credentials --+-- remembered (keyed hash, five minutes) ------------------------------> verdict at once
+              +-- after many failures (trellis/auth/login_throttle.py): wait, then go on here
+              +-- the same ones are being checked already: wait with them ------------> one verdict for all
+              +-- room in the queue: a thread hashes (24 ms, 19 MiB) -----------------> verdict later
+              +-- no room ------------------------------------------------------------> busy
 """
 
 from __future__ import annotations
@@ -49,8 +49,15 @@ class Accounts(Authenticator):
     """Checks names and passwords. `anonymous` is whose rights they get who give no name: from loopback only,
     or from anywhere; None is nobody."""
 
-    def __init__(self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool, threads: int, queue: int,
-                 remember: float) -> None:
+    def __init__(
+        self,
+        accounts: list[Account],
+        anonymous: Identity | None,
+        anonymous_from_afar: bool,
+        threads: int,
+        queue: int,
+        remember: float,
+    ) -> None:
         self._accounts = {account.identity.name: account for account in accounts}
         self._anonymous = anonymous
         self._anonymous_from_afar = anonymous_from_afar
@@ -73,7 +80,9 @@ class Accounts(Authenticator):
         self.hashed = 0
         self._closed = False
 
-    def replace(self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool) -> None:
+    def replace(
+        self, accounts: list[Account], anonymous: Identity | None, anonymous_from_afar: bool
+    ) -> None:
         """From now on these may log in. Who is in already is to be looked at again."""
         self._accounts = {account.identity.name: account for account in accounts}
         self._anonymous = anonymous
@@ -87,18 +96,40 @@ class Accounts(Authenticator):
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:
         name = credentials.user
         if name is None:
-            allowed = self._anonymous is not None and (credentials.local or self._anonymous_from_afar) and not credentials.foreign
-            answer(Verdict(self._anonymous) if allowed else Verdict(None, "anonymous access is not allowed here"))
+            allowed = (
+                self._anonymous is not None
+                and (credentials.local or self._anonymous_from_afar)
+                and not credentials.foreign
+            )
+            answer(
+                Verdict(self._anonymous)
+                if allowed
+                else Verdict(None, "anonymous access is not allowed here")
+            )
             return
         account = self._account(name, credentials.proven)
         if account is not None and account.loopback_only and not credentials.local:
             # As slow as a name that nobody has: it is nobody there.
-            logs.info("login_refused", user=name, address=credentials.address, note="may log in from loopback only")
+            logs.info(
+                "login_refused",
+                user=name,
+                address=credentials.address,
+                note="may log in from loopback only",
+            )
             account = None
         if credentials.proven:
             if account is None:
-                logs.info("login_refused", user=name, address=credentials.address, note="the name in a certificate, and no user's")
-            answer(Verdict(None, f"user '{name}', whom a certificate names, is unknown") if account is None else Verdict(account.identity))
+                logs.info(
+                    "login_refused",
+                    user=name,
+                    address=credentials.address,
+                    note="the name in a certificate, and no user's",
+                )
+            answer(
+                Verdict(None, f"user '{name}', whom a certificate names, is unknown")
+                if account is None
+                else Verdict(account.identity)
+            )
             return
         password_hash = self._decoy if account is None else account.password_hash
         mark = self._mark(name, credentials.password, password_hash)
@@ -115,20 +146,36 @@ class Accounts(Authenticator):
             self._held_back += 1
             loop.call_later(seconds, self._go_on, mark, account, password_hash, credentials, answer)
 
-    def _go_on(self, mark: bytes, account: Account | None, password_hash: str, credentials: Credentials, answer: Answer) -> None:
+    def _go_on(
+        self,
+        mark: bytes,
+        account: Account | None,
+        password_hash: str,
+        credentials: Credentials,
+        answer: Answer,
+    ) -> None:
         """It has waited long enough."""
         self._held_back -= 1
         if not self._closed:
             self._check(mark, account, password_hash, credentials, answer)
 
-    def _check(self, mark: bytes, account: Account | None, password_hash: str, credentials: Credentials, answer: Answer) -> None:
+    def _check(
+        self,
+        mark: bytes,
+        account: Account | None,
+        password_hash: str,
+        credentials: Credentials,
+        answer: Answer,
+    ) -> None:
         if mark in self._checking:
             self._checking[mark].append((answer, credentials))
         elif len(self._checking) >= self._queue:
             answer(Verdict(None, "too many logins at once", busy=True))
         else:
             self._checking[mark] = [(answer, credentials)]
-            self._pool.submit(self._hash, asyncio.get_running_loop(), mark, account, password_hash, credentials)
+            self._pool.submit(
+                self._hash, asyncio.get_running_loop(), mark, account, password_hash, credentials
+            )
 
     def renew(self, identity: Identity) -> Identity | None:
         if identity.nameless:
@@ -143,7 +190,9 @@ class Accounts(Authenticator):
 
     def _account(self, name: str, proven: bool) -> Account | None:
         """One without a password can log in by a certificate only."""
-        user = None if self.users is None or name in self._accounts else self.users.by_name.get(name)
+        user = (
+            None if self.users is None or name in self._accounts else self.users.by_name.get(name)
+        )
         if user is None:
             return self._accounts.get(name)
         return Account(user, user.password_hash, False) if user.password_hash or proven else None
@@ -155,14 +204,22 @@ class Accounts(Authenticator):
             digest.update(len(part).to_bytes(4, "big") + part)
         return digest.digest()
 
-    def _hash(self, loop: asyncio.AbstractEventLoop, mark: bytes, account: Account | None, password_hash: str,
-              credentials: Credentials) -> None:
+    def _hash(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        mark: bytes,
+        account: Account | None,
+        password_hash: str,
+        credentials: Credentials,
+    ) -> None:
         """In a thread."""
         good = False
         try:
             good = verify(password_hash, credentials.password)
             if not password_hash.startswith("$argon2"):
-                verify(self._decoy, credentials.password)  # A hash of RabbitMQ's takes no time, and would tell who has one.
+                verify(
+                    self._decoy, credentials.password
+                )  # A hash of RabbitMQ's takes no time, and would tell who has one.
         finally:
             try:
                 loop.call_soon_threadsafe(self._found, mark, account if good else None, credentials)
@@ -185,7 +242,11 @@ class Accounts(Authenticator):
                 self.guessing.failed(waited.user or "", waited.address, waited.local, now)
         if account is not None:
             self.guessing.succeeded(account.identity.name)
-        verdict = Verdict(None, "unknown user or wrong password") if account is None else Verdict(account.identity)
+        verdict = (
+            Verdict(None, "unknown user or wrong password")
+            if account is None
+            else Verdict(account.identity)
+        )
         idle = not self._found_out
         self._found_out.extend((answer, verdict) for answer, _ in waiting)
         if idle:

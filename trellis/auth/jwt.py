@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from broker.access.identity import ALL, NONE, Authenticator, Conversation, Credentials, Identity, Step, Verdict
+from broker.access.identity import (
+    ALL,
+    NONE,
+    Authenticator,
+    Conversation,
+    Credentials,
+    Identity,
+    Step,
+    Verdict,
+)
 from broker.errors import AccessRefused
 from trellis import logs
 from trellis.settings import SettingsError
@@ -84,9 +93,13 @@ class ScopedIdentity(Identity):
         self.weight = 1 + len(scopes)
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
-        if not any(scope.verb == operation and scope.name.fullmatch(name) for scope in self._scopes):
-            raise AccessRefused(f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}': no scope of "
-                                "its token allows it")
+        if not any(
+            scope.verb == operation and scope.name.fullmatch(name) for scope in self._scopes
+        ):
+            raise AccessRefused(
+                f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}': no scope of "
+                "its token allows it"
+            )
 
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
         return self._allows("write", exchange, key)
@@ -100,16 +113,26 @@ class ScopedIdentity(Identity):
         for kept in product((True, False), repeat=gaps):
             left = iter(kept)
             spelled = ".".join([word for word in words if word != "#" or next(left)])
-            if not self._allows("read", exchange, spelled) and not self._names("read", exchange, key):
+            if not self._allows("read", exchange, spelled) and not self._names(
+                "read", exchange, key
+            ):
                 return NONE
         return ALL
 
     def _allows(self, verb: str, exchange: str, key: str) -> bool:
-        return any(scope.verb == verb and scope.name.fullmatch(exchange) and scope.key.fullmatch(key) for scope in self._scopes)
+        return any(
+            scope.verb == verb and scope.name.fullmatch(exchange) and scope.key.fullmatch(key)
+            for scope in self._scopes
+        )
 
     def _names(self, verb: str, exchange: str, key: str) -> bool:
         """Whether a scope says just this binding key."""
-        return any(scope.verb == verb and scope.name.fullmatch(exchange) and scope.key.pattern == re.escape(key) for scope in self._scopes)
+        return any(
+            scope.verb == verb
+            and scope.name.fullmatch(exchange)
+            and scope.key.pattern == re.escape(key)
+            for scope in self._scopes
+        )
 
 
 class Tokens:
@@ -119,7 +142,9 @@ class Tokens:
         try:
             from joserfc import jwt
         except ImportError:
-            raise SettingsError("jwt.keys: tokens need a package that is not installed: pip install 'trellis-broker[jwt]'") from None
+            raise SettingsError(
+                "jwt.keys: tokens need a package that is not installed: pip install 'trellis-broker[jwt]'"
+            ) from None
         self._decode: Any = jwt.decode
         self._settings = settings
         self._keys: list[Any] = _keys(Path(settings.keys).expanduser())
@@ -140,15 +165,34 @@ class Tokens:
             decoded = self._verified(token)
             claims: dict[str, Any] = decoded.claims
             self._claims.validate(claims)
-        except (JoseError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (
+            JoseError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise ValueError(str(error) or type(error).__name__) from None
-        user, scopes, expires = claims.get(self._settings.user), claims.get(self._settings.scopes, ""), claims["exp"]
+        user, scopes, expires = (
+            claims.get(self._settings.user),
+            claims.get(self._settings.scopes, ""),
+            claims["exp"],
+        )
         if not isinstance(user, str) or not user:
             raise ValueError(f"its claim '{self._settings.user}' names nobody")
         if not isinstance(expires, int | float) or isinstance(expires, bool):
             raise ValueError("its claim 'exp' is no time")
-        words = scopes.split() if isinstance(scopes, str) else scopes if isinstance(scopes, list) else []
-        return self._granted(user, [str(word) for word in words[:SCOPES_MAX]], float(expires) + self._settings.leeway)
+        words = (
+            scopes.split()
+            if isinstance(scopes, str)
+            else scopes
+            if isinstance(scopes, list)
+            else []
+        )
+        return self._granted(
+            user, [str(word) for word in words[:SCOPES_MAX]], float(expires) + self._settings.leeway
+        )
 
     def _verified(self, token: bytes) -> Any:
         """The token, by the key that it names, or by any that fits. Raises JoseError, ValueError."""
@@ -197,14 +241,20 @@ def _keys(path: Path) -> list[Any]:
     try:
         if octets.lstrip().startswith(b"{"):
             document = json.loads(octets)
-            found = list(KeySet.import_key_set(document if "keys" in document else {"keys": [document]}).keys)
+            found = list(
+                KeySet.import_key_set(document if "keys" in document else {"keys": [document]}).keys
+            )
         else:
             blocks = re.findall(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----", octets, re.DOTALL)
             found = [_pem(block, (RSAKey, ECKey, OKPKey)) for block in blocks]
     except Exception as error:  # noqa: BLE001  (whatever the package says of a file, it is no file of keys)
-        raise SettingsError(f"jwt.keys: {path}: holds no keys, in PEM or as a JWKS ({error or type(error).__name__})") from None
+        raise SettingsError(
+            f"jwt.keys: {path}: holds no keys, in PEM or as a JWKS ({error or type(error).__name__})"
+        ) from None
     if not 0 < len(found) <= KEYS_MAX:
-        raise SettingsError(f"jwt.keys: {path}: holds {len(found)} keys; 1 to {KEYS_MAX} are wanted")
+        raise SettingsError(
+            f"jwt.keys: {path}: holds {len(found)} keys; 1 to {KEYS_MAX} are wanted"
+        )
     return found
 
 
@@ -249,7 +299,11 @@ class TokenAuthenticator(Authenticator):
         return Verdict(identity)
 
     def converse(self, method: str, credentials: Credentials) -> Conversation | None:
-        return TokenConversation(self, credentials) if method == METHOD else self._others.converse(method, credentials)
+        return (
+            TokenConversation(self, credentials)
+            if method == METHOD
+            else self._others.converse(method, credentials)
+        )
 
     def renew(self, identity: Identity) -> Identity | None:
         if isinstance(identity, TokenIdentity):

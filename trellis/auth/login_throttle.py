@@ -64,7 +64,9 @@ class Guessing:
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
         """Seconds that an attempt waits."""
-        seconds = max(self.users.wait(user[:NAME], now), 0.0 if local else self.addresses.wait(address, now))
+        seconds = max(
+            self.users.wait(user[:NAME], now), 0.0 if local else self.addresses.wait(address, now)
+        )
         self.delayed += seconds > 0
         return seconds
 

@@ -1,7 +1,7 @@
 """Passwords and their hashes: argon2id, which we make, and RabbitMQ's, which come with imported users.
 
-    $argon2id$v=19$...                                    ours
-    rabbit_password_hashing_sha256:BASE64                 RabbitMQ's: 4 octets of salt, then the hash of salt and password
+$argon2id$v=19$...                                    ours
+rabbit_password_hashing_sha256:BASE64                 RabbitMQ's: 4 octets of salt, then the hash of salt and password
 """
 
 from __future__ import annotations
@@ -56,11 +56,15 @@ def _parse(password_hash: str) -> tuple[str, bytes]:
     name, _, text = password_hash.partition(":")
     algorithm = name.removeprefix(_PREFIX)
     if algorithm not in _SIZES:
-        raise ValueError(f"unknown hashing algorithm '{name}'; known are {', '.join(_PREFIX + one for one in _SIZES)}")
+        raise ValueError(
+            f"unknown hashing algorithm '{name}'; known are {', '.join(_PREFIX + one for one in _SIZES)}"
+        )
     try:
         salted = base64.b64decode(text, validate=True)
     except binascii.Error:
         raise ValueError("its password_hash is not base64") from None
     if text and len(salted) != _SALT + _SIZES[algorithm]:
-        raise ValueError(f"its password_hash has {len(salted)} octets, and {name} has {_SALT + _SIZES[algorithm]}")
+        raise ValueError(
+            f"its password_hash has {len(salted)} octets, and {name} has {_SALT + _SIZES[algorithm]}"
+        )
     return algorithm, salted

@@ -15,7 +15,11 @@ from trellis.settings.schema import Rates as RateSettings
 #: Buckets kept of those that many share; the one that was used longest ago goes first.
 KEPT: Final = 10_000
 #: Whose a bucket is, and what it counts: the options of the settings.
-LIMITS: Final = tuple(f"{whose}_{what}" for whose in ("connection", "user", "vhost", "address") for what in ("messages", "bytes"))
+LIMITS: Final = tuple(
+    f"{whose}_{what}"
+    for whose in ("connection", "user", "vhost", "address")
+    for what in ("messages", "bytes")
+)
 
 
 class Bucket:
@@ -28,7 +32,9 @@ class Bucket:
 
     def take(self, amount: int, now: int) -> float:
         """Charge so much; returns the seconds until the debt is paid."""
-        self._level = min(float(self.rate), self._level + (now - self._at) * self.rate / 1000) - amount
+        self._level = (
+            min(float(self.rate), self._level + (now - self._at) * self.rate / 1000) - amount
+        )
         self._at = now
         return max(0.0, -self._level / self.rate)
 
@@ -38,7 +44,9 @@ class Rates:
 
     def __init__(self, settings: RateSettings) -> None:
         self.patience = settings.patience
-        self.limits: dict[str, int] = {name: getattr(settings, name) for name in LIMITS if getattr(settings, name)}
+        self.limits: dict[str, int] = {
+            name: getattr(settings, name) for name in LIMITS if getattr(settings, name)
+        }
         #: How often somebody had to wait, and was sent away, by limit.
         self.waits = dict.fromkeys(self.limits, 0)
         self.refused = dict.fromkeys(self.limits, 0)
@@ -50,10 +58,22 @@ class Rates:
 
     def own(self, now: int) -> dict[str, Bucket]:
         """The buckets of a connection's own."""
-        return {name: Bucket(rate, now) for name, rate in self.limits.items() if name.startswith("connection_")}
+        return {
+            name: Bucket(rate, now)
+            for name, rate in self.limits.items()
+            if name.startswith("connection_")
+        }
 
-    def charge(self, own: dict[str, Bucket], user: str, vhost: str, address: str, messages: int, octets: int,
-               now: int) -> tuple[float, str]:
+    def charge(
+        self,
+        own: dict[str, Bucket],
+        user: str,
+        vhost: str,
+        address: str,
+        messages: int,
+        octets: int,
+        now: int,
+    ) -> tuple[float, str]:
         """Charge what came; returns how many seconds to wait, and because of which limit."""
         longest, reason = 0.0, ""
         for name, rate in self.limits.items():

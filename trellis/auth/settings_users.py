@@ -38,7 +38,9 @@ class Listed(Identity):
         self.administrator = user.administrator
         self.tags = ["administrator"] if user.administrator else list(user.tags)
         permission = (user.configure, user.write, user.read)
-        self.rights = {vhost: Rights(user.name, vhost, permission, user.rules) for vhost in user.vhosts}
+        self.rights = {
+            vhost: Rights(user.name, vhost, permission, user.rules) for vhost in user.vhosts
+        }
 
     def within(self, vhost: str, client_id: str = "") -> Identity | None:
         rights = self.rights.get(vhost)
@@ -55,8 +57,14 @@ def almighty(name: str) -> Identity:
 
 def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
     """Checks who may log in. Raises SettingsError."""
-    return Accounts(everybody(settings, directory), anonymous(settings), settings.mqtt.anonymous == "true", settings.auth.threads,
-                    settings.auth.queue, settings.auth.remember)
+    return Accounts(
+        everybody(settings, directory),
+        anonymous(settings),
+        settings.mqtt.anonymous == "true",
+        settings.auth.threads,
+        settings.auth.queue,
+        settings.auth.remember,
+    )
 
 
 def anonymous(settings: Settings) -> Identity | None:
@@ -70,7 +78,9 @@ def anonymous(settings: Settings) -> Identity | None:
 
 def everybody(settings: Settings, directory: Path | None) -> list[Account]:
     """All who may log in. Slow: passwords that are not hashed yet are hashed here. Raises SettingsError."""
-    found = [Account(Listed(user), user.password_hash, user.loopback_only) for user in settings.users]
+    found = [
+        Account(Listed(user), user.password_hash, user.loopback_only) for user in settings.users
+    ]
     if settings.user and settings.password:
         found.append(Account(almighty(settings.user), HASHER.hash(settings.password), False))
     if settings.auth.guest:
@@ -89,14 +99,21 @@ def _generated(name: str, directory: Path | None) -> Account:
             argon2.extract_parameters(kept.password_hash)
         except (OSError, ValueError, RecursionError) as error:
             what = error.strerror if isinstance(error, OSError) else error
-            raise SettingsError(f"{path}: unreadable ({what}); delete it to have a new password made") from error
+            raise SettingsError(
+                f"{path}: unreadable ({what}); delete it to have a new password made"
+            ) from error
         if kept.name == name:
             return Account(almighty(name), kept.password_hash, False)
     password = secrets.token_urlsafe(18)
     password_hash = HASHER.hash(password)
     if path is not None:
         _keep(path, Kept(name, password_hash))
-    logs.warning("generated_password", user=name, password=password, note="shown once; set user and password to choose your own")
+    logs.warning(
+        "generated_password",
+        user=name,
+        password=password,
+        note="shown once; set user and password to choose your own",
+    )
     return Account(almighty(name), password_hash, False)
 
 
@@ -111,4 +128,6 @@ def _keep(path: Path, kept: Kept) -> None:
             os.fsync(file.fileno())
         new.replace(path)
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be written ({error.strerror}); set user and password to do without it") from error
+        raise SettingsError(
+            f"{path}: cannot be written ({error.strerror}); set user and password to do without it"
+        ) from error

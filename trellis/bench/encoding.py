@@ -58,7 +58,11 @@ class Names:
 
     def other_key(self, number: int) -> str:
         """A binding key, in three forms in turn, that matches nothing that is published."""
-        forms = (f"{self._root}.room.x{number}.temp", f"{self._root}.*.x{number}.#", f"*.hall.x{number}.*")
+        forms = (
+            f"{self._root}.room.x{number}.temp",
+            f"{self._root}.*.x{number}.#",
+            f"*.hall.x{number}.*",
+        )
         return forms[number % 3]
 
 
@@ -100,7 +104,7 @@ class Encoding:
         """A lap, and one CHUNK more, of the packets that the QoS 0 subscriber of the only publisher must be sent;
         and the length of the lap."""
         lap = self._encode("mqtt", 0, 0, first, step)
-        return (lap * (CHUNK // len(lap) + 2))[:len(lap) + CHUNK], len(lap)
+        return (lap * (CHUNK // len(lap) + 2))[: len(lap) + CHUNK], len(lap)
 
     def packet(self, protocol: str, qos: int) -> int:
         """The size of one message."""
@@ -120,8 +124,14 @@ class Encoding:
         """What stands before, at and behind packet identifier, publisher and number."""
         body = _GAP * MARK + self._filler
         if protocol == "amqp":
-            encoded = amqp.publish(self._names.exchange, self._names.key(topic), body, self._frame_max, self._workload.persistent,
-                                   self._names.headers if self._workload.headers else amqp.NONE)
+            encoded = amqp.publish(
+                self._names.exchange,
+                self._names.key(topic),
+                body,
+                self._frame_max,
+                self._workload.persistent,
+                self._names.headers if self._workload.headers else amqp.NONE,
+            )
             return encoded.partition(_GAP * MARK)
         encoded = mqtt.publish(self._names.topic(topic), body, qos, 0xFFFF)
         return encoded.partition(_GAP * (MARK + (2 if qos else 0)))
@@ -133,7 +143,10 @@ class Encoding:
     def routes(self) -> list[bytes]:
         """Exchange and routing key of each topic, as basic.deliver has them."""
         names = self._names
-        return [amqp.short(names.exchange) + amqp.short(names.key(number)) for number in range(self._workload.topics)]
+        return [
+            amqp.short(names.exchange) + amqp.short(names.key(number))
+            for number in range(self._workload.topics)
+        ]
 
 
 def is_known(workload: Workload) -> bool:

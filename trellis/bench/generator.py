@@ -72,7 +72,14 @@ class Generator:
     """Drives publishers and subscribers. `tick` is told every 0.1 s how many messages have gone all the way since `run` began;
     it must not be compiled, so that Ctrl-C is heard. After `patience` seconds without progress it gives up."""
 
-    def __init__(self, publishers: list[Line], subscribers: list[Line], flow: Flow, tick: Callable[[int], None], patience: float) -> None:
+    def __init__(
+        self,
+        publishers: list[Line],
+        subscribers: list[Line],
+        flow: Flow,
+        tick: Callable[[int], None],
+        patience: float,
+    ) -> None:
         self.publishers = publishers
         self.subscribers = subscribers
         self._flow = flow
@@ -261,7 +268,9 @@ class Generator:
             self._steps = steps
             self._moved_at = now
         elif now - self._moved_at > self._patience:
-            raise BenchError(f"no progress for {float(self._patience) / 1e9:g} s: {self._missing()}")
+            raise BenchError(
+                f"no progress for {float(self._patience) / 1e9:g} s: {self._missing()}"
+            )
         self._tick(int(self.done - self._base))
 
     def _missing(self) -> str:
@@ -279,7 +288,11 @@ class Generator:
             return f"{len(self.subscribers)} subscribers wait for {self.started - received} of {self.started} messages"
         for line in self.publishers:
             feed = line.feed
-            if self._flow.acknowledged and feed is not None and line.reader.count() < feed.published.count:
+            if (
+                self._flow.acknowledged
+                and feed is not None
+                and line.reader.count() < feed.published.count
+            ):
                 return f"{line.reader.where} waits for {feed.published.count - line.reader.count()} confirms"
         for line in self.publishers + self.subscribers:
             if line.reader.open():

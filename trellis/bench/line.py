@@ -57,7 +57,9 @@ class Line:
         except BlockingIOError:
             return
         except OSError as error:
-            raise BenchError(f"{self.reader.where}: the broker closed the connection ({error.strerror or error})") from None
+            raise BenchError(
+                f"{self.reader.where}: the broker closed the connection ({error.strerror or error})"
+            ) from None
         if not data:
             raise BenchError(f"{self.reader.where}: the broker closed the connection")
         self.receives += 1

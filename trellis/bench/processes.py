@@ -34,7 +34,11 @@ class Cpu(NamedTuple):
         ns = sum(after - before.threads.get(thread, 0) for thread, after in self.threads.items())
         user, system = self.user - before.user, self.system - before.system
         ticked = round((user + system) / _TICK * 1e9)
-        if not self.threads or before.threads.keys() - self.threads.keys() or ticked - ns > _ROUNDING:
+        if (
+            not self.threads
+            or before.threads.keys() - self.threads.keys()
+            or ticked - ns > _ROUNDING
+        ):
             ns = max(ns, ticked)
         return Spent(ns / 1e9, system / (user + system) if user + system else 0.0)
 
@@ -58,7 +62,9 @@ class Processes:
 
     def __init__(self, pids: list[int], children: bool = False) -> None:
         if pids and not (_PROC / "self" / "stat").exists():
-            raise Unreachable("--pid: CPU and memory of processes are read from /proc, which is not here")
+            raise Unreachable(
+                "--pid: CPU and memory of processes are read from /proc, which is not here"
+            )
         for pid in pids:
             if not (_PROC / str(pid)).exists():
                 raise Unreachable(f"--pid: there is no process {pid}; give the broker's")

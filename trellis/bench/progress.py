@@ -37,7 +37,13 @@ class Progress:
         if not self._shown:
             return
         passed = time.perf_counter() - self._began
-        share = messages / self._messages if self._messages else passed / self._seconds if self._seconds else 0.0
+        share = (
+            messages / self._messages
+            if self._messages
+            else passed / self._seconds
+            if self._seconds
+            else 0.0
+        )
         full = min(_CELLS, int(share * _CELLS))
         self._draw(f"[{'#' * full}{'.' * (_CELLS - full)}] {messages:,} messages")
 

@@ -35,8 +35,14 @@ class Options:
     settle: float = 0.05
 
 
-def run(workload: Workload, options: Options, targets: dict[str, Target], processes: Processes, progress: Progress,
-        servers: dict[str, str]) -> Result:
+def run(
+    workload: Workload,
+    options: Options,
+    targets: dict[str, Target],
+    processes: Processes,
+    progress: Progress,
+    servers: dict[str, str],
+) -> Result:
     """The workload's result, with its error if it failed. Raises Unreachable when others cannot succeed either."""
     if options.size:
         workload = replace(workload, size=options.size)
@@ -57,7 +63,11 @@ def run(workload: Workload, options: Options, targets: dict[str, Target], proces
             scene.running.run(warm, options.seconds * _WARM, options.rate)
             scene.running.linger(options.settle)
             for number in range(options.rounds):
-                progress.begin(f"{workload.name} {number + 1}/{options.rounds}", options.messages, options.seconds)
+                progress.begin(
+                    f"{workload.name} {number + 1}/{options.rounds}",
+                    options.messages,
+                    options.seconds,
+                )
                 result.rounds.append(_measure(scene, options, processes))
     except Unreachable:
         raise
@@ -71,9 +81,19 @@ def run(workload: Workload, options: Options, targets: dict[str, Target], proces
 
 
 def _result(workload: Workload, options: Options) -> Result:
-    return Result(name=workload.name, text=workload.text, publish=workload.publish, consume=workload.consume,
-                  publishers=workload.publishers, subscribers=workload.subscribers, size=workload.size, batch=workload.batch,
-                  window=workload.window, bindings=workload.bindings, rate=options.rate)
+    return Result(
+        name=workload.name,
+        text=workload.text,
+        publish=workload.publish,
+        consume=workload.consume,
+        publishers=workload.publishers,
+        subscribers=workload.subscribers,
+        size=workload.size,
+        batch=workload.batch,
+        window=workload.window,
+        bindings=workload.bindings,
+        rate=options.rate,
+    )
 
 
 def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
@@ -89,7 +109,9 @@ def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
     broker = None
     if processes:
         used, after = processes.cpu().since(cpu), processes.memory()
-        broker = Broker(used.seconds, used.system_share, rss.now, after.now, max(after.peak, rss.now, after.now))
+        broker = Broker(
+            used.seconds, used.system_share, rss.now, after.now, max(after.peak, rss.now, after.now)
+        )
     scene.check_queues()
     messages, deliveries, sends, receives, octets_out, octets_in = (
         now - then for now, then in zip(_figures(scene), before, strict=True)
@@ -97,15 +119,31 @@ def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
     # The checkers have compared every message; this counts what all of them took.
     wanted = messages * (scene.workload.subscribers if scene.everybody else 1)
     if deliveries != wanted:
-        raise WrongAnswer(f"{len(lines)} connections", "messages received in all", wanted, deliveries)
-    return Round(messages, deliveries, seconds, octets_out, octets_in, sends, receives, spent, broker, latency_of(scene.script.latency))
+        raise WrongAnswer(
+            f"{len(lines)} connections", "messages received in all", wanted, deliveries
+        )
+    return Round(
+        messages,
+        deliveries,
+        seconds,
+        octets_out,
+        octets_in,
+        sends,
+        receives,
+        spent,
+        broker,
+        latency_of(scene.script.latency),
+    )
 
 
 def _figures(scene: Scene) -> tuple[int, ...]:
     """Messages, deliveries, sends, receives, octets out and in, since the scene began."""
     lines = scene.publishers + scene.subscribers
     return (
-        int(scene.running.started), sum(int(line.reader.count()) for line in scene.subscribers),
-        sum(int(line.sends) for line in lines), sum(int(line.receives) for line in lines),
-        sum(int(line.octets_out) for line in lines), sum(int(line.octets_in) for line in lines),
+        int(scene.running.started),
+        sum(int(line.reader.count()) for line in scene.subscribers),
+        sum(int(line.sends) for line in lines),
+        sum(int(line.receives) for line in lines),
+        sum(int(line.octets_out) for line in lines),
+        sum(int(line.octets_in) for line in lines),
     )

@@ -18,7 +18,18 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, definitions, matching, pipeline, serve, store, stream, version
+from trellis.cli import (
+    bench,
+    client,
+    config,
+    definitions,
+    matching,
+    pipeline,
+    serve,
+    store,
+    stream,
+    version,
+)
 from trellis.cli import users as people
 from trellis.cli import vhosts_policies as places
 from trellis.cli.parsing import CommandError, Parser
@@ -35,8 +46,23 @@ def parser() -> Parser:
         description="Trellis, a message broker for AMQP 0-9-1 and MQTT.",
     )
     root.add_argument("--version", action="version", version=version.line())
-    commands = root.add_subparsers(title="commands", metavar="COMMAND [ARGUMENT]...", dest="command")
-    for module in (serve, config, client, people, places, definitions, store, stream, matching, bench, pipeline, version):
+    commands = root.add_subparsers(
+        title="commands", metavar="COMMAND [ARGUMENT]...", dest="command"
+    )
+    for module in (
+        serve,
+        config,
+        client,
+        people,
+        places,
+        definitions,
+        store,
+        stream,
+        matching,
+        bench,
+        pipeline,
+        version,
+    ):
         module.add(commands)
     return root
 

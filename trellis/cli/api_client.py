@@ -10,14 +10,23 @@ from urllib.parse import quote
 import msgspec
 
 from trellis.cli.client import add_asking, authorised, base_of, fetch, said_by
-from trellis.cli.parsing import CommandError, Commands, Parser, add_command, add_settings, load_settings
+from trellis.cli.parsing import (
+    CommandError,
+    Commands,
+    Parser,
+    add_command,
+    add_settings,
+    load_settings,
+)
 from trellis.cli.table import Row, columns_of, table
 
 
 def add_group(commands: Commands, name: str, text: str) -> Commands:
     """A command that needs an action: `trellis NAME ACTION`."""
     command = add_command(commands, name, _needs_action, text, "ACTION [ARGUMENT]...")
-    return command.add_subparsers(title="actions", metavar="ACTION", dest="action", parser_class=Parser)
+    return command.add_subparsers(
+        title="actions", metavar="ACTION", dest="action", parser_class=Parser
+    )
 
 
 def _needs_action(arguments: argparse.Namespace) -> int:
@@ -25,10 +34,17 @@ def _needs_action(arguments: argparse.Namespace) -> int:
     return 2
 
 
-def add_action(group: Commands, command: str, name: str, run: Any, text: str, usage: str = "") -> Parser:
+def add_action(
+    group: Commands, command: str, name: str, run: Any, text: str, usage: str = ""
+) -> Parser:
     """One of them. Its positional arguments are for the caller to add; who asks and where, each takes."""
-    action: Parser = group.add_parser(name, prog=f"trellis {command} {name}", usage=f"trellis {command} {name} {usage}".strip(), help=text,
-                                      description=text[:1].upper() + text[1:] + ".")
+    action: Parser = group.add_parser(
+        name,
+        prog=f"trellis {command} {name}",
+        usage=f"trellis {command} {name} {usage}".strip(),
+        help=text,
+        description=text[:1].upper() + text[1:] + ".",
+    )
     action.set_defaults(run=run, parser=action)
     add_asking(action)
     add_settings(action, "http", without=("user", "password", "password_file"))
@@ -49,13 +65,19 @@ def ask(arguments: argparse.Namespace, method: str, *parts: str, body: object = 
     path = "/".join(quote(part, safe="", errors="surrogateescape") for part in parts)
     url = f"{base_of(arguments.url, 'http', settings.http)}/api/{path}"
     data = None if body is None else msgspec.json.encode(body)
-    request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url, data=data, method=method, headers={"Content-Type": "application/json"}
+    )
     user = authorised(request, arguments, settings)
     try:
         octets = fetch(request)
     except urllib.error.HTTPError as error:
         said = said_by(error)
-        hint = f"; asked as {user}: give --user and --password, or set TRELLIS_USER" if error.code in (401, 403) else ""
+        hint = (
+            f"; asked as {user}: give --user and --password, or set TRELLIS_USER"
+            if error.code in (401, 403)
+            else ""
+        )
         raise CommandError(f"{said}{hint}") from None
     try:
         return msgspec.json.decode(octets) if octets else None
@@ -63,7 +85,12 @@ def ask(arguments: argparse.Namespace, method: str, *parts: str, body: object = 
         raise CommandError(f"{url} answered no JSON; is it Trellis?") from None
 
 
-def show(rows: Sequence[dict[str, Any]], columns: Sequence[str], arguments: argparse.Namespace, nothing: str) -> None:
+def show(
+    rows: Sequence[dict[str, Any]],
+    columns: Sequence[str],
+    arguments: argparse.Namespace,
+    nothing: str,
+) -> None:
     """Rows as a table, or as they are."""
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())

@@ -18,7 +18,11 @@ def open_pages(node: Node) -> Router:
         return Response(200, b"alive\n")
 
     async def readyz(request: Request) -> Response:
-        return Response(200, b"ready\n") if node.ready else Response(503, b"not ready: starting or stopping\n")
+        return (
+            Response(200, b"ready\n")
+            if node.ready
+            else Response(503, b"not ready: starting or stopping\n")
+        )
 
     def page(make: Callable[[Node], Awaitable[metrics.Page]]) -> Handler:
         async def show(request: Request) -> Response:
@@ -29,7 +33,11 @@ def open_pages(node: Node) -> Router:
         return show
 
     router = Router()
-    for path, handler in (("/metrics", page(metrics.aggregated)), ("/metrics/per-object", page(metrics.per_object)),
-                          ("/healthz", healthz), ("/readyz", readyz)):
+    for path, handler in (
+        ("/metrics", page(metrics.aggregated)),
+        ("/metrics/per-object", page(metrics.per_object)),
+        ("/healthz", healthz),
+        ("/readyz", readyz),
+    ):
         router.add("GET", path, handler)
     return router

@@ -1,7 +1,7 @@
 """Which handler answers which method and path.
 
-    GET     /metrics                        a path as it is
-    DELETE  /api/queues/{vhost}/{name}      names in braces stand for any text; in it `%2F` is a `/`
+GET     /metrics                        a path as it is
+DELETE  /api/queues/{vhost}/{name}      names in braces stand for any text; in it `%2F` is a `/`
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ class Router(Routes):
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
         found = self._walk(self._root, path.split("/")[1:], []) if path.startswith("/") else None
         if found is None:
-            return self.missing(path) if method in self._methods else self.refused(method, ", ".join(sorted(self._methods)))
+            return (
+                self.missing(path)
+                if method in self._methods
+                else self.refused(method, ", ".join(sorted(self._methods)))
+            )
         node, parts = found
         handler = node.handlers.get(method)
         if handler is None:
@@ -55,13 +59,17 @@ class Router(Routes):
             return self.refused(method, ", ".join(allowed))
         return handler, parts
 
-    def _walk(self, node: Node, ahead: list[str], parts: list[str]) -> tuple[Node, list[str]] | None:
+    def _walk(
+        self, node: Node, ahead: list[str], parts: list[str]
+    ) -> tuple[Node, list[str]] | None:
         if not ahead:
             return (node, parts) if node.handlers else None
         named = node.named.get(ahead[0])
         found = None if named is None else self._walk(named, ahead[1:], parts)
         if found is None and node.any is not None:
-            found = self._walk(node.any, ahead[1:], [*parts, unquote(ahead[0], errors="surrogateescape")])
+            found = self._walk(
+                node.any, ahead[1:], [*parts, unquote(ahead[0], errors="surrogateescape")]
+            )
         return found
 
     # -- what is answered where nobody answers
@@ -70,4 +78,6 @@ class Router(Routes):
         return Response(404, f"no such page; there are {', '.join(sorted(self.paths))}\n".encode())
 
     def refused(self, method: str, allowed: str) -> Response:
-        return Response(405, f"only {allowed.replace(', ', ' and ')} are served here\n".encode(), allow=allowed)
+        return Response(
+            405, f"only {allowed.replace(', ', ' and ')} are served here\n".encode(), allow=allowed
+        )

@@ -33,8 +33,19 @@ class Request:
     """What is asked: `path` without its query, `user` and `password` of basic authentication or None; `parts` are those of the
     path that a route leaves open, `token` what a Bearer says."""
 
-    def __init__(self, method: str, path: str, address: str, local: bool, user: str | None, password: bytes, query: dict[str, str],
-                 body: bytes, parts: list[str], token: bytes) -> None:
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        address: str,
+        local: bool,
+        user: str | None,
+        password: bytes,
+        query: dict[str, str],
+        body: bytes,
+        parts: list[str],
+        token: bytes,
+    ) -> None:
         self.method = method
         #: Whether a page of another site asks, in a browser that may know the user's password.
         self.foreign = False
@@ -52,8 +63,14 @@ class Request:
 class Response:
     """What is answered. `allow` are the methods that are answered there, where another one was asked."""
 
-    def __init__(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8", challenge: bool = False,
-                 allow: str = "") -> None:
+    def __init__(
+        self,
+        status: int,
+        body: bytes,
+        content_type: str = "text/plain; charset=utf-8",
+        challenge: bool = False,
+        allow: str = "",
+    ) -> None:
         self.allow = allow
         self.status = status
         self.body = body
@@ -134,7 +151,9 @@ class HttpServer:
             return True
         return False
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]) -> None:
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+    ) -> None:
         """One request and its answer. Raises OSError, h11.ProtocolError."""
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
         try:
@@ -151,8 +170,13 @@ class HttpServer:
             while await reader.read(REQUEST_MAX):
                 pass  # Closed with input unread, the kernel of the client would throw our answer away.
 
-    async def _respond(self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
-                       task: asyncio.Task[None]) -> tuple[Response, bool]:
+    async def _respond(
+        self,
+        connection: h11.Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        task: asyncio.Task[None],
+    ) -> tuple[Response, bool]:
         """The answer to the request that comes, and whether only its head is wanted."""
         try:
             event = connection.next_event()
@@ -177,8 +201,18 @@ class HttpServer:
         body = await self._body(connection, reader)
         if body is None:
             return Response(413, f"more than {BODY_MAX} octets\n".encode()), head
-        asked = Request(method, path, peer.address, peer.local, user, password, dict(parse_qsl(query, keep_blank_values=True)), body, parts,
-                        bearer(authorization))
+        asked = Request(
+            method,
+            path,
+            peer.address,
+            peer.local,
+            user,
+            password,
+            dict(parse_qsl(query, keep_blank_values=True)),
+            body,
+            parts,
+            bearer(authorization),
+        )
         headers = dict(event.headers)
         origin = headers.get(b"origin", b"")
         asked.foreign = origin != b"" and origin.rpartition(b"//")[2] != headers.get(b"host", b"")
@@ -202,30 +236,50 @@ class HttpServer:
             else:
                 raise ConnectionError("the client went away")
 
-    async def _answer(self, connection: h11.Connection, writer: asyncio.StreamWriter, response: Response, head: bool) -> None:
+    async def _answer(
+        self,
+        connection: h11.Connection,
+        writer: asyncio.StreamWriter,
+        response: Response,
+        head: bool,
+    ) -> None:
         if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         self.answered[response.status] = self.answered.get(response.status, 0) + 1
         headers = [("Connection", "close"), ("Cache-Control", "no-store")]
         if response.status != 204:
-            headers += [("Content-Type", response.content_type), ("Content-Length", str(_size(response)))]
+            headers += [
+                ("Content-Type", response.content_type),
+                ("Content-Length", str(_size(response))),
+            ]
         if response.allow:
             headers.append(("Allow", response.allow))
         if response.challenge:
             headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
         if isinstance(response, RangeResponse):
-            headers += [("X-Trellis-Durable", str(response.part.durable)), ("Accept-Ranges", "none")]
+            headers += [
+                ("X-Trellis-Durable", str(response.part.durable)),
+                ("Accept-Ranges", "none"),
+            ]
             await self._send_range(connection, writer, response, headers, head)
             return
-        writer.write(connection.send(h11.Response(status_code=response.status, headers=headers)) or b"")
+        writer.write(
+            connection.send(h11.Response(status_code=response.status, headers=headers)) or b""
+        )
         if not head:
             for at in range(0, len(response.body), PIECE):
-                writer.write(connection.send(h11.Data(data=response.body[at:at + PIECE])) or b"")
+                writer.write(connection.send(h11.Data(data=response.body[at : at + PIECE])) or b"")
                 await writer.drain()
         await writer.drain()
 
-    async def _send_range(self, connection: h11.Connection, writer: asyncio.StreamWriter, response: RangeResponse,
-                          headers: list[tuple[str, str]], head: bool) -> None:
+    async def _send_range(
+        self,
+        connection: h11.Connection,
+        writer: asyncio.StreamWriter,
+        response: RangeResponse,
+        headers: list[tuple[str, str]],
+        head: bool,
+    ) -> None:
         """The head through the transport, and when that is out the octets past it."""
         part = response.part
         try:
@@ -234,18 +288,27 @@ class HttpServer:
             await writer.drain()
             if head:
                 return
-            if writer.get_extra_info("sslcontext") is not None or writer.get_extra_info("socket") is None:
+            if (
+                writer.get_extra_info("sslcontext") is not None
+                or writer.get_extra_info("socket") is None
+            ):
                 for octets in part.pieces():  # What is encrypted cannot be sent by the kernel.
                     writer.write(octets)
                     await writer.drain()
             else:
-                await asyncio.wrap_future(response.sender.start(writer.get_extra_info("socket").fileno(), part))
+                await asyncio.wrap_future(
+                    response.sender.start(writer.get_extra_info("socket").fileno(), part)
+                )
         finally:
             part.close()
 
 
 def _size(response: Response) -> int:
-    return response.part.end - response.part.start if isinstance(response, RangeResponse) else len(response.body)
+    return (
+        response.part.end - response.part.start
+        if isinstance(response, RangeResponse)
+        else len(response.body)
+    )
 
 
 def bearer(header: bytes) -> bytes:

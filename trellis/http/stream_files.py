@@ -74,11 +74,21 @@ def streams(broker: Broker, identity: Identity) -> list[Row]:
         for queue in vhost.queues.values():
             if within is not None and isinstance(queue, StreamQueue) and _allowed(within, queue):
                 archive = queue.archive
-                found.append({
-                    "vhost": vhost.name, "name": queue.name, "first": int(archive.first), "durable": int(archive.end),
-                    "messages": int(archive.rows), "bytes": int(archive.octets), "segments": len(archive.segments),
-                    "epoch": archive.epoch, "readers": len(queue.readers), "served": int(queue.served),
-                    "journal": queue.terms.journal or queue.name == vhost.journal})
+                found.append(
+                    {
+                        "vhost": vhost.name,
+                        "name": queue.name,
+                        "first": int(archive.first),
+                        "durable": int(archive.end),
+                        "messages": int(archive.rows),
+                        "bytes": int(archive.octets),
+                        "segments": len(archive.segments),
+                        "epoch": archive.epoch,
+                        "readers": len(queue.readers),
+                        "served": int(queue.served),
+                        "journal": queue.terms.journal or queue.name == vhost.journal,
+                    }
+                )
     return found
 
 
@@ -89,9 +99,21 @@ def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> li
     wanted = _number(query, "offset", -1)
     if 0 <= wanted < int(archive.end) and archive.holding(wanted) is None:
         raise Refusal(410, str(archive.missing(wanted)))
-    return [{"name": segment.name, "epoch": segment.epoch, "first": int(segment.base), "end": int(segment.end), "bytes": int(segment.size),
-             "from": int(segment.first_at), "to": int(segment.last_at), "full": segment.full, "durable": int(archive.end)}
-            for segment in archive.segments if int(segment.end) > wanted]
+    return [
+        {
+            "name": segment.name,
+            "epoch": segment.epoch,
+            "first": int(segment.base),
+            "end": int(segment.end),
+            "bytes": int(segment.size),
+            "from": int(segment.first_at),
+            "to": int(segment.last_at),
+            "full": segment.full,
+            "durable": int(archive.end),
+        }
+        for segment in archive.segments
+        if int(segment.end) > wanted
+    ]
 
 
 def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Range:
@@ -104,12 +126,18 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
         raise Refusal(400, "segment=NAME is missing: /api/streams/segments lists them")
     segment: Segment | None = next((one for one in archive.segments if one.name == name), None)
     if segment is None:
-        raise Refusal(410 if name.endswith(".arrow") else 404, f"segment '{name}' of stream '{archive.name}' in vhost '{archive.vhost}' "
-                      f"is not there (any more): the first offset there is {int(archive.first)}")
+        raise Refusal(
+            410 if name.endswith(".arrow") else 404,
+            f"segment '{name}' of stream '{archive.name}' in vhost '{archive.vhost}' "
+            f"is not there (any more): the first offset there is {int(archive.first)}",
+        )
     size = int(segment.size)
     start, end = _number(query, "start", 0), _number(query, "end", size)
     if start > end:
-        raise Refusal(416, f"start {start} is behind end {end} (not included) of segment '{name}', of which {size} octets are durable")
+        raise Refusal(
+            416,
+            f"start {start} is behind end {end} (not included) of segment '{name}', of which {size} octets are durable",
+        )
     if end > size:
         raise Refusal(416, f"octets {start} to {end} of segment '{name}': {size} are durable")
     try:
@@ -117,7 +145,10 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     except StoreError as error:
         raise Refusal(500, str(error)) from error
     if not isinstance(file, RealFile):
-        raise Refusal(501, "the broker keeps its streams in memory (data.dir is :memory:): read them over AMQP")
+        raise Refusal(
+            501,
+            "the broker keeps its streams in memory (data.dir is :memory:): read them over AMQP",
+        )
     return Range(file.duplicate(), start, end, int(archive.end))
 
 
@@ -137,7 +168,11 @@ def _archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Ar
     if known is None:
         raise Refusal(404, f"there is no vhost '{vhost}'")
     if not isinstance(queue, StreamQueue):
-        raise Refusal(404, f"no stream '{name}' in vhost '{vhost}'" + ("" if queue is None else ": this queue is of another type"))
+        raise Refusal(
+            404,
+            f"no stream '{name}' in vhost '{vhost}'"
+            + ("" if queue is None else ": this queue is of another type"),
+        )
     return queue.archive
 
 
@@ -153,7 +188,9 @@ def _know(query: Mapping[str, str], *known: str) -> None:
     """Raises Refusal for a parameter that nobody reads: whoever mistypes `offset` must not get all there is."""
     for name in query:
         if name not in ("vhost", "queue", *known):
-            raise Refusal(400, f"there is no parameter '{name}' here, only vhost, queue, {', '.join(known)}")
+            raise Refusal(
+                400, f"there is no parameter '{name}' here, only vhost, queue, {', '.join(known)}"
+            )
 
 
 def _number(query: Mapping[str, str], name: str, default: int) -> int:

@@ -54,14 +54,26 @@ async def _queues(node: Node) -> AsyncIterator[Row]:
 
 def _queue(vhost: VirtualHost, queue: Queue) -> Row:
     return {
-        "vhost": vhost.name, "name": queue.name, "kind": "session" if queue.private else kind_of(queue), "durable": queue.declared_durable,
-        "auto_delete": queue.auto_delete, "exclusive": queue.exclusive_to is not None,
-        "messages_ready": int(queue.depth), "messages_unacknowledged": int(queue.unacked), "consumers": queue.consumer_count,
-        "policy": _policy(vhost, queue), "arguments": _text(queue.terms.arguments)}
+        "vhost": vhost.name,
+        "name": queue.name,
+        "kind": "session" if queue.private else kind_of(queue),
+        "durable": queue.declared_durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive_to is not None,
+        "messages_ready": int(queue.depth),
+        "messages_unacknowledged": int(queue.unacked),
+        "consumers": queue.consumer_count,
+        "policy": _policy(vhost, queue),
+        "arguments": _text(queue.terms.arguments),
+    }
 
 
 def _policy(vhost: VirtualHost, queue: Queue) -> str:
-    policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.terms.arguments.get("x-queue-type"))
+    policy = (
+        None
+        if queue.private
+        else vhost.policies.for_queue(queue.name, queue.terms.arguments.get("x-queue-type"))
+    )
     return "" if policy is None else policy.name
 
 
@@ -69,19 +81,32 @@ async def _exchanges(node: Node) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for exchange in list(vhost.exchanges.values()):
             options = exchange.options
-            row: Row = {"vhost": vhost.name, "name": exchange.name, "type": exchange.kind, "durable": options.durable,
-                        "auto_delete": options.auto_delete, "internal": options.internal,
-                        "bindings": sum(len(mine) for mine in exchange.bindings.values()),
-                        "matcher": exchange.algorithm if isinstance(exchange, TopicExchange) else "",
-                        "arguments": _text(options.arguments)}
+            row: Row = {
+                "vhost": vhost.name,
+                "name": exchange.name,
+                "type": exchange.kind,
+                "durable": options.durable,
+                "auto_delete": options.auto_delete,
+                "internal": options.internal,
+                "bindings": sum(len(mine) for mine in exchange.bindings.values()),
+                "matcher": exchange.algorithm if isinstance(exchange, TopicExchange) else "",
+                "arguments": _text(options.arguments),
+            }
             yield row
 
 
 async def _bindings(node: Node) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for queue in list(vhost.queues.values()):
-            yield {"vhost": vhost.name, "source": "", "routing_key": queue.name, "grammar": "amqp", "destination": queue.name,
-                   "destination_type": "queue", "arguments": ""}
+            yield {
+                "vhost": vhost.name,
+                "source": "",
+                "routing_key": queue.name,
+                "grammar": "amqp",
+                "destination": queue.name,
+                "destination_type": "queue",
+                "arguments": "",
+            }
         for exchange in list(vhost.exchanges.values()):
             for mine in list(exchange.bindings.values()):
                 for binding in list(mine.values()):
@@ -90,10 +115,23 @@ async def _bindings(node: Node) -> AsyncIterator[Row]:
 
 def _binding(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row:
     target = binding.destination
-    kind = "queue" if isinstance(target, Queue) else "exchange" if isinstance(target, Exchange) else "session"
+    kind = (
+        "queue"
+        if isinstance(target, Queue)
+        else "exchange"
+        if isinstance(target, Exchange)
+        else "session"
+    )
     key = binding.key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return {"vhost": vhost.name, "source": exchange.name, "routing_key": key, "grammar": binding.grammar.name,
-            "destination": target.name, "destination_type": kind, "arguments": _text(binding.arguments)}
+    return {
+        "vhost": vhost.name,
+        "source": exchange.name,
+        "routing_key": key,
+        "grammar": binding.grammar.name,
+        "destination": target.name,
+        "destination_type": kind,
+        "arguments": _text(binding.arguments),
+    }
 
 
 async def _delayed(node: Node) -> AsyncIterator[Row]:
@@ -107,9 +145,16 @@ def _delayed_row(node: Node, vhost: VirtualHost, waiting: RankedQueue, returned:
     message = returned.message
     left = max(0, int(message.expires - node.broker.agenda.now))
     key = message.address.key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return {"vhost": vhost.name, "exchange": waiting.name, "id": int(returned.order), "routing_key": key,
-            "due": int(node.broker.agenda.wall + left / 1000), "left_ms": left, "bytes": int(message.encoding.size(message.content)),
-            "persistent": message.position > 0}
+    return {
+        "vhost": vhost.name,
+        "exchange": waiting.name,
+        "id": int(returned.order),
+        "routing_key": key,
+        "due": int(node.broker.agenda.wall + left / 1000),
+        "left_ms": left,
+        "bytes": int(message.encoding.size(message.content)),
+        "persistent": message.position > 0,
+    }
 
 
 async def _connections(node: Node) -> AsyncIterator[Row]:
@@ -121,8 +166,14 @@ async def _connections(node: Node) -> AsyncIterator[Row]:
 async def _policies(node: Node) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for policy in list(vhost.policies.by_name.values()):
-            yield {"vhost": vhost.name, "name": policy.name, "pattern": policy.pattern, "apply_to": policy.apply_to,
-                   "priority": policy.priority, "definition": _text(policy.definition)}
+            yield {
+                "vhost": vhost.name,
+                "name": policy.name,
+                "pattern": policy.pattern,
+                "apply_to": policy.apply_to,
+                "priority": policy.priority,
+                "definition": _text(policy.definition),
+            }
 
 
 async def _sessions(node: Node) -> AsyncIterator[Row]:
@@ -131,5 +182,11 @@ async def _sessions(node: Node) -> AsyncIterator[Row]:
 
 
 KINDS: Final[dict[str, Callable[[Node], AsyncIterator[Row]]]] = {
-    "queues": _queues, "exchanges": _exchanges, "bindings": _bindings, "connections": _connections, "sessions": _sessions,
-    "delayed": _delayed, "policies": _policies}
+    "queues": _queues,
+    "exchanges": _exchanges,
+    "bindings": _bindings,
+    "connections": _connections,
+    "sessions": _sessions,
+    "delayed": _delayed,
+    "policies": _policies,
+}

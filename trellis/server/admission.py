@@ -8,7 +8,13 @@ from protocols.connection import Connection
 
 #: Why somebody may be turned away: too many in all, too many of one address, or that have not logged in, no PROXY header from
 #: where one must come, and (they wait, and are counted once a pause) no descriptors left.
-REASONS: Final = ("connections", "address_connections", "unauthenticated_per_address", "proxy_header", "descriptors")
+REASONS: Final = (
+    "connections",
+    "address_connections",
+    "unauthenticated_per_address",
+    "proxy_header",
+    "descriptors",
+)
 
 
 class Admission:
@@ -50,7 +56,11 @@ class Admission:
         if waiting is None:
             return 0
         if len(waiting) >= self.strangers:
-            waiting[:] = [connection for connection in waiting if not connection.admitted and not connection.finished]
+            waiting[:] = [
+                connection
+                for connection in waiting
+                if not connection.admitted and not connection.finished
+            ]
         return len(waiting)
 
     def enter(self, connection: Connection) -> None:

@@ -21,7 +21,11 @@ CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 SOON: Final = 14 * 86_400
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-_MODES: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_MODES: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
 #: What OpenSSL calls an error of a file -> what it means.
 _MEANINGS: Final = {
     "KEY_VALUES_MISMATCH": "does not belong to the certificate",
@@ -62,16 +66,34 @@ class Certificates:
         """Note when certificates end, and warn of those for which that is now or soon."""
         self.ends = {}
         now = time.time()
-        for file in [settings.tls.certificate, *(names["certificate"] for names in settings.tls.names.values())]:
+        for file in [
+            settings.tls.certificate,
+            *(names["certificate"] for names in settings.tls.names.values()),
+        ]:
             begins, ends = _times(file)
             self.ends[file] = ends
             day = time.strftime("%Y-%m-%d", time.gmtime(begins if begins > now else ends))
             if begins > now:
-                logs.warning("certificate_not_yet_valid", file=file, begins=day, note="clients refuse it until then")
+                logs.warning(
+                    "certificate_not_yet_valid",
+                    file=file,
+                    begins=day,
+                    note="clients refuse it until then",
+                )
             elif ends <= now:
-                logs.warning("certificate_expired", file=file, ended=day, note="clients refuse it; renew it, then send SIGHUP")
+                logs.warning(
+                    "certificate_expired",
+                    file=file,
+                    ended=day,
+                    note="clients refuse it; renew it, then send SIGHUP",
+                )
             elif ends <= now + SOON:
-                logs.warning("certificate_expires_soon", file=file, ends=day, note="renew it, then send SIGHUP")
+                logs.warning(
+                    "certificate_expires_soon",
+                    file=file,
+                    ends=day,
+                    note="renew it, then send SIGHUP",
+                )
 
 
 def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
@@ -87,8 +109,12 @@ def _context(settings: Settings, entry: Secured) -> ssl.SSLContext:
     tls = settings.tls
     context = _server(settings, entry, tls.certificate, tls.key, "tls")
     if tls.names:
-        others = {name.lower(): _server(settings, entry, files["certificate"], files.get("key", ""), f'tls.names."{name}"')
-                  for name, files in tls.names.items()}
+        others = {
+            name.lower(): _server(
+                settings, entry, files["certificate"], files.get("key", ""), f'tls.names."{name}"'
+            )
+            for name, files in tls.names.items()
+        }
 
         def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
             """The client asks for a name (RFC 6066 section 3): exactly, or with `*` for its first part."""
@@ -101,7 +127,9 @@ def _context(settings: Settings, entry: Secured) -> ssl.SSLContext:
     return context
 
 
-def _server(settings: Settings, entry: Secured, certificate: str, key: str, where: str) -> ssl.SSLContext:
+def _server(
+    settings: Settings, entry: Secured, certificate: str, key: str, where: str
+) -> ssl.SSLContext:
     """A context with one certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.tls.minimum]
@@ -115,8 +143,11 @@ def _server(settings: Settings, entry: Secured, certificate: str, key: str, wher
         try:
             context.load_verify_locations(os.path.expanduser(ca))
         except ssl.SSLError as error:
-            raise SettingsError("tls.ca", f"{ca} holds no certificate that can be read ({_short(error)}); give a PEM file, beginning "
-                                "-----BEGIN CERTIFICATE-----") from None
+            raise SettingsError(
+                "tls.ca",
+                f"{ca} holds no certificate that can be read ({_short(error)}); give a PEM file, beginning "
+                "-----BEGIN CERTIFICATE-----",
+            ) from None
     return context
 
 
@@ -132,18 +163,26 @@ def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> No
     try:
         _times(certificate)
     except ssl.SSLError as error:
-        raise SettingsError(f"{where}.certificate", f"{certificate} holds no certificate that can be read ({_short(error)}); give a PEM "
-                            "file, beginning -----BEGIN CERTIFICATE-----") from None
+        raise SettingsError(
+            f"{where}.certificate",
+            f"{certificate} holds no certificate that can be read ({_short(error)}); give a PEM "
+            "file, beginning -----BEGIN CERTIFICATE-----",
+        ) from None
 
     def password() -> str:
         raise _Encrypted  # OpenSSL would ask at the terminal.
 
     holder, name = (key, f"{where}.key") if key else (certificate, f"{where}.certificate")
     try:
-        context.load_cert_chain(os.path.expanduser(certificate), os.path.expanduser(key) if key else None, password)
+        context.load_cert_chain(
+            os.path.expanduser(certificate), os.path.expanduser(key) if key else None, password
+        )
     except _Encrypted:
-        raise SettingsError(name, f"the key in {holder} has a password; take it off (openssl pkey -in FILE -out NEW) and keep the "
-                            "file from others") from None
+        raise SettingsError(
+            name,
+            f"the key in {holder} has a password; take it off (openssl pkey -in FILE -out NEW) and keep the "
+            "file from others",
+        ) from None
     except ssl.SSLError as error:
         meaning = _MEANINGS.get(getattr(error, "reason", ""))
         if meaning:
@@ -160,7 +199,10 @@ def _readable(file: str, key: str) -> None:
         with open(os.path.expanduser(file), "rb") as opened:
             opened.read(1)
     except OSError as error:
-        raise SettingsError(key, f"{file} cannot be read ({error.strerror}); give a PEM file that this user may read") from None
+        raise SettingsError(
+            key,
+            f"{file} cannot be read ({error.strerror}); give a PEM file that this user may read",
+        ) from None
 
 
 def _times(file: str) -> tuple[float, float]:
@@ -169,7 +211,9 @@ def _times(file: str) -> tuple[float, float]:
     The standard library reads certificates of files in a function for its own tests, and nowhere else.
     """
     read = _ssl._test_decode_cert(os.path.expanduser(file))  # type: ignore[attr-defined]  # typeshed leaves it out.
-    return float(ssl.cert_time_to_seconds(read["notBefore"])), float(ssl.cert_time_to_seconds(read["notAfter"]))
+    return float(ssl.cert_time_to_seconds(read["notBefore"])), float(
+        ssl.cert_time_to_seconds(read["notAfter"])
+    )
 
 
 def _short(error: ssl.SSLError) -> str:

@@ -248,4 +248,3 @@ class Link:
         if not self._behind and not connection.stalled and self._unheard is None:
             self._behind = True
             self._turn.behind(self)
-

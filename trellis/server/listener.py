@@ -38,7 +38,9 @@ class ListenError(Exception):
 class Bound:
     """The sockets of one listener."""
 
-    def __init__(self, name: str, sockets: list[socket.socket], file: SocketFile | None = None) -> None:
+    def __init__(
+        self, name: str, sockets: list[socket.socket], file: SocketFile | None = None
+    ) -> None:
         self.name = name
         self.sockets = sockets
         self._file = file
@@ -105,7 +107,12 @@ class Acceptor:
     def _rest(self, error: OSError) -> None:
         """Out of descriptors or memory: those who come now wait in the kernel's queue."""
         self._admission.refuse("descriptors")
-        logs.warning("accept_paused", seconds=PAUSE, error=error.strerror, note="raise the descriptor limit or lower limits.connections")
+        logs.warning(
+            "accept_paused",
+            seconds=PAUSE,
+            error=error.strerror,
+            note="raise the descriptor limit or lower limits.connections",
+        )
         self._loop.remove_reader(self._sock)
         self._pause = self._loop.call_later(PAUSE, self._listen)
 
@@ -184,7 +191,9 @@ def _bind_one(address: str, port: int) -> socket.socket:
 def _explain(name: str, listener: Listener, error: OSError) -> str:
     where = f"{listener.host} port {listener.port}"
     if error.errno == errno.EADDRINUSE:
-        return f"{name}: {where} is in use; stop the program that has it, or set {_key(name, 'port')}"
+        return (
+            f"{name}: {where} is in use; stop the program that has it, or set {_key(name, 'port')}"
+        )
     if error.errno == errno.EACCES:
         return f"{name}: {where} may not be used by this user; set {_key(name, 'port')} to one above 1023"
     if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
@@ -205,18 +214,24 @@ class SocketFile:
             self.socket = _bind_file(self.path, listener.mode)
             self._inode = os.stat(self.path).st_ino
         except OSError as error:
-            raise ListenError(f"{name}: cannot listen on {self.path}: {error.strerror}; make its directory one that this user may write "
-                              f"to, or set {key}") from error
+            raise ListenError(
+                f"{name}: cannot listen on {self.path}: {error.strerror}; make its directory one that this user may write "
+                f"to, or set {key}"
+            ) from error
 
     def _remove_dead(self, name: str, key: str) -> None:
         """Raises ListenError, OSError."""
         if not stat.S_ISSOCK(os.stat(self.path).st_mode):
-            raise ListenError(f"{name}: {self.path} is there, and no socket; remove it, or set {key}")
+            raise ListenError(
+                f"{name}: {self.path} is there, and no socket; remove it, or set {key}"
+            )
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.setblocking(False)
             found = asking.connect_ex(os.fspath(self.path))
         if found != errno.ECONNREFUSED:
-            raise ListenError(f"{name}: {self.path} is in use; stop the program that has it, or set {key}")
+            raise ListenError(
+                f"{name}: {self.path} is in use; stop the program that has it, or set {key}"
+            )
         self.path.unlink()
 
     def close(self) -> None:

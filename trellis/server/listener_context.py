@@ -24,8 +24,17 @@ AMQP_HIGH_MARK: Final = 1 << 20
 class Entrance:
     """One listener for clients. `security` is what it shows them, None without TLS."""
 
-    def __init__(self, name: str, entry: Entry, settings: Settings, front: Front, turn: Turn, admission: Admission,
-                 security: Security | None, rates: Rates) -> None:
+    def __init__(
+        self,
+        name: str,
+        entry: Entry,
+        settings: Settings,
+        front: Front,
+        turn: Turn,
+        admission: Admission,
+        security: Security | None,
+        rates: Rates,
+    ) -> None:
         self.name = name
         self.front = front
         self.turn = turn
@@ -37,9 +46,15 @@ class Entrance:
         self.high_mark = AMQP_HIGH_MARK if amqp else settings.mqtt.qos0_high_mark
         self.handshake_ms = int(settings.limits.handshake * 1000)
         self._networks = entry.networks
-        self._policy = Policy(entry.path, entry.origin_list) if isinstance(entry, Ws | Wss) else None
+        self._policy = (
+            Policy(entry.path, entry.origin_list) if isinstance(entry, Ws | Wss) else None
+        )
         # An AMQP client says that its certificate speaks for it; MQTT has no words for that.
-        self._user_from = settings.tls.user_from if amqp or isinstance(entry, Mqtts) and entry.certificate_user else ""
+        self._user_from = (
+            settings.tls.user_from
+            if amqp or isinstance(entry, Mqtts) and entry.certificate_user
+            else ""
+        )
         self.tls = TlsTally()
         self.websocket = WebSocketTally()
 
@@ -64,7 +79,11 @@ class Entrance:
     def peer(self, transport: asyncio.Transport) -> Peer:
         """Who is at the other end of a transport."""
         name = transport.get_extra_info("peername")
-        peer = Peer("unix", 0, True) if isinstance(transport.get_extra_info("sockname"), str) else peer_of(name)
+        peer = (
+            Peer("unix", 0, True)
+            if isinstance(transport.get_extra_info("sockname"), str)
+            else peer_of(name)
+        )
         peer.entrance = self.name
         return peer
 

@@ -54,20 +54,30 @@ def read(path: str, allowed: tuple[str, ...]) -> Profile | None:
     try:
         found = msgspec.json.decode(Path(path).read_bytes(), type=Profile)
     except OSError as error:
-        raise SettingsError(f"matcher.profile: {path}: {error.strerror}; `trellis pipeline advise --output {path}` writes one") from error
+        raise SettingsError(
+            f"matcher.profile: {path}: {error.strerror}; `trellis pipeline advise --output {path}` writes one"
+        ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SettingsError(f"matcher.profile: {path} is no profile: {error}") from error
     if found.format != FORMAT:
-        raise SettingsError(f"matcher.profile: {path} has format {found.format}, and this version knows {FORMAT}; "
-                            "write it anew with this version's `trellis pipeline advise`")
+        raise SettingsError(
+            f"matcher.profile: {path} has format {found.format}, and this version knows {FORMAT}; "
+            "write it anew with this version's `trellis pipeline advise`"
+        )
     for each in found.exchanges:
         if each.matcher is not None and each.matcher not in allowed:
-            known = "is not allowed here (matcher.allowed)" if each.matcher in ALGORITHMS else "is none"
-            raise SettingsError(f"matcher.profile: {path} names the matcher '{each.matcher}' for exchange '{each.exchange}', which {known}")
+            known = (
+                "is not allowed here (matcher.allowed)" if each.matcher in ALGORITHMS else "is none"
+            )
+            raise SettingsError(
+                f"matcher.profile: {path} names the matcher '{each.matcher}' for exchange '{each.exchange}', which {known}"
+            )
     return found
 
 
-def apply(broker: Broker, profile: Profile | None, routes: int, default: str, serving: bool) -> None:
+def apply(
+    broker: Broker, profile: Profile | None, routes: int, default: str, serving: bool
+) -> None:
     """Do as the profile says; without one, as the settings say. `serving`: clients are here."""
     broker.bounds.routes = profile.routes if profile is not None else routes
     advised: dict[str, dict[str, ExchangeProfile]] = {}
@@ -81,12 +91,19 @@ def apply(broker: Broker, profile: Profile | None, routes: int, default: str, se
         changed += _choose(vhost, here, default, serving)
         warmed += _warm(broker, vhost, here)
     if profile is not None:
-        logs.info("matching_profile", routes=profile.routes, matchers_changed=changed, topics_warmed=warmed)
+        logs.info(
+            "matching_profile",
+            routes=profile.routes,
+            matchers_changed=changed,
+            topics_warmed=warmed,
+        )
     for name in advised:
         logs.warning("matching_profile_unused", vhost=name, note="there is no such vhost")
 
 
-def _choose(vhost: VirtualHost, advised: dict[str, ExchangeProfile], default: str, serving: bool) -> int:
+def _choose(
+    vhost: VirtualHost, advised: dict[str, ExchangeProfile], default: str, serving: bool
+) -> int:
     changed = 0
     for exchange in vhost.exchanges.values():
         if not isinstance(exchange, TopicExchange) or "x-matcher" in exchange.options.arguments:
@@ -97,7 +114,13 @@ def _choose(vhost: VirtualHost, advised: dict[str, ExchangeProfile], default: st
             continue
         count = sum(1 for _ in exchange)
         if serving and count > REBUILT:
-            logs.warning("matcher_not_changed", vhost=vhost.name, exchange=exchange.name, bindings=count, note="it changes with a restart")
+            logs.warning(
+                "matcher_not_changed",
+                vhost=vhost.name,
+                exchange=exchange.name,
+                bindings=count,
+                note="it changes with a restart",
+            )
             continue
         exchange.use(wanted)
         changed += 1
@@ -133,4 +156,8 @@ def _publishable(topic: str) -> bool:
         MQTT.check_topic(topic)
     except InvalidTopic:
         return False
-    return not topic.startswith("$") and topic.count(MQTT.separator) < 100 and AMQP.split(swap(topic)) != []
+    return (
+        not topic.startswith("$")
+        and topic.count(MQTT.separator) < 100
+        and AMQP.split(swap(topic)) != []
+    )

@@ -44,8 +44,14 @@ SHARE = 0.9
 class Node:
     """Built once, on the loop that runs it. `directory` is where data is kept, None for nowhere."""
 
-    def __init__(self, settings: Settings, accounts: Accounts, directory: Path | None, failed: Callable[[str], None],
-                 disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        accounts: Accounts,
+        directory: Path | None,
+        failed: Callable[[str], None],
+        disk: Disk | None = None,
+    ) -> None:
         """Reads what is in the directory. `failed` is told why nothing can be written there any more. Raises StoreError,
         SettingsError."""
         self.settings = settings
@@ -54,24 +60,50 @@ class Node:
         self.directory = directory
         self.max_descriptors = raise_descriptor_limit()
         loop = asyncio.get_running_loop()
-        opened = None if directory is None else open_directory(disk or RealDisk(), directory, settings.store)
+        opened = (
+            None
+            if directory is None
+            else open_directory(disk or RealDisk(), directory, settings.store)
+        )
         authenticator = _authenticator(settings, accounts)
         #: Who judges tokens, where they are taken.
         self.tokens = TokenAuthenticator(settings.jwt, authenticator) if settings.jwt.keys else None
-        self.broker = Broker(MemoryStore() if opened is None else opened.store, self.tokens or authenticator,
-                             lambda: uuid.uuid4().hex, bounds_of(settings), settings.node.name)
-        self.storing = Storing(self.broker.store) if opened is None else DurableStoring(opened.store, loop, failed)
+        self.broker = Broker(
+            MemoryStore() if opened is None else opened.store,
+            self.tokens or authenticator,
+            lambda: uuid.uuid4().hex,
+            bounds_of(settings),
+            settings.node.name,
+        )
+        self.storing = (
+            Storing(self.broker.store)
+            if opened is None
+            else DurableStoring(opened.store, loop, failed)
+        )
         self.turn = Turn(loop, self.broker, self.storing)
         self.amqp = AmqpFront(self.broker, amqp_options(settings))
         self.mqtt = MqttFront(self.broker, mqtt_options(settings))
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
-        self.admission = Admission(connections, settings.limits.unauthenticated_per_address, settings.limits.address_connections)
+        self.admission = Admission(
+            connections,
+            settings.limits.unauthenticated_per_address,
+            settings.limits.address_connections,
+        )
         self.rates = Rates(settings.rates)
         #: Where clients come in, by listener.
         self.entrances = {
-            name: Entrance(name, entry, settings, self.amqp if name.startswith("amqp") else self.mqtt, self.turn, self.admission,
-                           self.certificates.securities.get(name), self.rates)
-            for name, entry in settings.entries.items()}
+            name: Entrance(
+                name,
+                entry,
+                settings,
+                self.amqp if name.startswith("amqp") else self.mqtt,
+                self.turn,
+                self.admission,
+                self.certificates.securities.get(name),
+                self.rates,
+            )
+            for name, entry in settings.entries.items()
+        }
         self.collector = Collector()
         self.sender = Sender()
         #: The HTTP servers, by listener.
@@ -90,14 +122,20 @@ class Node:
             take_in_file(self.broker, settings.definitions.file)
         set_journals(self.broker, settings.stream.journals)
         if settings.matcher.profile:
-            self.use_profile(profile.read(settings.matcher.profile, settings.matcher.allowed), serving=False)
+            self.use_profile(
+                profile.read(settings.matcher.profile, settings.matcher.allowed), serving=False
+            )
         self.broker.users.changed.append(self.review)
         self.mqtt.review()
-        self.watch = Watch(self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory)
+        self.watch = Watch(
+            self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory
+        )
 
     def use_profile(self, found: profile.Profile | None, serving: bool) -> None:
         """Match and remember as the profile says; `serving`: clients are here."""
-        profile.apply(self.broker, found, self.settings.limits.routes, self.settings.matcher.default, serving)
+        profile.apply(
+            self.broker, found, self.settings.limits.routes, self.settings.matcher.default, serving
+        )
 
     def review(self, user: str = "") -> None:
         """Somebody's rights changed: whoever is here, or has left a session, is looked at again."""
@@ -177,4 +215,9 @@ def _authenticator(settings: Settings, accounts: Accounts) -> Authenticator:
     from trellis.auth.amqtt_plugins import PATIENCE, PluginAuthenticator
 
     # A client must hear the answer before its handshake is over.
-    return PluginAuthenticator(settings.amqtt.plugins, accounts, settings.auth.queue, min(PATIENCE, 0.8 * settings.limits.handshake))
+    return PluginAuthenticator(
+        settings.amqtt.plugins,
+        accounts,
+        settings.auth.queue,
+        min(PATIENCE, 0.8 * settings.limits.handshake),
+    )

@@ -34,11 +34,15 @@ class MeteredLink(LayeredLink):
 
     def _charge(self, connection: Connection, messages: int, octets: int) -> None:
         user, vhost = connection.whose
-        seconds, limit = self._rates.charge(self._own, user, vhost, connection.peer.address, messages, octets, self._turn.now())
+        seconds, limit = self._rates.charge(
+            self._own, user, vhost, connection.peer.address, messages, octets, self._turn.now()
+        )
         if seconds == 0 or connection.finished:
             return
         if seconds > self._rates.patience:
-            connection.too_fast(f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a second")
+            connection.too_fast(
+                f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a second"
+            )
             return
         connection.held = f"is faster than rates.{limit} allows"
         self._held = True

@@ -42,8 +42,13 @@ class Progress:
         self._said = now
         rate = int(recovery.octets) / (now - self._began)
         left = (int(recovery.octets_total) - int(recovery.octets)) / rate if rate else 0.0
-        logs.info("recovery", messages=int(recovery.messages), done=f"{100 * int(recovery.octets) // max(int(recovery.octets_total), 1)}%",
-                  rate=f"{rate / MB:.0f}MB/s", left=f"{left:.0f}s")
+        logs.info(
+            "recovery",
+            messages=int(recovery.messages),
+            done=f"{100 * int(recovery.octets) // max(int(recovery.octets_total), 1)}%",
+            rate=f"{rate / MB:.0f}MB/s",
+            left=f"{left:.0f}s",
+        )
 
 
 def codecs() -> Codecs:
@@ -65,7 +70,9 @@ def open_directory(disk: Disk, directory: Path, settings: Store) -> Opened:
     collecting = gc.isenabled()
     gc.disable()  # Nothing that is read is garbage.
     try:
-        opened = open_store(disk, str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment)
+        opened = open_store(
+            disk, str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment
+        )
     finally:
         if collecting:
             gc.enable()
@@ -73,7 +80,11 @@ def open_directory(disk: Disk, directory: Path, settings: Store) -> Opened:
     for finding in opened.recovery.findings[:LINES]:
         (logs.info if finding.what == CUT else logs.warning)("recovery_finding", what=str(finding))
     if len(opened.recovery.findings) > LINES:
-        logs.warning("recovery_finding", more=len(opened.recovery.findings) - LINES, note="trellis store verify shows all")
+        logs.warning(
+            "recovery_finding",
+            more=len(opened.recovery.findings) - LINES,
+            note="trellis store verify shows all",
+        )
     return opened
 
 
@@ -88,15 +99,27 @@ def restore(opened: Opened, broker: Broker, keeper: Keeper) -> Report:
         if collecting:
             gc.enable()
     for refused in found.refused[:LINES]:
-        logs.warning("not_restored", kind=refused.kind, name=refused.name, vhost=refused.vhost, reason=refused.reason,
-                     note="it stays in the store, and its messages with it")
+        logs.warning(
+            "not_restored",
+            kind=refused.kind,
+            name=refused.name,
+            vhost=refused.vhost,
+            reason=refused.reason,
+            note="it stays in the store, and its messages with it",
+        )
     if len(found.refused) > LINES:
         logs.warning("not_restored", more=len(found.refused) - LINES)
     for finding in broker.streams.findings[:LINES]:
         (logs.info if finding.what == CUT else logs.warning)("stream_finding", what=str(finding))
     recovery = opened.recovery
     if found.restored or found.copies or found.retained:
-        logs.info("recovered", messages=found.copies, retained=found.retained, kept_for_refused=found.homeless,
-                  **{f"{kind}s": count for kind, count in sorted(found.restored.items())}, octets=int(recovery.octets),
-                  restoring=f"{time.monotonic() - began:.3f}s")
+        logs.info(
+            "recovered",
+            messages=found.copies,
+            retained=found.retained,
+            kept_for_refused=found.homeless,
+            **{f"{kind}s": count for kind, count in sorted(found.restored.items())},
+            octets=int(recovery.octets),
+            restoring=f"{time.monotonic() - began:.3f}s",
+        )
     return found

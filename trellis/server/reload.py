@@ -26,8 +26,28 @@ Read = Callable[[], Settings]
 #: Of whom the users are made.
 USERS: Final = ("users", "user", "password", "password_file", "auth.guest", "mqtt.anonymous")
 #: Where certificates and the matching profile are, and the log level.
-OTHERS: Final = ("tls.certificate", "tls.key", "tls.ca", "tls.minimum", "tls.names", "log.level", "matcher.profile",
-                 *(f"jwt.{name}" for name in ("keys", "algorithms", "issuer", "audience", "user", "scopes", "prefix", "leeway")))
+OTHERS: Final = (
+    "tls.certificate",
+    "tls.key",
+    "tls.ca",
+    "tls.minimum",
+    "tls.names",
+    "log.level",
+    "matcher.profile",
+    *(
+        f"jwt.{name}"
+        for name in (
+            "keys",
+            "algorithms",
+            "issuer",
+            "audience",
+            "user",
+            "scopes",
+            "prefix",
+            "leeway",
+        )
+    ),
+)
 
 
 class Reloading:
@@ -59,7 +79,9 @@ class Reloading:
             self._again = False
             try:
                 # Files are read and passwords hashed in a thread: the loop goes on meanwhile.
-                settings, found, advised = await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+                settings, found, advised = await asyncio.get_running_loop().run_in_executor(
+                    None, self._prepare
+                )
                 self._apply(settings, found, advised)
             except SettingsError as error:
                 logs.error("reload_refused", error=error, note="what was read before still holds")
@@ -71,23 +93,38 @@ class Reloading:
         changed = any(_value(settings, key) != _value(self._settings, key) for key in USERS)
         return settings, everybody(settings, self._node.directory) if changed else None, advised
 
-    def _apply(self, settings: Settings, found: list[Account] | None, advised: Profile | None) -> None:
+    def _apply(
+        self, settings: Settings, found: list[Account] | None, advised: Profile | None
+    ) -> None:
         """Raises SettingsError, and has changed nothing then."""
         self._node.certificates.reload(settings)
         if self._node.tokens is not None and settings.jwt.keys:
             self._node.tokens.reload(settings.jwt)
         if found is not None:
-            self._node.accounts.replace(found, anonymous(settings), settings.mqtt.anonymous == "true")
+            self._node.accounts.replace(
+                found, anonymous(settings), settings.mqtt.anonymous == "true"
+            )
             self._node.review()
         logs.set_level(settings.log.level)
         if advised is not None or self._settings.matcher.profile:
             self._node.use_profile(advised, serving=True)
-        ignored = [key for key in OPTIONS if key not in (*USERS, *OTHERS) and _value(settings, key) != _value(self._node.settings, key)]
+        ignored = [
+            key
+            for key in OPTIONS
+            if key not in (*USERS, *OTHERS)
+            and _value(settings, key) != _value(self._node.settings, key)
+        ]
         self._settings = settings
-        logs.info("reloaded", users="changed" if found is not None else "as before", certificates=len(self._node.certificates.ends),
-                  log_level=settings.log.level)
+        logs.info(
+            "reloaded",
+            users="changed" if found is not None else "as before",
+            certificates=len(self._node.certificates.ends),
+            log_level=settings.log.level,
+        )
         if ignored:
-            logs.warning("reload_incomplete", keys=",".join(ignored), note="these change with a restart only")
+            logs.warning(
+                "reload_incomplete", keys=",".join(ignored), note="these change with a restart only"
+            )
 
 
 def _value(settings: Settings, key: str) -> Any:

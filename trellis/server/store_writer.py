@@ -70,7 +70,9 @@ class Storing:
 class DurableStoring(Storing):
     """Writes batches in a thread."""
 
-    def __init__(self, store: DurableStore, loop: asyncio.AbstractEventLoop, failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: DurableStore, loop: asyncio.AbstractEventLoop, failed: Callable[[str], None]
+    ) -> None:
         """`failed` is told why nothing can be written any more."""
         super().__init__(store)
         #: Batches written; writes that found no room; checkpoints made; why there is none to be had.
@@ -90,8 +92,10 @@ class DurableStoring(Storing):
         self._checkpointing: Checkpointing | None = None
         self._closing = False
         self._sealed = 0
-        self._threads = [threading.Thread(target=self._write, name="store", daemon=True),
-                         threading.Thread(target=self._compact, name="checkpoint", daemon=True)]
+        self._threads = [
+            threading.Thread(target=self._write, name="store", daemon=True),
+            threading.Thread(target=self._compact, name="checkpoint", daemon=True),
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -139,12 +143,20 @@ class DurableStoring(Storing):
         self._look()
 
     def _refuse(self, batch: Batch, error: Exception) -> None:
-        full = isinstance(error, CatalogUnwritten) or isinstance(error, WriteFailed) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = (
+            isinstance(error, CatalogUnwritten)
+            or isinstance(error, WriteFailed)
+            and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        )
         if full:
             self.refused += 1
             if not self.blocked:
                 self.blocked = str(error)
-                logs.error("store_blocked", reason=str(error), note="nothing is confirmed until there is room; tried again every second")
+                logs.error(
+                    "store_blocked",
+                    reason=str(error),
+                    note="nothing is confirmed until there is room; tried again every second",
+                )
                 self._rest.set()
             self._loop.call_later(PATIENCE, self._work.put, batch)
             return
@@ -170,7 +182,9 @@ class DurableStoring(Storing):
             self.checkpoints += 1
             self._sealed = 0
         if error is not None:
-            logs.error("checkpoint_failed", reason=str(error), note="the log grows until one succeeds")
+            logs.error(
+                "checkpoint_failed", reason=str(error), note="the log grows until one succeeds"
+            )
 
     # -- the threads' side
 

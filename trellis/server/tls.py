@@ -23,14 +23,28 @@ RECORD: Final = 1 << 14
 
 #: What OpenSSL calls an error -> what the metrics call it.
 REASONS: Final = {
-    "HTTP_REQUEST": "not_tls", "HTTPS_PROXY_REQUEST": "not_tls", "WRONG_VERSION_NUMBER": "not_tls", "NOT_SSL_RECORD": "not_tls",
-    "RECORD_LAYER_FAILURE": "not_tls", "PACKET_LENGTH_TOO_LONG": "not_tls", "BAD_RECORD_TYPE": "not_tls",
-    "UNSUPPORTED_PROTOCOL": "version", "VERSION_TOO_LOW": "version", "TLSV1_ALERT_PROTOCOL_VERSION": "version",
-    "NO_SHARED_CIPHER": "no_shared_cipher", "NO_SUITABLE_KEY_SHARE": "no_shared_cipher", "NO_SHARED_GROUP": "no_shared_cipher",
-    "NO_SUITABLE_SIGNATURE_ALGORITHM": "no_shared_cipher", "NO_SHARED_SIGNATURE_ALGORITHMS": "no_shared_cipher",
+    "HTTP_REQUEST": "not_tls",
+    "HTTPS_PROXY_REQUEST": "not_tls",
+    "WRONG_VERSION_NUMBER": "not_tls",
+    "NOT_SSL_RECORD": "not_tls",
+    "RECORD_LAYER_FAILURE": "not_tls",
+    "PACKET_LENGTH_TOO_LONG": "not_tls",
+    "BAD_RECORD_TYPE": "not_tls",
+    "UNSUPPORTED_PROTOCOL": "version",
+    "VERSION_TOO_LOW": "version",
+    "TLSV1_ALERT_PROTOCOL_VERSION": "version",
+    "NO_SHARED_CIPHER": "no_shared_cipher",
+    "NO_SUITABLE_KEY_SHARE": "no_shared_cipher",
+    "NO_SHARED_GROUP": "no_shared_cipher",
+    "NO_SUITABLE_SIGNATURE_ALGORITHM": "no_shared_cipher",
+    "NO_SHARED_SIGNATURE_ALGORITHMS": "no_shared_cipher",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no_certificate",
-    "CERTIFICATE_VERIFY_FAILED": "bad_certificate", "CA_MD_TOO_WEAK": "bad_certificate", "EE_KEY_TOO_SMALL": "bad_certificate",
-    "EXCESSIVE_MESSAGE_SIZE": "too_large", "EXCESSIVE_RECORD_SIZE": "too_large", "DATA_LENGTH_TOO_LONG": "too_large",
+    "CERTIFICATE_VERIFY_FAILED": "bad_certificate",
+    "CA_MD_TOO_WEAK": "bad_certificate",
+    "EE_KEY_TOO_SMALL": "bad_certificate",
+    "EXCESSIVE_MESSAGE_SIZE": "too_large",
+    "EXCESSIVE_RECORD_SIZE": "too_large",
+    "DATA_LENGTH_TOO_LONG": "too_large",
     "CERT_LENGTH_MISMATCH": "malformed",
 }
 #: Why a connection over TLS fails: what OpenSSL has words for; other nonsense; the client does not want us; it left in the
@@ -52,7 +66,9 @@ class TlsLayer(Layer):
     """The server's end. Once open, the peer has the name that its certificate gives it under `name_from` (see `name_of`),
     if it sent one that is good; "" does not look."""
 
-    def __init__(self, context: ssl.SSLContext, peer: Peer, tally: TlsTally, name_from: str) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, peer: Peer, tally: TlsTally, name_from: str
+    ) -> None:
         super().__init__()
         self._in = ssl.MemoryBIO()
         self._out = ssl.MemoryBIO()
@@ -114,7 +130,13 @@ class TlsLayer(Layer):
         if not self.over:
             self.over = "tls"
             self._tally.failures[reason_of(error)] += 1
-            logs.debug("tls_failed", listener=self._peer.entrance, peer=self._peer, reason=reason_of(error), error=error)
+            logs.debug(
+                "tls_failed",
+                listener=self._peer.entrance,
+                peer=self._peer,
+                reason=reason_of(error),
+                error=error,
+            )
 
     def send(self, parts: list[bytes]) -> list[bytes]:
         """One record a turn, as long as it fits in one. Hot path."""

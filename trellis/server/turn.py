@@ -181,7 +181,7 @@ class Turn:
             if time.perf_counter() > end:
                 break
         self._leaving[:0] = leaving[done:]
-        self._behind[:0] = behind[max(0, done - len(leaving)):]
+        self._behind[:0] = behind[max(0, done - len(leaving)) :]
         if self._leaving or self._behind:
             self.schedule()
 
@@ -222,7 +222,7 @@ class Turn:
             await asyncio.sleep(SWEEP)
             links = list(self.links)
             for at in range(0, len(links), SWEPT):
-                self._tell(links[at:at + SWEPT])
+                self._tell(links[at : at + SWEPT])
                 await asyncio.sleep(0)
             del links  # Those who have gone should not wait for the next look.
 

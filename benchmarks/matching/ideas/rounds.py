@@ -1,6 +1,6 @@
 """How the ideas are timed, and what they are tried on.
 
-    python benchmarks/matching/ideas/fields.py        any of the scripts; PYTHONPATH says which matching/ is measured
+python benchmarks/matching/ideas/fields.py        any of the scripts; PYTHONPATH says which matching/ is measured
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
 def told(title: str, ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
     """Time the ways and print a line."""
     medians = timed(ways, rounds)
-    print(f"{title:34}", "  ".join(f"{name} {nanoseconds:,.0f} ns" for name, nanoseconds in medians.items()), flush=True)
+    print(
+        f"{title:34}",
+        "  ".join(f"{name} {nanoseconds:,.0f} ns" for name, nanoseconds in medians.items()),
+        flush=True,
+    )
     return medians
 
 
@@ -54,7 +58,10 @@ def three_words(size: int) -> tuple[list[str], list[str]]:
         elif number % 45 == 0:
             words[2] = "*"
         patterns.append(".".join(words))
-    topics = [patterns[number % size].replace("*", str(dice.randrange(letters))) for number in range(5_000)]
+    topics = [
+        patterns[number % size].replace("*", str(dice.randrange(letters)))
+        for number in range(5_000)
+    ]
     return patterns, topics
 
 
@@ -65,9 +72,24 @@ def devices(size: int) -> tuple[list[str], list[str]]:
     values = ["temp", "hum", "volt", "rpm", "state", "alarm", "gps", "batt"]
     patterns: dict[str, None] = {}
     while len(patterns) < size:
-        site, device, value = f"s{dice.randrange(sites)}", f"d{dice.randrange(1000)}", dice.choice(values)
-        forms = [f"site.{site}.device.{device}.#"] * 11 + [f"site.{site}.device.{device}.*"] * 4 + [f"site.{site}.device.*.{value}"] * 2 + [
-            f"site.{site}.*.{device}.{value}", f"site.*.device.{device}.{value}", f"*.{site}.device.{device}.{value}"]
+        site, device, value = (
+            f"s{dice.randrange(sites)}",
+            f"d{dice.randrange(1000)}",
+            dice.choice(values),
+        )
+        forms = (
+            [f"site.{site}.device.{device}.#"] * 11
+            + [f"site.{site}.device.{device}.*"] * 4
+            + [f"site.{site}.device.*.{value}"] * 2
+            + [
+                f"site.{site}.*.{device}.{value}",
+                f"site.*.device.{device}.{value}",
+                f"*.{site}.device.{device}.{value}",
+            ]
+        )
         patterns[dice.choice(forms)] = None
-    topics = [f"site.s{dice.randrange(sites)}.device.d{dice.randrange(1000)}.{dice.choice(values)}" for _ in range(5_000)]
+    topics = [
+        f"site.s{dice.randrange(sites)}.device.d{dice.randrange(1000)}.{dice.choice(values)}"
+        for _ in range(5_000)
+    ]
     return list(patterns), topics

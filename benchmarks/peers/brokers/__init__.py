@@ -18,7 +18,16 @@ from peers.peer import Peer, Tools
 
 #: In the order of tables and charts.
 PEERS: Final[tuple[type[Peer], ...]] = (
-    Trellis, Mosquitto, RabbitMQ, Nats, DebianNats, Mochi, Aedes, Amqtt, Relay, Writer,
+    Trellis,
+    Mosquitto,
+    RabbitMQ,
+    Nats,
+    DebianNats,
+    Mochi,
+    Aedes,
+    Amqtt,
+    Relay,
+    Writer,
 )
 NAMES: Final = tuple(peer.name for peer in PEERS)
 

@@ -14,9 +14,24 @@ from broker.routing.exchanges.headers import HeadersExchange
 from broker.routing.exchanges.topic import TopicExchange
 
 __all__ = [
-    "TYPES", "ConsistentHashExchange", "DelayedExchange", "DirectExchange", "Exchange", "FanoutExchange", "HeadersExchange",
-    "TopicExchange"]
+    "TYPES",
+    "ConsistentHashExchange",
+    "DelayedExchange",
+    "DirectExchange",
+    "Exchange",
+    "FanoutExchange",
+    "HeadersExchange",
+    "TopicExchange",
+]
 
 #: Every exchange type by the name under which clients declare it, but for the one that delays, which needs more.
 TYPES: dict[str, type[Exchange]] = {
-    kind.kind: kind for kind in (DirectExchange, FanoutExchange, TopicExchange, HeadersExchange, ConsistentHashExchange)}
+    kind.kind: kind
+    for kind in (
+        DirectExchange,
+        FanoutExchange,
+        TopicExchange,
+        HeadersExchange,
+        ConsistentHashExchange,
+    )
+}

@@ -17,8 +17,13 @@ OCTETS: Final = 40
 class Options:
     """How an exchange was declared."""
 
-    def __init__(self, durable: bool = False, auto_delete: bool = False, internal: bool = False,
-                 arguments: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, object] | None = None,
+    ) -> None:
         self.durable = durable
         self.auto_delete = auto_delete
         self.internal = internal
@@ -30,7 +35,7 @@ class Options:
 class Exchange(Destination):
     """Keeps the bindings; a type says which of them match.
 
-        bindings    destination -> identity -> Binding       so that a destination leaves in one step
+    bindings    destination -> identity -> Binding       so that a destination leaves in one step
     """
 
     kind: ClassVar[str] = ""

@@ -33,8 +33,11 @@ class Share:
     def __init__(self, binding: Binding) -> None:
         self.binding = binding
         self.weight = float(binding.key)
-        self.seed: i64 = zlib.crc32(f"{type(binding.destination).__name__} {binding.destination.name} {binding.identity}".encode(
-            "utf-8", "surrogateescape"))
+        self.seed: i64 = zlib.crc32(
+            f"{type(binding.destination).__name__} {binding.destination.name} {binding.identity}".encode(
+                "utf-8", "surrogateescape"
+            )
+        )
 
 
 class ConsistentHashExchange(Exchange):
@@ -51,7 +54,9 @@ class ConsistentHashExchange(Exchange):
         if header is not None and not isinstance(header, str):
             raise PreconditionFailed(f"invalid arg 'hash-header' for exchange '{name}': not a text")
         if of is not None and of not in _PROPERTIES:
-            raise PreconditionFailed(f"Unsupported property: {of}; supported are {', '.join(_PROPERTIES)}")
+            raise PreconditionFailed(
+                f"Unsupported property: {of}; supported are {', '.join(_PROPERTIES)}"
+            )
         self._header = header if isinstance(header, str) else None
         self._property = of if isinstance(of, str) else None
         self._shares: dict[Binding, Share] = {}
@@ -61,7 +66,9 @@ class ConsistentHashExchange(Exchange):
         if not key.removeprefix("-").isdecimal() or not key.isascii():
             raise PreconditionFailed(f"The binding key must be an integer: '{key}'")
         if not 0 < int(key) <= WEIGHT_MAX:
-            raise PreconditionFailed(f"The binding key must be greater than 0 and at most {WEIGHT_MAX}: '{key}'")
+            raise PreconditionFailed(
+                f"The binding key must be greater than 0 and at most {WEIGHT_MAX}: '{key}'"
+            )
 
     def added(self, binding: Binding) -> None:
         self._shares[binding] = Share(binding)
@@ -77,7 +84,9 @@ class ConsistentHashExchange(Exchange):
             if share.binding.destination.dead:
                 continue
             # -ln(draw) / weight is exponentially distributed, and the least of such is each one's in the share of its weight.
-            score = share.weight / -math.log((float(mixed(mark, share.seed)) + 0.5) / 4_294_967_296.0)
+            score = share.weight / -math.log(
+                (float(mixed(mark, share.seed)) + 0.5) / 4_294_967_296.0
+            )
             if score > highest:
                 best, highest = share.binding, score
         return [] if best is None else [best]

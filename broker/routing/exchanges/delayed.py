@@ -1,7 +1,7 @@
 """The delayed-message exchange: what has a header `x-delay` (ms) is routed only then (the plugin `x-delayed-message`).
 
-    publish --> x-delay > 0? --> waiting (ranked by time, kept in the store) --> its time --> routed as the type of
-                     no -------------------------------------------------------------------> `x-delayed-type` does
+publish --> x-delay > 0? --> waiting (ranked by time, kept in the store) --> its time --> routed as the type of
+                 no -------------------------------------------------------------------> `x-delayed-type` does
 """
 
 from __future__ import annotations

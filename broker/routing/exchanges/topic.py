@@ -47,5 +47,7 @@ def topic_exchange(name: str, options: Options, default: str, allowed: list[str]
     """A topic exchange with the matcher that its argument `x-matcher` names. Raises PreconditionFailed."""
     wanted = options.arguments.get("x-matcher", default)
     if not isinstance(wanted, str) or wanted not in allowed:
-        raise PreconditionFailed(f"invalid arg 'x-matcher' for exchange '{name}': {wanted!r} is none of {', '.join(allowed)}")
+        raise PreconditionFailed(
+            f"invalid arg 'x-matcher' for exchange '{name}': {wanted!r} is none of {', '.join(allowed)}"
+        )
     return TopicExchange(name, options, wanted)

@@ -8,7 +8,16 @@ from mypy_extensions import i64
 
 from broker.errors import BrokerError
 from broker.messages.cc_headers import BCC, blind_keys, further_keys
-from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXPIRATION, HEADERS, REPLY_TO, USER_ID, Message, amend
+from broker.messages.message import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXPIRATION,
+    HEADERS,
+    REPLY_TO,
+    USER_ID,
+    Message,
+    amend,
+)
 from broker.routing.deduplication import Publication, numbered
 from broker.routing.planner import TOPICS
 from broker.routing.publish_context import Gate
@@ -43,7 +52,15 @@ EXPIRATION_MAX: Final = 1 << 50
 class Channel(Receiving):
     """One channel of one connection."""
 
-    def __init__(self, vhost: VirtualHost, gate: Gate, connection: Client, number: i64, frame_max: i64, cancel_notify: bool) -> None:
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        gate: Gate,
+        connection: Client,
+        number: i64,
+        frame_max: i64,
+        cancel_notify: bool,
+    ) -> None:
         super().__init__(vhost, gate, connection, number, frame_max, cancel_notify)
         self.last_queue = ""
         self.assembly: Assembly | None = None
@@ -78,7 +95,12 @@ class Channel(Receiving):
         publication = self._numbered(message, carried)
         if self.transaction is not None and route.plan.refusal is None:
             keys = [route.key] if not isinstance(route, Carbons) else route.keys
-            self.transaction.publish(route, self.vhost.aim(self.gate, route.exchange, keys, message.properties), message, flags)
+            self.transaction.publish(
+                route,
+                self.vhost.aim(self.gate, route.exchange, keys, message.properties),
+                message,
+                flags,
+            )
             return self._cost(route)
         confirms = self.confirms
         plan = route.plan
@@ -113,7 +135,14 @@ class Channel(Receiving):
             return BUDGET
         return route.plan.weight
 
-    def _deliver(self, route: Route, message: Message, flags: i64, ticket: Ticket | None, publication: Publication | None) -> i64:
+    def _deliver(
+        self,
+        route: Route,
+        message: Message,
+        flags: i64,
+        ticket: Ticket | None,
+        publication: Publication | None,
+    ) -> i64:
         """Publish, and return to its publisher what nobody wants. Returns the fate. Raises BrokerError."""
         self.gate.received += 1
         if publication is None:
@@ -122,8 +151,12 @@ class Channel(Receiving):
             fate = self.vhost.publish_once(self.gate, route, message, ticket, publication)
             if fate == REPEATED:
                 return fate
-        if route.exchange == TOPICS and property_flags(message.content, 0) & HEADERS and MARK in message.content \
-                and wants_retain(message.properties):
+        if (
+            route.exchange == TOPICS
+            and property_flags(message.content, 0) & HEADERS
+            and MARK in message.content
+            and wants_retain(message.properties)
+        ):
             self.vhost.retain(message, ticket)
         if fate == UNROUTABLE and flags & MANDATORY:
             self.tally.returned += 1
@@ -140,15 +173,20 @@ class Channel(Receiving):
         if len(address) < size + 2 or len(address) != size + 2 + address[1 + size]:
             raise AmqpError(501, "exchange or routing key of Basic.Publish is cut off")
         try:
-            exchange = address[1:1 + size].decode()
+            exchange = address[1 : 1 + size].decode()
         except UnicodeDecodeError as error:
             raise AmqpError(502, "exchange of Basic.Publish is not UTF-8") from error
-        return self.gate.resolve(address, exchange, address[2 + size:].decode("utf-8", "surrogateescape"))
+        return self.gate.resolve(
+            address, exchange, address[2 + size :].decode("utf-8", "surrogateescape")
+        )
 
     def too_large(self, size: i64) -> AmqpError:
         """The refusal of a body above the limit. The publication counts."""
         self._count(TOO_LARGE)
-        return AmqpError(406, f"message size {size} is larger than configured max size {self.vhost.bounds.message}")
+        return AmqpError(
+            406,
+            f"message size {size} is larger than configured max size {self.vhost.bounds.message}",
+        )
 
     def _read_properties(self, message: Message, carried: i64) -> None:
         """Check user_id and expiration. Raises AmqpError."""
@@ -157,12 +195,18 @@ class Channel(Receiving):
             user = short_property(message.content, USER_ID)
             if user != name.encode():
                 self._count(REFUSED)
-                raise AmqpError(406, f"user_id property set to '{user.decode(errors='replace')}' but authenticated user was '{name}'")
+                raise AmqpError(
+                    406,
+                    f"user_id property set to '{user.decode(errors='replace')}' but authenticated user was '{name}'",
+                )
         if carried & EXPIRATION:
             expiration = short_property(message.content, EXPIRATION)
             if not expiration.isdigit() or int(expiration) > EXPIRATION_MAX:
                 self._count(REFUSED)
-                raise AmqpError(406, f"invalid expiration '{expiration.decode(errors='replace')}': not a number of milliseconds")
+                raise AmqpError(
+                    406,
+                    f"invalid expiration '{expiration.decode(errors='replace')}': not a number of milliseconds",
+                )
             message.expires = self.vhost.agenda.now + int(expiration)
 
     def _route_copies(self, route: Route, message: Message) -> Route:
@@ -177,7 +221,9 @@ class Channel(Receiving):
             self._count(REFUSED)
             raise from_broker(error) from error
         if keys:
-            route = self.vhost.route_copies(self.gate, route.exchange, [route.key, *keys], blind_keys(headers), properties)
+            route = self.vhost.route_copies(
+                self.gate, route.exchange, [route.key, *keys], blind_keys(headers), properties
+            )
             message.address = route
         if BCC in headers:
             message.encoding = amend(message.encoding, {BCC: None}, {})
@@ -219,10 +265,21 @@ class Channel(Receiving):
         try:
             for publication in publications:
                 route = publication.route
-                route = Carbons(route.exchange, [route.key], route.blind if isinstance(route, Carbons) else [], publication.aim.plan())
+                route = Carbons(
+                    route.exchange,
+                    [route.key],
+                    route.blind if isinstance(route, Carbons) else [],
+                    publication.aim.plan(),
+                )
                 try:
                     message = publication.message
-                    self._deliver(route, message, publication.flags, None, self._numbered(message, property_flags(message.content, 0)))
+                    self._deliver(
+                        route,
+                        message,
+                        publication.flags,
+                        None,
+                        self._numbered(message, property_flags(message.content, 0)),
+                    )
                 except BrokerError:
                     pass  # Its exchange has gone meanwhile: it has its fate, and the others have theirs.
             back: list[i64] = []

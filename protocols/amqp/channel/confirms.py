@@ -1,7 +1,7 @@
 """Publisher confirms: the longest ready prefix, in the order of publishing.
 
-    published   1  2  3  4  5  6          each number is confirmed exactly once; a run of acks is one frame
-    pending           3t    5n            t waits for a ticket, n is a nack; 1, 2 may go, 4 and 6 wait for 3
+published   1  2  3  4  5  6          each number is confirmed exactly once; a run of acks is one frame
+pending           3t    5n            t waits for a ticket, n is a nack; 1, 2 may go, 4 and 6 wait for 3
 """
 
 from __future__ import annotations

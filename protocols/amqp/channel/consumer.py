@@ -36,9 +36,25 @@ class AmqpConsumer(Consumer):
     Writes ``frame header, class and method, tag | delivery tag | redelivered, address``.
     """
 
-    def __init__(self, queue: Queue, outlet: Outlet, owner: Owner, unacked: Window, frames: Frames, tally: Tally, tag: str,
-                 no_ack: bool, prefetch: i64, pool: Pool | None) -> None:
-        super().__init__(queue, outlet, UNLIMITED if no_ack or prefetch == 0 else prefetch, None if no_ack else pool)
+    def __init__(
+        self,
+        queue: Queue,
+        outlet: Outlet,
+        owner: Owner,
+        unacked: Window,
+        frames: Frames,
+        tally: Tally,
+        tag: str,
+        no_ack: bool,
+        prefetch: i64,
+        pool: Pool | None,
+    ) -> None:
+        super().__init__(
+            queue,
+            outlet,
+            UNLIMITED if no_ack or prefetch == 0 else prefetch,
+            None if no_ack else pool,
+        )
         self.tag = tag
         self.no_ack = no_ack
         self.exclusive = False

@@ -26,7 +26,15 @@ from protocols.window import Window
 class Receiving(Owner):
     """The receiving side of a channel."""
 
-    def __init__(self, vhost: VirtualHost, gate: Gate, connection: Client, number: i64, frame_max: i64, cancel_notify: bool) -> None:
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        gate: Gate,
+        connection: Client,
+        number: i64,
+        frame_max: i64,
+        cancel_notify: bool,
+    ) -> None:
         self.vhost = vhost
         self.gate = gate
         self.connection = connection
@@ -56,7 +64,9 @@ class Receiving(Owner):
 
     # -- consuming
 
-    def consume(self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64) -> AmqpConsumer:
+    def consume(
+        self, queue: Queue, tag: str, no_ack: bool, exclusive: bool, priority: i64
+    ) -> AmqpConsumer:
         consumer = self._consumer(queue, tag, no_ack, self.prefetch)
         consumer.priority = priority
         consumer.exclusive = exclusive
@@ -68,11 +78,24 @@ class Receiving(Owner):
 
     def consume_replies(self, tag: str) -> None:
         """Consume from a name that only those know to whom this channel has sent it."""
-        queue = self.replies = self.vhost.open_reply(f"{DIRECT.decode()}.{self.connection.front.broker.new_id()}")
+        queue = self.replies = self.vhost.open_reply(
+            f"{DIRECT.decode()}.{self.connection.front.broker.new_id()}"
+        )
         self.consume(queue, tag, True, False, 0)
 
     def _consumer(self, queue: Queue, tag: str, no_ack: bool, prefetch: i64) -> AmqpConsumer:
-        return AmqpConsumer(queue, self.connection, self, self.unacked, self.frames, self.tally, tag, no_ack, prefetch, self.pool)
+        return AmqpConsumer(
+            queue,
+            self.connection,
+            self,
+            self.unacked,
+            self.frames,
+            self.tally,
+            tag,
+            no_ack,
+            prefetch,
+            self.pool,
+        )
 
     def cancel(self, tag: str) -> None:
         """End a consumer; what it holds stays unsettled. An auto-delete queue goes with its last one."""
@@ -142,7 +165,11 @@ class Receiving(Owner):
             self.send(spec.Basic.GetEmpty())
             return
         message = delivery.message
-        content = message.content if message.encoding is self.frames else content_for(message, self.frames)
+        content = (
+            message.content
+            if message.encoding is self.frames
+            else content_for(message, self.frames)
+        )
         if not content:  # This client's frames are too small for its properties.
             queue.unacked += 1
             queue.unsayable(message)
@@ -160,7 +187,9 @@ class Receiving(Owner):
             number = self.unacked.add(delivery)
         if delivery.attempts > 0:
             self.tally.redelivered += 1
-        self.connection.out.write(got(self.number, number, delivery.attempts > 0, message.address.octets, queue.depth))
+        self.connection.out.write(
+            got(self.number, number, delivery.attempts > 0, message.address.octets, queue.depth)
+        )
         self.write_content(content)
         self.connection.touch()
 
@@ -199,7 +228,9 @@ class Receiving(Owner):
     def nack(self, number: i64, multiple: bool, requeue: bool) -> None:
         """basic.nack and basic.reject. Raises AmqpError."""
         if self.transaction is not None:
-            self._settle_later(self.transaction, number, multiple, PUT_BACK if requeue else GIVEN_UP)
+            self._settle_later(
+                self.transaction, number, multiple, PUT_BACK if requeue else GIVEN_UP
+            )
             return
         if multiple:
             taken = self._take_many(number)
@@ -209,7 +240,9 @@ class Receiving(Owner):
                 raise _unknown(number)
             taken = [one]
         if requeue:
-            for delivery in reversed(taken):  # The newest first: each goes before those put back already, in one step.
+            for delivery in reversed(
+                taken
+            ):  # The newest first: each goes before those put back already, in one step.
                 put_back(delivery)
             return
         for delivery in taken:
@@ -219,7 +252,13 @@ class Receiving(Owner):
         """Give everything unsettled back to its queues, in order."""
         transaction = self.transaction
         if transaction is not None and transaction.settlements:
-            self.give_back([number for number, _ in self.unacked.outstanding() if number not in transaction.settlements])
+            self.give_back(
+                [
+                    number
+                    for number, _ in self.unacked.outstanding()
+                    if number not in transaction.settlements
+                ]
+            )
             return
         for delivery in reversed(self.unacked.take_all()):
             put_back(delivery)
@@ -231,7 +270,9 @@ class Receiving(Owner):
             if delivery is not None:
                 put_back(delivery)
 
-    def _settle_later(self, transaction: Transaction, number: i64, multiple: bool, how: int) -> None:
+    def _settle_later(
+        self, transaction: Transaction, number: i64, multiple: bool, how: int
+    ) -> None:
         """Settle at the commit. Raises AmqpError for what is not outstanding, or settled in this transaction already."""
         settlements = transaction.settlements
         if not multiple:
@@ -239,7 +280,11 @@ class Receiving(Owner):
                 raise _unknown(number)
             settlements[number] = how
             return
-        numbers = [one for one, _ in self.unacked.outstanding() if (number == 0 or one <= number) and one not in settlements]
+        numbers = [
+            one
+            for one, _ in self.unacked.outstanding()
+            if (number == 0 or one <= number) and one not in settlements
+        ]
         if number and (not numbers or number >= self.unacked.next):
             raise _unknown(number)
         for one in numbers:

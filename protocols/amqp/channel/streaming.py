@@ -50,7 +50,9 @@ _BODY: Final[i64] = FIRST_BUFFER["body"]
 class AmqpReader(StreamReader):
     """One consumer tag on a stream."""
 
-    def __init__(self, consumer: AmqpConsumer, offset: i64, connection: Client, unacked: Window, tally: Tally) -> None:
+    def __init__(
+        self, consumer: AmqpConsumer, offset: i64, connection: Client, unacked: Window, tally: Tally
+    ) -> None:
         super().__init__(consumer, offset)
         frames = consumer.frames
         channel = int(frames.channel).to_bytes(2, "big")
@@ -94,7 +96,7 @@ class AmqpReader(StreamReader):
             at: i64 = 4 * row
             start: i64 = header_data + i64(read_i32_le(octets, header_ends + at))
             stop: i64 = header_data + i64(read_i32_le(octets, header_ends + at + 4))
-            said = octets[start + _FIXED:stop]
+            said = octets[start + _FIXED : stop]
             if said != self._said:
                 self._learn(said)
             before, behind = self._before, self._behind
@@ -102,9 +104,14 @@ class AmqpReader(StreamReader):
             if size > self._room:
                 row += 1  # This client's frames are too small for the properties: it is not told.
                 continue
-            exchange = octets[exchange_data + i64(read_i32_le(octets, exchange_ends + at)):
-                              exchange_data + i64(read_i32_le(octets, exchange_ends + at + 4))]
-            key = octets[topic_data + i64(read_i32_le(octets, topic_ends + at)):topic_data + i64(read_i32_le(octets, topic_ends + at + 4))]
+            exchange = octets[
+                exchange_data + i64(read_i32_le(octets, exchange_ends + at)) : exchange_data
+                + i64(read_i32_le(octets, exchange_ends + at + 4))
+            ]
+            key = octets[
+                topic_data + i64(read_i32_le(octets, topic_ends + at)) : topic_data
+                + i64(read_i32_le(octets, topic_ends + at + 4))
+            ]
             if odd and not batch.null("routing_key", row):
                 key = batch.text("routing_key", row)
             if len(key) > 255:
@@ -126,7 +133,7 @@ class AmqpReader(StreamReader):
             out.append(u8(FRAME_END))
             out.write(self._header_head)
             write_i32_be(out, i32(size))
-            out.write(octets[start:start + _FIXED])
+            out.write(octets[start : start + _FIXED])
             out.write(before)
             write_i64_be(out, offset)
             out.write(behind)
@@ -183,7 +190,12 @@ def with_offset(said: bytes) -> tuple[bytes, bytes]:
             before.append(octets)
         at += len(octets)
     table += _OFFSET
-    head = (flags | _HEADERS).to_bytes(2, "big") + b"".join(before) + (len(table) + 8).to_bytes(4, "big") + table
+    head = (
+        (flags | _HEADERS).to_bytes(2, "big")
+        + b"".join(before)
+        + (len(table) + 8).to_bytes(4, "big")
+        + table
+    )
     return head, said[at:]
 
 
@@ -200,7 +212,13 @@ def begin(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
     """The offset at which a consumer begins. Raises PreconditionFailed, AmqpError."""
     now_us = i64(vhost.agenda.wall * 1_000_000)
     try:
-        return resolve(queue.archive, queue.pages, wanted, queue.end, now_us, f"queue '{queue.name}' in vhost '{vhost.name}'")
+        return resolve(
+            queue.archive,
+            queue.pages,
+            wanted,
+            queue.end,
+            now_us,
+            f"queue '{queue.name}' in vhost '{vhost.name}'",
+        )
     except (Gone, StoreError) as error:
         raise AmqpError(406, str(error)) from error
-

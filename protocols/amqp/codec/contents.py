@@ -13,7 +13,18 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from broker.messages.message import AT_LEAST_ONCE, HEADERS, PERSISTENCE, PLAIN, PRIORITY, REPLY_TO, Amended, Encoding, Message, Properties
+from broker.messages.message import (
+    AT_LEAST_ONCE,
+    HEADERS,
+    PERSISTENCE,
+    PLAIN,
+    PRIORITY,
+    REPLY_TO,
+    Amended,
+    Encoding,
+    Message,
+    Properties,
+)
 from broker.routing.deduplication import PRODUCER
 from protocols.amqp.codec.frames import BODY, FRAME_END, HEADER, OVERHEAD
 from protocols.amqp.codec.properties import amended, read_properties, write_properties
@@ -41,11 +52,11 @@ class Frames(Encoding):
     def body(self, content: bytes) -> bytes:
         at: i64 = i64(read_i32_be(content, 3)) + OVERHEAD
         if read_i64_be(content, 11) == len(content) - at - OVERHEAD:
-            return content[at + 7:-1]
+            return content[at + 7 : -1]
         parts: list[bytes] = []
         while at < len(content):
             end: i64 = at + i64(read_i32_be(content, at + 3)) + OVERHEAD
-            parts.append(content[at + 7:end - 1])
+            parts.append(content[at + 7 : end - 1])
             at = end
         return b"".join(parts)
 
@@ -89,11 +100,19 @@ def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
     """Where the content ends whose header frame begins at `start`; 0 when it is not all here or not as it should
     be (an empty body frame is dropped): then it must be taken frame by frame. Hot path."""
     size: i64 = len(data)
-    if size - start < FIXED_HEADER + OVERHEAD or i64(read_i32_be(data, start)) >> 8 != HEADER << 16 | number:
+    if (
+        size - start < FIXED_HEADER + OVERHEAD
+        or i64(read_i32_be(data, start)) >> 8 != HEADER << 16 | number
+    ):
         return 0
     length: i64 = i64(read_i32_be(data, start + 3))
     stop: i64 = start + length + OVERHEAD
-    if length < FIXED_HEADER or length > frame_max - OVERHEAD or stop > size or data[stop - 1] != FRAME_END:
+    if (
+        length < FIXED_HEADER
+        or length > frame_max - OVERHEAD
+        or stop > size
+        or data[stop - 1] != FRAME_END
+    ):
         return 0
     if i64(read_i32_be(data, start + 7)) != 60 << 16:
         return 0
@@ -150,7 +169,7 @@ def _header_end(data: bytes, start: i64) -> i64:
 def asks_directly(data: bytes, start: i64) -> bool:
     """Whether the reply is wanted without a queue."""
     at = _property_at(data, start, REPLY_TO)
-    return at > 0 and data[at] == len(DIRECT) and data[at + 1:at + 1 + len(DIRECT)] == DIRECT
+    return at > 0 and data[at] == len(DIRECT) and data[at + 1 : at + 1 + len(DIRECT)] == DIRECT
 
 
 def short_property(content: bytes, wanted: i64) -> bytes:
@@ -158,7 +177,7 @@ def short_property(content: bytes, wanted: i64) -> bytes:
     at = _property_at(content, 0, wanted)
     if at == 0 or at + content[at] >= 7 + i64(read_i32_be(content, 3)):
         raise AmqpError(501, "a property is longer than its frame")
-    return content[at + 1:at + 1 + content[at]]
+    return content[at + 1 : at + 1 + content[at]]
 
 
 def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
@@ -196,11 +215,16 @@ def content_for(message: Message, frames: Frames) -> bytes:
     if isinstance(source, Frames):
         header = source.header(message.content)
     elif isinstance(source, Amended):
-        return message.remember(frames, _fitting(amended_content(source, message.content, frames, message.assurance), frames))
+        return message.remember(
+            frames,
+            _fitting(amended_content(source, message.content, frames, message.assurance), frames),
+        )
     elif source is PLAIN:
         header = b"\x10\x00\x02" if message.assurance else b"\x10\x00\x01"
     else:
-        header = write_properties({"delivery_mode": 2 if message.assurance else 1} | message.properties)
+        header = write_properties(
+            {"delivery_mode": 2 if message.assurance else 1} | message.properties
+        )
     return message.remember(frames, _fitting(_split(header, message.body, frames), frames))
 
 
@@ -208,13 +232,17 @@ def _fitting(content: bytes, frames: Frames) -> bytes:
     return content if i64(read_i32_be(content, 3)) <= frames.frame_max - OVERHEAD else b""
 
 
-def amended_content(encoding: Amended, content: bytes, frames: Frames, assurance: i64 = AT_LEAST_ONCE) -> bytes:
+def amended_content(
+    encoding: Amended, content: bytes, frames: Frames, assurance: i64 = AT_LEAST_ONCE
+) -> bytes:
     """A content in frames, with what changed in it."""
     source = encoding.source
     if isinstance(source, Frames):
         header = amended(source.header(content), encoding.headers, encoding.changed)
     else:
-        header = write_properties({"delivery_mode": 2 if assurance else 1} | encoding.properties(content))
+        header = write_properties(
+            {"delivery_mode": 2 if assurance else 1} | encoding.properties(content)
+        )
     return _split(header, encoding.body(content), frames)
 
 
@@ -225,7 +253,7 @@ def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
     parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]
     room = int(frames.frame_max - OVERHEAD)
     for at in range(0, len(body), room):
-        part = body[at:at + room]
+        part = body[at : at + room]
         parts += [b"\x03", channel, len(part).to_bytes(4, "big"), part, b"\xce"]
     return b"".join(parts)
 
@@ -235,6 +263,6 @@ def _rechannel(content: bytes, channel: i64) -> bytes:
     out = bytearray(content)
     at: i64 = 0
     while at < len(content):
-        out[at + 1:at + 3] = octets
+        out[at + 1 : at + 3] = octets
         at += i64(read_i32_be(content, at + 3)) + OVERHEAD
     return bytes(out)

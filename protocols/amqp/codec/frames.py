@@ -1,6 +1,6 @@
 """Frames, and the methods, as pamqp lists and writes them.
 
-    frame     type(1) channel(2) length(4) payload(length) 0xCE
+frame     type(1) channel(2) length(4) payload(length) 0xCE
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ _ANY_OCTETS: Final = ("routing_key", "reply_text", "reason")
 _SIZES: Final = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
 
 # pamqp accepts only some ASCII in names, also where we answer with a name; brokers take any UTF-8.
-pamqp.constants.DOMAIN_REGEX.update(dict.fromkeys(pamqp.constants.DOMAIN_REGEX, re.compile("(?s).*")))
+pamqp.constants.DOMAIN_REGEX.update(
+    dict.fromkeys(pamqp.constants.DOMAIN_REGEX, re.compile("(?s).*"))
+)
 
 
 def encode(channel: i64, method: pamqp.base.Frame) -> bytes:
@@ -51,7 +53,13 @@ def encode(channel: i64, method: pamqp.base.Frame) -> bytes:
 
 def method_frame(channel: i64, method: bytes) -> bytes:
     """A method frame around a method's octets."""
-    return b"\x01" + int(channel).to_bytes(2, "big") + len(method).to_bytes(4, "big") + method + b"\xce"
+    return (
+        b"\x01"
+        + int(channel).to_bytes(2, "big")
+        + len(method).to_bytes(4, "big")
+        + method
+        + b"\xce"
+    )
 
 
 def decode(frame: bytes) -> pamqp.base.Frame:
@@ -62,7 +70,9 @@ def decode(frame: bytes) -> pamqp.base.Frame:
     kind: Any = spec.INDEX_MAPPING.get(index)
     if kind is None:
         raise AmqpError(503, f"unknown method {index >> 16}.{index & 0xFFFF}")
-    method: Any = kind.__new__(kind)  # Every field is set below; __init__ would warn of old methods.
+    method: Any = kind.__new__(
+        kind
+    )  # Every field is set below; __init__ would warn of old methods.
     at, end, bit = 11, len(frame) - 1, 0
     for name in kind.attributes():
         of = kind.amqp_type(name)
@@ -113,13 +123,23 @@ def returned(channel: i64, octets: bytes) -> bytes:
 
 def got(channel: i64, number: i64, redelivered: bool, octets: bytes, left: i64) -> bytes:
     """basic.get-ok, with the exchange and the key as short strings and how many messages are left."""
-    return method_frame(channel, b"\x00\x3c\x00\x47" + int(number).to_bytes(8, "big") + bytes([redelivered]) + octets
-                        + int(left).to_bytes(4, "big"))
+    return method_frame(
+        channel,
+        b"\x00\x3c\x00\x47"
+        + int(number).to_bytes(8, "big")
+        + bytes([redelivered])
+        + octets
+        + int(left).to_bytes(4, "big"),
+    )
 
 
 def close_connection(error: AmqpError, about: i64) -> bytes:
-    return encode(0, spec.Connection.Close(error.code, error.text, int(about >> 16), int(about & 0xFFFF)))
+    return encode(
+        0, spec.Connection.Close(error.code, error.text, int(about >> 16), int(about & 0xFFFF))
+    )
 
 
 def close_channel(number: i64, error: AmqpError, about: i64) -> bytes:
-    return encode(number, spec.Channel.Close(error.code, error.text, int(about >> 16), int(about & 0xFFFF)))
+    return encode(
+        number, spec.Channel.Close(error.code, error.text, int(about >> 16), int(about & 0xFFFF))
+    )

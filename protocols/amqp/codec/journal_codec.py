@@ -24,7 +24,9 @@ _FRAME: Final = 7
 _TEXT: Final[i64] = -1
 _TABLE: Final[i64] = -2
 _PLACES: Final = [PLACES[name] for name, _ in LAYOUT]
-_WIDTHS: Final[list[i64]] = [{"text": _TEXT, "table": _TABLE, "octet": 1, "time": 8}[kind] for _, kind in LAYOUT]
+_WIDTHS: Final[list[i64]] = [
+    {"text": _TEXT, "table": _TABLE, "octet": 1, "time": 8}[kind] for _, kind in LAYOUT
+]
 #: Headers have the last column, and not the last flag.
 _LAST: Final = PLACES["headers"]
 #: Headers whose columns are remembered: publishers repeat themselves.
@@ -51,20 +53,28 @@ class HeaderScribe(Scribe):
         if isinstance(encoding, Frames):
             if not content.startswith(self._frame):
                 header = self._header = encoding.whole_header(content)
-                self._frame = content[:_FRAME + len(header)]
+                self._frame = content[: _FRAME + len(header)]
             return self._header
         if encoding is PLAIN:
             return self._plain_header(len(content), 2 if message.assurance else 1)
         size = int(encoding.size(content)).to_bytes(8, "big")
         mode = {"delivery_mode": 2 if message.assurance else 1}
         if isinstance(encoding, Amended) and isinstance(encoding.source, Frames):
-            return _BASIC + size + amended(encoding.source.header(content), encoding.headers, encoding.changed)
+            return (
+                _BASIC
+                + size
+                + amended(encoding.source.header(content), encoding.headers, encoding.changed)
+            )
         return _BASIC + size + write_properties(mode | encoding.properties(content))
 
     def _plain_header(self, size: i64, mode: i64) -> bytes:
         header = self._plain.get(int(size << 2 | mode))
         if header is None:
-            header = _BASIC + int(size).to_bytes(8, "big") + (b"\x10\x00\x02" if mode == 2 else b"\x10\x00\x01")
+            header = (
+                _BASIC
+                + int(size).to_bytes(8, "big")
+                + (b"\x10\x00\x02" if mode == 2 else b"\x10\x00\x01")
+            )
             if len(self._plain) >= _KNOWN_MAX:
                 self._plain.clear()
             self._plain[int(size << 2 | mode)] = header
@@ -100,15 +110,21 @@ def _columns(octets: bytes) -> list[tuple[int, bytes]]:
             if width == _TEXT:
                 stop = at + 1 + octets[at] if at < end else end + 1
             elif width == _TABLE:
-                stop = at + 4 + (i64(read_i32_be(octets, at)) & 0xFFFFFFFF) if at + 4 <= end else end + 1
+                stop = (
+                    at + 4 + (i64(read_i32_be(octets, at)) & 0xFFFFFFFF)
+                    if at + 4 <= end
+                    else end + 1
+                )
             if stop > end:
                 break
             if width == _TEXT:
-                found.append((_PLACES[number], _text(octets[at + 1:stop])))
+                found.append((_PLACES[number], _text(octets[at + 1 : stop])))
             elif width == _TABLE:
                 headers = _json(octets[at:stop])
             else:
-                found.append((_PLACES[number], octets[at:stop] if width == 1 else octets[at:stop][::-1]))  # Little-endian here.
+                found.append(
+                    (_PLACES[number], octets[at:stop] if width == 1 else octets[at:stop][::-1])
+                )  # Little-endian here.
             at = stop
         flag >>= 1
     if headers is not None:

@@ -13,13 +13,33 @@ from datetime import datetime
 from typing import Final
 
 from broker.messages.message import Properties
-from protocols.amqp.codec.tables import moment, read_name, read_octets, read_table, without, write_entry, write_table
+from protocols.amqp.codec.tables import (
+    moment,
+    read_name,
+    read_octets,
+    read_table,
+    without,
+    write_entry,
+    write_table,
+)
 
 #: Names and types, from flag 15 down.
 LAYOUT: Final = (
-    ("content_type", "text"), ("content_encoding", "text"), ("headers", "table"), ("delivery_mode", "octet"), ("priority", "octet"),
-    ("correlation_id", "text"), ("reply_to", "text"), ("expiration", "text"), ("message_id", "text"), ("timestamp", "time"),
-    ("type", "text"), ("user_id", "text"), ("app_id", "text"), ("cluster_id", "text"))
+    ("content_type", "text"),
+    ("content_encoding", "text"),
+    ("headers", "table"),
+    ("delivery_mode", "octet"),
+    ("priority", "octet"),
+    ("correlation_id", "text"),
+    ("reply_to", "text"),
+    ("expiration", "text"),
+    ("message_id", "text"),
+    ("timestamp", "time"),
+    ("type", "text"),
+    ("user_id", "text"),
+    ("app_id", "text"),
+    ("cluster_id", "text"),
+)
 _MODES: Final = (b"\x01", b"\x02")
 
 
@@ -58,7 +78,9 @@ def amended(octets: bytes, headers: Mapping[str, object], changed: Mapping[str, 
                 kept[name] = _octets(kind, changed[name])
     if headers:
         table = without(kept.get("headers", b"")[4:], {name.encode() for name in headers})
-        table += b"".join(write_entry(name, value) for name, value in headers.items() if value is not None)
+        table += b"".join(
+            write_entry(name, value) for name, value in headers.items() if value is not None
+        )
         kept["headers"] = len(table).to_bytes(4, "big") + table
     return _join(kept)
 
@@ -93,7 +115,9 @@ def _join(properties: dict[str, bytes]) -> bytes:
     for place, (name, _) in enumerate(LAYOUT):
         if name in properties:
             flags |= 1 << 15 - place
-    return flags.to_bytes(2, "big") + b"".join(properties[name] for name, _ in LAYOUT if name in properties)
+    return flags.to_bytes(2, "big") + b"".join(
+        properties[name] for name, _ in LAYOUT if name in properties
+    )
 
 
 def _value(kind: str, octets: bytes) -> object:

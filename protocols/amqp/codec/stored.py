@@ -1,6 +1,6 @@
 """How AMQP contents are written in the store: as they came, with the channel and the frame_max that their frames are for.
 
-    tag 1     channel u16, frame_max u32     frames
+tag 1     channel u16, frame_max u32     frames
 """
 
 from __future__ import annotations

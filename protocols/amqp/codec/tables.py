@@ -21,8 +21,14 @@ Table = dict[str, object]
 #: Tables and arrays inside each other that are read; deeper ones are refused.
 DEPTH_MAX: Final = 100
 #: Numbers of one layout, by type.
-_NUMBERS: Final[dict[int, struct.Struct]] = {kind: struct.Struct(layout) for kind, layout in zip(
-    b"tbBsuIilLfd", (">?", ">b", ">B", ">h", ">H", ">i", ">I", ">q", ">q", ">f", ">d"), strict=True)}
+_NUMBERS: Final[dict[int, struct.Struct]] = {
+    kind: struct.Struct(layout)
+    for kind, layout in zip(
+        b"tbBsuIilLfd",
+        (">?", ">b", ">B", ">h", ">H", ">i", ">I", ">q", ">q", ">f", ">d"),
+        strict=True,
+    )
+}
 #: Values without octets. (0 stands in no book, but comes.)
 _VOID: Final = b"V\0"
 _DECIMAL: Final = struct.Struct(">Bi")
@@ -45,20 +51,20 @@ def read_name(octets: bytes, at: int, end: int) -> tuple[bytes, int]:
     stop = at + 1 + octets[at] if at < end else end + 1
     if stop > end:
         raise ValueError("a short string is cut off")
-    return octets[at + 1:stop], stop
+    return octets[at + 1 : stop], stop
 
 
 def read_octets(octets: bytes, at: int, end: int) -> tuple[bytes, int]:
     """The long string at `at`, and where it ends. Raises ValueError."""
-    stop = at + 4 + int.from_bytes(octets[at:at + 4], "big")
+    stop = at + 4 + int.from_bytes(octets[at : at + 4], "big")
     if at + 4 > end or stop > end:
         raise ValueError("a long string, table or array is cut off")
-    return octets[at + 4:stop], stop
+    return octets[at + 4 : stop], stop
 
 
 def _body(octets: bytes, at: int, end: int, depth: int) -> tuple[int, int]:
     """Where the entries of a table or array begin and end."""
-    stop = at + 4 + int.from_bytes(octets[at:at + 4], "big")
+    stop = at + 4 + int.from_bytes(octets[at : at + 4], "big")
     if at + 4 > end or stop > end:
         raise ValueError("a table or array is cut off")
     if depth > DEPTH_MAX:
@@ -76,9 +82,9 @@ def _read(octets: bytes, at: int, end: int, depth: int) -> tuple[object, int]:
         return number.unpack_from(octets, at)[0], stop
     if kind in b"S":
         try:
-            return octets[at + 4:stop].decode(), stop
+            return octets[at + 4 : stop].decode(), stop
         except UnicodeDecodeError:
-            return octets[at + 4:stop], stop
+            return octets[at + 4 : stop], stop
     if kind in b"F":
         return read_table(octets, at, stop, depth + 1)
     if kind in b"A":
@@ -88,7 +94,7 @@ def _read(octets: bytes, at: int, end: int, depth: int) -> tuple[object, int]:
     if kind in b"D":
         scale, digits = _DECIMAL.unpack_from(octets, at)
         return Decimal(digits).scaleb(-scale), stop
-    return octets[at + 4:stop] if kind in b"x" else None, stop
+    return octets[at + 4 : stop] if kind in b"x" else None, stop
 
 
 def _read_array(octets: bytes, at: int, end: int, depth: int) -> tuple[list[object], int]:
@@ -110,7 +116,7 @@ def _skip(octets: bytes, at: int, end: int) -> int:
     if number is not None:
         stop = at + number.size
     elif kind in _SPLIT:
-        stop = at + 4 + int.from_bytes(octets[at:at + 4], "big")
+        stop = at + 4 + int.from_bytes(octets[at : at + 4], "big")
         if at + 4 > end:
             stop = end + 1
     elif kind in b"T":
@@ -136,6 +142,7 @@ def moment(octets: bytes) -> datetime | int:
 
 
 # -- writing
+
 
 def write_table(table: Mapping[str, object]) -> bytes:
     """A table with its length. Raises ValueError, or OverflowError, for what no table can hold."""

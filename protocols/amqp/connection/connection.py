@@ -71,7 +71,9 @@ class AmqpConnection(Lifecycle):
 
     def consume(self, data: bytes) -> i64:
         if self.state == "greeting":
-            if len(data) < len(GREETING) and (GREETING.startswith(data) or GREETING_8.startswith(data)):
+            if len(data) < len(GREETING) and (
+                GREETING.startswith(data) or GREETING_8.startswith(data)
+            ):
                 return 0
             return self._greet(data)
         return self._consume_from(data, 0)
@@ -109,7 +111,9 @@ class AmqpConnection(Lifecycle):
             head: i64 = i64(read_i32_be(data, position)) >> 8 & 0xFF_FFFF
             length: i64 = i64(read_i32_be(data, position + 3))
             if length < 0 or length > self.frame_max - OVERHEAD:
-                self._lose(f"frame of {length & 0xFFFF_FFFF} octets; the most is {self.frame_max - OVERHEAD}")
+                self._lose(
+                    f"frame of {length & 0xFFFF_FFFF} octets; the most is {self.frame_max - OVERHEAD}"
+                )
                 return size
             end: i64 = position + length + OVERHEAD
             if end > size:
@@ -160,9 +164,11 @@ class AmqpConnection(Lifecycle):
             confirming.confirm()
         return position
 
-    def _publish(self, gate: Gate, channel: Channel, data: bytes, start_at: i64, end: i64, stop: i64) -> i64:
+    def _publish(
+        self, gate: Gate, channel: Channel, data: bytes, start_at: i64, end: i64, stop: i64
+    ) -> i64:
         """A complete publication: method from start to end, content from end to stop. Returns its weight. Hot path."""
-        address = data[start_at + 13:end - 2]
+        address = data[start_at + 13 : end - 2]
         flags: i64 = data[end - 2]
         route = gate.routes.get(address)
         care: i64 = ALWAYS
@@ -250,7 +256,11 @@ class AmqpConnection(Lifecycle):
             return
         if channel is not None and channel.assembly is not None:
             raise AmqpError(505, "expected content header or body, got a method")
-        if channel is not None and self.about == _PUBLISH and len(frame) >= _SHORTEST_PUBLISH + OVERHEAD:
+        if (
+            channel is not None
+            and self.about == _PUBLISH
+            and len(frame) >= _SHORTEST_PUBLISH + OVERHEAD
+        ):
             channel.assembly = Assembly(frame[13:-2], frame[-2])
             return
         if channel is not None and self.about == ACCESS_REQUEST:
@@ -278,7 +288,7 @@ class AmqpConnection(Lifecycle):
             raise AmqpError(503, f"unimplemented method {name}")
 
     def _greet(self, data: bytes) -> i64:
-        if data[:len(GREETING)] not in (GREETING, GREETING_8):
+        if data[: len(GREETING)] not in (GREETING, GREETING_8):
             self.out.write(GREETING)
             self.end("protocol_error")
             return len(data)
@@ -292,18 +302,30 @@ class AmqpConnection(Lifecycle):
         if channel is not None:
             raise AmqpError(504, "second 'channel.open' seen")
         if number > self.channel_max:
-            raise AmqpError(530, f"number of channels opened ({number}) has reached the negotiated channel_max ({self.channel_max})")
+            raise AmqpError(
+                530,
+                f"number of channels opened ({number}) has reached the negotiated channel_max ({self.channel_max})",
+            )
         self._check_channels()
         assert self.vhost is not None and self.gate is not None
-        self.channels[number] = Channel(self.vhost, self.gate, self, number, self.frame_max,
-                                        self.capabilities.get("consumer_cancel_notify") is True)
+        self.channels[number] = Channel(
+            self.vhost,
+            self.gate,
+            self,
+            number,
+            self.frame_max,
+            self.capabilities.get("consumer_cancel_notify") is True,
+        )
         self.send(number, spec.Channel.OpenOk())
 
     def _check_channels(self) -> None:
         """Raises AmqpError when the user has as many channels as one may have."""
         most = self.front.broker.bounds.user_channels
         if 0 < most <= self.front.channels_of(self.user):
-            raise AmqpError(530, f"number of channels opened for user '{self.user}' has reached the maximum allowed limit of ({most})")
+            raise AmqpError(
+                530,
+                f"number of channels opened for user '{self.user}' has reached the maximum allowed limit of ({most})",
+            )
 
     def _on_ending_channel(self, number: i64) -> None:
         """A channel that we closed says nothing any more but that it knows (section 1.5.2.5)."""

@@ -1,13 +1,13 @@
 """The handshake: greeting, credentials, tuning, opening (section 4.2 and 2.2.4).
 
-    state        what may come            what we say                     the state after it
-    greeting     protocol header          connection.start                start
-    start        start-ok                 (credentials are looked at)     verdict
-    verdict      nothing is read          connection.tune                 tune
-    tune         tune-ok                                                  open
-    open         connection.open          connection.open-ok              running
-    running      everything else          connection.close                closing
-    closing      connection.close-ok      (the rest is ignored)           closed
+state        what may come            what we say                     the state after it
+greeting     protocol header          connection.start                start
+start        start-ok                 (credentials are looked at)     verdict
+verdict      nothing is read          connection.tune                 tune
+tune         tune-ok                                                  open
+open         connection.open          connection.open-ok              running
+running      everything else          connection.close                closing
+closing      connection.close-ok      (the rest is ignored)           closed
 """
 
 from __future__ import annotations
@@ -33,8 +33,19 @@ REFUSAL_MS: Final = 3_000
 CLOSING_MS: Final = 5_000
 
 CAPABILITIES: Final = dict.fromkeys(
-    ("publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
-     "consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to"), True)
+    (
+        "publisher_confirms",
+        "exchange_exchange_bindings",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "consumer_priorities",
+        "authentication_failure_close",
+        "per_consumer_qos",
+        "direct_reply_to",
+    ),
+    True,
+)
 
 #: What may come in which state, and the state after it.
 STEPS: Final = {
@@ -62,8 +73,14 @@ def mechanisms(peer: Peer) -> str:
 
 def start(options: AmqpOptions, cluster: str, peer: Peer) -> spec.Connection.Start:
     properties: Any = {
-        "product": "Trellis", "version": options.version, "platform": "Python", "copyright": "Trellis contributors",
-        "information": "Licensed under the Apache License 2.0", "cluster_name": cluster, "capabilities": CAPABILITIES}
+        "product": "Trellis",
+        "version": options.version,
+        "platform": "Python",
+        "copyright": "Trellis contributors",
+        "information": "Licensed under the Apache License 2.0",
+        "cluster_name": cluster,
+        "capabilities": CAPABILITIES,
+    }
     return spec.Connection.Start(0, 9, properties, mechanisms(peer), "en_US")
 
 
@@ -90,7 +107,9 @@ def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
         except (KeyError, ValueError) as error:
             raise AmqpError(501, "AMQPLAIN response is no table with LOGIN and PASSWORD") from error
     else:
-        raise AmqpError(503, f"unknown authentication mechanism '{mechanism}'; known are {mechanisms(peer)}")
+        raise AmqpError(
+            503, f"unknown authentication mechanism '{mechanism}'; known are {mechanisms(peer)}"
+        )
     return Credentials(user.decode(errors="replace"), password, "/", peer.address, peer.local)
 
 
@@ -103,9 +122,14 @@ def negotiate(wanted: int, offered: int, name: str, least: int) -> i64:
     if wanted == 0:
         return offered
     if offered and wanted > offered:
-        raise AmqpError(530, f"negotiated {name} = {wanted} is higher than the maximum allowed value ({offered})")
+        raise AmqpError(
+            530,
+            f"negotiated {name} = {wanted} is higher than the maximum allowed value ({offered})",
+        )
     if wanted < least:
-        raise AmqpError(530, f"negotiated {name} = {wanted} is lower than the minimum allowed value ({least})")
+        raise AmqpError(
+            530, f"negotiated {name} = {wanted} is lower than the minimum allowed value ({least})"
+        )
     return wanted
 
 

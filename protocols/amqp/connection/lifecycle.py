@@ -17,8 +17,25 @@ from broker.routing.publish_context import Gate
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.connection_interface import Client
-from protocols.amqp.codec.frames import FRAME_END, HEARTBEAT_FRAME, METHOD, OVERHEAD, close_channel, close_connection, encode
-from protocols.amqp.connection.handshake import CLOSING_MS, FRAME_LEAST, REFUSAL_MS, STEPS, AmqpOptions, credentials, negotiate, tune
+from protocols.amqp.codec.frames import (
+    FRAME_END,
+    HEARTBEAT_FRAME,
+    METHOD,
+    OVERHEAD,
+    close_channel,
+    close_connection,
+    encode,
+)
+from protocols.amqp.connection.handshake import (
+    CLOSING_MS,
+    FRAME_LEAST,
+    REFUSAL_MS,
+    STEPS,
+    AmqpOptions,
+    credentials,
+    negotiate,
+    tune,
+)
 from protocols.amqp.errors import AmqpError
 from protocols.connection import HELD_MAX, Peer
 from protocols.front import Front
@@ -162,7 +179,10 @@ class Lifecycle(Client):
     def _update_secret(self, method: Any) -> None:
         """The client renews its credentials; the new ones must be good."""
         password: Any = method.new_secret  # Octets, whatever pamqp declares.
-        self._ask(Credentials(self.user, password, "/", self.peer.address, self.peer.local), self._judge_secret)
+        self._ask(
+            Credentials(self.user, password, "/", self.peer.address, self.peer.local),
+            self._judge_secret,
+        )
 
     def _judge_secret(self, verdict: Verdict) -> None:
         if self.finished or self.state != "running":
@@ -198,7 +218,11 @@ class Lifecycle(Client):
             return
         renewed = self._identity = self.front.broker.authenticator.renew(known)
         if renewed is None:
-            self._expel("the token has expired" if known.expires else f"user '{self.user}' is deleted, or may not log in any more")
+            self._expel(
+                "the token has expired"
+                if known.expires
+                else f"user '{self.user}' is deleted, or may not log in any more"
+            )
             return
         if vhost is None or gate is None:
             return  # It is asked when it opens one.
@@ -214,7 +238,15 @@ class Lifecycle(Client):
                 if not channel.review(fresh):
                     self.end_channel(number)
                     self.ending.add(number)
-                    self.out.write(close_channel(number, AmqpError(403, f"user '{self.user}' may not read any more what it reads"), 0))
+                    self.out.write(
+                        close_channel(
+                            number,
+                            AmqpError(
+                                403, f"user '{self.user}' may not read any more what it reads"
+                            ),
+                            0,
+                        )
+                    )
                     self.touch()
 
     def expel(self, reason: str) -> None:
@@ -262,13 +294,21 @@ class Lifecycle(Client):
         while size - position >= OVERHEAD and not self.deaf:
             length: i64 = i64(read_i32_be(data, position + 3))
             end: i64 = position + length + OVERHEAD
-            if length < 0 or length > self.frame_max - OVERHEAD or end <= size and data[end - 1] != FRAME_END:
+            if (
+                length < 0
+                or length > self.frame_max - OVERHEAD
+                or end <= size
+                and data[end - 1] != FRAME_END
+            ):
                 self.deaf = True
                 break
             if end > size:
                 self.need = end - position
                 return position
-            if data[position] == METHOD and data[position + 7:position + 11] in (b"\x00\x0a\x00\x33", b"\x00\x0a\x00\x32"):
+            if data[position] == METHOD and data[position + 7 : position + 11] in (
+                b"\x00\x0a\x00\x33",
+                b"\x00\x0a\x00\x32",
+            ):
                 if data[position + 10] == 50:
                     self.send(0, spec.Connection.CloseOk())
                 self.end(self.reason)
@@ -297,7 +337,11 @@ class Lifecycle(Client):
             self.end("shutdown")
             self.touch()
         elif self.state != "closing":
-            self.close(AmqpError(320, "broker forced connection closure with reason 'shutdown'"), 0, "shutdown")
+            self.close(
+                AmqpError(320, "broker forced connection closure with reason 'shutdown'"),
+                0,
+                "shutdown",
+            )
 
     def released(self) -> None:
         self._let_go()

@@ -31,6 +31,7 @@ _DIRECT: Final = DIRECT.decode()
 
 # -- exchanges
 
+
 def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
     name, vhost = method.exchange, channel.vhost
     _no_default(name)
@@ -53,7 +54,9 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
 def exchange_delete(channel: Channel, method: spec.Exchange.Delete) -> None:
     _no_default(method.exchange)
     if method.exchange.startswith("amq."):
-        raise AccessRefused(f"deletion of system exchange '{method.exchange}' in vhost '{channel.vhost.name}' not allowed")
+        raise AccessRefused(
+            f"deletion of system exchange '{method.exchange}' in vhost '{channel.vhost.name}' not allowed"
+        )
     _may(channel, "configure", "exchange", method.exchange)
     channel.vhost.delete_exchange(method.exchange, method.if_unused, channel.ticket)
     _reply(channel, method, spec.Exchange.DeleteOk())
@@ -67,7 +70,11 @@ def exchange_bind(channel: Channel, method: spec.Exchange.Bind) -> None:
     _may(channel, "read", "exchange", method.source)
     destination = vhost.exchange(method.destination)
     _may_hear(channel, method.source, method.routing_key)
-    vhost.bind(method.source, Binding(method.routing_key, destination, arguments=method.arguments), channel.ticket)
+    vhost.bind(
+        method.source,
+        Binding(method.routing_key, destination, arguments=method.arguments),
+        channel.ticket,
+    )
     _reply(channel, method, spec.Exchange.BindOk())
 
 
@@ -79,13 +86,18 @@ def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
     _may(channel, "read", "exchange", method.source)
     destination = vhost.exchanges.get(method.destination)
     if destination is not None:
-        vhost.unbind(method.source, Binding(method.routing_key, destination, arguments=method.arguments), channel.ticket)
+        vhost.unbind(
+            method.source,
+            Binding(method.routing_key, destination, arguments=method.arguments),
+            channel.ticket,
+        )
     else:
         vhost.await_all(channel.ticket)
     _reply(channel, method, spec.Exchange.UnbindOk())
 
 
 # -- queues
+
 
 def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
     vhost = channel.vhost
@@ -104,24 +116,40 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
             raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
         name = method.queue or f"amq.gen-{owner.front.broker.new_id()}"
         arguments: Mapping[str, object] = method.arguments or {}
-        if not method.queue and arguments.get("x-queue-type") == "stream":  # It lasts, and nobody would find it again.
-            raise PreconditionFailed("Cannot declare a server-named queue for type rabbit_stream_queue")
+        if (
+            not method.queue and arguments.get("x-queue-type") == "stream"
+        ):  # It lasts, and nobody would find it again.
+            raise PreconditionFailed(
+                "Cannot declare a server-named queue for type rabbit_stream_queue"
+            )
         _may(channel, "configure", "queue", name)
         dead_letter_exchange = arguments.get("x-dead-letter-exchange")
         if isinstance(dead_letter_exchange, str):
             _may(channel, "read", "queue", name)
             _may(channel, "write", "exchange", dead_letter_exchange)
-        queue = vhost.declare_queue(name, method.durable, arguments, owner, method.exclusive, method.auto_delete, channel.ticket)
+        queue = vhost.declare_queue(
+            name,
+            method.durable,
+            arguments,
+            owner,
+            method.exclusive,
+            method.auto_delete,
+            channel.ticket,
+        )
         owner.own(queue)
     channel.last_queue = queue.name
-    _reply(channel, method, spec.Queue.DeclareOk(queue.name, int(queue.depth), queue.consumer_count))
+    _reply(
+        channel, method, spec.Queue.DeclareOk(queue.name, int(queue.depth), queue.consumer_count)
+    )
 
 
 def queue_bind(channel: Channel, method: spec.Queue.Bind) -> None:
     name, key = _binding(channel, method)
     queue = channel.vhost.queue(name, channel.connection)
     _may_hear(channel, method.exchange, key)
-    channel.vhost.bind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
+    channel.vhost.bind(
+        method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket
+    )
     _reply(channel, method, spec.Queue.BindOk())
 
 
@@ -129,7 +157,9 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
     name, key = _binding(channel, method)
     if name in channel.vhost.queues:
         queue = channel.vhost.queue(name, channel.connection)
-        channel.vhost.unbind(method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket)
+        channel.vhost.unbind(
+            method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket
+        )
     else:
         channel.vhost.await_all(channel.ticket)
     _reply(channel, method, spec.Queue.UnbindOk())
@@ -148,8 +178,11 @@ def _binding(channel: Channel, method: spec.Queue.Bind | spec.Queue.Unbind) -> t
 def queue_purge(channel: Channel, method: spec.Queue.Purge) -> None:
     queue = _queue(channel, method.queue, "read")
     if isinstance(queue, StreamQueue):
-        raise AmqpError(540, f"queue.purge not supported by stream queue '{queue.name}' in vhost '{channel.vhost.name}': retention "
-                             "(x-max-age, x-max-length-bytes) removes what is old")
+        raise AmqpError(
+            540,
+            f"queue.purge not supported by stream queue '{queue.name}' in vhost '{channel.vhost.name}': retention "
+            "(x-max-age, x-max-length-bytes) removes what is old",
+        )
     _reply(channel, method, spec.Queue.PurgeOk(queue.purge()))
 
 
@@ -159,7 +192,9 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
     purged = 0
     if name in channel.vhost.queues or name in channel.vhost.inboxes:
         queue = channel.vhost.queue(name, channel.connection)
-        purged = channel.vhost.delete_queue(queue, method.if_unused, method.if_empty, channel.ticket)
+        purged = channel.vhost.delete_queue(
+            queue, method.if_unused, method.if_empty, channel.ticket
+        )
         channel.connection.disown(queue)
     else:
         channel.vhost.await_all(channel.ticket)
@@ -167,6 +202,7 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
 
 
 # -- consuming
+
 
 def basic_qos(channel: Channel, method: spec.Basic.Qos) -> None:
     if method.prefetch_size:
@@ -202,20 +238,35 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     tag = _tag(channel, method)
     if isinstance(queue, StreamQueue):
         check(queue, channel.vhost, method.no_ack, channel.prefetch > 0 or channel.pool is not None)
-    taken = any(isinstance(consumer, AmqpConsumer) and consumer.exclusive for consumer in queue.consumers + queue.others)
+    taken = any(
+        isinstance(consumer, AmqpConsumer) and consumer.exclusive
+        for consumer in queue.consumers + queue.others
+    )
     if taken or method.exclusive and queue.consumer_count:
-        raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use")
+        raise AccessRefused(
+            f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use"
+        )
     priority = (method.arguments or {}).get("x-priority", 0)
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > PRIORITY_MAX:
-        raise PreconditionFailed(f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{channel.vhost.name}': "
-                                 f"{priority!r} is no number up to {PRIORITY_MAX}")
+        raise PreconditionFailed(
+            f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{channel.vhost.name}': "
+            f"{priority!r} is no number up to {PRIORITY_MAX}"
+        )
     if method.exclusive and queue.terms.single:
-        raise AccessRefused(f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: it has a single active consumer")
-    offset = begin(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset")) if isinstance(queue, StreamQueue) else 0
+        raise AccessRefused(
+            f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: it has a single active consumer"
+        )
+    offset = (
+        begin(queue, channel.vhost, (method.arguments or {}).get("x-stream-offset"))
+        if isinstance(queue, StreamQueue)
+        else 0
+    )
     _reply(channel, method, spec.Basic.ConsumeOk(tag))
     consumer = channel.consume(queue, tag, method.no_ack, method.exclusive, priority)
     if isinstance(queue, StreamQueue):
-        queue.attach(AmqpReader(consumer, offset, channel.connection, channel.unacked, channel.tally))
+        queue.attach(
+            AmqpReader(consumer, offset, channel.connection, channel.unacked, channel.tally)
+        )
 
 
 def _tag(channel: Channel, method: spec.Basic.Consume) -> str:
@@ -236,7 +287,10 @@ def basic_cancel(channel: Channel, method: spec.Basic.Cancel) -> None:
 def basic_get(channel: Channel, method: spec.Basic.Get) -> None:
     queue = _queue(channel, method.queue, "read")
     if isinstance(queue, StreamQueue):
-        raise AmqpError(540, f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{channel.vhost.name}'")
+        raise AmqpError(
+            540,
+            f"basic.get not supported by stream queues queue '{queue.name}' in vhost '{channel.vhost.name}'",
+        )
     channel.get(queue, method.no_ack)
 
 
@@ -257,7 +311,9 @@ def basic_recover(channel: Channel, method: spec.Basic.Recover) -> None:
     _reply(channel, method, spec.Basic.RecoverOk())
 
 
-def basic_recover_async(channel: Channel, method: spec.Basic.Recover | spec.Basic.RecoverAsync) -> None:
+def basic_recover_async(
+    channel: Channel, method: spec.Basic.Recover | spec.Basic.RecoverAsync
+) -> None:
     if not method.requeue:
         raise AmqpError(540, "requeue=false")
     channel.recover()

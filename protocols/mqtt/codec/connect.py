@@ -1,15 +1,21 @@
 """CONNECT: the one packet that says which version the rest is written in.
 
-    protocol name  level(1)  flags(1)  keep-alive(2)  [properties]  client identifier  [[properties] will]  [user]  [password]
+protocol name  level(1)  flags(1)  keep-alive(2)  [properties]  client identifier  [[properties] will]  [user]  [password]
 
-    flags   7 user  6 password  5 will retain  4,3 will QoS  2 will  1 clean session (clean start)  0 nothing
+flags   7 user  6 password  5 will retain  4,3 will QoS  2 will  1 clean session (clean start)  0 nothing
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from protocols.mqtt.codec.packets import CONNECT, UNACCEPTABLE_VERSION, MalformedPacket, Reader, connack
+from protocols.mqtt.codec.packets import (
+    CONNECT,
+    UNACCEPTABLE_VERSION,
+    MalformedPacket,
+    Reader,
+    connack,
+)
 from protocols.mqtt.codec.packets5 import connack5
 from protocols.mqtt.codec.properties import (
     AUTHENTICATION_DATA,
@@ -48,7 +54,9 @@ class UnacceptableVersion(Exception):
 class LeftWill:
     """What a client wants published when it disappears."""
 
-    def __init__(self, topic: str, body: bytes, assurance: int, retain: bool, properties: Properties5) -> None:
+    def __init__(
+        self, topic: str, body: bytes, assurance: int, retain: bool, properties: Properties5
+    ) -> None:
         self.topic = topic
         self.body = body
         self.assurance = assurance
@@ -64,8 +72,17 @@ class LeftWill:
 class Connect:
     """A CONNECT, checked. What MQTT 5 lets a client say has its default here for the older ones."""
 
-    def __init__(self, level: int, keep_alive: int, clean: bool, client_id: str, will: LeftWill | None, user: str | None,
-                 password: bytes | None, properties: Properties5) -> None:
+    def __init__(
+        self,
+        level: int,
+        keep_alive: int,
+        clean: bool,
+        client_id: str,
+        will: LeftWill | None,
+        user: str | None,
+        password: bytes | None,
+        properties: Properties5,
+    ) -> None:
         self.level = level
         self.keep_alive = keep_alive
         self.clean = clean
@@ -129,12 +146,23 @@ def read_connect(reader: Reader) -> Connect:
         raise MalformedPacket("protocol name")  # [MQTT-3.1.2-1]
     if _NAMES.get(level) != name:
         # [MQTT-3.1.2-2]: one that wants more than 5 reads the answer of 5. (Some bridges set bit 7, and come again without.)
-        raise UnacceptableVersion(connack5(False, UNSUPPORTED_VERSION, Properties5()) if level & 127 > LEVEL_311
-                                  else connack(False, UNACCEPTABLE_VERSION))
+        raise UnacceptableVersion(
+            connack5(False, UNSUPPORTED_VERSION, Properties5())
+            if level & 127 > LEVEL_311
+            else connack(False, UNACCEPTABLE_VERSION)
+        )
     flags, keep_alive = reader.byte(), reader.short()
     assurance, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64
     # [MQTT-3.1.2-3], [MQTT-3.1.2-11], [MQTT-3.1.2-12], [MQTT-3.1.2-13]; a password alone is new in 5 [MQTT-3.1.2-22 of 3.1.1]
-    if flags & 1 or assurance == 3 or not has_will and flags & 0x38 or has_password and not has_user and level < LEVEL_5:
+    if (
+        flags & 1
+        or assurance == 3
+        or not has_will
+        and flags & 0x38
+        or has_password
+        and not has_user
+        and level < LEVEL_5
+    ):
         raise MalformedPacket("connect flags")
     properties = read_properties(reader, CONNECT) if level == LEVEL_5 else Properties5()
     if properties.has(AUTHENTICATION_DATA) and not properties.has(AUTHENTICATION_METHOD):

@@ -42,7 +42,17 @@ _SHORT: Final = 255
 #: Octets of a name in a field table (AMQP 0-9-1 section 4.2.5.5).
 _NAME: Final = 128
 #: AMQP's properties that MQTT has no word for: they become user properties.
-_FOREIGN: Final = ("content_encoding", "priority", "reply_to", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id")
+_FOREIGN: Final = (
+    "content_encoding",
+    "priority",
+    "reply_to",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
 
 
 class Publication(Encoding):
@@ -57,7 +67,7 @@ class Publication(Encoding):
         self.exactly_once = exactly_once
 
     def body(self, content: bytes) -> bytes:
-        return content[properties_end(content):] if self.described else content
+        return content[properties_end(content) :] if self.described else content
 
     def properties(self, content: bytes) -> Properties:
         if not self.described:
@@ -102,7 +112,9 @@ class Publication(Encoding):
         return properties
 
 
-_ENCODINGS: Final = [Publication(bool(number & 1), bool(number & 2), bool(number & 4)) for number in range(8)]
+_ENCODINGS: Final = [
+    Publication(bool(number & 1), bool(number & 2), bool(number & 4)) for number in range(8)
+]
 
 
 def encoding_of(described: bool, retain: bool, exactly_once: bool) -> Encoding:
@@ -113,7 +125,11 @@ def encoding_of(described: bool, retain: bool, exactly_once: bool) -> Encoding:
 
 def number_of(encoding: Publication) -> int:
     """The number under which the log knows it."""
-    return (1 if encoding.described else 0) | (2 if encoding.retain else 0) | (4 if encoding.exactly_once else 0)
+    return (
+        (1 if encoding.described else 0)
+        | (2 if encoding.retain else 0)
+        | (4 if encoding.exactly_once else 0)
+    )
 
 
 def numbered(number: int) -> Encoding:
@@ -158,7 +174,9 @@ def described_by(properties: Properties, expires: bool) -> Properties5:
     _read_user(table, given.user)
     names = {name for name, _ in given.user}
     for name in _FOREIGN:
-        value = _text(_as_text(properties[name])) if name in properties and name not in names else None
+        value = (
+            _text(_as_text(properties[name])) if name in properties and name not in names else None
+        )
         if value is not None:
             given.user.append((name, value))
     return given

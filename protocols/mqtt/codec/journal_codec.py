@@ -53,17 +53,17 @@ class PacketOpener(Opener):
                 shift += 7
             end: i64 = at + length
             mark: i64 = at + 2 + (i64(read_i16_be(octets, at)) & 0xFFFF)
-            rows.plain(self._name(octets, at, mark), octets[mark + behind:end])
+            rows.plain(self._name(octets, at, mark), octets[mark + behind : end])
             at = end
 
     def _name(self, octets: bytes, start: i64, end: i64) -> Name:
         """The name that stands there, behind its length. Hot path: nothing is made for one that is known."""
         size: i64 = end - start
         if size < 8:
-            short = octets[start + 2:end]
+            short = octets[start + 2 : end]
             return self._short.get(short) or self._short_name(short)
         if size > _LONGEST:
-            return Name(_EXCHANGE, octets[start + 2:end].translate(SWAP))
+            return Name(_EXCHANGE, octets[start + 2 : end].translate(SWAP))
         last: i64 = size - 8
         mixed: i64 = read_i64_le(octets, start + last) ^ size
         at: i64 = 0
@@ -80,7 +80,7 @@ class PacketOpener(Opener):
                 at += 8
             if at >= last:
                 return known.name
-        name = Name(_EXCHANGE, octets[start + 2:end].translate(SWAP))
+        name = Name(_EXCHANGE, octets[start + 2 : end].translate(SWAP))
         self._known[place] = Known(octets[start:end], name)
         return name
 

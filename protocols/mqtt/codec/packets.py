@@ -1,6 +1,6 @@
 """MQTT packets as octets.
 
-    packet    type and flags(1) remaining length(1-4, seven bits an octet) variable header  payload
+packet    type and flags(1) remaining length(1-4, seven bits an octet) variable header  payload
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Reader:
         self._at += count
         if self._at > len(self._packet):
             raise MalformedPacket("short packet")
-        return self._packet[self._at - count:self._at]
+        return self._packet[self._at - count : self._at]
 
     def byte(self) -> int:
         return self.octets(1)[0]
@@ -91,7 +91,7 @@ class Reader:
         """As many octets as a number before them says, with that number."""
         start = self._at
         self.octets(self.variable())
-        return self._packet[start:self._at]
+        return self._packet[start : self._at]
 
     def binary(self) -> bytes:
         return self.octets(self.short())
@@ -116,7 +116,7 @@ class Reader:
             raise MalformedPacket("long packet")
 
     def rest(self) -> bytes:
-        return self._packet[self._at:]
+        return self._packet[self._at :]
 
 
 def decoded(octets: bytes) -> str:
@@ -143,7 +143,9 @@ def write_short(out: BytesWriter, number: i64) -> None:
     write_i16_be(out, i16(number - 65_536 if number > 32_767 else number))
 
 
-def write_publish_head(out: BytesWriter, topic: bytes, size: i64, assurance: i64, packet_id: i64, flags: i64) -> None:
+def write_publish_head(
+    out: BytesWriter, topic: bytes, size: i64, assurance: i64, packet_id: i64, flags: i64
+) -> None:
     """A PUBLISH packet up to its payload of `size` octets. Hot path."""
     length: i64 = len(topic) + size + 2
     if assurance > 0:
@@ -171,4 +173,9 @@ def connack(present: bool, code: int) -> bytes:
 
 
 def suback(packet_id: int, codes: bytes) -> bytes:
-    return bytes([SUBACK << 4]) + remaining_length(2 + len(codes)) + packet_id.to_bytes(2, "big") + codes
+    return (
+        bytes([SUBACK << 4])
+        + remaining_length(2 + len(codes))
+        + packet_id.to_bytes(2, "big")
+        + codes
+    )

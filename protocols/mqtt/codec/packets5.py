@@ -21,7 +21,12 @@ from protocols.mqtt.codec.packets import (
     Reader,
     remaining_length,
 )
-from protocols.mqtt.codec.properties import AUTHENTICATION_DATA, AUTHENTICATION_METHOD, Properties5, read_properties
+from protocols.mqtt.codec.properties import (
+    AUTHENTICATION_DATA,
+    AUTHENTICATION_METHOD,
+    Properties5,
+    read_properties,
+)
 from protocols.mqtt.codec.reasons import (
     CONTINUE_AUTHENTICATION,
     NO_MATCHING_SUBSCRIBERS,
@@ -38,7 +43,22 @@ _CODES: Final[dict[int, tuple[int, ...]]] = {
     int(PUBREC): (SUCCESS, NO_MATCHING_SUBSCRIBERS, *_REFUSALS),
     int(PUBREL): (SUCCESS, PACKET_IDENTIFIER_NOT_FOUND),
     int(PUBCOMP): (SUCCESS, PACKET_IDENTIFIER_NOT_FOUND),
-    int(DISCONNECT): (0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99),
+    int(DISCONNECT): (
+        0x00,
+        0x04,
+        0x80,
+        0x81,
+        0x82,
+        0x83,
+        0x90,
+        0x93,
+        0x94,
+        0x95,
+        0x96,
+        0x97,
+        0x98,
+        0x99,
+    ),
     int(AUTH): (CONTINUE_AUTHENTICATION, REAUTHENTICATE),
 }
 
@@ -65,7 +85,14 @@ class Farewell:
 class Wish:
     """One topic filter of a SUBSCRIBE, with its options."""
 
-    def __init__(self, topic_filter: str, assurance: int, no_local: bool = False, as_published: bool = False, handling: int = 0) -> None:
+    def __init__(
+        self,
+        topic_filter: str,
+        assurance: int,
+        no_local: bool = False,
+        as_published: bool = False,
+        handling: int = 0,
+    ) -> None:
         self.topic_filter = topic_filter
         self.assurance = assurance
         self.no_local = no_local
@@ -158,7 +185,9 @@ def read_unsubscribe(reader: Reader) -> Unsubscription:
 def _code(reader: Reader, kind: int) -> int:
     code = reader.byte()
     if code not in _CODES[kind]:
-        raise MalformedPacket(f"reason code {code:#04x} in a packet of type {kind}", code=PROTOCOL_ERROR)
+        raise MalformedPacket(
+            f"reason code {code:#04x} in a packet of type {kind}", code=PROTOCOL_ERROR
+        )
     return code
 
 
@@ -177,10 +206,16 @@ def answer5(first: int, packet_id: int, code: int, properties: Properties5 | Non
         body += bytes([code])
     if properties is not None:
         body += properties.encoded()
-    return bytes([first, len(body)]) + body if len(body) < 128 else bytes([first]) + remaining_length(len(body)) + body
+    return (
+        bytes([first, len(body)]) + body
+        if len(body) < 128
+        else bytes([first]) + remaining_length(len(body)) + body
+    )
 
 
-def codes5(first: int, packet_id: int, codes: bytes, properties: Properties5 | None = None) -> bytes:
+def codes5(
+    first: int, packet_id: int, codes: bytes, properties: Properties5 | None = None
+) -> bytes:
     """SUBACK or UNSUBACK."""
     body = packet_id.to_bytes(2, "big") + (properties or _EMPTY).encoded() + codes
     return bytes([first]) + remaining_length(len(body)) + body

@@ -72,14 +72,25 @@ _PAIR: Final = 6
 WILL: Final = 0
 
 _ANSWERS: Final = (int(PUBACK), int(PUBREC), int(PUBREL), int(PUBCOMP), int(SUBACK), int(UNSUBACK))
-_EVERYWHERE: Final = (WILL, int(CONNECT), int(CONNACK), int(PUBLISH), *_ANSWERS, int(SUBSCRIBE), int(UNSUBSCRIBE), int(DISCONNECT),
-                      int(AUTH))
+_EVERYWHERE: Final = (
+    WILL,
+    int(CONNECT),
+    int(CONNACK),
+    int(PUBLISH),
+    *_ANSWERS,
+    int(SUBSCRIBE),
+    int(UNSUBSCRIBE),
+    int(DISCONNECT),
+    int(AUTH),
+)
 
 
 class Property:
     """One line of the table in section 2.2.2.2."""
 
-    def __init__(self, kind: int, places: tuple[int, ...], least: int = 0, most: int = 1 << 32) -> None:
+    def __init__(
+        self, kind: int, places: tuple[int, ...], least: int = 0, most: int = 1 << 32
+    ) -> None:
         self.kind = kind
         self.places = places
         #: Numbers outside of these are a protocol error.
@@ -156,7 +167,9 @@ class Properties5:
         for identifier in self.identifiers:
             parts.append(bytes([SUBSCRIPTION_IDENTIFIER]) + remaining_length(identifier))
         for name, value in self.user:
-            parts.append(bytes([USER_PROPERTY]) + prefixed(name.encode()) + prefixed(value.encode()))
+            parts.append(
+                bytes([USER_PROPERTY]) + prefixed(name.encode()) + prefixed(value.encode())
+            )
         block = b"".join(parts)
         return remaining_length(len(block)) + block
 
@@ -177,7 +190,9 @@ def _read(reader: Reader, place: int, properties: Properties5) -> None:
         if known is None:
             raise MalformedPacket(f"unknown property {identifier}")
         if place not in known.places:
-            raise MalformedPacket(f"property {identifier} in a packet of type {place}", code=PROTOCOL_ERROR)
+            raise MalformedPacket(
+                f"property {identifier} in a packet of type {place}", code=PROTOCOL_ERROR
+            )
         kind = known.kind
         if kind == _PAIR:
             name = reader.text()
@@ -186,7 +201,9 @@ def _read(reader: Reader, place: int, properties: Properties5) -> None:
         if kind == _VARIABLE:
             number = reader.variable()
             if number == 0 or properties.identifiers and place != PUBLISH:
-                raise MalformedPacket("subscription identifier", code=PROTOCOL_ERROR)  # [MQTT-3.8.2-1]
+                raise MalformedPacket(
+                    "subscription identifier", code=PROTOCOL_ERROR
+                )  # [MQTT-3.8.2-1]
             properties.identifiers.append(number)
             continue
         if properties.has(identifier):
@@ -196,16 +213,26 @@ def _read(reader: Reader, place: int, properties: Properties5) -> None:
         elif kind == _BINARY:
             properties.octets[identifier] = reader.binary()
         else:
-            number = reader.byte() if kind == _BYTE else reader.short() if kind == _TWO else reader.four()
+            number = (
+                reader.byte()
+                if kind == _BYTE
+                else reader.short()
+                if kind == _TWO
+                else reader.four()
+            )
             if number < known.least or number > known.most:
-                raise MalformedPacket(f"property {identifier} is {number}",
-                                      code=TOPIC_ALIAS_INVALID if identifier == TOPIC_ALIAS else PROTOCOL_ERROR)
+                raise MalformedPacket(
+                    f"property {identifier} is {number}",
+                    code=TOPIC_ALIAS_INVALID if identifier == TOPIC_ALIAS else PROTOCOL_ERROR,
+                )
             properties.numbers[identifier] = number
 
 
 def _number(identifier: int, number: int) -> bytes:
     kind = _TABLE[identifier].kind
-    return bytes([identifier]) + number.to_bytes(1 if kind == _BYTE else 2 if kind == _TWO else 4, "big")
+    return bytes([identifier]) + number.to_bytes(
+        1 if kind == _BYTE else 2 if kind == _TWO else 4, "big"
+    )
 
 
 def prefixed(octets: bytes) -> bytes:

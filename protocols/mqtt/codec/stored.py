@@ -1,6 +1,6 @@
 """How contents of MQTT are written in the store: as they are.
 
-    tag 16    number of the encoding u8    properties and body
+tag 16    number of the encoding u8    properties and body
 """
 
 from __future__ import annotations

@@ -50,20 +50,24 @@ class TopicRules:
     def allows(self, topic_filter: str) -> bool:
         """Whether anybody may subscribe to it, shared or not."""
         if topic_filter.startswith(SHARE):
-            topic_filter = topic_filter[len(SHARE):].partition("/")[2]
+            topic_filter = topic_filter[len(SHARE) :].partition("/")[2]
         return topic_filter not in self.no_subscribe
 
     def check_filter(self, topic_filter: str) -> bool:
         """Whether a well-formed filter, or shared subscription, is one we serve. Raises MalformedPacket for one that is not
         well-formed."""
         if topic_filter.startswith(SHARE):
-            label, _, topic_filter = topic_filter[len(SHARE):].partition("/")
+            label, _, topic_filter = topic_filter[len(SHARE) :].partition("/")
             if not label or "+" in label or "#" in label or not topic_filter:
-                raise MalformedPacket("shared subscription", code=PROTOCOL_ERROR)  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
+                raise MalformedPacket(
+                    "shared subscription", code=PROTOCOL_ERROR
+                )  # [MQTT-4.8.2-1], [MQTT-4.8.2-2]
         try:
             MQTT.check(topic_filter)
         except InvalidPattern as error:
-            raise MalformedPacket(str(error)) from error  # [MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1]
+            raise MalformedPacket(
+                str(error)
+            ) from error  # [MQTT-4.7.1-1], [MQTT-4.7.1-2], [MQTT-4.7.3-1]
         return topic_filter.count("/") < self.max_levels
 
 

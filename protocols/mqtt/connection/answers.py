@@ -64,7 +64,9 @@ class Answers(Waiter):
                 break
             done += 1
             if answer.code:
-                outlet.out.write(answer5(int(answer.first), int(answer.packet_id), int(answer.code)))
+                outlet.out.write(
+                    answer5(int(answer.first), int(answer.packet_id), int(answer.code))
+                )
             else:
                 write_answer(outlet.out, answer.first, answer.packet_id)
         if done:

@@ -1,7 +1,7 @@
 """The connection: CONNECT, login, take-over; after that it speaks the level that its client chose.
 
-    CONNECT --> verdict on the credentials --> session --> CONNACK --> packets of level 3, 4 or 5
-            `-> AUTH <-> AUTH ... (level 5) -^
+CONNECT --> verdict on the credentials --> session --> CONNACK --> packets of level 3, 4 or 5
+        `-> AUTH <-> AUTH ... (level 5) -^
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from broker.access.identity import Conversation, Credentials, Identity, Step, Ve
 from broker.definitions.restore import Definition
 from matching.grammar import swap
 from protocols.connection import Peer
-from protocols.mqtt.codec.connect import LEVEL_5, LEVEL_31, Connect, UnacceptableVersion, read_connect, read_level
+from protocols.mqtt.codec.connect import (
+    LEVEL_5,
+    LEVEL_31,
+    Connect,
+    UnacceptableVersion,
+    read_connect,
+    read_level,
+)
 from protocols.mqtt.codec.packets import (
     ACCEPTED,
     AUTH,
@@ -83,7 +90,12 @@ class MqttConnection(Level5):
             if self.level == LEVEL_5:
                 return self._parse5(data, 0)
             used: i64 = self._parse(data)
-            if self.level == LEVEL_5 and used < len(data) and not self.finished and not self.stalled:
+            if (
+                self.level == LEVEL_5
+                and used < len(data)
+                and not self.finished
+                and not self.stalled
+            ):
                 used = self._parse5(data, used)
             return used
         except MalformedPacket as error:
@@ -117,12 +129,20 @@ class MqttConnection(Level5):
             return
         self.level = connect.level
         self.keep_alive = connect.keep_alive
-        if connect.level < LEVEL_5 and not connect.client_id and (not connect.clean or connect.level == LEVEL_31) \
-                or connect.client_id.startswith(SHARE):
-            self._turn_away(IDENTIFIER_REJECTED, CLIENT_IDENTIFIER_NOT_VALID, "identifier_rejected")  # [MQTT-3.1.3-8 of 3.1.1]
+        if (
+            connect.level < LEVEL_5
+            and not connect.client_id
+            and (not connect.clean or connect.level == LEVEL_31)
+            or connect.client_id.startswith(SHARE)
+        ):
+            self._turn_away(
+                IDENTIFIER_REJECTED, CLIENT_IDENTIFIER_NOT_VALID, "identifier_rejected"
+            )  # [MQTT-3.1.3-8 of 3.1.1]
             return
         self._connect = connect
-        login = self._login = self.mqtt.credentials(connect.user, connect.password or b"", connect.client_id, self.peer)
+        login = self._login = self.mqtt.credentials(
+            connect.user, connect.password or b"", connect.client_id, self.peer
+        )
         self.user = login.user or ""
         authenticator = self.mqtt.broker.authenticator
         method = connect.method
@@ -141,7 +161,9 @@ class MqttConnection(Level5):
 
     def _turn_away(self, code: int, code5: int, reason: str) -> None:
         """No CONNACK says yes."""
-        self.out.write(connack5(False, code5, Properties5()) if self.level == LEVEL_5 else connack(False, code))
+        self.out.write(
+            connack5(False, code5, Properties5()) if self.level == LEVEL_5 else connack(False, code)
+        )
         self._connect = None
         self.end(reason)
         self.touch()
@@ -152,8 +174,14 @@ class MqttConnection(Level5):
         farewell = read_auth(reader)
         method = farewell.properties.text(AUTHENTICATION_METHOD)
         if method is None or method != self._method:
-            raise MalformedPacket("authentication method", code=PROTOCOL_ERROR)  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
-        if farewell.code == REAUTHENTICATE and self.session is not None and self._conversation is None:
+            raise MalformedPacket(
+                "authentication method", code=PROTOCOL_ERROR
+            )  # [MQTT-4.12.0-5], [MQTT-4.12.1-1]
+        if (
+            farewell.code == REAUTHENTICATE
+            and self.session is not None
+            and self._conversation is None
+        ):
             login = self._login
             assert login is not None
             self._conversation = self.mqtt.broker.authenticator.converse(method, login)
@@ -178,7 +206,11 @@ class MqttConnection(Level5):
         if self.session is None:
             self._decide(step.verdict, step.data)
             return
-        identity = None if step.verdict.identity is None else step.verdict.identity.within(self._vhost.name, self.client_id)
+        identity = (
+            None
+            if step.verdict.identity is None
+            else step.verdict.identity.within(self._vhost.name, self.client_id)
+        )
         if identity is None:
             self.mqtt.count_login("refused")
             self.turn_out(NOT_AUTHORISED_5, "login_refused")  # [MQTT-4.12.1-2]
@@ -196,11 +228,17 @@ class MqttConnection(Level5):
             return
         vhost = self._vhost
         renewed = self.mqtt.broker.authenticator.renew(known)
-        identity = None if renewed is None or vhost.closing else renewed.within(vhost.name, self.client_id)
+        identity = (
+            None if renewed is None or vhost.closing else renewed.within(vhost.name, self.client_id)
+        )
         if identity is None:
             self.will = None
             why = f"user '{self.user}' is deleted, or may not enter vhost '{vhost.name}' any more"
-            self.turn_out(NOT_AUTHORISED_5, "expelled", "the token has expired" if renewed is None and known.expires else why)
+            self.turn_out(
+                NOT_AUTHORISED_5,
+                "expelled",
+                "the token has expired" if renewed is None and known.expires else why,
+            )
             if not session.dead and (vhost.closing or session.named):
                 self.mqtt.sessions.end(session, None)
         else:
@@ -228,7 +266,11 @@ class MqttConnection(Level5):
         assert connect is not None and login is not None
         self.stalled = False
         vhost = self.mqtt.broker.vhosts.get(login.vhost)
-        identity = None if verdict.identity is None else verdict.identity.within(login.vhost, connect.client_id)
+        identity = (
+            None
+            if verdict.identity is None
+            else verdict.identity.within(login.vhost, connect.client_id)
+        )
         if identity is None or vhost is None or vhost.closing:
             self.mqtt.count_login("busy" if verdict.busy else "refused")
             if verdict.busy:
@@ -278,7 +320,9 @@ class MqttConnection(Level5):
         assert gate is not None and who is not None
         user = gate.identity.name
         named = self.mqtt.broker.authenticator.named(user) is who
-        if session is not None and (connect.clean or expiry and not session.persistent or session.user not in ("", user)):
+        if session is not None and (
+            connect.clean or expiry and not session.persistent or session.user not in ("", user)
+        ):
             # Somebody else's session, who chose the same identifier, is nobody's business.
             sessions.end(session, ticket)
             session = None
@@ -291,7 +335,9 @@ class MqttConnection(Level5):
             self._vhost.await_durable(session, ticket)
             if session.late_will is not None:
                 session.late_will.forget()
-            sessions.reclaim(session, expiry, self._testament() if session.persistent else None, ticket)
+            sessions.reclaim(
+                session, expiry, self._testament() if session.persistent else None, ticket
+            )
         self.client_id = client_id
         self.session = session
         self.expiry = connect.expiry
@@ -301,7 +347,9 @@ class MqttConnection(Level5):
             largest = connect.maximum_packet_size
             self.send_max = largest if largest < PACKET_MAX else 0
             pen = Pen(self, self.agenda, self.send_max, connect.topic_alias_maximum)
-            session.receive_maximum = min(self.mqtt.options.receive_maximum, connect.receive_maximum)
+            session.receive_maximum = min(
+                self.mqtt.options.receive_maximum, connect.receive_maximum
+            )
         else:
             answer = connack(present, ACCEPTED)
             session.receive_maximum = self.mqtt.options.receive_maximum
@@ -313,7 +361,11 @@ class MqttConnection(Level5):
     def _testament(self) -> Definition | None:
         """What a store keeps of the will of a session that persists; only of one that could be published now."""
         will, gate = self.will, self.gate
-        if will is None or gate is None or not self.mqtt.topics.serves(swap(will.message.address.key)):
+        if (
+            will is None
+            or gate is None
+            or not self.mqtt.topics.serves(swap(will.message.address.key))
+        ):
             return None
         route = self._vhost.route(gate, EXCHANGE, will.message.address.key)
         return will.definition() if route.plan.refusal is None else None

@@ -7,7 +7,16 @@ from typing import Final
 from librt.strings import read_i16_be
 from mypy_extensions import i64
 
-from broker.messages.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, QUEUES, Message
+from broker.messages.message import (
+    ALWAYS,
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    PERSISTENCE,
+    PLAIN,
+    QUEUES,
+    Message,
+)
 from broker.routing.publish_context import Gate
 from broker.routing.route import NOBODY
 from broker.store.contract import Ticket
@@ -88,7 +97,9 @@ class Level4(Client):
             end: i64 = start + length
             if end > size:
                 if gate is None and first != CONNECT << 4:
-                    raise MalformedPacket("expected CONNECT")  # We need not wait for the rest of something else.
+                    raise MalformedPacket(
+                        "expected CONNECT"
+                    )  # We need not wait for the rest of something else.
                 self.need = end - position
                 break
             if gate is not None and first == _PUBLISH_0 and length >= 2:
@@ -96,7 +107,7 @@ class Level4(Client):
                 if mark > end:
                     self._flush(run_count, run, data, run_start, position)
                     raise MalformedPacket("topic name")
-                topic = data[start + 2:mark]
+                topic = data[start + 2 : mark]
                 route = gate.routes.get(topic)
                 if route is None:
                     self._flush(run_count, run, data, run_start, position)
@@ -108,7 +119,9 @@ class Level4(Client):
                     if run_count > 0:
                         run.send(data[run_start:position], run_count)
                         run_count = 0
-                    self._publish(gate, route, Message(route, data[mark:end], PLAIN, AT_MOST_ONCE), None)
+                    self._publish(
+                        gate, route, Message(route, data[mark:end], PLAIN, AT_MOST_ONCE), None
+                    )
                 else:
                     route.count += 1
                     if plan.relay is not run:
@@ -127,8 +140,12 @@ class Level4(Client):
                     run_count = 0
                 if gate is not None and first == _PUBLISH_1 and length >= 4:
                     budget -= self._on_publish_1(gate, data, start, end)
-                elif session is not None and first == _PUBACK and length == 2 \
-                        and session.puback(i64(read_i16_be(data, start)) & 0xFFFF):
+                elif (
+                    session is not None
+                    and first == _PUBACK
+                    and length == 2
+                    and session.puback(i64(read_i16_be(data, start)) & 0xFFFF)
+                ):
                     budget -= 1
                 else:
                     budget -= self._on_packet(first, data[start:end])
@@ -149,7 +166,7 @@ class Level4(Client):
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
         if mark + 2 > end:
             raise MalformedPacket("topic name")
-        topic = data[start + 2:mark]
+        topic = data[start + 2 : mark]
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
             raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
@@ -157,7 +174,7 @@ class Level4(Client):
         if route is None:
             route = self.mqtt.topics.resolve(gate, topic)
         gate.received += 1
-        message = Message(route, data[mark + 2:end], PLAIN, AT_LEAST_ONCE)
+        message = Message(route, data[mark + 2 : end], PLAIN, AT_LEAST_ONCE)
         plan = route.plan
         ticket: Ticket | None = None
         if plan.attention & (ALWAYS | PERSISTENCE) or plan.kept_relay is not NOBODY:
@@ -235,7 +252,12 @@ class Level4(Client):
         route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
         if route.plan.stale:
             gate.renew(route)
-        message = Message(route, reader.rest(), encoding_of(False, bool(first & 1), assurance == EXACTLY_ONCE), assurance)
+        message = Message(
+            route,
+            reader.rest(),
+            encoding_of(False, bool(first & 1), assurance == EXACTLY_ONCE),
+            assurance,
+        )
         gate.received += 1
         store = self._vhost.store
         store.begin()  # The message and its identifier are durable together, or it would come twice, or never.

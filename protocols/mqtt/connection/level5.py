@@ -12,7 +12,16 @@ from librt.strings import read_i16_be
 from mypy_extensions import i64
 
 from broker.errors import BrokerError
-from broker.messages.message import ALWAYS, AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, PERSISTENCE, PLAIN, QUEUES, Message
+from broker.messages.message import (
+    ALWAYS,
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    EXACTLY_ONCE,
+    PERSISTENCE,
+    PLAIN,
+    QUEUES,
+    Message,
+)
 from broker.routing.deduplication import PRODUCER, SEQUENCE, Publication, numbered
 from broker.routing.publish_context import Gate
 from broker.routing.route import DENIED, NOBODY, REFUSED, REPEATED, ROUTED, UNROUTABLE, Route
@@ -72,8 +81,12 @@ _PUBACK: Final[i64] = PUBACK << 4
 _CARE: Final[i64] = ALWAYS | QUEUES | APART_5
 #: What publishers hear, by fate.
 _CODES: Final[dict[int, int]] = {
-    int(ROUTED): SUCCESS, int(UNROUTABLE): NO_MATCHING_SUBSCRIBERS, int(REPEATED): SUCCESS, int(REFUSED): QUOTA_EXCEEDED,
-    int(DENIED): NOT_AUTHORISED}
+    int(ROUTED): SUCCESS,
+    int(UNROUTABLE): NO_MATCHING_SUBSCRIBERS,
+    int(REPEATED): SUCCESS,
+    int(REFUSED): QUOTA_EXCEEDED,
+    int(DENIED): NOT_AUTHORISED,
+}
 #: Spellings of properties that are remembered, each for one connection.
 _SPELLINGS: Final = 64
 
@@ -162,7 +175,7 @@ class Level5(Level4):
                         return size
                     position = end
                     continue
-                topic = data[start + 2:mark]
+                topic = data[start + 2 : mark]
                 route = gate.routes.get(topic)
                 if route is None:
                     self._flush(run_count, run, data, run_start, position)
@@ -174,7 +187,9 @@ class Level5(Level4):
                     if run_count > 0:
                         run.send_described(data[run_start:position], run_count)
                         run_count = 0
-                    self._publish(gate, route, Message(route, data[mark + 1:end], PLAIN, AT_MOST_ONCE), None)
+                    self._publish(
+                        gate, route, Message(route, data[mark + 1 : end], PLAIN, AT_MOST_ONCE), None
+                    )
                 else:
                     route.count += 1
                     if plan.relay is not run:
@@ -193,8 +208,12 @@ class Level5(Level4):
                     run_count = 0
                 if gate is not None and first == _PUBLISH_1 and length >= 5:
                     budget -= self._on_publish5_1(gate, data, start, end)
-                elif session is not None and first == _PUBACK and length == 2 \
-                        and session.puback(i64(read_i16_be(data, start)) & 0xFFFF):
+                elif (
+                    session is not None
+                    and first == _PUBACK
+                    and length == 2
+                    and session.puback(i64(read_i16_be(data, start)) & 0xFFFF)
+                ):
                     budget -= 1
                 else:
                     budget -= self._on_packet5(first, data[start:end])
@@ -218,15 +237,19 @@ class Level5(Level4):
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
             raise MalformedPacket("packet identifier 0")  # [MQTT-2.2.1-3]
-        topic = data[start + 2:mark]
+        topic = data[start + 2 : mark]
         route = gate.routes.get(topic)
         if route is None:
             route = self.mqtt.topics.resolve(gate, topic)
         plan = route.plan
-        if plan.attention & (ALWAYS | PERSISTENCE) or plan.kept_relay is not NOBODY or plan.fate != ROUTED:
+        if (
+            plan.attention & (ALWAYS | PERSISTENCE)
+            or plan.kept_relay is not NOBODY
+            or plan.fate != ROUTED
+        ):
             return self._on_publish5(gate, _PUBLISH_1, Reader(data[start:end]))
         gate.received += 1
-        message = Message(route, data[mark + 3:end], PLAIN, AT_LEAST_ONCE)
+        message = Message(route, data[mark + 3 : end], PLAIN, AT_LEAST_ONCE)
         for queue in plan.kept:
             queue.put(message)
         route.count += 1
@@ -253,8 +276,13 @@ class Level5(Level4):
                 known.waiter = self._answers  # It came over an earlier connection, perhaps.
             self._answers.give(PUBREC << 4, packet_id, known)
             return COLD
-        if assurance and len(session.received) + self._answers.waiting >= self.mqtt.options.receive_maximum:
-            raise MalformedPacket("more than Receive Maximum", "receive_maximum", RECEIVE_MAXIMUM_EXCEEDED)  # [MQTT-3.3.4-7]
+        if (
+            assurance
+            and len(session.received) + self._answers.waiting >= self.mqtt.options.receive_maximum
+        ):
+            raise MalformedPacket(
+                "more than Receive Maximum", "receive_maximum", RECEIVE_MAXIMUM_EXCEEDED
+            )  # [MQTT-3.3.4-7]
         route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
         if route.plan.stale:
             gate.renew(route)
@@ -276,7 +304,15 @@ class Level5(Level4):
             self._answers.give_code(PUBREC << 4, packet_id, ticket, code)
         return COLD + route.plan.weight
 
-    def _publish_described(self, gate: Gate, route: Route, spelling: Spelling, body: bytes, first: i64, ticket: Ticket | None) -> int:
+    def _publish_described(
+        self,
+        gate: Gate,
+        route: Route,
+        spelling: Spelling,
+        body: bytes,
+        first: i64,
+        ticket: Ticket | None,
+    ) -> int:
         """Publish; returns the reason code."""
         gate.received += 1
         assurance: i64 = first >> 1 & 3
@@ -292,9 +328,15 @@ class Level5(Level4):
         if spelling.expiry >= 0:
             message.expires = self.agenda.now + spelling.expiry * 1000
         publication = spelling.publication
-        if first & 1 and route.plan.refusal is None and (publication is None or not self._vhost.producers.knows(publication)):
+        if (
+            first & 1
+            and route.plan.refusal is None
+            and (publication is None or not self._vhost.producers.knows(publication))
+        ):
             self._vhost.retain(message, ticket)
-        return _CODES.get(int(self._publish(gate, route, message, ticket, publication)), UNSPECIFIED)
+        return _CODES.get(
+            int(self._publish(gate, route, message, ticket, publication)), UNSPECIFIED
+        )
 
     def _spelling(self, reader: Reader) -> Spelling:
         """The properties that come next."""
@@ -309,17 +351,25 @@ class Level5(Level4):
             return known
         properties = read_properties(Reader(octets), PUBLISH)
         if properties.identifiers:
-            raise MalformedPacket("subscription identifier from a client", code=PROTOCOL_ERROR)  # [MQTT-3.3.4-6]
+            raise MalformedPacket(
+                "subscription identifier from a client", code=PROTOCOL_ERROR
+            )  # [MQTT-3.3.4-6]
         response = properties.text(RESPONSE_TOPIC)
         if response is not None:
             topic_name(response)  # [MQTT-3.3.2-14]
         alias = properties.numbers.pop(TOPIC_ALIAS, 0)
         relayed = properties.encoded()
-        spelling = Spelling(b"" if relayed == b"\0" else relayed, alias, properties.number(MESSAGE_EXPIRY, -1),
-                            properties.number(PAYLOAD_FORMAT, 0) == 1)
+        spelling = Spelling(
+            b"" if relayed == b"\0" else relayed,
+            alias,
+            properties.number(MESSAGE_EXPIRY, -1),
+            properties.number(PAYLOAD_FORMAT, 0) == 1,
+        )
         if properties.user:
             try:
-                spelling.publication = numbered({name: value for name, value in properties.user if name in (PRODUCER, SEQUENCE)})
+                spelling.publication = numbered(
+                    {name: value for name, value in properties.user if name in (PRODUCER, SEQUENCE)}
+                )
             except BrokerError:
                 spelling.misnumbered = True
             if spelling.publication is not None:
@@ -370,7 +420,12 @@ class Level5(Level4):
             known = answer.packet_id in session.received
             ticket = Ticket(self._answers)
             session.let_go(answer.packet_id, ticket)
-            self._answers.give_code(PUBCOMP << 4, answer.packet_id, ticket, SUCCESS if known else PACKET_IDENTIFIER_NOT_FOUND)
+            self._answers.give_code(
+                PUBCOMP << 4,
+                answer.packet_id,
+                ticket,
+                SUCCESS if known else PACKET_IDENTIFIER_NOT_FOUND,
+            )
         elif first == PUBCOMP << 4:
             session.complete(read_acknowledgement(reader, PUBCOMP).packet_id)
         elif first == PINGREQ << 4:
@@ -393,7 +448,9 @@ class Level5(Level4):
         if answer.code >= UNSPECIFIED:
             session.refuse(answer.packet_id)  # [MQTT-4.3.3-6]: there is no PUBREL.
         elif not session.holds(answer.packet_id):
-            self._answers.give_code(PUBREL << 4 | 2, answer.packet_id, None, PACKET_IDENTIFIER_NOT_FOUND)
+            self._answers.give_code(
+                PUBREL << 4 | 2, answer.packet_id, None, PACKET_IDENTIFIER_NOT_FOUND
+            )
         else:
             ticket = Ticket(self._answers)
             if not session.release(answer.packet_id, ticket):
@@ -404,7 +461,9 @@ class Level5(Level4):
         farewell = read_disconnect(reader)
         expiry = farewell.properties.number(SESSION_EXPIRY, -1)
         if expiry > 0 and self.expiry == 0:
-            raise MalformedPacket("session expiry of a session that has none", code=PROTOCOL_ERROR)  # [MQTT-3.14.2-2]
+            raise MalformedPacket(
+                "session expiry of a session that has none", code=PROTOCOL_ERROR
+            )  # [MQTT-3.14.2-2]
         if expiry >= 0:
             session.expiry = self.mqtt.sessions.granted(expiry)
         if farewell.code == SUCCESS:

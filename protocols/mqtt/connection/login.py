@@ -81,7 +81,14 @@ class Client(Connection):
             self.gate.count_fate(TOO_LARGE)
         raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
 
-    def _publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None, publication: Publication | None = None) -> i64:
+    def _publish(
+        self,
+        gate: Gate,
+        route: Route,
+        message: Message,
+        ticket: Ticket | None,
+        publication: Publication | None = None,
+    ) -> i64:
         """Publish with care, once if its producer numbers what it publishes; what the identity may not publish is dropped and counted
         [MQTT-3.3.5-2]. Returns the fate."""
         vhost = self._vhost
@@ -133,7 +140,12 @@ class Client(Connection):
 
     def shut_down(self) -> None:
         """A clean stop publishes no will of a session that persists; one with a delay waits on when the broker is back."""
-        if self.session is not None and self.session.persistent and self.will is not None and not self.will.delay:
+        if (
+            self.session is not None
+            and self.session.persistent
+            and self.will is not None
+            and not self.will.delay
+        ):
             self.will = None
         self.turn_out(SERVER_SHUTTING_DOWN, "shutdown")
 
@@ -158,7 +170,14 @@ class Client(Connection):
             gate.received += 1
             gate.count_fate(DENIED)
         elif will.delay and session.expiry:
-            session.late_will = Waiting(self._vhost, gate, will, session, self.mqtt.sessions.deadlines, self.agenda.now + will.delay)
+            session.late_will = Waiting(
+                self._vhost,
+                gate,
+                will,
+                session,
+                self.mqtt.sessions.deadlines,
+                self.agenda.now + will.delay,
+            )
         else:
             self._vhost.publish_will(gate, will.message, will.lifetime, session)
 

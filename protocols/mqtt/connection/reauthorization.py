@@ -30,7 +30,7 @@ def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
     all or nothing."""
     whole = topic_filter.startswith((SHARE, ROOT))
     if topic_filter.startswith(SHARE):
-        topic_filter = topic_filter[len(SHARE):].partition("/")[2]
+        topic_filter = topic_filter[len(SHARE) :].partition("/")[2]
     try:
         identity.may("read", "exchange", EXCHANGE, vhost)
     except AccessRefused:
@@ -99,7 +99,9 @@ class Reviewing(Task):
         if self._names:
             session.vhost.agenda.later(self)
         elif self._lost and isinstance(outlet, Client):
-            outlet.turn_out(NOT_AUTHORISED, "expelled", f"{self._lost} subscriptions are not allowed any more")
+            outlet.turn_out(
+                NOT_AUTHORISED, "expelled", f"{self._lost} subscriptions are not allowed any more"
+            )
 
     def _review(self, name: str) -> bool:
         """Whether topics are, or were, told one by one."""

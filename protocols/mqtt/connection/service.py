@@ -25,7 +25,12 @@ class MqttService(Front):
         self.ways_in = tuple(sorted(set(NAMES.values())))
         self.options = options
         self.sessions = Sessions(broker.agenda, options, self.tally)
-        self.sys = SysTree(broker.agenda, options.sys_interval_s, f"trellis {options.version}".rstrip(), Surveying(self))
+        self.sys = SysTree(
+            broker.agenda,
+            options.sys_interval_s,
+            f"trellis {options.version}".rstrip(),
+            Surveying(self),
+        )
         self.sessions.sys = self.sys
         #: Octets of connections that are gone, in and out, and the most clients that there were at once.
         self.octets_in = 0
@@ -42,7 +47,9 @@ class MqttService(Front):
         self.octets_in += int(connection.octets_in)
         self.octets_out += int(connection.octets_out)
 
-    def credentials(self, user: str | None, password: bytes, client_id: str, peer: Peer) -> Credentials:
+    def credentials(
+        self, user: str | None, password: bytes, client_id: str, peer: Peer
+    ) -> Credentials:
         """A user name may begin with a virtual host and a colon. Who gives none may have one in its certificate."""
         vhost = "/"
         proven = user is None and peer.certificate != ""
@@ -79,7 +86,9 @@ class BrokerSurvey(Survey):
         self._censuses = [vhost.census() for vhost in vhosts]
         self._retained = sum(len(vhost.retained) for vhost in vhosts)
         ingress = [vhost.gates.ingress() for vhost in vhosts]
-        self._received = sum(one[name].received for one in ingress for name in service.ways_in if name in one)
+        self._received = sum(
+            one[name].received for one in ingress for name in service.ways_in if name in one
+        )
         self._connected = 0
         self._subscriptions = 0
         self._octets_in = service.octets_in
@@ -102,20 +111,45 @@ class BrokerSurvey(Survey):
 
     def counts(self) -> dict[str, int]:
         service = self._service
-        tally, total, connected, retained = service.tally, len(service.sessions), self._connected, self._retained
+        tally, total, connected, retained = (
+            service.tally,
+            len(service.sessions),
+            self._connected,
+            self._retained,
+        )
         waiting = sum(int(census.inbox_ready + census.inbox_unacked) for census in self._censuses)
         dropped = sum(census.fates[DROPPED] + census.fates[OVER_LIMIT] for census in self._censuses)
-        sent = sum(census.relayed for census in self._censuses) + int(tally.delivered_manual + tally.redelivered)
+        sent = sum(census.relayed for census in self._censuses) + int(
+            tally.delivered_manual + tally.redelivered
+        )
         published, received = self._received, self._received + int(tally.acknowledged)
         return {
-            "clients/connected": connected, "clients/disconnected": total - connected, "clients/total": total,
-            "clients/active": connected, "clients/inactive": total - connected, "clients/maximum": service.most,
+            "clients/connected": connected,
+            "clients/disconnected": total - connected,
+            "clients/total": total,
+            "clients/active": connected,
+            "clients/inactive": total - connected,
+            "clients/maximum": service.most,
             "clients/expired": service.sessions.expired,
-            "messages/received": received, "messages/sent": sent, "messages/stored": retained + waiting,
-            "store/messages/count": retained + waiting, "retained messages/count": retained,
-            "publish/messages/received": published, "publish/messages/sent": sent, "publish/messages/dropped": dropped,
-            "bytes/received": self._octets_in, "bytes/sent": self._octets_out,
-            "subscriptions/count": self._subscriptions, "shared_subscriptions/count": len(service.sessions.groups),
-            "load/messages/received": received, "load/messages/sent": sent, "load/publish/received": published,
-            "load/publish/sent": sent, "load/publish/dropped": dropped, "load/bytes/received": self._octets_in,
-            "load/bytes/sent": self._octets_out, "load/connections": sum(service.logins.values()), "load/sockets": service.opened}
+            "messages/received": received,
+            "messages/sent": sent,
+            "messages/stored": retained + waiting,
+            "store/messages/count": retained + waiting,
+            "retained messages/count": retained,
+            "publish/messages/received": published,
+            "publish/messages/sent": sent,
+            "publish/messages/dropped": dropped,
+            "bytes/received": self._octets_in,
+            "bytes/sent": self._octets_out,
+            "subscriptions/count": self._subscriptions,
+            "shared_subscriptions/count": len(service.sessions.groups),
+            "load/messages/received": received,
+            "load/messages/sent": sent,
+            "load/publish/received": published,
+            "load/publish/sent": sent,
+            "load/publish/dropped": dropped,
+            "load/bytes/received": self._octets_in,
+            "load/bytes/sent": self._octets_out,
+            "load/connections": sum(service.logins.values()),
+            "load/sockets": service.opened,
+        }

@@ -15,9 +15,23 @@ from broker.store.contract import Ticket
 from protocols.connection import Connection
 from protocols.mqtt.codec.connect import LEVEL_5
 from protocols.mqtt.codec.packets import FAILURE, SUBACK, UNSUBACK, MalformedPacket, Reader, suback
-from protocols.mqtt.codec.packets5 import Subscription, Unsubscription, Wish, codes5, read_subscribe, read_unsubscribe
+from protocols.mqtt.codec.packets5 import (
+    Subscription,
+    Unsubscription,
+    Wish,
+    codes5,
+    read_subscribe,
+    read_unsubscribe,
+)
 from protocols.mqtt.codec.properties import Properties5
-from protocols.mqtt.codec.reasons import NO_SUBSCRIPTION_EXISTED, NOT_AUTHORISED, QUOTA_EXCEEDED, SUCCESS, TOPIC_FILTER_INVALID, UNSPECIFIED
+from protocols.mqtt.codec.reasons import (
+    NO_SUBSCRIPTION_EXISTED,
+    NOT_AUTHORISED,
+    QUOTA_EXCEEDED,
+    SUCCESS,
+    TOPIC_FILTER_INVALID,
+    UNSPECIFIED,
+)
 from protocols.mqtt.codec.topics import SHARE
 from protocols.mqtt.connection.reauthorization import judge
 from protocols.mqtt.connection.service import MqttService
@@ -32,7 +46,14 @@ SLICE: Final = 500
 LEVELS: Final = 5_000
 
 
-def subscribe(connection: Connection, session: Session, identity: Identity, service: MqttService, reader: Reader, level: int) -> int:
+def subscribe(
+    connection: Connection,
+    session: Session,
+    identity: Identity,
+    service: MqttService,
+    reader: Reader,
+    level: int,
+) -> int:
     """SUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
     packet = read_subscribe(reader) if level == LEVEL_5 else _read_older(reader)
     codes: list[int] = []
@@ -47,7 +68,9 @@ def subscribe(connection: Connection, session: Session, identity: Identity, serv
     return len(packet.wishes)
 
 
-def unsubscribe(connection: Connection, session: Session, service: MqttService, reader: Reader, level: int) -> int:
+def unsubscribe(
+    connection: Connection, session: Session, service: MqttService, reader: Reader, level: int
+) -> int:
     """UNSUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
     packet = read_unsubscribe(reader) if level == LEVEL_5 else _read_older_filters(reader)
     for topic_filter in packet.filters:
@@ -84,7 +107,9 @@ def _read_older_filters(reader: Reader) -> Unsubscription:
 class Change(Task):
     """What one packet changes of a session's subscriptions."""
 
-    def __init__(self, connection: Connection, session: Session, wanted: list[Wish], weight: int = 1) -> None:
+    def __init__(
+        self, connection: Connection, session: Session, wanted: list[Wish], weight: int = 1
+    ) -> None:
         """`weight` is how much more work a topic filter is than usual."""
         self.session = session
         self.ticket: Ticket = connection.ticket()
@@ -115,7 +140,7 @@ class Change(Task):
 
     def _next(self) -> list[Wish]:
         """What is looked at in this turn."""
-        some = self._wanted[self._at:self._at + SLICE]
+        some = self._wanted[self._at : self._at + SLICE]
         levels = 0
         for place, wish in enumerate(some):
             levels += (1 + wish.topic_filter.count("/")) * self._weight
@@ -142,8 +167,16 @@ class Subscribing(Change):
     Rights are decided here, once a subscription, some a turn: who has many rules takes longer.
     """
 
-    def __init__(self, connection: Connection, session: Session, service: MqttService, identity: Identity, packet: Subscription,
-                 codes: list[int], level: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        session: Session,
+        service: MqttService,
+        identity: Identity,
+        packet: Subscription,
+        codes: list[int],
+        level: int,
+    ) -> None:
         super().__init__(connection, session, packet.wishes, int(identity.weight))
         self._service = service
         self._identity = identity
@@ -173,12 +206,16 @@ class Subscribing(Change):
         session, most = self.session, self._service.options.subscriptions
         if most == 0 or session.subscription_count + len(session.memberships) < most:
             return False
-        return session.subscription(topic_filter) is None and topic_filter not in session.memberships
+        return (
+            session.subscription(topic_filter) is None and topic_filter not in session.memberships
+        )
 
     def _subscribe(self, wish: Wish, partly: bool) -> None:
         session, name = self.session, wish.topic_filter
         if name.startswith(SHARE):
-            self._service.sessions.groups.join(session, name, wish.assurance, self._identifier, self.ticket)
+            self._service.sessions.groups.join(
+                session, name, wish.assurance, self._identifier, self.ticket
+            )
             self._shared = True
             return
         known = session.subscription(name) is not None
@@ -213,13 +250,23 @@ class Subscribing(Change):
     def answer(self) -> bytes:
         if self._level == LEVEL_5:
             return codes5(SUBACK << 4, self._packet_id, bytes(self._codes))
-        return suback(self._packet_id, bytes([code if code <= EXACTLY_ONCE else FAILURE for code in self._codes]))
+        return suback(
+            self._packet_id,
+            bytes([code if code <= EXACTLY_ONCE else FAILURE for code in self._codes]),
+        )
 
 
 class Unsubscribing(Change):
     """Level 5 tells which of the subscriptions were there."""
 
-    def __init__(self, connection: Connection, session: Session, wanted: list[Wish], packet_id: int, level: int) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        session: Session,
+        wanted: list[Wish],
+        packet_id: int,
+        level: int,
+    ) -> None:
         super().__init__(connection, session, wanted)
         self._packet_id = packet_id
         self._level = level
@@ -228,7 +275,11 @@ class Unsubscribing(Change):
     def change(self, wish: Wish) -> None:
         name = wish.topic_filter
         session = self.session
-        there = session.leave_group(name, self.ticket) if name.startswith(SHARE) else session.unsubscribe(name, self.ticket)
+        there = (
+            session.leave_group(name, self.ticket)
+            if name.startswith(SHARE)
+            else session.unsubscribe(name, self.ticket)
+        )
         self._codes.append(SUCCESS if there else NO_SUBSCRIPTION_EXISTED)
 
     def answer(self) -> bytes:

@@ -36,7 +36,9 @@ NOWHERE: Final = Outlet()
 class Flight(Listener):
     """The part of a session that its consumers know."""
 
-    def __init__(self, vhost: VirtualHost, client_id: str, inbox: Queue, persistent: bool, tally: Tally) -> None:
+    def __init__(
+        self, vhost: VirtualHost, client_id: str, inbox: Queue, persistent: bool, tally: Tally
+    ) -> None:
         super().__init__(client_id, inbox, VERSION_4)
         self.vhost = vhost
         self.tally = tally
@@ -136,7 +138,9 @@ class InboxConsumer(Consumer):
     def _write(self, pen: Pen, delivery: Delivery, flags: i64) -> None:
         """At level 5."""
         message = delivery.message
-        if not pen.write(message, message.assurance, identifier(delivery.order), flags, self.session.views):
+        if not pen.write(
+            message, message.assurance, identifier(delivery.order), flags, self.session.views
+        ):
             self.session.skip(delivery.order)
 
     def _hold(self, delivery: Delivery) -> None:
@@ -151,7 +155,13 @@ class InboxConsumer(Consumer):
         self.credit += HELD
         if delivery is not None and self.outlet is not NOWHERE:
             if self._pen is None:
-                write(self.outlet, delivery.message, delivery.message.assurance, identifier(delivery.order), 0)
+                write(
+                    self.outlet,
+                    delivery.message,
+                    delivery.message.assurance,
+                    identifier(delivery.order),
+                    0,
+                )
             else:
                 self._write(self._pen, delivery, 0)
             self.session.go_on()

@@ -1,6 +1,6 @@
 """Writes publications at level 5: properties, what is left of their time, identifiers, topic aliases, the client's limit.
 
-    PUBLISH   topic, or empty if its alias is known   packet identifier   alias  identifiers  properties of the content   body
+PUBLISH   topic, or empty if its alias is known   packet identifier   alias  identifiers  properties of the content   body
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Pen:
         """Whether others may relay their octets here."""
         return ALONE_5 if self._careful or views is not None and views.identified else VERSION_5
 
-    def write(self, message: Message, assurance: i64, packet_id: i64, flags: i64, views: Views | None) -> bool:
+    def write(
+        self, message: Message, assurance: i64, packet_id: i64, flags: i64, views: Views | None
+    ) -> bool:
         """False when the packet would be too large [MQTT-3.1.2-24]: then nothing was written."""
         topic = message.address.topic
         encoding = message.encoding
@@ -76,13 +78,21 @@ class Pen:
                 properties, body = content[start:end], content[end:]
                 if message.expires > 0 and properties and properties[0] == MESSAGE_EXPIRY:
                     properties = bytes([MESSAGE_EXPIRY]) + self._left(message) + properties[5:]
-            if retained_by_publisher and views is not None and not isinstance(message, Addressed) \
-                    and views.of(topic).as_published:
+            if (
+                retained_by_publisher
+                and views is not None
+                and not isinstance(message, Addressed)
+                and views.of(topic).as_published
+            ):
                 flags |= RETAIN
         if message.retained:
             flags |= RETAIN
         if views is not None:
-            extra = message.identifier if isinstance(message, Addressed) else views.of(topic).identifiers
+            extra = (
+                message.identifier
+                if isinstance(message, Addressed)
+                else views.of(topic).identifiers
+            )
         alias = b""
         known = False
         if self._aliases_max:
@@ -91,14 +101,23 @@ class Pen:
             alias = self._new_alias(topic) if found is None else found
         name = b"" if known else topic
         told = alias + extra + properties
-        head = len(name).to_bytes(2, "big") + name + (int(packet_id).to_bytes(2, "big") if assurance else b"")
+        head = (
+            len(name).to_bytes(2, "big")
+            + name
+            + (int(packet_id).to_bytes(2, "big") if assurance else b"")
+        )
         size = remaining_length(len(told))
         rest = remaining_length(len(head) + len(size) + len(told) + len(body))
-        if self._packet_max and 1 + len(rest) + len(head) + len(size) + len(told) + len(body) > self._packet_max:
+        if (
+            self._packet_max
+            and 1 + len(rest) + len(head) + len(size) + len(told) + len(body) > self._packet_max
+        ):
             return False
         if alias and not known:
             self._aliases[topic] = alias
-        outlet.out.write(bytes([int(PUBLISH << 4 | assurance << 1 | flags)]) + rest + head + size + told)
+        outlet.out.write(
+            bytes([int(PUBLISH << 4 | assurance << 1 | flags)]) + rest + head + size + told
+        )
         if len(body) < LARGE:
             outlet.out.write(body)
         else:
@@ -124,4 +143,6 @@ def _content_for(message: Message) -> bytes:
     """Properties and body of a message from elsewhere; made once per message."""
     if message.recoding is RECODED_5:
         return message.recoded
-    return message.remember(RECODED_5, described_by(message.properties, message.expires > 0).encoded() + message.body)
+    return message.remember(
+        RECODED_5, described_by(message.properties, message.expires > 0).encoded() + message.body
+    )

@@ -20,14 +20,18 @@ from protocols.mqtt.session.inflight import NOWHERE, InboxConsumer, identifier
 from protocols.mqtt.session.session import Session
 
 
-def restore_inbox(session: Session, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
+def restore_inbox(
+    session: Session, store: DurableStore, positions: array[int], stepped: set[int]
+) -> None:
     """Give the session its messages back; `stepped` are the positions of those that it said it has."""
     inbox = session.inbox
     reader = store.log.reader()
     last = _order(store.kept(reader, positions[-1]), inbox.number, 0)
     reader = store.log.reader()
     count = len(positions)
-    in_hand = max((at + 1 for at, position in enumerate(positions) if position in stepped), default=0)
+    in_hand = max(
+        (at + 1 for at, position in enumerate(positions) if position in stepped), default=0
+    )
     some = max(in_hand, min(int(session.receive_maximum), count))
     order: i64 = 0
     at = 0
@@ -42,7 +46,11 @@ def restore_inbox(session: Session, store: DurableStore, positions: array[int], 
         if at >= some and last - order == count - 1 - at:
             break
         if at < in_hand:
-            _take(session, Delivery(kept.taken_by(inbox.number), holder, order), positions[at] in stepped)
+            _take(
+                session,
+                Delivery(kept.taken_by(inbox.number), holder, order),
+                positions[at] in stepped,
+            )
         else:
             inbox.restore_returned(kept.taken_by(inbox.number), order)
         at += 1
@@ -69,4 +77,6 @@ def _order(kept: Kept | None, inbox: i64, before: i64) -> i64:
         return order
     while order <= before:
         order += SERIALS  # They began anew ...
-    return order if order - before < SERIALS // 2 else before + 1  # ... or this is none of ours: nobody walks so far.
+    return (
+        order if order - before < SERIALS // 2 else before + 1
+    )  # ... or this is none of ours: nobody walks so far.

@@ -32,7 +32,9 @@ class Latecomer(Receiver):
     @property
     def _obsolete(self) -> bool:
         """Whether the subscription ended, or another one took its place."""
-        return self._session.dead or self._session.subscription(self._binding.key) is not self._binding
+        return (
+            self._session.dead or self._session.subscription(self._binding.key) is not self._binding
+        )
 
     def crowded(self, task: Task) -> bool:
         return not self._obsolete and self._session.crowded(self._binding.key, task)
@@ -53,7 +55,9 @@ class Latecomer(Receiver):
         if granted > AT_MOST_ONCE:
             inbox = session.inbox
             if session.persistent:
-                copy.position = inbox.store.append(Kept(inbox.vhost, copy, [inbox.number], [inbox.coming()]), None)
+                copy.position = inbox.store.append(
+                    Kept(inbox.vhost, copy, [inbox.number], [inbox.coming()]), None
+                )
             inbox.put(copy)
             return True
         outlet = session.outlet

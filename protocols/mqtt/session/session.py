@@ -1,8 +1,8 @@
 """The session: what outlives the network connection.
 
-    publication --at most once---> outlet of the connection, if there is one
-                --otherwise------> inbox (a queue) --> InboxConsumer --> connection
-                                                        credit = receive maximum - in flight
+publication --at most once---> outlet of the connection, if there is one
+            --otherwise------> inbox (a queue) --> InboxConsumer --> connection
+                                                    credit = receive maximum - in flight
 """
 
 from __future__ import annotations
@@ -46,7 +46,15 @@ class Resend(Waiter):
 class Session(Subscriber):
     """One client identifier's subscriptions, inbox and packets in flight. `receive_maximum` bounds those."""
 
-    def __init__(self, vhost: VirtualHost, client_id: str, persistent: bool, backlog: int, receive_maximum: int, tally: Tally) -> None:
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        client_id: str,
+        persistent: bool,
+        backlog: int,
+        receive_maximum: int,
+        tally: Tally,
+    ) -> None:
         inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
         super().__init__(vhost, client_id, inbox, persistent, tally)
         #: How many may be in flight; what its client allows, if that is less.
@@ -159,7 +167,9 @@ class Session(Subscriber):
             pen = self.pen
             if pen is None:
                 write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
-            elif not pen.write(delivery.message, delivery.message.assurance, packet_id, DUP, self.views):
+            elif not pen.write(
+                delivery.message, delivery.message.assurance, packet_id, DUP, self.views
+            ):
                 self.skip(number)
                 continue
             self._resendable -= 1
@@ -196,7 +206,9 @@ class Session(Subscriber):
         self.pen = None
         if self._consumer is not None:
             self.inbox.unsubscribe(self._consumer)
-            self._consumer.outlet = NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
+            self._consumer.outlet = (
+                NOWHERE  # What is in flight keeps the consumer, which must not keep the connection.
+            )
             self._consumer = None
         self._unsent = _ALL_SENT
         if self._sharing:
@@ -351,7 +363,11 @@ class Session(Subscriber):
         else:
             if self.released is _NONE_RELEASED:
                 self.released = {}
-            self.released[packet_id] = store.append(Stepped(self.inbox.number, position), ticket) if position > 0 and self.persistent else 0
+            self.released[packet_id] = (
+                store.append(Stepped(self.inbox.number, position), ticket)
+                if position > 0 and self.persistent
+                else 0
+            )
         return True
 
     def step(self, packet_id: i64) -> None:
@@ -399,6 +415,15 @@ class Session(Subscriber):
 
     def describe(self) -> dict[str, object]:
         """A row for operators."""
-        return {"client_id": self.name, "vhost": self.vhost.name, "connected": self.outlet is not None, "persistent": self.persistent,
-                "subscriptions": self.subscription_count, "inbox": self.inbox.name, "queued": int(self.inbox.depth),
-                "in_flight": int(self.in_flight.count), "dropped": int(self.dropped), "missed": int(self.missed)}
+        return {
+            "client_id": self.name,
+            "vhost": self.vhost.name,
+            "connected": self.outlet is not None,
+            "persistent": self.persistent,
+            "subscriptions": self.subscription_count,
+            "inbox": self.inbox.name,
+            "queued": int(self.inbox.depth),
+            "in_flight": int(self.in_flight.count),
+            "dropped": int(self.dropped),
+            "missed": int(self.missed),
+        }

@@ -98,8 +98,16 @@ class Sessions(Register):
         """The session expiry that a client gets that wants this one; both in seconds."""
         return min(expiry, self._options.session_expiry_s)
 
-    def make(self, vhost: VirtualHost, client_id: str, expiry: int, testament: Definition | None, ticket: Ticket, user: str = "",
-             named: bool = False) -> Session:
+    def make(
+        self,
+        vhost: VirtualHost,
+        client_id: str,
+        expiry: int,
+        testament: Definition | None,
+        ticket: Ticket,
+        user: str = "",
+        named: bool = False,
+    ) -> Session:
         """A new session of a user, under an identifier that has none. It outlives its connection by `expiry` seconds, and so
         does what the store knows of the client's will."""
         session = self._add(vhost, client_id, expiry > 0)
@@ -108,13 +116,22 @@ class Sessions(Register):
         self.created += 1
         if session.persistent:
             session.testament = testament
-            session.number = vhost.store.append(Defined(vhost.name, "session", client_id, _definition(session, 0)), ticket)
+            session.number = vhost.store.append(
+                Defined(vhost.name, "session", client_id, _definition(session, 0)), ticket
+            )
             session.inbox.number = session.number
         return session
 
     def _add(self, vhost: VirtualHost, client_id: str, persistent: bool) -> Session:
         options = self._options
-        session = Session(vhost, client_id, persistent, options.session_backlog, options.receive_maximum, self._tally)
+        session = Session(
+            vhost,
+            client_id,
+            persistent,
+            options.session_backlog,
+            options.receive_maximum,
+            self._tally,
+        )
         session.register = self
         sessions = self._sessions.get(vhost.name)
         if sessions is None:
@@ -123,7 +140,9 @@ class Sessions(Register):
         self._count += 1
         return session
 
-    def reclaim(self, session: Session, expiry: int, testament: Definition | None, ticket: Ticket) -> None:
+    def reclaim(
+        self, session: Session, expiry: int, testament: Definition | None, ticket: Ticket
+    ) -> None:
         """Its client is here, and wants it kept for so long from now on. The ticket waits for a will."""
         changed = session.expiry != expiry or testament is not None or session.testament is not None
         session.expiry = expiry
@@ -147,7 +166,10 @@ class Sessions(Register):
 
     def note(self, session: Session, away_since: int, ticket: Ticket | None) -> None:
         """Let the store know what changed."""
-        session.vhost.store.append(Defined(session.vhost.name, "session", session.name, _definition(session, away_since)), ticket)
+        session.vhost.store.append(
+            Defined(session.vhost.name, "session", session.name, _definition(session, away_since)),
+            ticket,
+        )
 
     def _wait_for(self, session: Session, away: int) -> None:
         """Its client has been away for so many ms."""
@@ -169,7 +191,9 @@ class Sessions(Register):
                 session.alarm = None
             session.end()
             if session.persistent:
-                session.vhost.store.append(Undefined(session.vhost.name, "session", session.name, session.number), ticket)
+                session.vhost.store.append(
+                    Undefined(session.vhost.name, "session", session.name, session.number), ticket
+                )
 
     def expire(self, session: Listener) -> None:
         assert isinstance(session, Session)
@@ -181,12 +205,18 @@ class Sessions(Register):
         assert isinstance(session, Session)
         if session.testament is not None:
             session.testament = None
-            away = 0 if session.outlet is not None else int(self._agenda.wall * 1000) - int(self._agenda.now - session.away_since)
+            away = (
+                0
+                if session.outlet is not None
+                else int(self._agenda.wall * 1000) - int(self._agenda.now - session.away_since)
+            )
             self.note(session, away, None)
 
     # -- Keeper
 
-    def restore(self, vhost: VirtualHost, name: str, number: i64, definition: Definition) -> Listener:
+    def restore(
+        self, vhost: VirtualHost, name: str, number: i64, definition: Definition
+    ) -> Listener:
         if name.startswith(SHARE):
             return self._restore_group(vhost, name, number)
         away_since = definition.get("away_since")
@@ -200,7 +230,10 @@ class Sessions(Register):
         session = self._add(vhost, name, True)
         session.expiry = expiry
         session.number = session.inbox.number = number
-        session.user, session.named = str(definition.get("user", "")), definition.get("named") is True
+        session.user, session.named = (
+            str(definition.get("user", "")),
+            definition.get("named") is True,
+        )
         shared = definition.get("shared")
         if isinstance(shared, dict):
             self._shared.append((session, shared))
@@ -209,7 +242,9 @@ class Sessions(Register):
             restored_will(will)
             session.testament = will
         # A clock that was set back since makes nobody's time longer than it is from now on.
-        self._restored.append((max(int(self._agenda.wall * 1000) - away_since, 0) if away_since else -1, session))
+        self._restored.append(
+            (max(int(self._agenda.wall * 1000) - away_since, 0) if away_since else -1, session)
+        )
         return session
 
     def _restore_group(self, vhost: VirtualHost, name: str, number: i64) -> Group:
@@ -227,7 +262,9 @@ class Sessions(Register):
             if binding.key.startswith(ROOT):
                 self._watching.append(listener)
 
-    def restore_inbox(self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]) -> None:
+    def restore_inbox(
+        self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]
+    ) -> None:
         if isinstance(listener, Group):
             listener.inbox.restore(positions, 1)
         else:
@@ -263,7 +300,9 @@ class Sessions(Register):
     def _wait_with(self, session: Session, will: Will, away: int) -> None:
         """Its client's will waits for what is left of its delay, from when the client was lost. It was allowed when it was left."""
         when: i64 = self._agenda.now + max(will.delay - away, 0)
-        session.late_will = Waiting(session.vhost, session.vhost.internal, will, session, self.deadlines, when)
+        session.late_will = Waiting(
+            session.vhost, session.vhost.internal, will, session, self.deadlines, when
+        )
 
 
 def _definition(session: Session, away_since: int) -> dict[str, object]:
@@ -275,7 +314,9 @@ def _definition(session: Session, away_since: int) -> dict[str, object]:
         definition["user"] = session.user
         definition["named"] = session.named
     if session.memberships:
-        definition["shared"] = {name: [one.assurance, one.identifier] for name, one in session.memberships.items()}
+        definition["shared"] = {
+            name: [one.assurance, one.identifier] for name, one in session.memberships.items()
+        }
     if session.number:
         definition["number"] = int(session.number)
     return definition

@@ -55,7 +55,13 @@ class Turn(Consumer):
             queue.requeue(delivery)
             return
         if session.views is not None or granted < message.assurance:
-            copy = Addressed(message, int(granted), False, identifier_property(member.identifier), message.encoding)
+            copy = Addressed(
+                message,
+                int(granted),
+                False,
+                identifier_property(member.identifier),
+                message.encoding,
+            )
             copy.origin = message
             delivery = delivery.of(copy)
         if granted == EXACTLY_ONCE:
@@ -83,7 +89,9 @@ def _hand_over(session: Session, queue: Source, message: Message) -> None:
         vhost.store.begin()
         position: i64 = 0
         if inbox.durable:
-            position = vhost.store.append(Kept(vhost.name, copy, [int(inbox.number)], [int(inbox.coming())]), None)
+            position = vhost.store.append(
+                Kept(vhost.name, copy, [int(inbox.number)], [int(inbox.coming())]), None
+            )
         queue.forget(message)
         vhost.store.commit()
         copy.position = position
@@ -122,7 +130,9 @@ class Member(Membership):
 class Group(Listener):
     """The sessions that share a topic filter under one name; a destination like any other."""
 
-    def __init__(self, groups: Groups, vhost: VirtualHost, label: str, topic_filter: str, backlog: int) -> None:
+    def __init__(
+        self, groups: Groups, vhost: VirtualHost, label: str, topic_filter: str, backlog: int
+    ) -> None:
         inbox = vhost.new_inbox(f"mqtt-shared-{label}/{topic_filter}", False, backlog)
         super().__init__(f"{SHARE}{label}/{topic_filter}", inbox, ALONE_5)
         self.vhost = vhost
@@ -149,7 +159,13 @@ class Group(Listener):
             outlet = member.session.outlet
             if outlet is not None and not outlet.paused:
                 if member.session.views is not None:
-                    message = Addressed(message, int(AT_MOST_ONCE), False, identifier_property(member.identifier), message.encoding)
+                    message = Addressed(
+                        message,
+                        int(AT_MOST_ONCE),
+                        False,
+                        identifier_property(member.identifier),
+                        message.encoding,
+                    )
                 member.session.offer(message)
                 return
         self.missed += 1
@@ -166,7 +182,9 @@ class Group(Listener):
         """From now on the group survives a stop. What it holds already does not: others may have kept it, the group has not."""
         inbox = self.inbox
         if self._assurance >= 0:
-            self.vhost.unbind(EXCHANGE, Binding(self.topic_filter, self, self._assurance, None, MQTT), ticket)
+            self.vhost.unbind(
+                EXCHANGE, Binding(self.topic_filter, self, self._assurance, None, MQTT), ticket
+            )
             self._assurance = -1
         for member in self.members:
             for _, delivery in member.session.in_flight.outstanding():
@@ -180,7 +198,8 @@ class Group(Listener):
             inbox.put(message)
         inbox.durable = True
         self.number = inbox.number = self.vhost.store.append(
-            Defined(self.vhost.name, "session", self.name, {"group": True, "away_since": 0}), ticket)
+            Defined(self.vhost.name, "session", self.name, {"group": True, "away_since": 0}), ticket
+        )
 
     def restore_binding(self, binding: Binding) -> None:
         """It was bound like this before."""
@@ -191,7 +210,9 @@ class Group(Listener):
         assurance = max(member.assurance for member in self.members)
         if assurance != self._assurance:
             self._assurance = assurance
-            self.vhost.bind(EXCHANGE, Binding(self.topic_filter, self, assurance, None, MQTT), ticket)
+            self.vhost.bind(
+                EXCHANGE, Binding(self.topic_filter, self, assurance, None, MQTT), ticket
+            )
 
     def remove(self, member: Member, ticket: Ticket | None) -> None:
         """The group ends with its last member."""
@@ -207,14 +228,18 @@ class Group(Listener):
             groups.forget(self)
             self.vhost.delete_listener(self)
             if self.number:
-                self.vhost.store.append(Undefined(self.vhost.name, "session", self.name, self.number), ticket)
+                self.vhost.store.append(
+                    Undefined(self.vhost.name, "session", self.name, self.number), ticket
+                )
 
 
 def _unkept(message: Message) -> Message:
     if message.position == 0:
         return message
     if isinstance(message, Addressed):
-        copy: Message = Addressed(message, int(message.assurance), False, message.identifier, message.encoding)
+        copy: Message = Addressed(
+            message, int(message.assurance), False, message.identifier, message.encoding
+        )
     else:
         copy = message.copy(message.assurance, False)
     copy.position = 0
@@ -239,7 +264,9 @@ class Groups:
         group = self._groups.get((vhost.name, name))
         if group is None:
             label, topic_filter = split_shared(name)
-            group = self._groups[vhost.name, name] = Group(self, vhost, label, topic_filter, self._backlog)
+            group = self._groups[vhost.name, name] = Group(
+                self, vhost, label, topic_filter, self._backlog
+            )
         return group
 
     def forget(self, group: Group) -> None:
@@ -250,7 +277,9 @@ class Groups:
         for group in [group for group in self._groups.values() if not group.members]:
             group.end(None)
 
-    def join(self, session: Session, name: str, assurance: int, identifier: int, ticket: Ticket | None) -> bool:
+    def join(
+        self, session: Session, name: str, assurance: int, identifier: int, ticket: Ticket | None
+    ) -> bool:
         """Add or replace a session's shared subscription; whether it is new."""
         known = session.memberships.get(name)
         if known is not None:
@@ -268,5 +297,5 @@ class Groups:
 
 def split_shared(name: str) -> tuple[str, str]:
     """The group's label and the topic filter in the name of a shared subscription."""
-    label, _, topic_filter = name[len(SHARE):].partition("/")
+    label, _, topic_filter = name[len(SHARE) :].partition("/")
     return label, topic_filter

@@ -72,14 +72,18 @@ class Views:
 
     def _find(self, topic: bytes) -> View:
         name = topic.decode("utf-8", "replace")
-        matched = [binding for binding in self._patterns.values() if MQTT.matches(binding.key, name)]
+        matched = [
+            binding for binding in self._patterns.values() if MQTT.matches(binding.key, name)
+        ]
         if name in self._exact:
             matched.append(self._exact[name])
         if len(self._known) >= KNOWN:
             for known in list(islice(self._known, KNOWN // PORTION)):
                 del self._known[known]
-        view = self._known[topic] = View(b"".join(identifier_of(binding) for binding in matched),
-                                         any(AS_PUBLISHED in binding.arguments for binding in matched))
+        view = self._known[topic] = View(
+            b"".join(identifier_of(binding) for binding in matched),
+            any(AS_PUBLISHED in binding.arguments for binding in matched),
+        )
         return view
 
 
@@ -94,7 +98,11 @@ def identifier_of(binding: Binding) -> bytes:
 
 
 def identifier_property(number: object) -> bytes:
-    return bytes([SUBSCRIPTION_IDENTIFIER]) + remaining_length(number) if isinstance(number, int) else b""
+    return (
+        bytes([SUBSCRIPTION_IDENTIFIER]) + remaining_length(number)
+        if isinstance(number, int)
+        else b""
+    )
 
 
 class Addressed(Message):
@@ -103,7 +111,14 @@ class Addressed(Message):
 
     __slots__ = ("identifier", "origin")
 
-    def __init__(self, message: Message, assurance: int, retained: bool, identifier: bytes, encoding: Encoding) -> None:
+    def __init__(
+        self,
+        message: Message,
+        assurance: int,
+        retained: bool,
+        identifier: bytes,
+        encoding: Encoding,
+    ) -> None:
         super().__init__(message.address, message.content, encoding, assurance)
         self.expires = message.expires
         self.position = 0 if retained else message.position

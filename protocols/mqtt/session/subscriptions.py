@@ -35,7 +35,9 @@ _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
 class Subscriber(Flight):
     """Has subscriptions; shared ones are memberships."""
 
-    def __init__(self, vhost: VirtualHost, client_id: str, inbox: Queue, persistent: bool, tally: Tally) -> None:
+    def __init__(
+        self, vhost: VirtualHost, client_id: str, inbox: Queue, persistent: bool, tally: Tally
+    ) -> None:
         super().__init__(vhost, client_id, inbox, persistent, tally)
         #: Whether a SUBACK waits for the store: retained messages come after it.
         self.unheard = False
@@ -51,7 +53,11 @@ class Subscriber(Flight):
     @property
     def subscriptions(self) -> dict[str, Binding]:
         """By topic filter: a copy."""
-        return {binding.key: binding for binding in self._few} if self._many is None else dict(self._many)
+        return (
+            {binding.key: binding for binding in self._few}
+            if self._many is None
+            else dict(self._many)
+        )
 
     @property
     def subscription_count(self) -> int:
@@ -92,7 +98,13 @@ class Subscriber(Flight):
         self._many = None
         self.views = None
 
-    def subscribe(self, topic_filter: str, assurance: i64, ticket: Ticket | None, wishes: Arguments | None = None) -> None:
+    def subscribe(
+        self,
+        topic_filter: str,
+        assurance: i64,
+        ticket: Ticket | None,
+        wishes: Arguments | None = None,
+    ) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3]."""
         known = self.subscription(topic_filter)
         binding = Binding(topic_filter, self, assurance, wishes, MQTT)

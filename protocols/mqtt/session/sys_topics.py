@@ -110,7 +110,9 @@ class SysTree(Task):
     def run(self) -> None:
         """Renew the values, and tell those who watch."""
         if self._survey is None:
-            for session in [session for session in self._watchers if session.dead or not _watches(session)]:
+            for session in [
+                session for session in self._watchers if session.dead or not _watches(session)
+            ]:
                 del self._watchers[session]
             if not self._watchers:
                 self._running = False
@@ -122,7 +124,11 @@ class SysTree(Task):
         changed = self._renew(self._survey.counts())
         self._survey = None
         for session in self._watchers:
-            filters = [topic_filter for topic_filter in session.subscriptions if topic_filter.startswith(ROOT)]
+            filters = [
+                topic_filter
+                for topic_filter in session.subscriptions
+                if topic_filter.startswith(ROOT)
+            ]
             if session.outlet is not None:
                 for topic, message in changed:
                     if any(MQTT.matches(topic_filter, topic) for topic_filter in filters):
@@ -151,7 +157,9 @@ class SysTree(Task):
             if self._values.get(name) != value:
                 self._values[name] = value
                 topic = f"{ROOT}/broker/{name}"
-                message = Message(Address(EXCHANGE, swap(topic)), value.encode(), PLAIN, AT_MOST_ONCE)
+                message = Message(
+                    Address(EXCHANGE, swap(topic)), value.encode(), PLAIN, AT_MOST_ONCE
+                )
                 self._index.put(topic, message.copy(AT_MOST_ONCE, True))
                 changed.append((topic, message))
         return changed

@@ -23,18 +23,39 @@ from protocols.mqtt.session.session import Session
 class Will:
     """Ready to be published. `lifetime` and `delay` are in ms; a lifetime below 0 is endless."""
 
-    def __init__(self, key: str, content: bytes, described: bool, assurance: int, retain: bool, delay: int, lifetime: int) -> None:
+    def __init__(
+        self,
+        key: str,
+        content: bytes,
+        described: bool,
+        assurance: int,
+        retain: bool,
+        delay: int,
+        lifetime: int,
+    ) -> None:
         self.delay = delay
         self.lifetime = lifetime
         self.described = described
-        message = Message(Address(EXCHANGE, key), content, encoding_of(described, retain, assurance == 2), assurance)
+        message = Message(
+            Address(EXCHANGE, key),
+            content,
+            encoding_of(described, retain, assurance == 2),
+            assurance,
+        )
         self.message = message.copy(assurance, retain)
 
     def definition(self) -> Definition:
         """What the store keeps of it, with the session."""
         message = self.message
-        return {"key": message.address.key, "content": message.content, "described": self.described, "assurance": int(message.assurance),
-                "retain": message.retained, "delay": self.delay, "lifetime": self.lifetime}
+        return {
+            "key": message.address.key,
+            "content": message.content,
+            "described": self.described,
+            "assurance": int(message.assurance),
+            "retain": message.retained,
+            "delay": self.delay,
+            "lifetime": self.lifetime,
+        }
 
 
 def will_of(left: LeftWill) -> Will:
@@ -45,24 +66,57 @@ def will_of(left: LeftWill) -> Will:
     properties.numbers.pop(WILL_DELAY, None)
     octets = properties.encoded()
     described = octets != b"\0"
-    return Will(swap(left.topic), octets + left.body if described else left.body, described, left.assurance, left.retain, delay,
-                expiry * 1000 if expiry >= 0 else -1)
+    return Will(
+        swap(left.topic),
+        octets + left.body if described else left.body,
+        described,
+        left.assurance,
+        left.retain,
+        delay,
+        expiry * 1000 if expiry >= 0 else -1,
+    )
 
 
 def restored_will(definition: Definition) -> Will:
     """From the store. Raises PreconditionFailed."""
     key, content = definition.get("key"), definition.get("content")
-    assurance, delay, lifetime = definition.get("assurance"), definition.get("delay"), definition.get("lifetime")
-    if not (isinstance(key, str) and isinstance(content, bytes) and isinstance(assurance, int) and 0 <= assurance <= 2
-            and isinstance(delay, int) and isinstance(lifetime, int)):
+    assurance, delay, lifetime = (
+        definition.get("assurance"),
+        definition.get("delay"),
+        definition.get("lifetime"),
+    )
+    if not (
+        isinstance(key, str)
+        and isinstance(content, bytes)
+        and isinstance(assurance, int)
+        and 0 <= assurance <= 2
+        and isinstance(delay, int)
+        and isinstance(lifetime, int)
+    ):
         raise PreconditionFailed(f"its will is {definition!r}")
-    return Will(key, content, definition.get("described") is True, assurance, definition.get("retain") is True, delay, lifetime)
+    return Will(
+        key,
+        content,
+        definition.get("described") is True,
+        assurance,
+        definition.get("retain") is True,
+        delay,
+        lifetime,
+    )
 
 
 class Waiting(LateWill):
     """A will that waits for its client to come back. It keeps the gate that it will go through."""
 
-    def __init__(self, vhost: VirtualHost, gate: Gate, will: Will, session: Session, deadlines: Deadlines, when: i64) -> None:
+    def __init__(
+        self,
+        vhost: VirtualHost,
+        gate: Gate,
+        will: Will,
+        session: Session,
+        deadlines: Deadlines,
+        when: i64,
+    ) -> None:
         vhost.gates.join(gate)
         self._deadlines = deadlines
         self._alarm = deadlines.at(when, self)

@@ -35,7 +35,10 @@ class Course:
         self._doors = [threading.Lock() for _ in scripts]
         for lock in (self._home, *self._doors):
             lock.acquire()
-        threads = [threading.Thread(target=self._follow, args=(number, script)) for number, script in enumerate(scripts)]
+        threads = [
+            threading.Thread(target=self._follow, args=(number, script))
+            for number, script in enumerate(scripts)
+        ]
         for thread in threads:
             thread.start()
         self._pass(self.random.choice(self._running))

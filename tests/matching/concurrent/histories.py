@@ -21,12 +21,21 @@ from tests.matching.concurrent.course import Course, SteppedCell, walk
 PATTERNS = ("#", "a.b", "a.#", "a.b.c", "a.*.c", "*.b.#", "#.c")
 TOPICS = ("a.b.c", "a.b", "a.c")
 #: Each pattern has subscriber 0, who may have several, and one of its own, by whom an answer tells what was there.
-PAIRS = tuple((pattern, subscriber) for number, pattern in enumerate(PATTERNS, 1) for subscriber in (0, number))
+PAIRS = tuple(
+    (pattern, subscriber)
+    for number, pattern in enumerate(PATTERNS, 1)
+    for subscriber in (0, number)
+)
 BITS = {pair: 1 << number for number, pair in enumerate(PAIRS)}
 
 NAMES = ("subscribe", "unsubscribe", "match", "snapshot", "matches_any", "contains", "len", "clear")
 #: How often a thread does each: one that does everything, one that changes, one that comes and goes, one that asks.
-ROLES = ((30, 25, 20, 12, 3, 3, 3, 4), (50, 40, 4, 4, 0, 0, 0, 2), (40, 60, 0, 0, 0, 0, 0, 0), (10, 0, 60, 10, 10, 10, 0, 0))
+ROLES = (
+    (30, 25, 20, 12, 3, 3, 3, 4),
+    (50, 40, 4, 4, 0, 0, 0, 2),
+    (40, 60, 0, 0, 0, 0, 0, 0),
+    (10, 0, 60, 10, 10, 10, 0, 0),
+)
 
 #: What an operation gave: a boolean, subscribers or pairs as bits, or several of these.
 Result = object
@@ -54,7 +63,12 @@ def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int =
     clock = itertools.count()
     patterns = course.random.sample(PATTERNS, 3)
     events = begun(matcher, course.random, clock.__next__)
-    scripts = [script(matcher, Random(seed * 8 + n), patterns, operations, clock.__next__, events, course.step) for n in range(threads)]
+    scripts = [
+        script(
+            matcher, Random(seed * 8 + n), patterns, operations, clock.__next__, events, course.step
+        )
+        for n in range(threads)
+    ]
     SteppedCell.step = course.step
     try:
         course.run(scripts)
@@ -63,7 +77,9 @@ def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int =
     return events
 
 
-def record_freely(matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6) -> list[Event]:
+def record_freely(
+    matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6
+) -> list[Event]:
     """The same with threads that run as they like."""
     clock = itertools.count()
     random = Random(seed)
@@ -79,7 +95,10 @@ def record_freely(matcher: Matcher[int], seed: int, threads: int = 3, operations
 
         return run
 
-    scripts = [script(matcher, Random(seed * 8 + n), patterns, operations, clock.__next__, events, walk) for n in range(threads)]
+    scripts = [
+        script(matcher, Random(seed * 8 + n), patterns, operations, clock.__next__, events, walk)
+        for n in range(threads)
+    ]
     running = [threading.Thread(target=start(follow)) for follow in scripts]
     for thread in running:
         thread.start()
@@ -170,7 +189,10 @@ def answer(matcher: Matcher[int], topic: str) -> int:
 
 def contents(snapshot: Matcher[int]) -> Result:
     """What a snapshot answers to everything."""
-    return (*[answer(snapshot, topic) for topic in TOPICS], sum(BITS[pair] for pair in snapshot.subscriptions()))
+    return (
+        *[answer(snapshot, topic) for topic in TOPICS],
+        sum(BITS[pair] for pair in snapshot.subscriptions()),
+    )
 
 
 @cache

@@ -16,7 +16,16 @@ from matching.cstrie import ConcurrentTrie
 from matching.snapshot import Persistent
 from tests.matching.concurrent.broken import NoTombs, SingleCollect
 from tests.matching.concurrent.course import SteppedCell, walk
-from tests.matching.concurrent.histories import BITS, Event, Operation, Result, contents, done, linearizable, shown
+from tests.matching.concurrent.histories import (
+    BITS,
+    Event,
+    Operation,
+    Result,
+    contents,
+    done,
+    linearizable,
+    shown,
+)
 
 Kind = type[ConcurrentTrie[int]] | type[Persistent[int]]
 
@@ -97,7 +106,9 @@ class Interrupted:
             self.events[at] = Event(event.start, event.end, event.operation, contents(snapshot))
         self.do(plain("snapshot"))
         snapshot, at = self.snapshots[-1]
-        self.events[at] = Event(self.events[at].start, self.events[at].end, plain("snapshot"), contents(snapshot))
+        self.events[at] = Event(
+            self.events[at].start, self.events[at].end, plain("snapshot"), contents(snapshot)
+        )
         return not self.plan
 
 
@@ -111,7 +122,9 @@ def prepared(kind: Kind, before: list[str], snapshot: bool) -> Interrupted:
     return run
 
 
-def once(kind: Kind, before: list[str], snapshot: bool, operation: Operation, other: Operation) -> Iterator[Interrupted]:
+def once(
+    kind: Kind, before: list[str], snapshot: bool, operation: Operation, other: Operation
+) -> Iterator[Interrupted]:
     """All runs of the operation in which the other comes between, at whatever access."""
     for access in itertools.count():
         run = prepared(kind, before, snapshot)
@@ -121,7 +134,12 @@ def once(kind: Kind, before: list[str], snapshot: bool, operation: Operation, ot
 
 
 def twice(
-    kind: Kind, before: list[str], snapshot: bool, operation: Operation, one: Operation, other: Operation
+    kind: Kind,
+    before: list[str],
+    snapshot: bool,
+    operation: Operation,
+    one: Operation,
+    other: Operation,
 ) -> Iterator[Interrupted]:
     """All runs of the operation in which one comes between, and at the same or a later access the other."""
     for first in itertools.count():
@@ -145,8 +163,12 @@ def check(runs: Iterator[Interrupted]) -> int:
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("before", BEFORE, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_comes_between_an_operation_happened_before_or_after(kind: Kind, before: list[str], snapshot: bool) -> None:
-    for operation, other in itertools.product(CHANGES + QUESTIONS, [*CHANGES[1:], plain("snapshot")]):
+def test_whatever_comes_between_an_operation_happened_before_or_after(
+    kind: Kind, before: list[str], snapshot: bool
+) -> None:
+    for operation, other in itertools.product(
+        CHANGES + QUESTIONS, [*CHANGES[1:], plain("snapshot")]
+    ):
         assert check(once(kind, before, snapshot, operation, other)) > 0
 
 
@@ -175,9 +197,13 @@ def test_whatever_comes_between_twice_happened_in_its_order(kind: Kind) -> None:
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("before", BEFORE[1:], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_two_changes_come_between_happened_in_their_order(kind: Kind, before: list[str], snapshot: bool) -> None:
+def test_whatever_two_changes_come_between_happened_in_their_order(
+    kind: Kind, before: list[str], snapshot: bool
+) -> None:
     changes = [*CHANGES, plain("snapshot")]
-    for operation, one, other in itertools.product([*CHANGES, plain("match", "a.b.c"), plain("snapshot")], changes, changes):
+    for operation, one, other in itertools.product(
+        [*CHANGES, plain("match", "a.b.c"), plain("snapshot")], changes, changes
+    ):
         assert check(twice(kind, before, snapshot, operation, one, other)) > 0
 
 
@@ -194,7 +220,9 @@ def test_without_tombs_a_subscription_is_lost_with_the_node_that_is_cut_off() ->
 def test_a_lookup_that_collects_once_finds_what_came_later_without_what_came_earlier() -> None:
     match, earlier, later = plain("match", "a.b.c"), subscribe("a.b.c"), ("subscribe", "a.*.c", 0)
     wrong = unexplained(twice(SingleCollect, ["a.b", "a.*.c"], False, match, earlier, later))
-    assert {event.result for run in wrong for event in run.events if event.operation == match} == {1 | 1 << own("a.*.c")}
+    assert {event.result for run in wrong for event in run.events if event.operation == match} == {
+        1 | 1 << own("a.*.c")
+    }
     assert not unexplained(twice(ConcurrentTrie, ["a.b", "a.*.c"], False, match, earlier, later))
 
 
@@ -220,7 +248,11 @@ def test_who_is_overtaken_exchanges_again(kind: Kind) -> None:
 
 def test_a_subscriber_who_moves_from_one_pattern_to_another_is_found_all_the_time() -> None:
     """He subscribes to the new pattern before he leaves the old one; the articles' lookup may miss both."""
-    match, join, leave = plain("match", "a.b.c"), ("subscribe", "a.b.c", 0), ("unsubscribe", "a.*.c", 0)
+    match, join, leave = (
+        plain("match", "a.b.c"),
+        ("subscribe", "a.b.c", 0),
+        ("unsubscribe", "a.*.c", 0),
+    )
     answers: dict[Kind, set[Result]] = {}
     kinds: list[Kind] = [SingleCollect, ConcurrentTrie, Persistent]
     for kind in kinds:

@@ -13,7 +13,14 @@ from matching.cstrie import ConcurrentTrie
 from matching.snapshot import Persistent
 from tests.matching.concurrent.broken import NoGenerations, NoTombs, SingleCollect, SlowSnapshot
 from tests.matching.concurrent.course import CarelessCell, Course, SteppedCell
-from tests.matching.concurrent.histories import Event, linearizable, overlap, record, record_freely, shown
+from tests.matching.concurrent.histories import (
+    Event,
+    linearizable,
+    overlap,
+    record,
+    record_freely,
+    shown,
+)
 
 Kind = type[ConcurrentTrie[int]] | type[Persistent[int]]
 
@@ -78,7 +85,9 @@ def caught(kind: Kind, cell: type[Cell[object]], seed: int) -> bool:
         (SingleCollect, SteppedCell),
     ],
 )
-def test_a_mistake_is_found_in_fewer_histories_than_are_searched(kind: Kind, cell: type[Cell[object]]) -> None:
+def test_a_mistake_is_found_in_fewer_histories_than_are_searched(
+    kind: Kind, cell: type[Cell[object]]
+) -> None:
     assert any(caught(kind, cell, seed) for seed in range(NORMAL[ConcurrentTrie] // 2))
 
 
@@ -118,7 +127,10 @@ def test_threads_that_run_as_they_like_make_histories_that_can_be_explained(kind
 
 
 def happened(*lines: tuple[int, int, str, str, int, object]) -> list[Event]:
-    return [Event(start, end, (name, text, subscriber), result) for start, end, name, text, subscriber, result in lines]
+    return [
+        Event(start, end, (name, text, subscriber), result)
+        for start, end, name, text, subscriber, result in lines
+    ]
 
 
 def test_the_search_orders_operations_within_their_times_only() -> None:
@@ -131,10 +143,18 @@ def test_the_search_orders_operations_within_their_times_only() -> None:
 
 
 def test_the_search_wants_every_result_explained() -> None:
-    assert not linearizable(happened((0, 1, "subscribe", "#", 0, True), (2, 3, "subscribe", "#", 0, True)))
+    assert not linearizable(
+        happened((0, 1, "subscribe", "#", 0, True), (2, 3, "subscribe", "#", 0, True))
+    )
     assert not linearizable(happened((0, 1, "unsubscribe", "#", 0, True)))
     assert not linearizable(happened((0, 1, "clear", "", 0, None), (2, 3, "len", "", 0, 1)))
-    assert linearizable(happened((0, 1, "subscribe", "#", 0, True), (2, 3, "contains", "#", 0, True), (4, 5, "len", "", 0, 1)))
+    assert linearizable(
+        happened(
+            (0, 1, "subscribe", "#", 0, True),
+            (2, 3, "contains", "#", 0, True),
+            (4, 5, "len", "", 0, 1),
+        )
+    )
 
 
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:

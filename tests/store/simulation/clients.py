@@ -10,6 +10,7 @@ from protocols.connection import Connection
 if TYPE_CHECKING:
     from tests.store.simulation.schedule import Simulation
 
+
 def named(body: bytes) -> str:
     """The message that a body belongs to."""
     return body.split(b"|", 1)[0].decode()
@@ -29,7 +30,12 @@ class Client:
     def ready(self) -> bool:
         """Whether the broker listens."""
         connection = self.connection
-        return connection is not None and not connection.stalled and not connection.behind and not connection.finished
+        return (
+            connection is not None
+            and not connection.stalled
+            and not connection.behind
+            and not connection.finished
+        )
 
     def tell(self, octets: bytes) -> None:
         """Send, if there is somebody at the other end."""

@@ -72,9 +72,20 @@ def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
 class Life(World):
     """A World on a disk and a catalog. `design` makes its checkpoints; `hasty`: it confirms before it writes."""
 
-    def __init__(self, disk: SimulatedDisk, directory: str, journal: Journal, faults: Faults, clock: tuple[int, float],
-                 look: Callable[[Opened], None], kind: type[WatchedStore] = WatchedStore, design: Design = checkpoint,
-                 hasty: bool = False, segment_octets: int = 2_000, window: int = 8) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        directory: str,
+        journal: Journal,
+        faults: Faults,
+        clock: tuple[int, float],
+        look: Callable[[Opened], None],
+        kind: type[WatchedStore] = WatchedStore,
+        design: Design = checkpoint,
+        hasty: bool = False,
+        segment_octets: int = 2_000,
+        window: int = 8,
+    ) -> None:
         self.disk, self.faults, self.journal = disk, faults, journal
         self.design, self.hasty = design, hasty
         self.unreadable: list[str] = []
@@ -82,7 +93,15 @@ class Life(World):
         self._wrote = False
         self._steps: Iterator[None] | None = None
         disk.refuse, disk.done = faults.ask, faults.done
-        opened = open_store(disk, directory, codecs(), 7, self.unreadable.append, lambda recovery: None, segment_octets)
+        opened = open_store(
+            disk,
+            directory,
+            codecs(),
+            7,
+            self.unreadable.append,
+            lambda recovery: None,
+            segment_octets,
+        )
         store = self.durable_store = watched(opened, journal, kind)
         store.window = window
         super().__init__(store=store)
@@ -100,7 +119,10 @@ class Life(World):
         """Positions of the messages that somebody needs."""
         messages = dict(self.journal.state.messages)
         state = State()
-        state.messages = {position: Live(live.vhost, live.message, list(live.queues)) for position, live in messages.items()}
+        state.messages = {
+            position: Live(live.vhost, live.message, list(live.queues))
+            for position, live in messages.items()
+        }
         for position, entry in self.journal.entries:
             if not isinstance(entry, (Defined, Undefined)):
                 state.apply(position, entry)
@@ -163,7 +185,7 @@ class Life(World):
             files = worth(log)
             sealed = log.sealed()
             if not files and sealed and not log.poisoned and random.random() < 0.3:
-                files = sealed[:random.randrange(len(sealed)) + 1]
+                files = sealed[: random.randrange(len(sealed)) + 1]
             if files and not files[-1].checkpoint:
                 self._steps = self.design(self, files)
             return

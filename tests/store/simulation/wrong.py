@@ -30,7 +30,7 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
     wanted = life.position
     while life.journal.durable < wanted:
         yield
-    del store.log.files[:len(files)]
+    del store.log.files[: len(files)]
     for file in files:
         store.log.disk.remove(file.path)
     store.log.disk.sync_directory(store.log.directory)
@@ -92,7 +92,11 @@ class SequenceApart(Apart):
     """The number of a producer is a record of its own, which comes when its message is on its way to the disk."""
 
     def apply(self, position: i64, entry: Entry) -> None:
-        sequenced = [one for one in entry.entries if isinstance(one, Sequenced)] if isinstance(entry, Many) else []
+        sequenced = (
+            [one for one in entry.entries if isinstance(one, Sequenced)]
+            if isinstance(entry, Many)
+            else []
+        )
         if not isinstance(entry, Many) or not sequenced:
             super().apply(position, entry)
             return
@@ -132,4 +136,8 @@ class LogFirst(WatchedStore):
 def _buries(entry: Many) -> bool:
     letter = entry.entries[0]
     headers = letter.message.properties.get("headers") if isinstance(letter, Kept) else None
-    return isinstance(headers, dict) and "x-death" in headers and isinstance(entry.entries[-1], Settled)
+    return (
+        isinstance(headers, dict)
+        and "x-death" in headers
+        and isinstance(entry.entries[-1], Settled)
+    )

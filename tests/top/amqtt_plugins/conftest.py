@@ -20,8 +20,10 @@ from trellis.auth.authenticate import Account, Accounts
 def accounts() -> Iterator[Accounts]:
     """`guest` from loopback, `ann` who may write to amq.topic only, and nobody in particular from loopback."""
     cheap = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    found = [Account(Identity("guest"), cheap.hash("guest"), True),
-             Account(Identity("ann", write="amq\\.topic"), cheap.hash("ann's"), False)]
+    found = [
+        Account(Identity("guest"), cheap.hash("guest"), True),
+        Account(Identity("ann", write="amq\\.topic"), cheap.hash("ann's"), False),
+    ]
     accounts = Accounts(found, Identity("anonymous"), False, 1, 8, 300)
     yield accounts
     accounts.close()
@@ -48,5 +50,7 @@ async def build(accounts: Accounts) -> AsyncIterator[Build]:
 def passwords(tmp_path: Path) -> str:
     """A password file of amqtt's: bob has a password."""
     path = tmp_path / "passwords"
-    path.write_text(f"# comment\nbob:{Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1).hash('bobs')}\n")
+    path.write_text(
+        f"# comment\nbob:{Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1).hash('bobs')}\n"
+    )
     return str(path)

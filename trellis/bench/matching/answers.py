@@ -40,7 +40,9 @@ def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> Ans
     return Answers(len(topics), found, digest & _ALL)
 
 
-def check(match: Callable[[str], Sequence[int]], topics: Sequence[str], expected: Sequence[Sequence[int]]) -> None:
+def check(
+    match: Callable[[str], Sequence[int]], topics: Sequence[str], expected: Sequence[Sequence[int]]
+) -> None:
     """Raise Wrong unless the topics find what is expected: `Answers`, as lists, the fewest topics first.
 
     The first of them is compared whatever that takes, the others where that is likely to take no more than a second.
@@ -52,6 +54,8 @@ def check(match: Callable[[str], Sequence[int]], topics: Sequence[str], expected
         began = time.monotonic()
         found = answers(match, topics[: wanted[0]])
         if list(found) != list(wanted):
-            raise Wrong(f"{found.topics} topics found {found.found:,} subscribers (digest {found.digest:x}), "
-                        f"not {wanted[1]:,} ({wanted[2]:x})")
+            raise Wrong(
+                f"{found.topics} topics found {found.found:,} subscribers (digest {found.digest:x}), "
+                f"not {wanted[1]:,} ({wanted[2]:x})"
+            )
         rate = (time.monotonic() - began) / wanted[0]

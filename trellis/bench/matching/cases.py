@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trellis.bench.matching.step import CACHED
-from trellis.bench.matching.workloads import ARTICLE, ATTACKS, GROWING, ONE_FILTER, THREADS, ZIPF, Workload
+from trellis.bench.matching.workloads import (
+    ARTICLE,
+    ATTACKS,
+    GROWING,
+    ONE_FILTER,
+    THREADS,
+    ZIPF,
+    Workload,
+)
 
 #: Sizes: of a quick run, and of a whole one.
 QUICK: Final = (1_000,)
@@ -35,7 +43,11 @@ class Case:
     @property
     def key(self) -> str:
         """The name of the case in results."""
-        return " ".join(word for word in (self.part, self.workload.name, str(self.size), self.kind, self.variant) if word)
+        return " ".join(
+            word
+            for word in (self.part, self.workload.name, str(self.size), self.kind, self.variant)
+            if word
+        )
 
     @property
     def checked(self) -> bool:
@@ -70,14 +82,27 @@ def _growing(workload: Workload) -> Part:
 
 
 def _article(sizes: Sequence[int]) -> Iterator[Case]:
-    yield Case("article", ARTICLE, 1, "cold", request={"pattern": "foo.*.baz.qux.quux", "topic": "foo.bar.baz.qux.quux"})
+    yield Case(
+        "article",
+        ARTICLE,
+        1,
+        "cold",
+        request={"pattern": "foo.*.baz.qux.quux", "topic": "foo.bar.baz.qux.quux"},
+    )
     yield Case("article", ARTICLE, _ARTICLE, "workload")
     yield Case("article", ARTICLE, _ARTICLE, "memory")
 
 
 def _threads(sizes: Sequence[int]) -> Iterator[Case]:
     def case(variant: str, readers: int, writers: int, mixed: int) -> Case:
-        return Case("threads", THREADS, _ARTICLE, "threads", variant, {"readers": readers, "writers": writers, "mixed": mixed})
+        return Case(
+            "threads",
+            THREADS,
+            _ARTICLE,
+            "threads",
+            variant,
+            {"readers": readers, "writers": writers, "mixed": mixed},
+        )
 
     for workers in _ARTICLE_WORKERS:
         yield case(f"50/50 {workers}", workers // 2, workers // 2, 0)
@@ -94,7 +119,9 @@ def _churn(sizes: Sequence[int]) -> Iterator[Case]:
         for every in _EVERY:
             variant = f"a change in {every:,}" if every else "no change"
             who = ("trie", CACHED, "nats", "nats-cached")
-            yield Case("churn", workload, min(10_000, max(sizes)), "churn", variant, {"every": every}, who)
+            yield Case(
+                "churn", workload, min(10_000, max(sizes)), "churn", variant, {"every": every}, who
+            )
 
 
 def _attacks(sizes: Sequence[int]) -> Iterator[Case]:
@@ -111,15 +138,30 @@ def _splitting(sizes: Sequence[int]) -> Iterator[Case]:
     yield Case("splitting", GROWING[0], _ARTICLE, "splitting", only=("naive",))
 
 
-PARTS: Final = {part.name: part for part in (
-    *map(_growing, GROWING),
-    Part("article", "article 1's table: subscribe, unsubscribe and lookup, cold and at 1,000 subscriptions", _article),
-    Part("threads", "articles 1 and 2: 2 to 16 workers, half or a tenth of their work subscribes; inserts to lookups 1:1, 1:3", _threads),
-    Part("churn", "publications while subscriptions come and go, with and without a cache of answers", _churn),
-    Part("attack", "patterns made to be slow", _attacks),
-    Part("one-filter", ONE_FILTER.text, _one_filter),
-    Part("splitting", "article 5: keys split once, or each time", _splitting),
-)}
+PARTS: Final = {
+    part.name: part
+    for part in (
+        *map(_growing, GROWING),
+        Part(
+            "article",
+            "article 1's table: subscribe, unsubscribe and lookup, cold and at 1,000 subscriptions",
+            _article,
+        ),
+        Part(
+            "threads",
+            "articles 1 and 2: 2 to 16 workers, half or a tenth of their work subscribes; inserts to lookups 1:1, 1:3",
+            _threads,
+        ),
+        Part(
+            "churn",
+            "publications while subscriptions come and go, with and without a cache of answers",
+            _churn,
+        ),
+        Part("attack", "patterns made to be slow", _attacks),
+        Part("one-filter", ONE_FILTER.text, _one_filter),
+        Part("splitting", "article 5: keys split once, or each time", _splitting),
+    )
+}
 
 
 def batches(names: Sequence[str], sizes: Sequence[int]) -> list[Batch]:

@@ -74,8 +74,15 @@ class _Work:
                 match(topic)
 
 
-def threads(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further: Sequence[str],
-            readers: int, writers: int, mixed: int) -> dict[str, float]:
+def threads(
+    matcher: Any,
+    patterns: Sequence[str],
+    topics: Sequence[str],
+    further: Sequence[str],
+    readers: int,
+    writers: int,
+    mixed: int,
+) -> dict[str, float]:
     """Milliseconds on the wall. Raises Wrong when afterwards a subscription is not found."""
     for subscriber, pattern in enumerate(patterns):
         matcher.subscribe(pattern, subscriber)

@@ -47,7 +47,9 @@ def per_call(function: Callable[[Any], object], arguments: Sequence[Any], second
     return spent / done
 
 
-def first_pass(function: Callable[[Any], object], arguments: Sequence[Any], seconds: float) -> tuple[int, float]:
+def first_pass(
+    function: Callable[[Any], object], arguments: Sequence[Any], seconds: float
+) -> tuple[int, float]:
     """Call with each argument once, as far as that takes so long: how many, and nanoseconds of a call."""
     limit, spent, done, calls = int(seconds * 1e9), 0, 0, 1
     while done < len(arguments) and (spent < limit or not done):
@@ -92,8 +94,14 @@ def loaded(matcher: Any, patterns: Sequence[str]) -> float:
     return (clock() - began) / len(patterns)
 
 
-def workload(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further: Sequence[str],
-             expected: Sequence[Sequence[int]], seconds: float) -> dict[str, float]:
+def workload(
+    matcher: Any,
+    patterns: Sequence[str],
+    topics: Sequence[str],
+    further: Sequence[str],
+    expected: Sequence[Sequence[int]],
+    seconds: float,
+) -> dict[str, float]:
     """All figures of one workload, in nanoseconds a call. Raises Wrong.
 
     `first` is the first pass over the topics, in which some algorithms learn; `lookup` and `any` are what follows, on
@@ -107,7 +115,14 @@ def workload(matcher: Any, patterns: Sequence[str], topics: Sequence[str], furth
     found_any = per_call(matcher.matches_any, warm, seconds)
     subscribe, unsubscribe = pairs(matcher, further, len(patterns), seconds)
     check(matcher.match, topics, expected[:1])
-    return {"lookup": lookup, "first": first, "any": found_any, "subscribe": subscribe, "unsubscribe": unsubscribe, "load": load}
+    return {
+        "lookup": lookup,
+        "first": first,
+        "any": found_any,
+        "subscribe": subscribe,
+        "unsubscribe": unsubscribe,
+        "load": load,
+    }
 
 
 def cold(make: Callable[[], Any], pattern: str, topic: str, seconds: float) -> dict[str, float]:
@@ -126,4 +141,8 @@ def cold(make: Callable[[], Any], pattern: str, topic: str, seconds: float) -> d
     one = make()
     one.subscribe(pattern, 0)
     check(one.match, [topic], [answers(lambda _: [0], [topic])])
-    return {"subscribe": together / done, "unsubscribe": back / done, "lookup": per_call(one.match, [topic] * 256, seconds)}
+    return {
+        "subscribe": together / done,
+        "unsubscribe": back / done,
+        "lookup": per_call(one.match, [topic] * 256, seconds),
+    }

@@ -28,7 +28,9 @@ def octets(make: Callable[[], Any], patterns: bytes) -> float:
         start = 0
         for subscriber in subscribers:
             end = patterns.find(b"\n", start)
-            matcher.subscribe(patterns[start : end if end >= 0 else len(patterns)].decode(), subscriber)
+            matcher.subscribe(
+                patterns[start : end if end >= 0 else len(patterns)].decode(), subscriber
+            )
             start = end + 1
     gc.collect()
     return max(0, _resident() - before) / (count * len(matchers))

@@ -88,14 +88,18 @@ class Call:
         if vhost is None:
             raise missing(f"there is no vhost '{name}'")
         if not self.sees(vhost):
-            raise Refusal(403, "not_authorised", f"user '{self.identity.name}' may not enter vhost '{name}'")
+            raise Refusal(
+                403, "not_authorised", f"user '{self.identity.name}' may not enter vhost '{name}'"
+            )
         return vhost
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:
         """Rights as a client of AMQP would need them. Raises AccessRefused."""
         within = self.identity.within(vhost.name)
         if within is None:
-            raise AccessRefused(f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'")
+            raise AccessRefused(
+                f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'"
+            )
         within.may(operation, kind, name, vhost.name)
 
     def flag(self, name: str) -> bool:

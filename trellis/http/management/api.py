@@ -1,10 +1,10 @@
 """The table of routes: what is answered, and to whom.
 
-    ANYBODY         who may log in                                          what `trellis list` asks, cut down to what they may enter
-    MANAGEMENT      tag management, or one of the others                    their virtual hosts, their own connections
-    POLICYMAKER     tag policymaker or administrator                        policies
-    MONITORING      tag monitoring or administrator                         everything is seen
-    ADMINISTRATOR   tag administrator                                       users, permissions, virtual hosts, definitions
+ANYBODY         who may log in                                          what `trellis list` asks, cut down to what they may enter
+MANAGEMENT      tag management, or one of the others                    their virtual hosts, their own connections
+POLICYMAKER     tag policymaker or administrator                        policies
+MONITORING      tag monitoring or administrator                         everything is seen
+ADMINISTRATOR   tag administrator                                       users, permissions, virtual hosts, definitions
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from trellis.http.management import extensions as ours
 from trellis.http.management import health, overview, streaming
 from trellis.http.management import topology as names
 from trellis.http.management import users as people
-from trellis.http.management.answers import JSON, Call, Done, Listing, Refusal, encode, refusal_of, refuse
+from trellis.http.management.answers import (
+    JSON,
+    Call,
+    Done,
+    Listing,
+    Refusal,
+    encode,
+    refusal_of,
+    refuse,
+)
 from trellis.http.management.paging import page_of
 from trellis.http.routes import Router
 from trellis.http.server import Handler, Request, Response
@@ -36,7 +45,10 @@ MONITORING: Final = frozenset({"administrator", "monitoring"})
 POLICYMAKER: Final = frozenset({"administrator", "policymaker"})
 MANAGEMENT: Final = frozenset({"administrator", "monitoring", "policymaker", "management"})
 
-_BETWEEN: Final = ("/api/bindings/{vhost}/e/{source}/q/{destination}", "/api/bindings/{vhost}/e/{source}/e/{destination}")
+_BETWEEN: Final = (
+    "/api/bindings/{vhost}/e/{source}/q/{destination}",
+    "/api/bindings/{vhost}/e/{source}/e/{destination}",
+)
 
 ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/overview", MANAGEMENT, overview.overview),
@@ -45,9 +57,21 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/nodes/{name}", MONITORING, overview.node),
     ("GET", "/api/whoami", MANAGEMENT, overview.whoami),
     ("GET", "/api/auth/attempts/{node}", MONITORING, overview.attempts),
-    *[("GET", f"/api/{name}", MANAGEMENT, overview.nothing)
-      for name in ("extensions", "parameters", "global-parameters", "operator-policies", "vhost-limits", "user-limits", "feature-flags",
-                   "deprecated-features", "federation-links", "shovels")],
+    *[
+        ("GET", f"/api/{name}", MANAGEMENT, overview.nothing)
+        for name in (
+            "extensions",
+            "parameters",
+            "global-parameters",
+            "operator-policies",
+            "vhost-limits",
+            "user-limits",
+            "feature-flags",
+            "deprecated-features",
+            "federation-links",
+            "shovels",
+        )
+    ],
     ("GET", "/api/vhosts", MANAGEMENT, names.vhosts),
     ("GET", "/api/vhosts/{name}", MANAGEMENT, names.vhost),
     ("PUT", "/api/vhosts/{name}", ADMINISTRATOR, names.put_vhost),
@@ -71,8 +95,18 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/topic-permissions", ADMINISTRATOR, people.topic_permissions),
     ("GET", "/api/topic-permissions/{vhost}/{user}", ADMINISTRATOR, people.topic_permission),
     ("PUT", "/api/topic-permissions/{vhost}/{user}", ADMINISTRATOR, people.put_topic_permission),
-    ("DELETE", "/api/topic-permissions/{vhost}/{user}", ADMINISTRATOR, people.delete_topic_permission),
-    ("DELETE", "/api/topic-permissions/{vhost}/{user}/{exchange}", ADMINISTRATOR, people.delete_topic_permission),
+    (
+        "DELETE",
+        "/api/topic-permissions/{vhost}/{user}",
+        ADMINISTRATOR,
+        people.delete_topic_permission,
+    ),
+    (
+        "DELETE",
+        "/api/topic-permissions/{vhost}/{user}/{exchange}",
+        ADMINISTRATOR,
+        people.delete_topic_permission,
+    ),
     ("GET", "/api/topic-rules", ADMINISTRATOR, people.rules),
     ("GET", "/api/topic-rules/{vhost}/{user}", ADMINISTRATOR, people.rules_of),
     ("PUT", "/api/topic-rules/{vhost}/{user}", ADMINISTRATOR, people.put_rules),
@@ -83,7 +117,12 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("PUT", "/api/exchanges/{vhost}/{name}", MANAGEMENT, names.put_exchange),
     ("DELETE", "/api/exchanges/{vhost}/{name}", MANAGEMENT, names.delete_exchange),
     ("GET", "/api/exchanges/{vhost}/{name}/bindings/source", MANAGEMENT, names.exchange_source),
-    ("GET", "/api/exchanges/{vhost}/{name}/bindings/destination", MANAGEMENT, names.exchange_destination),
+    (
+        "GET",
+        "/api/exchanges/{vhost}/{name}/bindings/destination",
+        MANAGEMENT,
+        names.exchange_destination,
+    ),
     ("GET", "/api/queues", MANAGEMENT, names.queues),
     ("GET", "/api/queues/{vhost}", MANAGEMENT, names.queues),
     ("GET", "/api/queues/{vhost}/{name}", MANAGEMENT, names.queue),
@@ -93,9 +132,16 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/queues/{vhost}/{name}/bindings", MANAGEMENT, names.queue_bindings),
     ("GET", "/api/bindings", MANAGEMENT, names.bindings),
     ("GET", "/api/bindings/{vhost}", MANAGEMENT, names.bindings),
-    *[route for path in _BETWEEN for route in (
-        ("GET", path, MANAGEMENT, names.between), ("POST", path, MANAGEMENT, names.post_binding),
-        ("GET", path + "/{properties}", MANAGEMENT, names.binding), ("DELETE", path + "/{properties}", MANAGEMENT, names.delete_binding))],
+    *[
+        route
+        for path in _BETWEEN
+        for route in (
+            ("GET", path, MANAGEMENT, names.between),
+            ("POST", path, MANAGEMENT, names.post_binding),
+            ("GET", path + "/{properties}", MANAGEMENT, names.binding),
+            ("DELETE", path + "/{properties}", MANAGEMENT, names.delete_binding),
+        )
+    ],
     ("GET", "/api/policies", MANAGEMENT, names.policies),
     ("GET", "/api/policies/{vhost}", MANAGEMENT, names.policies),
     ("GET", "/api/policies/{vhost}/{name}", MANAGEMENT, names.policy),
@@ -122,12 +168,29 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/health/checks/local-alarms", MANAGEMENT, health.alarms),
     ("GET", "/api/health/checks/virtual-hosts", MANAGEMENT, health.virtual_hosts),
     ("GET", "/api/health/checks/port-listener/{port}", MANAGEMENT, health.port_listener),
-    ("GET", "/api/health/checks/protocol-listener/{protocol}", MANAGEMENT, health.protocol_listener),
-    ("GET", "/api/health/checks/certificate-expiration/{within}/{unit}", MANAGEMENT, health.certificates),
+    (
+        "GET",
+        "/api/health/checks/protocol-listener/{protocol}",
+        MANAGEMENT,
+        health.protocol_listener,
+    ),
+    (
+        "GET",
+        "/api/health/checks/certificate-expiration/{within}/{unit}",
+        MANAGEMENT,
+        health.certificates,
+    ),
     ("GET", "/api/health/checks/is-in-service", MANAGEMENT, health.ready),
     ("GET", "/api/health/checks/ready-to-serve-clients", MANAGEMENT, health.ready),
-    *[("GET", f"/api/health/checks/{name}", MANAGEMENT, health.always)
-      for name in ("node-is-mirror-sync-critical", "node-is-quorum-critical", "below-node-connection-limit", "metadata-store/initialized")],
+    *[
+        ("GET", f"/api/health/checks/{name}", MANAGEMENT, health.always)
+        for name in (
+            "node-is-mirror-sync-critical",
+            "node-is-quorum-critical",
+            "below-node-connection-limit",
+            "metadata-store/initialized",
+        )
+    ],
     ("GET", "/api/healthchecks/node", MANAGEMENT, health.alarms),
     ("GET", "/api/aliveness-test/{vhost}", MANAGEMENT, health.aliveness),
     ("GET", "/api/trellis/{kind}", ANYBODY, ours.rows),
@@ -145,7 +208,12 @@ class ApiRouter(Router):
         return refuse(404, "Object Not Found", "no such page; docs/http-api.md lists them")
 
     def refused(self, method: str, allowed: str) -> Response:
-        return Response(405, encode({"error": "method_not_allowed", "reason": f"only {allowed} here"}), JSON, allow=allowed)
+        return Response(
+            405,
+            encode({"error": "method_not_allowed", "reason": f"only {allowed} here"}),
+            JSON,
+            allow=allowed,
+        )
 
 
 def api(node: Node) -> Router:
@@ -168,7 +236,9 @@ def _guarded(node: Node, tags: frozenset[str], answer: Answer) -> Handler:
             return refuse(401, "not_authorised", verdict.reason, challenge=True)
         if tags and not tags & _tags(identity):
             needed = "administrator" if tags == ADMINISTRATOR else " or ".join(sorted(tags))
-            return refuse(403, "not_authorised", f"user '{identity.name}' is no {needed}: that needs a tag")
+            return refuse(
+                403, "not_authorised", f"user '{identity.name}' is no {needed}: that needs a tag"
+            )
         try:
             said = await answer(Call(node, request, identity))
             if isinstance(said, Listing):
@@ -179,7 +249,9 @@ def _guarded(node: Node, tags: frozenset[str], answer: Answer) -> Handler:
             return said
         if isinstance(said, Done):
             return Response(said.status, b"", JSON)
-        return Response(200, await asyncio.get_running_loop().run_in_executor(None, encode, said), JSON)
+        return Response(
+            200, await asyncio.get_running_loop().run_in_executor(None, encode, said), JSON
+        )
 
     return ask
 
@@ -198,7 +270,9 @@ async def judge(node: Node, request: Request) -> Verdict:
         if not answer.done():
             answer.set_result(verdict)
 
-    credentials = Credentials(request.user or "", request.token or request.password, "/", request.address, request.local)
+    credentials = Credentials(
+        request.user or "", request.token or request.password, "/", request.address, request.local
+    )
     if node.tokens is not None and token_of(credentials):
         heard(node.tokens.judge(token_of(credentials), credentials))
     else:

@@ -14,7 +14,12 @@ from protocols.mqtt.connection.login import Client
 from trellis.http.management.answers import Call, Done, Listing, Refusal, Row, missing
 
 #: Protocols as RabbitMQ names them.
-PROTOCOLS: Final = {"amqp091": "AMQP 0-9-1", "mqtt310": "MQTT 3.1", "mqtt311": "MQTT 3.1.1", "mqtt50": "MQTT 5.0"}
+PROTOCOLS: Final = {
+    "amqp091": "AMQP 0-9-1",
+    "mqtt310": "MQTT 3.1",
+    "mqtt311": "MQTT 3.1.1",
+    "mqtt50": "MQTT 5.0",
+}
 
 
 def name_of(connection: Connection) -> str:
@@ -27,37 +32,72 @@ def vhost_of(connection: Connection) -> VirtualHost | None:
     """Where it is, once it has logged in."""
     if isinstance(connection, Lifecycle):
         return connection.vhost
-    return connection.vhost if isinstance(connection, Client) and connection.session is not None else None
+    return (
+        connection.vhost
+        if isinstance(connection, Client) and connection.session is not None
+        else None
+    )
 
 
 def _seen(call: Call) -> list[Connection]:
     """Who may look at others sees all; others see their own."""
-    return [connection for front in call.node.fronts for connection in list(front.connections)
-            if call.sees_all or connection.describe()["user"] == call.identity.name]
+    return [
+        connection
+        for front in call.node.fronts
+        for connection in list(front.connections)
+        if call.sees_all or connection.describe()["user"] == call.identity.name
+    ]
 
 
 def connection_row(connection: Connection, node: str) -> Row:
     told = connection.describe()
     vhost = vhost_of(connection)
     row: Row = {
-        "name": name_of(connection), "node": node, "type": "network", "user": told["user"], "user_who_performed_action": told["user"],
-        "vhost": "" if vhost is None else vhost.name, "protocol": PROTOCOLS.get(str(told["protocol"]), str(told["protocol"])),
-        "peer_host": connection.peer.address, "peer_port": connection.peer.port, "host": connection.peer.entrance, "port": 0,
-        "ssl": connection.peer.entrance in ("amqps", "mqtts", "wss"), "connected_at": int(connection.opened * 1000),
-        "recv_oct": int(connection.octets_in), "send_oct": int(connection.octets_out), "send_pend": int(connection.unsent),
-        "state": "blocked" if connection.paused else str(told["state"]), "client_properties": {}}
+        "name": name_of(connection),
+        "node": node,
+        "type": "network",
+        "user": told["user"],
+        "user_who_performed_action": told["user"],
+        "vhost": "" if vhost is None else vhost.name,
+        "protocol": PROTOCOLS.get(str(told["protocol"]), str(told["protocol"])),
+        "peer_host": connection.peer.address,
+        "peer_port": connection.peer.port,
+        "host": connection.peer.entrance,
+        "port": 0,
+        "ssl": connection.peer.entrance in ("amqps", "mqtts", "wss"),
+        "connected_at": int(connection.opened * 1000),
+        "recv_oct": int(connection.octets_in),
+        "send_oct": int(connection.octets_out),
+        "send_pend": int(connection.unsent),
+        "state": "blocked" if connection.paused else str(told["state"]),
+        "client_properties": {},
+    }
     if connection.peer.certificate:
         row["peer_cert_subject"] = connection.peer.certificate
     if isinstance(connection, Lifecycle):
-        row |= {"channels": len(connection.channels), "channel_max": int(connection.channel_max), "frame_max": int(connection.frame_max),
-                "timeout": int(connection.heartbeat), "auth_mechanism": connection.mechanism,
-                "client_properties": {"product": connection.product, "version": connection.version,
-                                      "capabilities": dict(connection.capabilities)}}
+        row |= {
+            "channels": len(connection.channels),
+            "channel_max": int(connection.channel_max),
+            "frame_max": int(connection.frame_max),
+            "timeout": int(connection.heartbeat),
+            "auth_mechanism": connection.mechanism,
+            "client_properties": {
+                "product": connection.product,
+                "version": connection.version,
+                "capabilities": dict(connection.capabilities),
+            },
+        }
         if connection.title:
-            row["user_provided_name"] = row["client_properties"]["connection_name"] = connection.title
+            row["user_provided_name"] = row["client_properties"]["connection_name"] = (
+                connection.title
+            )
     elif isinstance(connection, Client):
-        row |= {"channels": 0, "timeout": int(connection.keep_alive), "client_properties": {"client_id": connection.client_id},
-                "variable_map": {"client_id": connection.client_id}}
+        row |= {
+            "channels": 0,
+            "timeout": int(connection.keep_alive),
+            "client_properties": {"client_id": connection.client_id},
+            "variable_map": {"client_id": connection.client_id},
+        }
     return row
 
 
@@ -79,7 +119,9 @@ def _in(call: Call, connection: Connection) -> bool:
 
 def _here(connection: Connection) -> bool:
     """Whether it has not been told to go."""
-    return not connection.finished and not (isinstance(connection, Lifecycle) and connection.state == "closing")
+    return not connection.finished and not (
+        isinstance(connection, Lifecycle) and connection.state == "closing"
+    )
 
 
 def _named(call: Call) -> Connection:
@@ -97,7 +139,9 @@ async def delete_connection(call: Call) -> Done:
     """Its own, or an administrator any. The header X-Reason of RabbitMQ's tools is not read: the reason is always the same."""
     found = _named(call)
     if not call.identity.administrator and found.describe()["user"] != call.identity.name:
-        raise Refusal(403, "not_authorised", "a connection of somebody else is closed by administrators only")
+        raise Refusal(
+            403, "not_authorised", "a connection of somebody else is closed by administrators only"
+        )
     _expel(call, [found])
     return Done()
 
@@ -129,22 +173,41 @@ def _expel(call: Call, connections: list[Connection]) -> None:
 
 
 def _channels(call: Call) -> list[tuple[Lifecycle, Channel]]:
-    return [(connection, channel) for connection in _seen(call) if isinstance(connection, Lifecycle)
-            for channel in list(connection.channels.values())]
+    return [
+        (connection, channel)
+        for connection in _seen(call)
+        if isinstance(connection, Lifecycle)
+        for channel in list(connection.channels.values())
+    ]
 
 
 def _details(connection: Connection) -> Row:
-    return {"name": name_of(connection), "peer_host": connection.peer.address, "peer_port": connection.peer.port}
+    return {
+        "name": name_of(connection),
+        "peer_host": connection.peer.address,
+        "peer_port": connection.peer.port,
+    }
 
 
 def channel_row(connection: Lifecycle, channel: Channel, node: str) -> Row:
     return {
-        "name": f"{name_of(connection)} ({int(channel.number)})", "number": int(channel.number), "user": connection.user,
-        "vhost": channel.vhost.name, "node": node, "connection_details": _details(connection), "state": "running",
-        "consumer_count": len(channel.consumers), "prefetch_count": int(channel.prefetch),
-        "global_prefetch_count": int(channel.shared_prefetch), "messages_unacknowledged": int(channel.unacked.count),
-        "messages_unconfirmed": 0 if channel.confirms is None else channel.confirms.waiting, "messages_uncommitted": 0,
-        "acks_uncommitted": 0, "confirm": channel.confirms is not None, "transactional": channel.transaction is not None}
+        "name": f"{name_of(connection)} ({int(channel.number)})",
+        "number": int(channel.number),
+        "user": connection.user,
+        "vhost": channel.vhost.name,
+        "node": node,
+        "connection_details": _details(connection),
+        "state": "running",
+        "consumer_count": len(channel.consumers),
+        "prefetch_count": int(channel.prefetch),
+        "global_prefetch_count": int(channel.shared_prefetch),
+        "messages_unacknowledged": int(channel.unacked.count),
+        "messages_unconfirmed": 0 if channel.confirms is None else channel.confirms.waiting,
+        "messages_uncommitted": 0,
+        "acks_uncommitted": 0,
+        "confirm": channel.confirms is not None,
+        "transactional": channel.transaction is not None,
+    }
 
 
 async def channels(call: Call) -> Listing:
@@ -168,7 +231,10 @@ async def channel(call: Call) -> Row:
     for connection, found in _channels(call):
         row = channel_row(connection, found, call.broker.name)
         if row["name"] == call.parts[0]:
-            row["consumer_details"] = [_consumer_row(connection, found, one, call.broker.name) for one in found.consumers.values()]
+            row["consumer_details"] = [
+                _consumer_row(connection, found, one, call.broker.name)
+                for one in found.consumers.values()
+            ]
             return row
     raise missing(f"there is no channel '{call.parts[0]}'")
 
@@ -176,16 +242,30 @@ async def channel(call: Call) -> Row:
 # -- consumers
 
 
-def _consumer_row(connection: Lifecycle, channel: Channel, consumer: AmqpConsumer, node: str) -> Row:
+def _consumer_row(
+    connection: Lifecycle, channel: Channel, consumer: AmqpConsumer, node: str
+) -> Row:
     queue = consumer.queue
     active = not queue.terms.single or consumer in queue.consumers
     return {
-        "queue": {"name": queue.name, "vhost": channel.vhost.name}, "consumer_tag": consumer.tag, "exclusive": consumer.exclusive,
-        "ack_required": not consumer.no_ack, "prefetch_count": int(consumer.prefetch), "active": active,
-        "activity_status": "up" if active else "waiting", "arguments": {"x-priority": int(consumer.priority)} if consumer.priority else {},
-        "channel_details": {"name": f"{name_of(connection)} ({int(channel.number)})", "number": int(channel.number), "node": node,
-                            "user": connection.user, "connection_name": name_of(connection), "peer_host": connection.peer.address,
-                            "peer_port": connection.peer.port}}
+        "queue": {"name": queue.name, "vhost": channel.vhost.name},
+        "consumer_tag": consumer.tag,
+        "exclusive": consumer.exclusive,
+        "ack_required": not consumer.no_ack,
+        "prefetch_count": int(consumer.prefetch),
+        "active": active,
+        "activity_status": "up" if active else "waiting",
+        "arguments": {"x-priority": int(consumer.priority)} if consumer.priority else {},
+        "channel_details": {
+            "name": f"{name_of(connection)} ({int(channel.number)})",
+            "number": int(channel.number),
+            "node": node,
+            "user": connection.user,
+            "connection_name": name_of(connection),
+            "peer_host": connection.peer.address,
+            "peer_port": connection.peer.port,
+        },
+    }
 
 
 async def consumers(call: Call) -> Listing:

@@ -32,7 +32,9 @@ async def take_in_vhost(call: Call) -> Response:
         rows = document.get(section, [])
         if not isinstance(rows, list):
             raise wrong(f"'{section}' is no list")
-        whole[section] = [{**row, "vhost": vhost.name} if isinstance(row, dict) else row for row in rows]
+        whole[section] = [
+            {**row, "vhost": vhost.name} if isinstance(row, dict) else row for row in rows
+        ]
     imported = await asyncio.get_running_loop().run_in_executor(None, encode, whole)
     taken = defining.take_in(call.broker, imported)
     return Response(200, encode({"taken": taken.taken, "refused": taken.refused}), JSON)

@@ -43,7 +43,9 @@ def give_out(broker: Broker) -> bytes:
 
 async def give_out_slowly(broker: Broker, vhost: str | None = None) -> bytes:
     """The same, while others have their turns; or those of one virtual host, whose rows do not name it."""
-    document: dict[str, list[definitions.Row]] = {section: [] for section in (definitions.SECTIONS if vhost is None else OWN)}
+    document: dict[str, list[definitions.Row]] = {
+        section: [] for section in (definitions.SECTIONS if vhost is None else OWN)
+    }
     for at, (section, row) in enumerate(definitions.rows(broker, show_hash)):
         if vhost is None:
             document[section].append(row)
@@ -59,7 +61,10 @@ def _written(document: dict[str, Any]) -> bytes:
     parts: list[bytes] = []
     for section, value in document.items():
         if isinstance(value, list):
-            pieces = [msgspec.json.encode(value[at:at + STEP], enc_hook=str)[1:-1] for at in range(0, len(value), STEP)]
+            pieces = [
+                msgspec.json.encode(value[at : at + STEP], enc_hook=str)[1:-1]
+                for at in range(0, len(value), STEP)
+            ]
             text = b"[" + b",".join(pieces) + b"]"
         else:
             text = msgspec.json.encode(value)

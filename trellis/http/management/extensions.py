@@ -17,7 +17,9 @@ async def rows(call: Call) -> Response:
     if not call.sees_all:
         seen = {vhost.name for vhost in call.vhosts}
         found = [row for row in found if row.get("vhost", "") in ("", *seen)]
-    return Response(200, await asyncio.get_running_loop().run_in_executor(None, listings.encode, found), JSON)
+    return Response(
+        200, await asyncio.get_running_loop().run_in_executor(None, listings.encode, found), JSON
+    )
 
 
 async def cancel(call: Call) -> Response:

@@ -29,7 +29,14 @@ async def always(call: Call) -> Row:
 
 async def alarms(call: Call) -> Row | Response:
     on = list(call.broker.alarms.on)
-    return failed("There are alarms in effect", alarms=[{"node": call.broker.name, "resource": name} for name in on]) if on else OK
+    return (
+        failed(
+            "There are alarms in effect",
+            alarms=[{"node": call.broker.name, "resource": name} for name in on],
+        )
+        if on
+        else OK
+    )
 
 
 async def ready(call: Call) -> Row | Response:
@@ -38,7 +45,11 @@ async def ready(call: Call) -> Row | Response:
 
 async def virtual_hosts(call: Call) -> Row | Response:
     closing = [vhost.name for vhost in call.broker.vhosts.values() if vhost.closing]
-    return failed("Some virtual hosts are being deleted", **{"virtual-hosts": closing}) if closing else OK
+    return (
+        failed("Some virtual hosts are being deleted", **{"virtual-hosts": closing})
+        if closing
+        else OK
+    )
 
 
 async def port_listener(call: Call) -> Row | Response:
@@ -46,13 +57,23 @@ async def port_listener(call: Call) -> Row | Response:
     if not wanted.isdecimal():
         raise wrong(f"'{wanted[:20]}' is no port")
     ports = [row["port"] for row in listeners(call)]
-    return {"status": "ok", "port": int(wanted)} if int(wanted[:9]) in ports else failed("No active listener", missing=wanted, ports=ports)
+    return (
+        {"status": "ok", "port": int(wanted)}
+        if int(wanted[:9]) in ports
+        else failed("No active listener", missing=wanted, ports=ports)
+    )
 
 
 async def protocol_listener(call: Call) -> Row | Response:
     wanted = call.parts[0].lower()
     protocols = [row["protocol"] for row in listeners(call)]
-    names = {"amqp091": "amqp", "amqp0.9.1": "amqp", "amqp/ssl": "amqp/ssl", "amqps": "amqp/ssl", "mqtts": "mqtt/ssl"}
+    names = {
+        "amqp091": "amqp",
+        "amqp0.9.1": "amqp",
+        "amqp/ssl": "amqp/ssl",
+        "amqps": "amqp/ssl",
+        "mqtts": "mqtt/ssl",
+    }
     if names.get(wanted, wanted) in protocols:
         return {"status": "ok", "protocol": wanted}
     return failed("No active listener", missing=wanted, protocols=protocols)
@@ -63,15 +84,22 @@ async def certificates(call: Call) -> Row | Response:
     if unit not in UNITS or not count.isdecimal() or len(count) > 6:
         raise wrong(f"'{count[:20]} {unit[:20]}' is no time: a number of {', '.join(UNITS)}")
     until = datetime.now(UTC).timestamp() + int(count) * UNITS[unit] * 86_400
-    expired = [{"file": file, "not_after": datetime.fromtimestamp(end, UTC).isoformat()}
-               for file, end in call.node.certificates.ends.items() if end < until]
+    expired = [
+        {"file": file, "not_after": datetime.fromtimestamp(end, UTC).isoformat()}
+        for file, end in call.node.certificates.ends.items()
+        if end < until
+    ]
     return failed("Certificates expiring", expired=expired) if expired else OK
 
 
 async def aliveness(call: Call) -> Row | Response:
     """Declare a queue, publish a message to it, and take it from there."""
     vhost = call.vhost(call.parts[0])
-    for operation, kind, name in (("configure", "queue", ALIVE), ("write", "exchange", "amq.default"), ("read", "queue", ALIVE)):
+    for operation, kind, name in (
+        ("configure", "queue", ALIVE),
+        ("write", "exchange", "amq.default"),
+        ("read", "queue", ALIVE),
+    ):
         call.may(operation, kind, name, vhost)
     if ALIVE not in vhost.queues:
         await call.durable(lambda ticket: vhost.declare_queue(ALIVE, ticket=ticket))

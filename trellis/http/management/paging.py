@@ -59,11 +59,21 @@ def _written(rows: list[Row], total: int, wanted: Wanted) -> bytes:
     count = len(rows)
     pages = max(1, -(-count // wanted.size))
     if wanted.page > pages:
-        raise Refusal(400, "page_out_of_range", f"page {wanted.page} is asked for; the last is {pages}")
+        raise Refusal(
+            400, "page_out_of_range", f"page {wanted.page} is asked for; the last is {pages}"
+        )
     start = (wanted.page - 1) * wanted.size
-    items = _cut(rows[start:start + wanted.size], wanted.columns)
-    head = encode({"filtered_count": count, "item_count": len(items), "page": wanted.page, "page_count": pages,
-                   "page_size": wanted.size, "total_count": total})
+    items = _cut(rows[start : start + wanted.size], wanted.columns)
+    head = encode(
+        {
+            "filtered_count": count,
+            "item_count": len(items),
+            "page": wanted.page,
+            "page_count": pages,
+            "page_size": wanted.size,
+            "total_count": total,
+        }
+    )
     while rows:
         del rows[-STEP:]
     return head[:-1] + b',"items":' + encode_many(items) + b"}"
@@ -72,7 +82,10 @@ def _written(rows: list[Row], total: int, wanted: Wanted) -> bytes:
 def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:
     """Sorted piece by piece: a list of 100,000, sorted at once, would hold the interpreter."""
     key = _key_of(column)
-    pieces = [sorted(rows[at:at + SORTED], key=key, reverse=reverse) for at in range(0, len(rows), SORTED)]
+    pieces = [
+        sorted(rows[at : at + SORTED], key=key, reverse=reverse)
+        for at in range(0, len(rows), SORTED)
+    ]
     return list(heapq.merge(*pieces, key=key, reverse=reverse))
 
 

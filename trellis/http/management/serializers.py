@@ -25,16 +25,28 @@ def printable(key: str) -> str:
 
 
 def counts(ready: int, unacked: int) -> Row:
-    return {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
+    return {
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+    }
 
 
 def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
     """A queue. Sessions' inboxes are queues of type `MQTT` here, so that tools show where messages wait."""
     row: Row = {
-        "name": queue.name, "vhost": vhost.name, "type": "MQTT" if queue.private else "quorum" if queue.terms.quorum else "classic",
-        "durable": queue.declared_durable or queue.private and queue.durable, "auto_delete": queue.auto_delete,
-        "exclusive": queue.exclusive_to is not None, "arguments": dict(queue.terms.arguments), "node": node, "state": "running",
-        "consumers": queue.consumer_count, **counts(int(queue.depth), int(queue.unacked))}
+        "name": queue.name,
+        "vhost": vhost.name,
+        "type": "MQTT" if queue.private else "quorum" if queue.terms.quorum else "classic",
+        "durable": queue.declared_durable or queue.private and queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive_to is not None,
+        "arguments": dict(queue.terms.arguments),
+        "node": node,
+        "state": "running",
+        "consumers": queue.consumer_count,
+        **counts(int(queue.depth), int(queue.unacked)),
+    }
     policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.terms.quorum)
     if policy is not None:
         row["policy"] = policy.name
@@ -49,8 +61,15 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
 
 def exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
     options = exchange.options
-    row: Row = {"name": exchange.name, "vhost": vhost.name, "type": exchange.kind, "durable": options.durable,
-                "auto_delete": options.auto_delete, "internal": options.internal, "arguments": dict(options.arguments)}
+    row: Row = {
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": exchange.kind,
+        "durable": options.durable,
+        "auto_delete": options.auto_delete,
+        "internal": options.internal,
+        "arguments": dict(options.arguments),
+    }
     policy = vhost.policies.for_exchange(exchange.name)
     if policy is not None:
         row["policy"] = policy.name
@@ -65,8 +84,15 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
     if binding.grammar is not AMQP:
         key = ".".join(["*" if word == "+" else swap(word) for word in key.split("/")])
     arguments = dict(binding.arguments) if binding.grammar is AMQP else {}
-    return {"source": source, "vhost": vhost.name, "destination": target.name, "destination_type": kind,
-            "routing_key": printable(key), "arguments": arguments, "properties_key": properties_key(binding)}
+    return {
+        "source": source,
+        "vhost": vhost.name,
+        "destination": target.name,
+        "destination_type": kind,
+        "routing_key": printable(key),
+        "arguments": arguments,
+        "properties_key": properties_key(binding),
+    }
 
 
 def properties_key(binding: Binding) -> str:
@@ -74,14 +100,23 @@ def properties_key(binding: Binding) -> str:
     key = printable(binding.key)
     if not binding.arguments:
         return key.replace("~", "~~") if key else "~"
-    digest = blake2b(encode(sorted(dict(binding.arguments).items(), key=lambda one: one[0])), digest_size=8).hexdigest()
+    digest = blake2b(
+        encode(sorted(dict(binding.arguments).items(), key=lambda one: one[0])), digest_size=8
+    ).hexdigest()
     return f"{key}~{digest}"
 
 
 def default_binding(vhost: VirtualHost, queue: Queue) -> Row:
     """Every queue is bound to the default exchange by its name."""
-    return {"source": "", "vhost": vhost.name, "destination": queue.name, "destination_type": QUEUE, "routing_key": queue.name,
-            "arguments": {}, "properties_key": queue.name}
+    return {
+        "source": "",
+        "vhost": vhost.name,
+        "destination": queue.name,
+        "destination_type": QUEUE,
+        "routing_key": queue.name,
+        "arguments": {},
+        "properties_key": queue.name,
+    }
 
 
 def policy_row(vhost: VirtualHost, policy: Policy) -> Row:
@@ -89,6 +124,14 @@ def policy_row(vhost: VirtualHost, policy: Policy) -> Row:
 
 
 def vhost_row(vhost: VirtualHost, node: str, ready: int, unacked: int) -> Row:
-    return {"name": vhost.name, "description": "", "tags": [], "metadata": {"description": "", "tags": []}, "tracing": False,
-            "default_queue_type": "classic", "cluster_state": {node: "stopping" if vhost.closing else "running"},
-            "protected_from_deletion": vhost.name == "/", **counts(ready, unacked)}
+    return {
+        "name": vhost.name,
+        "description": "",
+        "tags": [],
+        "metadata": {"description": "", "tags": []},
+        "tracing": False,
+        "default_queue_type": "classic",
+        "cluster_state": {node: "stopping" if vhost.closing else "running"},
+        "protected_from_deletion": vhost.name == "/",
+        **counts(ready, unacked),
+    }

@@ -36,4 +36,6 @@ def _or_refused(find: Callable[[], Found]) -> Found:
     except segments.Refusal as refusal:
         if refusal.status == 404:
             raise missing(str(refusal)) from None
-        raise Refusal(refusal.status, _WORDS.get(refusal.status, "bad_request"), str(refusal)) from None
+        raise Refusal(
+            refusal.status, _WORDS.get(refusal.status, "bad_request"), str(refusal)
+        ) from None

@@ -16,7 +16,17 @@ from broker.routing.exchanges.base import Options
 from broker.routing.topic_rules import check_binding
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers as shapes
-from trellis.http.management.answers import Call, Done, Listing, Row, flag, missing, table, text, wrong
+from trellis.http.management.answers import (
+    Call,
+    Done,
+    Listing,
+    Row,
+    flag,
+    missing,
+    table,
+    text,
+    wrong,
+)
 
 #: Objects counted in one turn.
 COUNTED: Final = 1_000
@@ -75,7 +85,9 @@ async def put_vhost(call: Call) -> Done:
     maker = call.identity.name
     if known is None and call.broker.users.by_name.get(maker) is call.identity:
         # As RabbitMQ does: whoever makes one may use it. (Users of the settings have theirs named there.)
-        await call.durable(lambda ticket: call.broker.users.permit(name, maker, ".*", ".*", ".*", ticket))
+        await call.durable(
+            lambda ticket: call.broker.users.permit(name, maker, ".*", ".*", ".*", ticket)
+        )
     return Done(known is None)
 
 
@@ -111,8 +123,12 @@ async def exchange(call: Call) -> Row:
 
 async def put_exchange(call: Call) -> Done:
     vhost, name, row = call.vhost(call.parts[0]), call.parts[1], call.body()
-    options = Options(flag(row, "durable") if "durable" in row else True, flag(row, "auto_delete"), flag(row, "internal"),
-                      table(row, "arguments"))
+    options = Options(
+        flag(row, "durable") if "durable" in row else True,
+        flag(row, "auto_delete"),
+        flag(row, "internal"),
+        table(row, "arguments"),
+    )
     call.may("configure", "exchange", name, vhost)
     known = name in vhost.exchanges
     if not known and (name.startswith("amq.") or not name):
@@ -132,7 +148,9 @@ async def delete_exchange(call: Call) -> Done:
     if not name or name.startswith("amq."):
         raise wrong(f"deletion of system exchange '{name}' in vhost '{vhost.name}' not allowed")
     call.may("configure", "exchange", name, vhost)
-    await call.durable(lambda ticket: vhost.delete_exchange(name, call.query.get("if-unused") == "true", ticket))
+    await call.durable(
+        lambda ticket: vhost.delete_exchange(name, call.query.get("if-unused") == "true", ticket)
+    )
     return Done()
 
 
@@ -179,7 +197,11 @@ async def put_queue(call: Call) -> Done:
         call.may("read", "queue", name, vhost)
         call.may("write", "exchange", letters, vhost)
     durable = flag(row, "durable") if "durable" in row else True
-    await call.durable(lambda ticket: vhost.declare_queue(name, durable, arguments, None, False, flag(row, "auto_delete"), ticket))
+    await call.durable(
+        lambda ticket: vhost.declare_queue(
+            name, durable, arguments, None, False, flag(row, "auto_delete"), ticket
+        )
+    )
     return Done(not known)
 
 
@@ -187,8 +209,14 @@ async def delete_queue(call: Call) -> Done:
     vhost, queue = _queue(call)
     call.may("configure", "queue", queue.name, vhost)
     mine = vhost.queue(queue.name, queue.exclusive_to)
-    await call.durable(lambda ticket: vhost.delete_queue(mine, call.query.get("if-unused") == "true",
-                                                         call.query.get("if-empty") == "true", ticket))
+    await call.durable(
+        lambda ticket: vhost.delete_queue(
+            mine,
+            call.query.get("if-unused") == "true",
+            call.query.get("if-empty") == "true",
+            ticket,
+        )
+    )
     return Done()
 
 
@@ -233,7 +261,9 @@ async def exchange_source(call: Call) -> Listing:
     vhost = call.vhost(call.parts[0])
     exchange = vhost.exchange(_exchange_name(call.parts[1]))
     if exchange.name == "":
-        return Listing(_listed(shapes.default_binding(vhost, queue) for queue in list(vhost.queues.values())))
+        return Listing(
+            _listed(shapes.default_binding(vhost, queue) for queue in list(vhost.queues.values()))
+        )
     return Listing(_listed(_away(vhost, exchange)))
 
 
@@ -261,7 +291,9 @@ def _ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
     vhost = call.vhost(call.parts[0])
     kind = "queue" if "/q/" in _tail(call) else "exchange"
     source = vhost.exchange(_exchange_name(call.parts[1]))
-    target: Destination = vhost.exchange(call.parts[2]) if kind == "exchange" else _owned(vhost, call.parts[2])
+    target: Destination = (
+        vhost.exchange(call.parts[2]) if kind == "exchange" else _owned(vhost, call.parts[2])
+    )
     return vhost, source, target, kind
 
 
@@ -280,8 +312,17 @@ def _owned(vhost: VirtualHost, name: str) -> Queue:
 async def between(call: Call) -> Listing:
     vhost, source, target, _ = _ends(call)
     if source.name == "":
-        return Listing(_listed([shapes.default_binding(vhost, target)] if isinstance(target, Queue) else []))
-    return Listing(_listed([shapes.binding_row(vhost, source.name, one) for one in list(source.bindings.get(target, {}).values())]))
+        return Listing(
+            _listed([shapes.default_binding(vhost, target)] if isinstance(target, Queue) else [])
+        )
+    return Listing(
+        _listed(
+            [
+                shapes.binding_row(vhost, source.name, one)
+                for one in list(source.bindings.get(target, {}).values())
+            ]
+        )
+    )
 
 
 async def post_binding(call: Call) -> Any:
@@ -305,7 +346,9 @@ def _one(call: Call) -> tuple[VirtualHost, Exchange, Binding, str]:
     for binding in list(source.bindings.get(target, {}).values()):
         if shapes.properties_key(binding) == call.parts[3]:
             return vhost, source, binding, kind
-    raise missing(f"no binding '{call.parts[3]}' between exchange '{source.name}' and {kind} '{target.name}'")
+    raise missing(
+        f"no binding '{call.parts[3]}' between exchange '{source.name}' and {kind} '{target.name}'"
+    )
 
 
 async def binding(call: Call) -> Row:
@@ -326,7 +369,15 @@ async def delete_binding(call: Call) -> Done:
 
 async def policies(call: Call) -> Listing:
     where = _where(call)
-    return Listing(_listed([shapes.policy_row(vhost, policy) for vhost in where for policy in list(vhost.policies.by_name.values())]))
+    return Listing(
+        _listed(
+            [
+                shapes.policy_row(vhost, policy)
+                for vhost in where
+                for policy in list(vhost.policies.by_name.values())
+            ]
+        )
+    )
 
 
 async def policy(call: Call) -> Row:

@@ -26,18 +26,36 @@ async def _listed(rows: Iterable[Row]) -> AsyncIterator[Row]:
 
 def _user_row(user: User) -> Row:
     password_hash, algorithm = show_hash(user.password_hash)
-    return {"name": user.name, "password_hash": password_hash, "hashing_algorithm": algorithm, "tags": list(user.tags), "limits": {}}
+    return {
+        "name": user.name,
+        "password_hash": password_hash,
+        "hashing_algorithm": algorithm,
+        "tags": list(user.tags),
+        "limits": {},
+    }
 
 
 def _account_row(account: Account) -> Row:
     identity = account.identity
-    return {"name": identity.name, "tags": list(identity.tags), "limits": {}, "from": "settings", "loopback_only": account.loopback_only}
+    return {
+        "name": identity.name,
+        "tags": list(identity.tags),
+        "limits": {},
+        "from": "settings",
+        "loopback_only": account.loopback_only,
+    }
 
 
 def _rows(call: Call) -> list[Row]:
     accounts = call.node.accounts.listed
-    return [*[_account_row(account) for account in accounts.values()],
-            *[_user_row(user) for name, user in call.broker.users.by_name.items() if name not in accounts]]
+    return [
+        *[_account_row(account) for account in accounts.values()],
+        *[
+            _user_row(user)
+            for name, user in call.broker.users.by_name.items()
+            if name not in accounts
+        ],
+    ]
 
 
 async def users(call: Call) -> Listing:
@@ -45,7 +63,13 @@ async def users(call: Call) -> Listing:
 
 
 async def users_without_permissions(call: Call) -> Listing:
-    return Listing(_listed(_user_row(user) for user in list(call.broker.users.by_name.values()) if not user.permissions))
+    return Listing(
+        _listed(
+            _user_row(user)
+            for user in list(call.broker.users.by_name.values())
+            if not user.permissions
+        )
+    )
 
 
 def _known(call: Call, name: str) -> User | Account:
@@ -75,7 +99,11 @@ async def put_user(call: Call) -> Done:
     if isinstance(tags, str):
         tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise wrong("'tags' is missing: a list, or words separated by commas, of " + ", ".join(TAGS) + "; it may be empty")
+        raise wrong(
+            "'tags' is missing: a list, or words separated by commas, of "
+            + ", ".join(TAGS)
+            + "; it may be empty"
+        )
     password_hash = await _password_hash(call, name, row)
     known = name in call.broker.users.by_name
     await call.durable(lambda ticket: call.broker.users.define(name, password_hash, tags, ticket))
@@ -89,8 +117,12 @@ async def _password_hash(call: Call, name: str, row: Row) -> str:
     if row.get("password") is not None:
         password = text(row, "password")
         if not password:
-            raise wrong("the password is empty; a password_hash that is empty is a user who has none, and logs in by a certificate")
-        return await asyncio.get_running_loop().run_in_executor(None, HASHER.hash, password.encode("utf-8", "surrogateescape"))
+            raise wrong(
+                "the password is empty; a password_hash that is empty is a user who has none, and logs in by a certificate"
+            )
+        return await asyncio.get_running_loop().run_in_executor(
+            None, HASHER.hash, password.encode("utf-8", "surrogateescape")
+        )
     known = call.broker.users.by_name.get(name)
     if known is None:
         raise wrong("'password' or 'password_hash' is missing")
@@ -128,12 +160,21 @@ def _permissions(call: Call) -> list[Row]:
     found: list[Row] = []
     for account in call.node.accounts.listed.values():
         if isinstance(account.identity, Listed):
-            found += [_permission(account.identity.name, vhost, rights.permission) for vhost, rights in account.identity.rights.items()]
+            found += [
+                _permission(account.identity.name, vhost, rights.permission)
+                for vhost, rights in account.identity.rights.items()
+            ]
         else:
-            found += [_permission(account.identity.name, vhost, (".*", ".*", ".*")) for vhost in call.broker.vhosts]
+            found += [
+                _permission(account.identity.name, vhost, (".*", ".*", ".*"))
+                for vhost in call.broker.vhosts
+            ]
     for user in call.broker.users.by_name.values():
         if user.name not in call.node.accounts.listed:
-            found += [_permission(user.name, vhost, permission) for vhost, permission in user.permissions.items()]
+            found += [
+                _permission(user.name, vhost, permission)
+                for vhost, permission in user.permissions.items()
+            ]
     return found
 
 
@@ -187,13 +228,19 @@ async def put_permission(call: Call) -> Done:
     vhost, user = _owned(call)
     row = call.body()
     configure, write, read = (text(row, field) for field in ("configure", "write", "read"))
-    fresh = await call.durable(lambda ticket: call.broker.users.permit(vhost.name, user.name, configure, write, read, ticket))
+    fresh = await call.durable(
+        lambda ticket: call.broker.users.permit(
+            vhost.name, user.name, configure, write, read, ticket
+        )
+    )
     return Done(fresh)
 
 
 async def delete_permission(call: Call) -> Done:
     vhost, user = _owned(call)
-    if not await call.durable(lambda ticket: call.broker.users.revoke(vhost.name, user.name, ticket)):
+    if not await call.durable(
+        lambda ticket: call.broker.users.revoke(vhost.name, user.name, ticket)
+    ):
         raise missing(f"user '{user.name}' has no permissions in vhost '{vhost.name}'")
     return Done()
 
@@ -202,9 +249,12 @@ async def delete_permission(call: Call) -> Done:
 
 
 def _topics(call: Call) -> list[Row]:
-    return [{"user": user.name, "vhost": vhost, "exchange": exchange, "write": write, "read": read}
-            for user in call.broker.users.by_name.values() for vhost, topics in user.topics.items()
-            for exchange, (write, read) in topics.items()]
+    return [
+        {"user": user.name, "vhost": vhost, "exchange": exchange, "write": write, "read": read}
+        for user in call.broker.users.by_name.values()
+        for vhost, topics in user.topics.items()
+        for exchange, (write, read) in topics.items()
+    ]
 
 
 async def topic_permissions(call: Call) -> Listing:
@@ -221,14 +271,22 @@ async def user_topic_permissions(call: Call) -> Listing:
 
 async def topic_permission(call: Call) -> Listing:
     vhost, name = _both(call)
-    return Listing(_listed([row for row in _topics(call) if row["user"] == name and row["vhost"] == vhost.name]))
+    return Listing(
+        _listed(
+            [row for row in _topics(call) if row["user"] == name and row["vhost"] == vhost.name]
+        )
+    )
 
 
 async def put_topic_permission(call: Call) -> Done:
     vhost, user = _owned(call)
     row = call.body()
     exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
-    fresh = await call.durable(lambda ticket: call.broker.users.permit_topics(vhost.name, user.name, exchange, patterns, ticket))
+    fresh = await call.durable(
+        lambda ticket: call.broker.users.permit_topics(
+            vhost.name, user.name, exchange, patterns, ticket
+        )
+    )
     return Done(fresh)
 
 
@@ -237,8 +295,11 @@ async def delete_topic_permission(call: Call) -> Done:
     vhost, user = _owned(call)
     exchanges = call.parts[2:] or list(user.topics.get(vhost.name, {}))
     for exchange in exchanges:
-        await call.durable(lambda ticket, exchange=exchange: call.broker.users.permit_topics(  # type: ignore[misc]
-            vhost.name, user.name, exchange, None, ticket))
+        await call.durable(
+            lambda ticket, exchange=exchange: call.broker.users.permit_topics(  # type: ignore[misc]
+                vhost.name, user.name, exchange, None, ticket
+            )
+        )
     return Done()
 
 
@@ -249,10 +310,16 @@ def _rules(call: Call) -> list[Row]:
     found: list[Row] = []
     for account in call.node.accounts.listed.values():
         if isinstance(account.identity, Listed):
-            found += [{"user": account.identity.name, "vhost": vhost, "rules": list(rights.rules)}
-                      for vhost, rights in account.identity.rights.items() if rights.rules]
-    found += [{"user": user.name, "vhost": vhost, "rules": list(rules)}
-              for user in call.broker.users.by_name.values() for vhost, rules in user.rules.items()]
+            found += [
+                {"user": account.identity.name, "vhost": vhost, "rules": list(rights.rules)}
+                for vhost, rights in account.identity.rights.items()
+                if rights.rules
+            ]
+    found += [
+        {"user": user.name, "vhost": vhost, "rules": list(rules)}
+        for user in call.broker.users.by_name.values()
+        for vhost, rules in user.rules.items()
+    ]
     return found
 
 
