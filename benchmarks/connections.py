@@ -1,4 +1,5 @@
-"""Do many idle connections make the messages of others dearer? A real broker, MQTT loads, and connections beside them.
+"""Do many idle connections make the messages of others dearer? A real broker, MQTT loads, and
+connections beside them.
 
     python benchmarks/connections.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1]
         --idle N             idle connections, each with a subscription [as many as descriptors allow, 20,000 at most]
@@ -7,8 +8,9 @@
         --output FILE        results as JSON [benchmarks/results/DATE-connections.json]
         --into FILE          the document that gets the table, between its marks [docs/performance.md]
 
-Each round runs the load of `trellis bench load` against one broker with nobody else, then with the idle connections there; the
-load checks every answer. Compared are medians of the broker's processor time per message, of one run. Linux only; a minute.
+Each round runs the load of `trellis bench load` against one broker with nobody else, then with the
+idle connections there; the load checks every answer. Compared are medians of the broker's processor
+time per message, of one run. Linux only; a minute.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from peers.peer import Tools
 from peers.process import allow_files
 from peers.report import between
 
-#: The part of the descriptors that a broker uses for connections, less what the load and others need.
+#: The part of the descriptors that a broker uses for connections, less what the load and others
+#: need.
 SHARE: Final = 0.9
 SPARE: Final = 100
 MOST: Final = 20_000

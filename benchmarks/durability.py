@@ -1,4 +1,5 @@
-"""What does it cost to lose nothing? A real broker on a real disk: lone confirms, a long queue, a start after kill -9.
+"""What does it cost to lose nothing? A real broker on a real disk: lone confirms, a long queue, a
+start after kill -9.
 
     python benchmarks/durability.py
         --trellis COMMAND      the broker [.run/bin/trellis]
@@ -6,10 +7,12 @@
         --output FILE          results as JSON [benchmarks/results/DATE-durability.json]
         --into FILE            the document that gets the table, between its marks [docs/performance.md]
 
-A lone confirm is timed from the publication's first octet to the last one of basic.ack, with nothing else in flight, and one
-fdatasync of as many octets beside it, on the same disk, in turn. A start is timed from the process's own clock of processor time
-until it says that it is ready; what it holds is then counted, and read to the end. CPU of a message under load is measured by
-`trellis bench load amqp-durable`, and beside RabbitMQ by `python benchmarks/peers run --workloads amqp-durable`.
+A lone confirm is timed from the publication's first octet to the last one of basic.ack, with
+nothing else in flight, and one fdatasync of as many octets beside it, on the same disk, in turn. A
+start is timed from the process's own clock of processor time until it says that it is ready; what
+it holds is then counted, and read to the end. CPU of a message under load is measured by `trellis
+bench load amqp-durable`, and beside RabbitMQ by `python benchmarks/peers run --workloads
+amqp-durable`.
 
 Linux only. Takes about half a minute.
 """

@@ -1,10 +1,12 @@
-"""What one publication costs inside: octets into the real front ends on the real core, octets out. No sockets.
+"""What one publication costs inside: octets into the real front ends on the real core, octets out.
+No sockets.
 
     python benchmarks/flows.py [--messages 200000] [--rounds 5] [FLOW...]
 
-Run it with the Python that has the broker installed (`make run` makes .run), from any directory: it says
-whether what it measures is compiled. Times are medians of rounds on one thread, so compare them within one
-run only. Every flow checks the octets or counts that come out before its time counts.
+Run it with the Python that has the broker installed (`make run` makes .run), from any directory: it
+says whether what it measures is compiled. Times are medians of rounds on one thread, so compare
+them within one run only. Every flow checks the octets or counts that come out before its time
+counts.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from protocols.mqtt.front import MqttFront
 BODY = bytes(range(100))
 #: Publications in one received chunk.
 BATCH = 100
-#: The answers of a client to a chunk of them, made at once: what the clients do must not hide what the broker does.
+#: The answers of a client to a chunk of them, made at once: what the clients do must not hide what
+#: the broker does.
 PUBACKS = struct.Struct(">" + "2sH" * BATCH)
 ACKS = struct.Struct(">" + "11sQ2s" * BATCH)
 ACK_HEAD = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
@@ -84,7 +87,9 @@ class Bench:
 
 
 def mqtt_flow(quality: int, readers: int) -> Callable[[int], float]:
-    """Publications with this QoS to topics that so many wildcard subscriptions match; QoS 1 is acknowledged."""
+    """Publications with this QoS to topics that so many wildcard subscriptions match; QoS 1 is
+    acknowledged.
+    """
 
     def flow(messages: int) -> float:
         bench = Bench()
@@ -125,8 +130,8 @@ def mqtt_flow(quality: int, readers: int) -> Callable[[int], float]:
 
 
 def amqp_flow(readers: int, acks: bool, by_headers: bool = False) -> Callable[[int], float]:
-    """Publications to a topic exchange, or one that compares headers, that so many queues are bound to, each with a consumer;
-    with acks also confirms."""
+    """Publications to a topic exchange, or one that compares headers, that so many queues are bound
+    to, each with a consumer; with acks also confirms."""
 
     def flow(messages: int) -> float:
         exchange = "amq.headers" if by_headers else "amq.topic"

@@ -1,13 +1,15 @@
-"""The speed guard: instructions a publication costs inside the compiled broker, beside what they were.
+"""The speed guard: instructions a publication costs inside the compiled broker, beside what they
+were.
 
     python -P benchmarks/guard.py            compare with benchmarks/guard.json; exit code 1 when a flow costs over 10 % more
     python -P benchmarks/guard.py --rules    what the same costs a user with 100 rules about topics; exit code 1 when it is more
     python -P benchmarks/guard.py --write WHY    make today's counts the ones to compare with; CHANGELOG.md must say WHY
 
-Instructions are counted by callgrind (valgrind must be installed), so the machine's mood does not matter. Each
-flow of flows.py runs twice, with few and with more messages: the difference leaves out starting and warming up.
-Run it with the Python that has the compiled broker installed. A change that makes a flow dearer for a good
-reason rewrites the file, and the reason recorded there must stand in CHANGELOG.md, word for word.
+Instructions are counted by callgrind (valgrind must be installed), so the machine's mood does not
+matter. Each flow of flows.py runs twice, with few and with more messages: the difference leaves out
+starting and warming up. Run it with the Python that has the compiled broker installed. A change
+that makes a flow dearer for a good reason rewrites the file, and the reason recorded there must
+stand in CHANGELOG.md, word for word.
 """
 
 from __future__ import annotations
@@ -77,7 +79,10 @@ def measure() -> dict[str, int]:
 
 
 def compare_rules() -> int:
-    """Whether a publication that is allowed costs the same with rules and without. (Hash order differs by a little.)"""
+    """Whether a publication that is allowed costs the same with rules and without.
+
+    (Hash order differs by a little.)
+    """
     worse = 0
     for flow in FLOWS:
         plain, ruled = (

@@ -1,4 +1,5 @@
-"""What does a journal cost those whose messages it records? A real broker with one and one without, in turns.
+"""What does a journal cost those whose messages it records? A real broker with one and one without,
+in turns.
 
     python benchmarks/journals.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]
         --rounds N           rounds without and with a journal, in turns [3]
@@ -8,9 +9,10 @@
         --output FILE        results as JSON [benchmarks/results/DATE-journals.json]
         --into FILE          the document that gets the tables, between its marks [docs/streams.md]
 
-Each round starts a broker without a journal, and one with, in a directory of its own on the disk of temporary files, and runs the load
-of `trellis bench load` on it, which checks every answer, at three paces: as fast as it goes; at half of what the first round reached
-with a journal; and at the rate. Latencies mean something at the last two. Linux only; a minute a round.
+Each round starts a broker without a journal, and one with, in a directory of its own on the disk of
+temporary files, and runs the load of `trellis bench load` on it, which checks every answer, at
+three paces: as fast as it goes; at half of what the first round reached with a journal; and at the
+rate. Latencies mean something at the last two. Linux only; a minute a round.
 """
 
 from __future__ import annotations

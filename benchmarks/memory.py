@@ -1,14 +1,16 @@
-"""How much memory does an object of the broker take? Real clients, a real broker, and its resident memory before and after.
+"""How much memory does an object of the broker take? Real clients, a real broker, and its resident
+memory before and after.
 
     python benchmarks/memory.py [SUBJECT...]     all of them without a name; each in a broker of its own
         --trellis COMMAND                        the broker [.run/bin/trellis]
         --output FILE                            results as JSON [benchmarks/results/DATE-memory.json]
         --into FILE                              the document that gets the table, between its marks [docs/performance.md]
 
-A subject makes some objects first, so that what the broker needs once is there, then many more: the difference of VmRSS divided
-by their number. That has everything in it: the event loop's transport, the core's objects, names and keys, what the allocator
-could not use. What the kernel keeps for a socket is not in it. The backlog is a queue of 500,000 messages without a consumer;
-then one comes, and the peak while it reads them is compared with the moment before.
+A subject makes some objects first, so that what the broker needs once is there, then many more: the
+difference of VmRSS divided by their number. That has everything in it: the event loop's transport,
+the core's objects, names and keys, what the allocator could not use. What the kernel keeps for a
+socket is not in it. The backlog is a queue of 500,000 messages without a consumer; then one comes,
+and the peak while it reads them is compared with the moment before.
 
 Linux only. Takes about a minute and a half.
 """
@@ -140,7 +142,9 @@ def _publications(broker: Broker, first: int, last: int, kind: int) -> None:
 
 
 def mqtt_retained(broker: Broker, first: int, last: int) -> None:
-    """The cache of routes ends up full of other topics, so that its growth is not taken for that of the messages."""
+    """The cache of routes ends up full of other topics, so that its growth is not taken for that of
+    the messages.
+    """
     _publications(broker, first, last, 0x31)
     _publications(broker, 10_000_000, 10_000_000 + 2 * ROUTES, 0x30)
 
@@ -285,7 +289,9 @@ def backlog(trellis: Path) -> dict[str, int]:
 
 
 def _read_all(client: AmqpClient) -> None:
-    """Read the backlog, every delivery of which has the same length but for its tag; count and bodies are checked."""
+    """Read the backlog, every delivery of which has the same length but for its tag; count and
+    bodies are checked.
+    """
     awaited = BACKLOG
     while awaited:
         kind = client.read(7, "basic.deliver")

@@ -1,11 +1,13 @@
-"""Where do the broker's microseconds go? A real broker under a workload of the load tool, sampled by perf.
+"""Where do the broker's microseconds go? A real broker under a workload of the load tool, sampled
+by perf.
 
     python benchmarks/perf_profile.py [WORKLOAD...]   [mqtt-qos0 mqtt-qos1 mqtt-50pub mqtt-fan10000 amqp-auto amqp-ack ...]
         --trellis COMMAND                        the broker [.run/bin/trellis]
         --into FILE                              the document that gets the tables, between its marks [docs/performance.md]
 
-Samples are sorted by where they fell: the kernel (sockets, mostly), uvloop, copying, the interpreter's objects, our compiled
-code. Shares times the broker's CPU a message give microseconds. Linux, perf on PATH, and a kernel that lets you sample it.
+Samples are sorted by where they fell: the kernel (sockets, mostly), uvloop, copying, the
+interpreter's objects, our compiled code. Shares times the broker's CPU a message give microseconds.
+Linux, perf on PATH, and a kernel that lets you sample it.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ PROFILED: Final = (
 LOADED: Final = 8
 BEFORE: Final = 2
 SAMPLED: Final = 3
-#: Subscriptions that are made in a second at least, after their connections; and how long these may take.
+#: Subscriptions that are made in a second at least, after their connections; and how long these may
+#: take.
 SUBSCRIBED: Final = 4_000
 PATIENCE: Final = 60
 #: Functions of our own that are named for each workload.
@@ -99,7 +102,10 @@ def function(symbol: str) -> str:
 
 
 def measure(workload: str, trellis: Path) -> Profile:
-    """Load a broker of its own with the workload and sample it. Raises Failed, CalledProcessError."""
+    """Load a broker of its own with the workload and sample it.
+
+    Raises Failed, CalledProcessError.
+    """
     with tempfile.TemporaryDirectory(prefix="trellis-profile-") as directory:
         running: Running = Trellis(Tools(trellis=trellis)).start(Path(directory))
         try:
@@ -163,7 +169,9 @@ def _sampled(workload: str, trellis: Path, running: Running, directory: Path) ->
 
 
 def _wait_for_clients(workload: str, pid: int, load: subprocess.Popen[bytes]) -> None:
-    """Return when all clients of the workload are connected, have subscribed, and publish: what comes before is not its cost."""
+    """Return when all clients of the workload are connected, have subscribed, and publish: what
+    comes before is not its cost.
+    """
     clients = WORKLOADS[workload].publishers + WORKLOADS[workload].subscribers
     until = time.monotonic() + PATIENCE
     while len(list(Path(f"/proc/{pid}/fd").iterdir())) < clients:

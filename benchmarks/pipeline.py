@@ -1,9 +1,11 @@
-"""What the source of Spark and bulk matching cost: `trellis pipeline bench`, kept with what was measured where.
+"""What the source of Spark and bulk matching cost: `trellis pipeline bench`, kept with what was
+measured where.
 
     python benchmarks/pipeline.py [--output FILE]      results as JSON [benchmarks/results/DATE-pipeline.json], the table on stdout
 
-Run it with the Python of an installed `trellis-broker[pipeline]`, on a machine that does nothing else: CPU seconds are compared, and
-a busy processor makes all of them longer, and not evenly. `docs/pipeline.md`, "What it costs", says what is measured.
+Run it with the Python of an installed `trellis-broker[pipeline]`, on a machine that does nothing
+else: CPU seconds are compared, and a busy processor makes all of them longer, and not evenly.
+`docs/pipeline.md`, "What it costs", says what is measured.
 """
 
 from __future__ import annotations

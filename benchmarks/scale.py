@@ -1,10 +1,13 @@
-"""The pauses of the loop while a broker holds much: 10,000 queues, 100,000 bindings, 1,000 connections with 10 channels each.
+"""The pauses of the loop while a broker holds much: 10,000 queues, 100,000 bindings, 1,000
+connections with 10 channels each.
 
     python -P benchmarks/scale.py [--queues N] [--bindings N] [--connections N] [--channels N] [--memory] [--json FILE]
 
-The broker is a process of its own, a clock in its loop: a timer of 1 ms notes how much processor time its thread used from one
-ring to the next (`held`), and how much time went by beyond that (`late`). The first is what the broker's work held the loop for; the
-second has in it what the machine did meanwhile. A phase is a line; it has the longest turn, too, by the clock on the wall, and the
+The broker is a process of its own, a clock in its loop: a timer of 1 ms notes how much processor
+time its thread used from one ring to the next (`held`), and how much time went by beyond that
+(`late`). The first is what the broker's work held the loop for; the second has in it what the
+machine did meanwhile. A phase is a line; it has the longest turn, too, by the clock on the wall,
+and the
 longest garbage collection, in processor time, with its generation.
 """
 
@@ -77,7 +80,9 @@ class Clock:
 
 
 async def serve(directory: str, told: Connection) -> None:
-    """The broker: says its ports, and for each line that comes what the clock saw since the last one."""
+    """The broker: says its ports, and for each line that comes what the clock saw since the last
+    one.
+    """
     host = "127.0.0.1"
     settings = Settings(
         amqp=Amqp(port=0, host=host),
@@ -409,7 +414,9 @@ class Scale:
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """The broker has nothing left to do, when it has answered a client who comes now, some times."""
+        """The broker has nothing left to do, when it has answered a client who comes now, some
+        times.
+        """
         for _ in range(50):
             self._declarers[0].write(marshal(1, spec.Basic.Qos()))
             await self._declarers[0].hear(b"\x00\x3c\x00\x0b", 1)

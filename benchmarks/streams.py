@@ -1,4 +1,5 @@
-"""What do streams cost inside? Octets into the real front ends on the real core; segments in memory, or in a file for HTTP.
+"""What do streams cost inside? Octets into the real front ends on the real core; segments in
+memory, or in a file for HTTP.
 
     python benchmarks/streams.py [--messages 100000] [--rounds 5]
 
@@ -8,8 +9,9 @@
     queue        a plain queue's delivery with acks          stream    the same, of a stream's rows
     serving      octets of a segment sent to a socket by sendfile, per row; both ends are this process, its reader is not counted
 
-Run it with the Python that has the broker installed, from any directory: it says whether what it measures is compiled. Times are
-processor times of the thread, medians of interleaved rounds; compare them within one run only.
+Run it with the Python that has the broker installed, from any directory: it says whether what it
+measures is compiled. Times are processor times of the thread, medians of interleaved rounds;
+compare them within one run only.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ def declare(name: str, arguments: bytes) -> bytes:
 def loop_cost(
     messages: int, journal: bool, mqtt: bool, chunks: int = 1, root: str = ""
 ) -> tuple[float, float]:
-    """Seconds of a publisher's input, and of the store's batches behind it, each of so many chunks; into files below a root."""
+    """Seconds of a publisher's input, and of the store's batches behind it, each of so many chunks;
+    into files below a root.
+    """
     bench = Bench()
     if root:
         bench.broker.store.stream_disk, bench.broker.store.stream_root = (

@@ -1,9 +1,11 @@
-"""What a message costs the broker over each transport: processor time of its process, MQTT QoS 0 in batches.
+"""What a message costs the broker over each transport: processor time of its process, MQTT QoS 0 in
+batches.
 
     python benchmarks/transports.py [MESSAGES] [SIZE]
 
-One client publishes MESSAGES of SIZE octets as fast as they are taken, one other hears all of them over the same transport.
-`tls of uvloop` is the plain link behind the TLS of the loop, for comparison. Rounds alternate; the least of each counts.
+One client publishes MESSAGES of SIZE octets as fast as they are taken, one other hears all of them
+over the same transport. `tls of uvloop` is the plain link behind the TLS of the loop, for
+comparison. Rounds alternate; the least of each counts.
 """
 
 from __future__ import annotations

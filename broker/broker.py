@@ -22,7 +22,8 @@ PAUSE: Final = 5
 
 
 class Broker:
-    """Everything that is chance, time or waiting is given from above, so that a whole broker can be simulated.
+    """Everything that is chance, time or waiting is given from above, so that a whole broker can be
+    simulated.
 
     `new_id` returns a text that was never returned before and that nobody can guess.
     """
@@ -65,8 +66,10 @@ class Broker:
         return self.add_vhost(name)
 
     def close_vhost(self, name: str, ticket: Ticket | None = None) -> None:
-        """Delete a virtual host with all that it holds, in slices: nobody comes in any more, and whoever is in is to be
-        expelled. It is gone from `vhosts` in the end. The first one, which others are counted under, stays."""
+        """Delete a virtual host with all that it holds, in slices: nobody comes in any more, and
+        whoever is in is to be expelled. It is gone from `vhosts` in the end. The first one, which
+        others are counted under, stays.
+        """
         if name == "/":
             raise PreconditionFailed("vhost '/' cannot be deleted")
         vhost = self.vhosts[name]
@@ -83,7 +86,9 @@ class Broker:
         self.store.append(Undefined(vhost.name, "vhost", vhost.name), None)
 
     def full(self, user: str, vhost: VirtualHost) -> str:
-        """Why this user may have no further connection to the virtual host; empty when there is room."""
+        """Why this user may have no further connection to the virtual host; empty when there is
+        room.
+        """
         most = self.bounds.vhost_connections
         if 0 < most <= vhost.gates.users:
             return f"access to vhost '{vhost.name}' refused for user '{user}': connection limit ({most}) is reached"

@@ -21,7 +21,8 @@ class Bounds:
         #: Queues and exchanges of a virtual host.
         self.queues = 1_000_000
         self.exchanges = 100_000
-        #: Connections of one user and of one virtual host, channels of one user, consumers of one channel; 0 is no limit.
+        #: Connections of one user and of one virtual host, channels of one user, consumers of one
+        #: channel; 0 is no limit.
         self.user_connections = 0
         self.vhost_connections = 0
         self.user_channels = 0

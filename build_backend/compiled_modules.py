@@ -11,9 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What is compiled, all in one group, so that calls between modules are C calls. Of trellis/ only what runs per
-#: received chunk, in the broker and in its load tool: the rest waits on the loop or runs once, and stays open to
-#: monkeypatching. (trellis/bench/progress.py is where the interpreter hears of Ctrl-C.)
+#: What is compiled, all in one group, so that calls between modules are C calls. Of trellis/ only
+#: what runs per received chunk, in the broker and in its load tool: the rest waits on the loop or
+#: runs once, and stays open to monkeypatching. (trellis/bench/progress.py is where the interpreter
+#: hears of Ctrl-C.)
 COMPILED = (
     "matching",
     "broker",
@@ -55,7 +56,10 @@ def modules(root: Path = ROOT) -> list[str]:
 
 
 def _file(name: str) -> str:
-    """Where the module is from. One that says which extra of ours it needs is looked for, not loaded."""
+    """Where the module is from.
+
+    One that says which extra of ours it needs is looked for, not loaded.
+    """
     try:
         return importlib.import_module(name).__file__ or ""
     except ImportError as error:

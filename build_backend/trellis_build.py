@@ -1,6 +1,7 @@
 """setuptools, plus a C compiler from PyPI on a Linux that has none.
 
-An editable install is for working on the source, so it is never compiled: a stale extension would hide the source.
+An editable install is for working on the source, so it is never compiled: a stale extension would
+hide the source.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def _pure() -> bool:
 
 
 def wants_zig() -> bool:
-    """Whether this is a 64-bit Linux with Python's headers, without a C compiler, and of a kind that Zig knows."""
+    """Whether this is a 64-bit Linux with Python's headers, without a C compiler, and of a kind
+    that Zig knows.
+    """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     return (
         sys.platform == "linux"

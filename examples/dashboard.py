@@ -2,8 +2,8 @@
 
     python examples/dashboard.py kitchen cellar
 
-It subscribes to answers/<dashboard>/+ and then publishes requests/<dashboard>/<sensor>. That the other side speaks AMQP,
-neither of the two can tell.
+It subscribes to answers/<dashboard>/+ and then publishes requests/<dashboard>/<sensor>. That the
+other side speaks AMQP, neither of the two can tell.
 """
 
 import argparse

@@ -1,8 +1,10 @@
-"""A sensor: tells its temperature over MQTT, once a second, on the topic sensors/<name>/temperature.
+"""A sensor: tells its temperature over MQTT, once a second, on the topic
+sensors/<name>/temperature.
 
     python examples/sensor.py kitchen
 
-QoS 1: the broker acknowledges each reading, and an AMQP queue that gets it keeps it as a persistent message.
+QoS 1: the broker acknowledges each reading, and an AMQP queue that gets it keeps it as a persistent
+message.
 """
 
 import argparse
@@ -36,7 +38,8 @@ def main() -> None:
         f"broker: {answer}", flush=True
     )
     client.connect(options.host, options.port)
-    client.loop_start()  # a thread that sends, receives, and connects again when the connection is lost
+    # a thread that sends, receives, and connects again when the connection is lost
+    client.loop_start()
 
     celsius = 21.0
     published = 0

@@ -1,9 +1,11 @@
-"""A service on AMQP that answers dashboards on MQTT: how many readings of a sensor came, and their mean.
+"""A service on AMQP that answers dashboards on MQTT: how many readings of a sensor came, and their
+mean.
 
 python examples/service.py
 
-request    requests/<dashboard>/<sensor>    seen here as the routing key requests.<dashboard>.<sensor>
-answer     answers/<dashboard>/<sensor>     published here as answers.<dashboard>.<sensor>
+request    requests/<dashboard>/<sensor>    seen here as the routing key
+requests.<dashboard>.<sensor> answer     answers/<dashboard>/<sensor>     published here as
+answers.<dashboard>.<sensor>
 """
 
 import argparse

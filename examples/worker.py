@@ -2,9 +2,9 @@
 
     python examples/worker.py
 
-The queue is bound to amq.topic, where MQTT publications arrive, with their slashes as dots: sensors/kitchen/temperature
-has the routing key sensors.kitchen.temperature. Start several workers, and they share the work; stop them all, and the
-queue keeps the readings until one comes back.
+The queue is bound to amq.topic, where MQTT publications arrive, with their slashes as dots:
+sensors/kitchen/temperature has the routing key sensors.kitchen.temperature. Start several workers,
+and they share the work; stop them all, and the queue keeps the readings until one comes back.
 """
 
 import argparse

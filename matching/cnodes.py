@@ -1,4 +1,5 @@
-"""What a concurrent trie is made of: I-nodes that stay, and nodes that never change and are exchanged in them.
+"""What a concurrent trie is made of: I-nodes that stay, and nodes that never change and are
+exchanged in them.
 
     root -> I -> C -+- a [x] -> I -> C --- b [y]
 
@@ -23,7 +24,9 @@ class Generation:
 
 
 class Branch(Generic[S]):
-    """What one word of a pattern leads to: who subscribed to what ends here, and where patterns go on."""
+    """What one word of a pattern leads to: who subscribed to what ends here, and where patterns go
+    on.
+    """
 
     __slots__ = ("crowd", "inode")
 
@@ -33,7 +36,10 @@ class Branch(Generic[S]):
 
 
 class CNode(Generic[S]):
-    """The branches of one place. `previous` is not None until the exchange that put it there is settled."""
+    """The branches of one place.
+
+    `previous` is not None until the exchange that put it there is settled.
+    """
 
     __slots__ = ("children", "many", "one", "previous")
 
@@ -80,7 +86,9 @@ class INode(Generic[S]):
 
 
 class Swap(Generic[S]):
-    """Stands at the root while one root is swapped for another, if the old one's value is still the expected."""
+    """Stands at the root while one root is swapped for another, if the old one's value is still the
+    expected.
+    """
 
     __slots__ = ("expected", "new", "old", "outcome")
 

@@ -1,7 +1,7 @@
 """Which algorithms are there? One line each, loaded when first asked for.
 
-Installed packages add their own by the entry-point group `trellis.matchers`: name = "module:Class", a `Matcher`
-made from a grammar alone. A name of ours cannot be taken.
+Installed packages add their own by the entry-point group `trellis.matchers`: name = "module:Class",
+a `Matcher` made from a grammar alone. A name of ours cannot be taken.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ class Algorithm:
     requires: str = ""
 
     def load(self) -> Callable[[Grammar], Matcher[Any]]:
-        """The class. Raises ImportError when what it requires is not installed, or nothing of use is where it should be."""
+        """The class.
+
+        Raises ImportError when what it requires is not installed, or nothing of use is where it
+        should be.
+        """
         module, _, attribute = self.place.partition(":")
         home = import_module(module)
         try:
@@ -176,7 +180,8 @@ def algorithms() -> list[Algorithm]:
 def create(name: str, grammar: Grammar) -> Matcher[S]:
     """An empty matcher by the name of its algorithm.
 
-    Raises ValueError for a name nobody has, and ImportError when a package is missing that it needs.
+    Raises ValueError for a name nobody has, and ImportError when a package is missing that it
+    needs.
     """
     algorithm = _OURS.get(name)
     if algorithm is None:

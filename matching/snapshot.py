@@ -4,11 +4,12 @@
             state 2 -> root' +-a-> o'           subscribing y to `a.b` copies the way there, and shares the rest
                                `-b-> o' [y]
 
-To subscribe is to make a new root and exchange it for the one it was made of; who finds another there by then makes
-his again, from that one. A lookup reads the cell once and walks what no one changes: it never waits and is never
-repeated, and all that it finds was true at that one moment. A snapshot is the state that was read: O(1), and as
-fast as the matcher itself. What it costs: writers that meet do their work anew, wherever in the trie each is, and
-a subscription copies one node a word (and of its children, log16 n short lists: see `hamt`).
+To subscribe is to make a new root and exchange it for the one it was made of; who finds another
+there by then makes his again, from that one. A lookup reads the cell once and walks what no one
+changes: it never waits and is never repeated, and all that it finds was true at that one moment. A
+snapshot is the state that was read: O(1), and as fast as the matcher itself. What it costs: writers
+that meet do their work anew, wherever in the trie each is, and a subscription copies one node a
+word (and of its children, log16 n short lists: see `hamt`).
 
 Our own; the walk is that of `trie`, whose comments on its bounds hold here too.
 """
@@ -100,7 +101,9 @@ class Persistent(Matcher[S]):
         return len(_walk(self._state.get().root, self.grammar, topic, True)) > 0
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        """All pairs as they are when the first is asked for, in no order, whatever changes meanwhile."""
+        """All pairs as they are when the first is asked for, in no order, whatever changes
+        meanwhile.
+        """
         grammar = self.grammar
         words: list[str] = []
         waiting: list[tuple[_Node[S], str]] = [(self._state.get().root, "")]
@@ -191,7 +194,10 @@ def _with(state: _State[S], grammar: Grammar, words: list[str], subscriber: S) -
 def _without(
     state: _State[S], grammar: Grammar, words: list[str], subscriber: S
 ) -> _State[S] | None:
-    """The state without a pair, None when it is not in this one. Nodes that lead nowhere are left out."""
+    """The state without a pair, None when it is not in this one.
+
+    Nodes that lead nowhere are left out.
+    """
     path: list[_Node[S]] = []
     node = state.root
     for word in words:
@@ -289,7 +295,8 @@ def _literal(node: _Node[S], word: str) -> _Node[S] | None:
 
 
 def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) -> None:
-    """Append whose patterns, behind a ``#``, match the words from there on; the crowd of the ``#`` is the caller's.
+    """Append whose patterns, behind a ``#``, match the words from there on; the crowd of the ``#``
+    is the caller's.
 
     `stays` are the ``#`` nodes entered so far, `moving` those nodes that the last word led to.
     """

@@ -1,10 +1,11 @@
-"""Headers in which publications keep, beyond AMQP's properties, what MQTT says of them. Both front ends write and read these.
+"""Headers in which publications keep, beyond AMQP's properties, what MQTT says of them. Both front
+ends write and read these.
 
-x-mqtt-retain            published with RETAIN; an AMQP publisher who sets it has its message retained
-x-mqtt-qos               0, 1 or 2; an AMQP publisher may choose it
+x-mqtt-retain            published with RETAIN; an AMQP publisher who sets it has its message
+retained x-mqtt-qos               0, 1 or 2; an AMQP publisher may choose it
 x-mqtt-payload-format    0 or 1
-x-mqtt-user-properties   [name, value, ...], where a table cannot hold them: repeated or empty names, long ones, ours
-x-mqtt-content-type      of more than 255 octets
+x-mqtt-user-properties   [name, value, ...], where a table cannot hold them: repeated or empty
+names, long ones, ours x-mqtt-content-type      of more than 255 octets
 x-reply-to-topic         the Response Topic, as a routing key
 x-correlation-id         Correlation Data that is no short string
 """

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-#: Octets of the longest header that is taken. A header of version 2 may say much about the client's certificate.
+#: Octets of the longest header that is taken. A header of version 2 may say much about the client's
+#: certificate.
 HEADER_MAX: Final = 4_096
 
 _LINE_MAX: Final = 107
@@ -29,8 +30,10 @@ class BadHeader(Exception):
 
 
 def read_header(data: bytes) -> tuple[int, Address | None]:
-    """Octets of the header, and the address and port of the client; None for the address when the header leaves it open,
-    as a proxy does for its own health checks. 0 octets: more must come. Raises BadHeader."""
+    """Octets of the header, and the address and port of the client; None for the address when the
+    header leaves it open, as a proxy does for its own health checks. 0 octets: more must come.
+    Raises BadHeader.
+    """
     if data[: len(_SIGNATURE)] == _SIGNATURE[: len(data)]:
         return _read_binary(data)
     if data[: len(_WORD)] == _WORD[: len(data)]:

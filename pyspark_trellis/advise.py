@@ -1,11 +1,12 @@
-"""`advise`: the real matchers over the real topics and bindings, and what the broker should therefore do: `matching-profile.json`.
+"""`advise`: the real matchers over the real topics and bindings, and what the broker should
+therefore do: `matching-profile.json`.
 
     {"format": 1, "made_at": ..., "messages": ..., "routes": entries of the route cache,
      "exchanges": [{"vhost", "exchange", "matcher", "prewarm": [topics], "bindings", "topics", "measured": {matcher: ns a lookup}}]}
 
-The broker reads it at its start and on SIGHUP (setting `matcher.profile`). A matcher is named only where it was faster than `auto` by more
-than the noise; topics to prewarm are those that most messages have, so that after a start the first ones need not wait for a
-lookup.
+The broker reads it at its start and on SIGHUP (setting `matcher.profile`). A matcher is named only
+where it was faster than `auto` by more than the noise; topics to prewarm are those that most
+messages have, so that after a start the first ones need not wait for a lookup.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
 
 @dataclass(frozen=True)
 class ExchangeAdvice:
-    """What is known of a topic exchange. `matcher` is None where `auto` is as good. `measured`: ns a lookup."""
+    """What is known of a topic exchange.
+
+    `matcher` is None where `auto` is as good. `measured`: ns a lookup.
+    """
 
     vhost: str
     exchange: str
@@ -168,8 +172,10 @@ def measure(
     topics: Sequence[str],
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> dict[str, int]:
-    """Nanoseconds a lookup, the median of rounds that take turns, by matcher; nothing where no key has a wildcard. A key comes with
-    its grammar's name, and what is measured is what a topic exchange does. Equal answers are asserted."""
+    """Nanoseconds a lookup, the median of rounds that take turns, by matcher; nothing where no key
+    has a wildcard. A key comes with its grammar's name, and what is measured is what a topic
+    exchange does. Equal answers are asserted.
+    """
     matchers: dict[str, Bilingual[int]] = {}
     if not topics or not any(GRAMMARS[grammar].is_pattern(key) for key, grammar in keys):
         return {}

@@ -1,8 +1,10 @@
-"""What a question is about: which bindings, by a file, a broker or the stream `$topology`; and who says so, in lines for people.
+"""What a question is about: which bindings, by a file, a broker or the stream `$topology`; and who
+says so, in lines for people.
 
---definitions, --current, --proposed   exchanges, queues and bindings      a file, or a broker over HTTP
---topology, or the one beside --journal   subscriptions of MQTT sessions   as of its end, or of --as-of
-the same, where no file says them         all bindings
+--definitions, --current, --proposed   exchanges, queues and bindings      a file, or a broker over
+HTTP
+--topology, or the one beside --journal   subscriptions of MQTT sessions   as of its end, or of
+--as-of the same, where no file says them         all bindings
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ UNKNOWN: Final = "what only they get counts as unroutable, or lost"
 
 @dataclass(frozen=True)
 class Asked:
-    """`current`: what leads where; None where only the journal says it. `proposed`: what somebody would like instead. `said_by`:
-    where that comes from."""
+    """`current`: what leads where; None where only the journal says it. `proposed`: what somebody
+    would like instead. `said_by`: where that comes from."""
 
     current: Definitions | None
     proposed: Definitions | None

@@ -1,10 +1,11 @@
 """`audit`: which bindings do nothing, which do what others do, and what nobody wanted.
 
 dead         nothing of the history matched it
-duplicate    the same key from the same exchange to the same place stands in the file twice, with other arguments
-subsumed     another binding to the same place takes all that it takes (`matching.covers`: exact, whatever is published)
-overlapping  two bindings to the same place both took topics of the history, and neither covers the other
-unroutable   topics that no queue got, each with the binding that is nearest to it
+duplicate    the same key from the same exchange to the same place stands in the file twice, with
+other arguments subsumed     another binding to the same place takes all that it takes
+(`matching.covers`: exact, whatever is published) overlapping  two bindings to the same place both
+took topics of the history, and neither covers the other unroutable   topics that no queue got, each
+with the binding that is nearest to it
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import BY_NAME, Bound, Definitions
 from pyspark_trellis.routing import routed
 
-#: Of findings of one kind so many are looked into: the topics with the most messages, the pairs with the most.
+#: Of findings of one kind so many are looked into: the topics with the most messages, the pairs
+#: with the most.
 MOST: Final = 1_000
 #: What spelling weighs beside whole words: 128 of them make no word more.
 _SPELLING: Final = 1 / 256
@@ -53,7 +55,11 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Unroutable:
-    """A topic that no queue got. `nearest`: the key of the binding of its exchange that differs from it the least, in so many `words`."""
+    """A topic that no queue got.
+
+    `nearest`: the key of the binding of its exchange that differs from it the least, in so many
+    `words`.
+    """
 
     vhost: str
     exchange: str
@@ -144,12 +150,17 @@ def audit(history: DataFrame, definitions: Definitions) -> Audit:
 
 
 def _takes_all(one: Bound, other: Bound) -> bool:
-    """Whether the first takes what the second one does. What leads to one place is written in one grammar."""
+    """Whether the first takes what the second one does.
+
+    What leads to one place is written in one grammar.
+    """
     return covers(one.key, other.key, GRAMMARS[one.grammar])
 
 
 def _says(definitions: Definitions, bound: Bound) -> bool:
-    """Whether topics say if it is used: nothing comes to its exchange by way of one that decides by more."""
+    """Whether topics say if it is used: nothing comes to its exchange by way of one that decides by
+    more.
+    """
     host = definitions.hosts[bound.vhost]
     seen: set[str] = set()
     ahead = [bound.source]
@@ -218,8 +229,10 @@ def _in_amqp(topic_filter: str) -> str:
 
 
 def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
-    """The pattern that would match if the fewest words of the topic were others, more or fewer; and how many. Of several the
-    one whose words are spelled the most alike. None if there is no pattern."""
+    """The pattern that would match if the fewest words of the topic were others, more or fewer; and
+    how many. Of several the one whose words are spelled the most alike. None if there is no
+    pattern.
+    """
     words = AMQP.split(topic)
     found = min(
         ((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns), default=None
@@ -228,8 +241,8 @@ def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
 
 
 def distance(words: list[str], pattern: list[str]) -> float:
-    """How many words must be changed, added or removed before the pattern matches (Levenshtein's distance over words). What is behind
-    the point says how unlike they are spelled."""
+    """How many words must be changed, added or removed before the pattern matches (Levenshtein's
+    distance over words). What is behind the point says how unlike they are spelled."""
     row: list[float] = [at * _WHOLE for at in range(len(words) + 1)]
     for want in pattern:
         if want == AMQP.many:

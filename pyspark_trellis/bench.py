@@ -1,7 +1,9 @@
-"""`trellis pipeline bench`: what the source and bulk matching cost, beside what one would write by hand. Results are asserted equal.
+"""`trellis pipeline bench`: what the source and bulk matching cost, beside what one would write by
+hand. Results are asserted equal.
 
-Costs are CPU seconds of all processes of this session: driver, JVM and Python workers, from /proc. What rivals would take for all
-messages is measured on a part of them, where it is long; the figure says of how many.
+Costs are CPU seconds of all processes of this session: driver, JVM and Python workers, from /proc.
+What rivals would take for all messages is measured on a part of them, where it is long; the figure
+says of how many.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from pyspark_trellis.progress import Progress
 from pyspark_trellis.source import DefaultSource, Reader
 
 TOPICS: Final = 50_000
-#: Rows of a batch, as the broker writes them under load: 256 KiB of bodies, of which each has 100 octets.
+#: Rows of a batch, as the broker writes them under load: 256 KiB of bodies, of which each has 100
+#: octets.
 A_BATCH: Final = 2_621
 #: Reads before the source is measured: the JVM takes some million rows to compile what is hot.
 WARM: Final = 3
@@ -77,7 +80,10 @@ class Figures:
 
 
 def cpu_seconds() -> float:
-    """Of all processes of this session, also those that have ended and were waited for. Raises PipelineError where /proc is not."""
+    """Of all processes of this session, also those that have ended and were waited for.
+
+    Raises PipelineError where /proc is not.
+    """
     if not Path("/proc/self/stat").exists():
         raise PipelineError(
             "the bench reads CPU times from /proc, which this system does not have; run it on Linux"
@@ -363,7 +369,9 @@ class _RowReader(Reader):
 
 
 class _ColumnReader(Reader):
-    """As fast as tuples can be made: a column at a time becomes Python's objects, and `zip` makes rows of them."""
+    """As fast as tuples can be made: a column at a time becomes Python's objects, and `zip` makes
+    rows of them.
+    """
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         for batch in super().read(partition):

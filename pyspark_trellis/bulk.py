@@ -4,8 +4,9 @@
     match_topics(df, patterns)        groupBy(topic).count(), then `matching.batch` on whole batches of distinct topics
     match_by_shape(df, patterns)      the same as a join of Spark SQL, for more patterns than one worker has room for
 
-A question about routing needs each distinct topic once, and its count. What that saves is most of it: five million messages have
-some fifty thousand topics. `matching.batch` then asks one table a shape (see there), whatever the number of patterns.
+A question about routing needs each distinct topic once, and its count. What that saves is most of
+it: five million messages have some fifty thousand topics. `matching.batch` then asks one table a
+shape (see there), whatever the number of patterns.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from matching.shapes import form_of
 from pyspark_trellis.errors import PipelineError
 
 GRAMMARS: Final = {"amqp": AMQP, "mqtt": MQTT}
-#: Above so many patterns they are not sent to every worker, but joined. The tables are cheaper as long as there is room for them: each
-#: Python worker that matches takes 0.25 GB a million patterns, so here one has a gigabyte. Measured with 50,000 topics, CPU seconds and
-#: what they add to memory: 1M 6 and 0.3 GB, joined 31 and 1.1 GB (of the JVM); 2M 9 and 0.6, joined 44 and 1.4; 5M 30 and 1.2,
-#: joined 64 and 3.1.
+#: Above so many patterns they are not sent to every worker, but joined. The tables are cheaper as
+#: long as there is room for them: each Python worker that matches takes 0.25 GB a million patterns,
+#: so here one has a gigabyte. Measured with 50,000 topics, CPU seconds and what they add to memory:
+#: 1M 6 and 0.3 GB, joined 31 and 1.1 GB (of the JVM); 2M 9 and 0.6, joined 44 and 1.4; 5M 30 and
+#: 1.2, joined 64 and 3.1.
 JOINED_ABOVE: Final = 4_000_000
 
 
@@ -55,10 +57,11 @@ def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
 
 
 def regex(pattern: str, grammar: Grammar) -> str:
-    """A regular expression, of Java and of Python, that `spelled` topics fulfil when the pattern matches them.
+    """A regular expression, of Java and of Python, that `spelled` topics fulfil when the pattern
+    matches them.
 
-    Between two ``#`` the first place that fits is as good as any, so nothing goes back for another (atomic groups): a pattern
-    with many ``#`` takes no longer than words x words.
+    Between two ``#`` the first place that fits is as good as any, so nothing goes back for another
+    (atomic groups): a pattern with many ``#`` takes no longer than words x words.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
@@ -88,7 +91,9 @@ def spelled(topic: Column, grammar: Grammar) -> Column:
 
 
 def matches(topic: Column | str, pattern: str, grammar: str = "amqp") -> Column:
-    """Whether the pattern matches the topics of a column: `df.where(matches("topic", "stock.*.#"))`. Raises PipelineError."""
+    """Whether the pattern matches the topics of a column: `df.where(matches("topic",
+    "stock.*.#"))`. Raises PipelineError.
+    """
     known = grammar_of(grammar)
     checked([pattern], known)
     column = F.col(topic) if isinstance(topic, str) else topic
@@ -125,8 +130,10 @@ def match_topics(
     topic: str = "topic",
     tasks: int = 0,
 ) -> DataFrame:
-    """(topic, messages, pattern): how many messages of each topic each pattern matched. `pattern` is its number in `patterns`.
-    `tasks`: in how many tasks at once topics are matched; 0 leaves it to Spark. Raises PipelineError."""
+    """(topic, messages, pattern): how many messages of each topic each pattern matched. `pattern`
+    is its number in `patterns`. `tasks`: in how many tasks at once topics are matched; 0 leaves it
+    to Spark. Raises PipelineError.
+    """
     known = checked(patterns, grammar_of(grammar))
     if len(known) > JOINED_ABOVE:
         return match_by_shape(df, known, grammar, topic)
@@ -150,10 +157,12 @@ def match_topics(
 def match_by_shape(
     df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: str = "amqp", topic: str = "topic"
 ) -> DataFrame:
-    """The same answer as a join on (shape, key), all of it in Spark SQL: patterns are spread over the cluster like the topics.
+    """The same answer as a join on (shape, key), all of it in Spark SQL: patterns are spread over
+    the cluster like the topics.
 
-    `patterns` may be a table (pattern long, text string), which nobody ever holds whole. Of patterns with several ``#`` only
-    the words before the first one are the key, and the regular expression decides.
+    `patterns` may be a table (pattern long, text string), which nobody ever holds whole. Of
+    patterns with several ``#`` only the words before the first one are the key, and the regular
+    expression decides.
     """
     known = grammar_of(grammar)
     if not isinstance(patterns, DataFrame):
@@ -244,7 +253,9 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
 
 
 def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
-    """(least number of words, whether exactly so many, whether hidden topics may match, places of the words of the key)."""
+    """(least number of words, whether exactly so many, whether hidden topics may match, places of
+    the words of the key).
+    """
     found = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
     assert found is not None
     return (

@@ -51,7 +51,10 @@ _LAST_SECOND: Final = 253_402_300_799
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What batches for this projection look like. Raises PipelineError for a column that no journal has."""
+    """What batches for this projection look like.
+
+    Raises PipelineError for a column that no journal has.
+    """
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
         if kind is None:
@@ -78,7 +81,9 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
 
 
 def _instants(column: pa.Array) -> pa.Array:
-    """Null for a timestamp outside the years 1 to 9999, which are Spark's: publishers may say any number (of milliseconds, often)."""
+    """Null for a timestamp outside the years 1 to 9999, which are Spark's: publishers may say any
+    number (of milliseconds, often).
+    """
     if not pa.types.is_timestamp(column.type) or column.null_count == len(column):
         return column
     seconds = pc.cast(column, pa.int64())
@@ -90,7 +95,9 @@ def _instants(column: pa.Array) -> pa.Array:
 
 
 def check_segment(schema: pa.Schema, names: Sequence[str], path: str) -> None:
-    """Raises PipelineError when a segment lacks one of the columns: it is none, or of another version."""
+    """Raises PipelineError when a segment lacks one of the columns: it is none, or of another
+    version.
+    """
     for name in names:
         if schema.get_field_index(name) < 0:
             raise PipelineError(

@@ -1,4 +1,6 @@
-"""`trellis pipeline ...`: from arguments (trellis/cli/pipeline.py) to a job, and from its answer to lines for people."""
+"""`trellis pipeline ...`: from arguments (trellis/cli/pipeline.py) to a job, and from its answer to
+lines for people.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from pyspark_trellis.source import stream_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The job that the arguments name; its exit code. Raises PipelineError: what can be seen at once, before Spark begins."""
+    """The job that the arguments name; its exit code.
+
+    Raises PipelineError: what can be seen at once, before Spark begins.
+    """
     if getattr(arguments, "journal", None) is not None and arguments.master.startswith("local"):
         stream = stream_of({name.lower(): value for name, value in options_of(arguments).items()})
         bounds = stream.bounds()

@@ -1,5 +1,5 @@
-"""Exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, as `trellis definitions export` writes it. Subscriptions of MQTT
-sessions stand in none; `topology` adds those.
+"""Exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, as `trellis definitions
+export` writes it. Subscriptions of MQTT sessions stand in none; `topology` adds those.
 
     place   where messages end: a queue by its name, an MQTT session (or a group of them) by its name behind `SESSION`
 """
@@ -27,7 +27,8 @@ PREDECLARED: Final = {
 }
 #: Exchanges that choose by the name of the message alone.
 BY_NAME: Final = ("direct", "fanout", "topic")
-#: No MQTT client's name has it [MQTT-1.5.4-2], so that a session and a queue of one name are two places.
+#: No MQTT client's name has it [MQTT-1.5.4-2], so that a session and a queue of one name are two
+#: places.
 SESSION: Final = "\0"
 
 
@@ -43,8 +44,8 @@ def shown(place: str) -> str:
 
 @dataclass(frozen=True)
 class Bound:
-    """A binding, or a session's subscription. `number` counts all of a file; `kind` is that of its destination: queue, exchange or
-    session; `key` is written in `grammar` (amqp or mqtt)."""
+    """A binding, or a session's subscription. `number` counts all of a file; `kind` is that of its
+    destination: queue, exchange or session; `key` is written in `grammar` (amqp or mqtt)."""
 
     number: int
     vhost: str
@@ -69,7 +70,9 @@ class Bound:
 
 @dataclass
 class Host:
-    """A virtual host: its exchanges with their types, their alternate exchanges, its queues, and MQTT sessions with subscriptions."""
+    """A virtual host: its exchanges with their types, their alternate exchanges, its queues, and
+    MQTT sessions with subscriptions.
+    """
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
     alternates: dict[str, str] = field(default_factory=dict)
@@ -108,7 +111,10 @@ class Definitions:
 
 
 def read(path: str | Path) -> Definitions:
-    """A file, or what a broker has: http://user:password@host:15672. Raises PipelineError, which says where in it."""
+    """A file, or what a broker has: http://user:password@host:15672.
+
+    Raises PipelineError, which says where in it.
+    """
     if str(path).startswith(("http://", "https://")):
         from pyspark_trellis.remote import Broker
 

@@ -1,7 +1,8 @@
-"""`trellis pipeline demo`: a broker, an hour of a factory and a trading floor, and all that the pipeline says of it.
+"""`trellis pipeline demo`: a broker, an hour of a factory and a trading floor, and all that the
+pipeline says of it.
 
-OUTPUT/definitions.json   what the broker has          OUTPUT/proposed.json   what somebody would like instead
-OUTPUT/broker             its data, with the journal    OUTPUT/lake, traffic   Parquet
+OUTPUT/definitions.json   what the broker has          OUTPUT/proposed.json   what somebody would
+like instead OUTPUT/broker             its data, with the journal    OUTPUT/lake, traffic   Parquet
 OUTPUT/matching-profile.json                            OUTPUT/report.html     what to look at
 """
 
@@ -191,7 +192,10 @@ def _message(exchange: str, key: str, body: dict[str, Any], at: int) -> Outgoing
 
 @contextmanager
 def broker(directory: Path, file: Path) -> Iterator[str]:
-    """A broker of this installation on free ports; gives its AMQP URL, and stops it. Raises PipelineError when it does not start."""
+    """A broker of this installation on free ports; gives its AMQP URL, and stops it.
+
+    Raises PipelineError when it does not start.
+    """
     flags = [
         "--config",
         os.devnull,

@@ -12,13 +12,13 @@ _CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 
 
 class PipelineError(Exception):
-    """One line: what is wrong, with what, and what to do. Ends a command with exit code 2. (No ValueError, so that who looks out for
-    those does not catch it.)"""
+    """One line: what is wrong, with what, and what to do. Ends a command with exit code 2. (No
+    ValueError, so that who looks out for those does not catch it.)"""
 
 
 def line_of(error: BaseException) -> str | None:
-    """The line of a PipelineError inside what Spark raised, or None if there is none. Spark runs sources in processes of their
-    own and gives back a text."""
+    """The line of a PipelineError inside what Spark raised, or None if there is none. Spark runs
+    sources in processes of their own and gives back a text."""
     if isinstance(error, PipelineError):
         return str(error)
     found = _OURS.findall(str(error))

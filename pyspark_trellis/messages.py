@@ -1,9 +1,10 @@
-"""Messages of Arrow's IPC format: where one ends, how many rows it has, and whether its checksum is right.
+"""Messages of Arrow's IPC format: where one ends, how many rows it has, and whether its checksum is
+right.
 
     FFFFFFFF | size of the metadata i32 | metadata, a flatbuffer | body
 
-Only heads are read here; pyarrow reads the rest. The broker's record batches carry a checksum in their own metadata: `crc32`, in
-hexadecimal, of the whole message with zeros in its place.
+Only heads are read here; pyarrow reads the rest. The broker's record batches carry a checksum in
+their own metadata: `crc32`, in hexadecimal, of the whole message with zeros in its place.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ class Damaged(ValueError):
 
 
 def end_of(octets: Octets, at: int, size: int) -> int:
-    """Where the message ends that begins at `at`, in a segment of `size` octets of which `octets` are the first ones; 0 when it is
-    not whole, its head is not here, or nothing is written there. Raises Damaged."""
+    """Where the message ends that begins at `at`, in a segment of `size` octets of which `octets`
+    are the first ones; 0 when it is not whole, its head is not here, or nothing is written there.
+    Raises Damaged.
+    """
     start = at + 8
     if start > len(octets):
         return 0
     mark, metadata = struct.unpack_from("<Ii", octets, at)
     if metadata == 0 and mark in (_CONTINUES, 0):
-        return 0  # The end of the stream; or octets that the file has and nobody wrote: a machine failed.
+        # The end of the stream; or octets that the file has and nobody wrote: a machine failed.
+        return 0
     if mark != _CONTINUES or not 0 < metadata < _METADATA_MAX:
         raise Damaged(f"at octet {at} there is no Arrow message")
     if start + metadata > min(len(octets), size):

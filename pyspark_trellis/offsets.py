@@ -1,4 +1,6 @@
-"""Options of a query that are numbers or switches; where it begins and ends; and what a checkpoint remembers."""
+"""Options of a query that are numbers or switches; where it begins and ends; and what a checkpoint
+remembers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def switch(options: dict[str, str], name: str, default: bool) -> bool:
 
 
 def starting(text: str, bounds: Bounds, name: str) -> int:
-    """The first offset to read. Raises PipelineError: below retention nothing is passed over in silence."""
+    """The first offset to read.
+
+    Raises PipelineError: below retention nothing is passed over in silence.
+    """
     word = text.lower()
     if word in (EARLIEST, LATEST):
         return bounds.first if word == EARLIEST else bounds.next
@@ -63,8 +68,8 @@ def ending(text: str, bounds: Bounds, name: str) -> int:
 
 
 def remembered(start: dict[str, int], stream: Stream, bounds: Bounds) -> None:
-    """Whether a query may go on where its checkpoint says. Raises PipelineError: the rows it has read, and those it is about
-    to read, must be those of one history."""
+    """Whether a query may go on where its checkpoint says. Raises PipelineError: the rows it has
+    read, and those it is about to read, must be those of one history."""
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):
         raise PipelineError(

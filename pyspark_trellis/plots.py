@@ -1,4 +1,6 @@
-"""Plots of a report, as SVG that stands inside the page: drawn narrow, so that their letters can be read on a phone."""
+"""Plots of a report, as SVG that stands inside the page: drawn narrow, so that their letters can be
+read on a phone.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,10 @@ class Progress:
             )
 
     def watch(self, query: Any, title: str) -> int:
-        """Until a streaming query ends: how many rows it has taken, which it returns. Raises what ended it."""
+        """Until a streaming query ends: how many rows it has taken, which it returns.
+
+        Raises what ended it.
+        """
         rows, last = 0, -1
         ended = False
         try:

@@ -1,4 +1,6 @@
-"""Publishes to a broker over AMQP and waits for the confirms: many on their way at once, each one awaited at the end."""
+"""Publishes to a broker over AMQP and waits for the confirms: many on their way at once, each one
+awaited at the end.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,10 @@ class Publisher:
         self._seen = -1
 
     def publish(self, messages: Iterator[Outgoing]) -> int:
-        """Publish all of them; returns how many there were, once the broker has them all. Raises PipelineError."""
+        """Publish all of them; returns how many there were, once the broker has them all.
+
+        Raises PipelineError.
+        """
         self._messages = messages
         self._connection = pika.SelectConnection(
             self._parameters,

@@ -1,4 +1,6 @@
-"""A running broker, asked over its HTTP listener: its definitions, and its streams, of which it shows what is durable."""
+"""A running broker, asked over its HTTP listener: its definitions, and its streams, of which it
+shows what is durable.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,8 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return f"{error.reason}; is it Trellis?"
 
 
-#: Octets that are asked for to read heads of batches: at first, and as long as some more batches are found in them.
+#: Octets that are asked for to read heads of batches: at first, and as long as some more batches
+#: are found in them.
 _HEADS: Final = 8 << 10
 _HEADS_MAX: Final = 1 << 20
 
@@ -130,7 +133,9 @@ class Remote(Stream):
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the vhost /. Raises PipelineError."""
+        """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the
+        vhost /. Raises PipelineError.
+        """
         stream = options.get("stream", "")
         if not stream:
             raise PipelineError(

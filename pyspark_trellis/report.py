@@ -1,4 +1,6 @@
-"""`report`: one page, all in one file, that says what a broker did, what is wrong with its bindings, and what to do."""
+"""`report`: one page, all in one file, that says what a broker did, what is wrong with its
+bindings, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,10 @@ def make(
     proposed: Definitions | None = None,
     said_by: Iterable[str] = (),
 ) -> str:
-    """The page, from the rollup that `traffic` keeps (or one made of a journal). `said_by`: where the bindings come from."""
+    """The page, from the rollup that `traffic` keeps (or one made of a journal).
+
+    `said_by`: where the bindings come from.
+    """
     kept = parts.cache()
     try:
         history = hist.summed(kept).cache()

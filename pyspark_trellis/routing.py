@@ -1,13 +1,14 @@
-"""Where topics go by a file of definitions: the broker's own rules, for a whole batch of topics at once.
+"""Where topics go by a file of definitions: the broker's own rules, for a whole batch of topics at
+once.
 
     topic exchange   `matching.batch`, of each grammar          direct   a dict          fanout   all of them
     default exchange   the queue of that name          another exchange, an alternate exchange   on from there
 
-A journal has topics as AMQP spells them. MQTT sessions are asked in their own grammar and spelling, and those that cannot be said in
-MQTT they do not hear.
+A journal has topics as AMQP spells them. MQTT sessions are asked in their own grammar and spelling,
+and those that cannot be said in MQTT they do not hear.
 
-What an exchange of another type would do (headers, hashes, delays) a topic alone does not say. Topics that come to such a one
-are `unknown`: nothing is claimed of them but what is sure.
+What an exchange of another type would do (headers, hashes, delays) a topic alone does not say.
+Topics that come to such a one are `unknown`: nothing is claimed of them but what is sure.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _RESERVED: Final = ("$SYS", "$share")
 
 
 class Routed:
-    """Where a batch of topics went: columns of (row, binding) and (row, place), each pair once, and rows of which not all is known."""
+    """Where a batch of topics went: columns of (row, binding) and (row, place), each pair once, and
+    rows of which not all is known.
+    """
 
     def __init__(self, count: int) -> None:
         self.bindings: tuple[Rows, Rows] = (_NONE, _NONE)
@@ -52,7 +55,10 @@ class Router:
         self._batches: dict[str, list[tuple[list[Bound], Batch]]] = {}
 
     def route(self, exchange: str, topics: list[str]) -> Routed:
-        """Where they go that are published to this exchange. Raises PipelineError when there is none of that name."""
+        """Where they go that are published to this exchange.
+
+        Raises PipelineError when there is none of that name.
+        """
         if exchange not in self._host.types:
             raise PipelineError(f"there is no exchange '{exchange}'")
         routed = Routed(len(topics))
@@ -177,8 +183,10 @@ def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
 
 
 def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
-    """`history` (with vhost, exchange, topic) and where each topic goes: places array<string>, bindings array<long> (numbers in the file),
-    unknown boolean (an exchange decides by more than the topic), missing boolean (the exchange or vhost is not in the file)."""
+    """`history` (with vhost, exchange, topic) and where each topic goes: places array<string>,
+    bindings array<long> (numbers in the file), unknown boolean (an exchange decides by more than
+    the topic), missing boolean (the exchange or vhost is not in the file).
+    """
     hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
     names = history.columns
 

@@ -1,4 +1,6 @@
-"""How a command runs: in a Spark session of its own; questions once, or again each time more was published."""
+"""How a command runs: in a Spark session of its own; questions once, or again each time more was
+published.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def spark_of(arguments: argparse.Namespace, progress: Progress) -> Iterator[Any]
 
 @contextmanager
 def _aside(path: Path) -> Iterator[None]:
-    """Programs that are started meanwhile say there what they have to say: Java begins with warnings of its own."""
+    """Programs that are started meanwhile say there what they have to say: Java begins with
+    warnings of its own.
+    """
     sys.stdout.flush()
     known = [(number, os.dup(number)) for number in (1, 2)]
     with path.open("wb") as file:
@@ -122,7 +126,9 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write it, with who said what, if that was asked for; whether it was to be instead of lines for people."""
+        """Write it, with who said what, if that was asked for; whether it was to be instead of
+        lines for people.
+        """
         path = self.arguments.json
         if path is None:
             return False
@@ -140,8 +146,8 @@ class Question:
 
 
 def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -> int:
-    """Ask once, and return the answer's exit code; or with --follow again each time more was published, until Ctrl-C, which is no
-    failure."""
+    """Ask once, and return the answer's exit code; or with --follow again each time more was
+    published, until Ctrl-C, which is no failure."""
     if (arguments.journal is None) == (arguments.traffic is None):
         raise PipelineError("say what was published: --journal PLACE, or --traffic DIR")
     if arguments.follow and arguments.ending != offsets.LATEST:

@@ -28,10 +28,11 @@ _NEEDED: Final = (
 )
 #: Options of a JVM that begins soon and stays small.
 _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
-#: A JVM for work that takes its time: to read a journal it takes some 15 % less CPU with this collector than with the default one
-#: (seen twice, on a busy machine).
+#: A JVM for work that takes its time: to read a journal it takes some 15 % less CPU with this
+#: collector than with the default one (seen twice, on a busy machine).
 _THROUGHPUT: Final = "-XX:+UseParallelGC"
-#: Errors of Spark's come back as exceptions; what it tells of itself besides is nothing for a command's users.
+#: Errors of Spark's come back as exceptions; what it tells of itself besides is nothing for a
+#: command's users.
 _LOGGING: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console
@@ -55,7 +56,10 @@ def check_versions() -> None:
 
 
 def ship(target: Path) -> Path:
-    """A zip of the code that workers import. (A wheel among --py-files is not importable there, and nobody says so.)"""
+    """A zip of the code that workers import.
+
+    (A wheel among --py-files is not importable there, and nobody says so.)
+    """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in SHIPPED:
             for path in sorted((_ROOT / package).rglob("*.py")):
@@ -70,7 +74,11 @@ def start(
     settings: dict[str, str] | None = None,
     scratch: Path | None = None,
 ) -> SparkSession:
-    """A SparkSession. `small`: for tests and short work. `scratch`: where Spark keeps what it spills. Raises PipelineError."""
+    """A SparkSession.
+
+    `small`: for tests and short work. `scratch`: where Spark keeps what it spills. Raises
+    PipelineError.
+    """
     check_versions()
     os.environ["JAVA_HOME"] = str(java.find())
     local = master.startswith("local")

@@ -2,13 +2,16 @@
 
     df.select("topic", "body").writeStream.format("trellis").option("url", "amqp://guest:guest@127.0.0.1:5672/").start()
 
-Spark runs a task again after a failure, and a batch again after a crash. So messages say who they are, and the broker drops what it has
-already: the header `x-trellis-producer` is query and partition, `x-trellis-sequence` is batch number << 32 | row, and the broker keeps
-the last sequence of each producer in the same record of its log as the message.
+Spark runs a task again after a failure, and a batch again after a crash. So messages say who they
+are, and the broker drops what it has
+already: the header `x-trellis-producer` is query and partition, `x-trellis-sequence` is batch
+number << 32 | row, and the broker keeps the last sequence of each producer in the same record of
+its log as the message.
 
-That needs the same rows in the same partition with the same number again. Rows are sorted within their partition before they are
-numbered; and before anything is published, a digest of the partition's rows is noted in the checkpoint: a batch that comes again
-divided in another way (spark.sql.shuffle.partitions, rowsPerTask or the query changed meanwhile) is refused.
+That needs the same rows in the same partition with the same number again. Rows are sorted within
+their partition before they are numbered; and before anything is published, a digest of the
+partition's rows is noted in the checkpoint: a batch that comes again divided in another way
+(spark.sql.shuffle.partitions, rowsPerTask or the query changed meanwhile) is refused.
 """
 
 from __future__ import annotations
@@ -168,7 +171,10 @@ def _place(checkpoint: str) -> tuple[Any, str]:
 
 
 def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any]]) -> None:
-    """Note that this partition of this batch has these rows. Raises PipelineError when it had others."""
+    """Note that this partition of this batch has these rows.
+
+    Raises PipelineError when it had others.
+    """
     digest = (
         hashlib.sha256(repr([_order(row) for row in rows]).encode("utf-8", "surrogatepass"))
         .hexdigest()

@@ -3,7 +3,8 @@
     spark.read.format("trellis").option("pattern", "stock.#").load(path)
     spark.readStream.format("trellis").option("maxRowsPerTrigger", 100_000).load(path)
 
-A schema given is a projection: `.schema("offset long, topic string")` reads two columns only. Rows come as Arrow batches. Nothing is ever
+A schema given is a projection: `.schema("offset long, topic string")` reads two columns only. Rows
+come as Arrow batches. Nothing is ever
 acknowledged: what a query has read its own checkpoint says, which is what makes it exactly once.
 """
 
@@ -95,7 +96,10 @@ class Rows:
         self.topic: str | None = None
 
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """What one task reads. Where there is nothing to read, Spark asks for that once, with None."""
+        """What one task reads.
+
+        Where there is nothing to read, Spark asks for that once, with None.
+        """
         return self._batches(partition.piece) if isinstance(partition, Task) else iter(())
 
     def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -166,8 +170,10 @@ class Reader(DataSourceReader):
 
 
 class PushingReader(Reader):
-    """The same, that takes conditions on `offset`, and a `topic`, over from Spark. (Spark refuses a reader with `pushFilters`
-    unless spark.sql.python.filterPushdown.enabled is set, so that it is one behind an option.)"""
+    """The same, that takes conditions on `offset`, and a `topic`, over from Spark. (Spark refuses a
+    reader with `pushFilters` unless spark.sql.python.filterPushdown.enabled is set, so that it is
+    one behind an option.)
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:

@@ -1,10 +1,11 @@
-"""What led where at some time, by the stream `$topology` that a broker writes beside a journal (docs/streams.md).
+"""What led where at some time, by the stream `$topology` that a broker writes beside a journal
+(docs/streams.md).
 
     ... snapshot, declare*, bind*, subscribe*, complete, bind, unsubscribe, delete, snapshot ...
                                                ^ from here on all is known
 
-It is replayed up to a time. A stream whose beginning retention has removed is whole from its first snapshot on; what was before that
-nobody knows any more.
+It is replayed up to a time. A stream whose beginning retention has removed is whole from its first
+snapshot on; what was before that nobody knows any more.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ _WHEN: Final = "%Y-%m-%d %H:%M:%S UTC"
 
 @dataclass
 class Then:
-    """What a virtual host had, and led where, at a time: `at` is that of the last change before. Names are (kind, name)."""
+    """What a virtual host had, and led where, at a time: `at` is that of the last change before.
+
+    Names are (kind, name).
+    """
 
     vhost: str
     at: datetime
@@ -80,7 +84,10 @@ class Then:
 
 
 def replay(stream: Stream, until: datetime | None = None) -> Then:
-    """What is known of that time, or of the end of the stream. Raises PipelineError when that is not known."""
+    """What is known of that time, or of the end of the stream.
+
+    Raises PipelineError when that is not known.
+    """
     bounds = stream.bounds()
     then: Then | None = None
     known = False

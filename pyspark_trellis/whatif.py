@@ -1,4 +1,7 @@
-"""`whatif`: what was published, against definitions that somebody proposes. Who would get what, and what would be lost?"""
+"""`whatif`: what was published, against definitions that somebody proposes.
+
+Who would get what, and what would be lost?
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from pyspark_trellis.routing import routed
 
 @dataclass(frozen=True)
 class Change:
-    """Messages that a queue, or an MQTT session, got of the history, before and after; None where it was not there. `kind`: queue or
-    session."""
+    """Messages that a queue, or an MQTT session, got of the history, before and after; None where
+    it was not there. `kind`: queue or session."""
 
     vhost: str
     kind: str
@@ -40,8 +43,8 @@ class LostTopic:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer. `queues`: all places of both, sessions among them. `lost`: by falling messages. `unknown`: messages of which a topic
-    does not say where they go by either."""
+    """The answer. `queues`: all places of both, sessions among them. `lost`: by falling messages.
+    `unknown`: messages of which a topic does not say where they go by either."""
 
     span: hist.Span
     queues: list[Change]
@@ -65,8 +68,8 @@ class WhatIf:
 
 
 def what_if(history: DataFrame, current: Definitions | None, proposed: Definitions) -> WhatIf:
-    """Without `current`, what was routed before is what the journal says, and queues have no `before`. So it is with messages to
-    exchanges that `current` does not have."""
+    """Without `current`, what was routed before is what the journal says, and queues have no
+    `before`. So it is with messages to exchanges that `current` does not have."""
     span = hist.span(history)
     after = (
         routed(history, proposed)

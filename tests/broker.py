@@ -1,4 +1,6 @@
-"""A real broker process for tests: started on free ports, stopped by SIGTERM, and held to a clean end."""
+"""A real broker process for tests: started on free ports, stopped by SIGTERM, and held to a clean
+end.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ _STOP: Final = 20
 
 
 def command(*flags: str) -> list[str]:
-    """`python -m trellis serve` with this Python. Further `flags` come after those that every broker here has, and win."""
+    """`python -m trellis serve` with this Python.
+
+    Further `flags` come after those that every broker here has, and win.
+    """
     return [sys.executable, "-m", "trellis", "serve", *_FLAGS, *flags]
 
 
@@ -46,7 +51,8 @@ class Address(NamedTuple):
 
 
 class BrokerProcess:
-    """`python -m trellis serve` with this Python: the source, or the wheel that is installed for it.
+    """`python -m trellis serve` with this Python: the source, or the wheel that is installed for
+    it.
 
     Further `flags` come after those that every broker here has, and win over them.
     """

@@ -1,4 +1,6 @@
-"""Clients for the tests: they write octets into the real front ends on a real core, and read octets back."""
+"""Clients for the tests: they write octets into the real front ends on a real core, and read octets
+back.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ Answer = Callable[[Verdict], None]
 
 
 class Guests(Authenticator):
-    """Everybody is in who is listed here and says `guest` for a password. `hold` keeps the verdicts back."""
+    """Everybody is in who is listed here and says `guest` for a password.
+
+    `hold` keeps the verdicts back.
+    """
 
     def __init__(self) -> None:
         self.identities = {"guest": Identity("guest")}
@@ -59,8 +64,8 @@ class Guests(Authenticator):
 
 
 class World:
-    """One broker and the connections to it. `read` plays the server's turn; `durable` is when the disk answers:
-    at the end of every turn, unless `slow_disk` is set."""
+    """One broker and the connections to it. `read` plays the server's turn; `durable` is when the
+    disk answers: at the end of every turn, unless `slow_disk` is set."""
 
     def __init__(
         self,
@@ -151,7 +156,9 @@ class World:
         return self.mqtt_front.connect(Peer())
 
     def fates(self) -> dict[str, int]:
-        """Fates of messages, none forgotten; asserts that they sum to what came in, and copies to what was made."""
+        """Fates of messages, none forgotten; asserts that they sum to what came in, and copies to
+        what was made.
+        """
         ingress = list(self.vhost.gates.ingress().values())
         fates = {fate: sum(one.fates[at] for one in ingress) for at, fate in enumerate(FATES)}
         assert sum(fates.values()) == sum(one.received for one in ingress)
@@ -207,7 +214,10 @@ class Amqp:
         return self.read()
 
     def queue(self, name: str, exchange: str = "", key: str = "", **arguments: Any) -> None:
-        """Declare a queue, and bind it where an exchange is given. Arguments are written with `_` for `-`."""
+        """Declare a queue, and bind it where an exchange is given.
+
+        Arguments are written with `_` for `-`.
+        """
         durable = bool(arguments.pop("durable", False))
         self.send(
             spec.Queue.Declare(

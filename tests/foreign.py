@@ -25,7 +25,9 @@ _OLDEST_NODE = {"node": 18, "browser": 20}
 
 
 def _missing(name: str) -> str:
-    """What is missing of the runtime `name`, and what to do about it; an empty string when nothing is."""
+    """What is missing of the runtime `name`, and what to do about it; an empty string when nothing
+    is.
+    """
     for program in _PROGRAMS.get(name, (name,)):
         if shutil.which(program) is None:
             return f"{program} is not on PATH"
@@ -44,8 +46,8 @@ def _missing(name: str) -> str:
 def require(name: str) -> str:
     """Path of the runtime `name` (of its first program). Without it the test is skipped.
 
-    It fails instead if the environment variable TRELLIS_REQUIRE names the runtime, or says `all`: a list of names
-    separated by spaces or commas.
+    It fails instead if the environment variable TRELLIS_REQUIRE names the runtime, or says `all`: a
+    list of names separated by spaces or commas.
     """
     missing = _missing(name)
     if missing:

@@ -1,4 +1,6 @@
-"""The commands around a broker: what they print, with which exit code, and how they tell what went wrong."""
+"""The commands around a broker: what they print, with which exit code, and how they tell what went
+wrong.
+"""
 
 import base64
 import io
@@ -31,7 +33,9 @@ ROWS: list[Row] = [
 
 @pytest.fixture(autouse=True)
 def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings file and no TRELLIS_ variable of this machine reaches a test; a proxy is set, and not used."""
+    """No settings file and no TRELLIS_ variable of this machine reaches a test; a proxy is set, and
+    not used.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trellis.settings.loading.SEARCHED", (Path("broker.toml"),))
     for name in [name for name in os.environ if name.startswith("TRELLIS_")]:

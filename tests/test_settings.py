@@ -1,4 +1,6 @@
-"""What holds, from where, and what is said about a wrong value: defaults, files, environment, flags."""
+"""What holds, from where, and what is said about a wrong value: defaults, files, environment,
+flags.
+"""
 
 import os
 import string
@@ -630,7 +632,10 @@ def values(option: Option) -> st.SearchStrategy[Any]:
 
 @st.composite
 def any_settings(draw: st.DrawFn) -> Settings:
-    """Settings with every key drawn. No user comes from outside [[users]], as that would need a password."""
+    """Settings with every key drawn.
+
+    No user comes from outside [[users]], as that would need a password.
+    """
     tree: dict[str, Any] = {}
     for option in OPTIONS.values():
         if option.section:

@@ -1,8 +1,10 @@
-"""Makes broker/stream/template.py: the octets of a segment's schema and of its record batches, as pyarrow writes them.
+"""Makes broker/stream/template.py: the octets of a segment's schema and of its record batches, as
+pyarrow writes them.
 
     python tools/arrow_template.py > broker/stream/template.py
 
-The broker writes Arrow without pyarrow: it patches these octets. A test makes them anew and compares.
+The broker writes Arrow without pyarrow: it patches these octets. A test makes them anew and
+compares.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python tools/conformance_page.py > docs/mqtt-conformance.md
 
-A test names a statement in a comment or docstring between its first line and its first assertion: `# [MQTT-3.3.5-1]`;
-`[MQTT-3.1.2-23..29]` are seven.
+A test names a statement in a comment or docstring between its first line and its first assertion:
+`# [MQTT-3.3.5-1]`; `[MQTT-3.1.2-23..29]` are seven.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ Statement = tuple[tuple[int, ...], int]
 
 
 class Version(NamedTuple):
-    """A specification: where its tests are, its numbered statements (appendix B), and those that no test can name, with why."""
+    """A specification: where its tests are, its numbered statements (appendix B), and those that no
+    test can name, with why.
+    """
 
     folders: tuple[str, ...]
     statements: str
@@ -104,7 +106,9 @@ def tests(folder: Path) -> list[tuple[Path, str, str]]:
 
 
 def table(version: Version) -> str:
-    """Raises SystemExit when a statement has neither a test nor a reason, or a test names one that there is not."""
+    """Raises SystemExit when a statement has neither a test nor a reason, or a test names one that
+    there is not.
+    """
     rows: dict[Statement, dict[str, None]] = {}
     for folder in version.folders:
         for file, name, text in tests(ROOT / folder):

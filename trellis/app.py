@@ -1,4 +1,6 @@
-"""The composition root: settings in, a broker that serves until it is told to stop, an exit code out."""
+"""The composition root: settings in, a broker that serves until it is told to stop, an exit code
+out.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,16 @@ from trellis.settings import Settings, SettingsError
 
 #: Seconds between two looks whether the last client has gone.
 POLL: Final = 0.02
-#: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason that the operator can mend.
+#: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason
+#: that the operator can mend.
 DONE, BROKEN, MISCONFIGURED = 0, 1, 2
 
 
 def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr. `read` gives the
-    settings again at SIGHUP. The log is kept on the `disk`, the operating system's if none is given."""
+    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on
+    stderr. `read` gives the settings again at SIGHUP. The log is kept on the `disk`, the operating
+    system's if none is given.
+    """
     logs.set_up(settings.log.level)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it can be heard.
     app = App(settings, read, disk)
@@ -56,7 +61,10 @@ def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) 
 
 
 def data_directory(settings: Settings) -> Path | None:
-    """The data directory, made if it is not there, and writable; None for nowhere. Raises SettingsError."""
+    """The data directory, made if it is not there, and writable; None for nowhere.
+
+    Raises SettingsError.
+    """
     try:
         directory = settings.data.directory
     except RuntimeError as error:
@@ -109,7 +117,10 @@ class App:
         self._stop.set()
 
     async def serve(self) -> None:
-        """Start, say that we are ready, serve until `stop`, and stop cleanly. Raises SettingsError, ListenError, StoreError."""
+        """Start, say that we are ready, serve until `stop`, and stop cleanly.
+
+        Raises SettingsError, ListenError, StoreError.
+        """
         settings = self.settings
         directory = data_directory(settings)
         lock = None if directory is None else Lock(str(directory))
@@ -200,8 +211,8 @@ class App:
         self.started.set()
 
     async def _shut_down(self, node: Node, bound: dict[str, Bound]) -> None:
-        """Accept no more clients, tell those who are here, and wait for them up to `shutdown.grace`. Metrics and
-        health are answered until the end."""
+        """Accept no more clients, tell those who are here, and wait for them up to
+        `shutdown.grace`. Metrics and health are answered until the end."""
         logs.info(
             "stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s"
         )
@@ -212,7 +223,8 @@ class App:
         end = asyncio.get_running_loop().time() + self.settings.shutdown.grace
         while links:
             for link in list(links):
-                link.shut_down()  # Again and again: one that was just accepted appears a little later.
+                # Again and again: one that was just accepted appears a little later.
+                link.shut_down()
             await asyncio.sleep(POLL)
             if self._hurry or asyncio.get_running_loop().time() >= end:
                 break
@@ -236,8 +248,8 @@ def link_maker(entrance: Entrance) -> Callable[[], asyncio.Protocol]:
 
 
 class _Signals:
-    """SIGTERM and SIGINT mean stop, SIGHUP means reload, while this context lasts; in threads other than the main one
-    nothing happens."""
+    """SIGTERM and SIGINT mean stop, SIGHUP means reload, while this context lasts; in threads other
+    than the main one nothing happens."""
 
     def __init__(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
         self._meanings = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}

@@ -1,7 +1,8 @@
-"""Answers the requests of `trellis bench matching` for matchers on PyPI: python_peers.py paho | amqtt.
+"""Answers the requests of `trellis bench matching` for matchers on PyPI: python_peers.py paho |
+amqtt.
 
-`paho` is paho-mqtt's MQTTMatcher: a trie with one value a filter, here a list of subscribers. `amqtt` is what amqtt's broker
-does with its dict of filters: `_matches`, called for each of them.
+`paho` is paho-mqtt's MQTTMatcher: a trie with one value a filter, here a list of subscribers.
+`amqtt` is what amqtt's broker does with its dict of filters: `_matches`, called for each of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`python benchmarks/matching/report.py RESULTS.json...`: tables and charts of `trellis bench matching` into a document."""
+"""`python benchmarks/matching/report.py RESULTS.json...`: tables and charts of `trellis bench
+matching` into a document.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from trellis.bench.matching.results import merged, read  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the document and its charts; 2 for files that hold no results, or a document without marks."""
+    """Write the document and its charts; 2 for files that hold no results, or a document without
+    marks.
+    """
     parser = argparse.ArgumentParser(
         prog="report.py", description="Write tables and charts of results into a document."
     )

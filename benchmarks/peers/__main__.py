@@ -1,4 +1,6 @@
-"""`python benchmarks/peers` (or `python -m benchmarks.peers`): measure Trellis beside other brokers."""
+"""`python benchmarks/peers` (or `python -m benchmarks.peers`): measure Trellis beside other
+brokers.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Serves MQTT on loopback with amqtt's broker: `amqtt_serve.py PORT`, with the Python that has amqtt and uvloop.
+"""Serves MQTT on loopback with amqtt's broker: `amqtt_serve.py PORT`, with the Python that has
+amqtt and uvloop.
 
 Started by benchmarks/peers; a program of its own, since amqtt lives in an environment of its own.
 """

@@ -33,7 +33,9 @@ FEWEST: Final = 5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in `argv` (else sys.argv); returns the exit code: 0 done, 1 something is missing, 2 wrong arguments."""
+    """Run the command in `argv` (else sys.argv); returns the exit code: 0 done, 1 something is
+    missing, 2 wrong arguments.
+    """
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)
@@ -153,7 +155,8 @@ def tools(trellis: Path | None) -> Tools:
     """Where the programs are. Raises ValueError where `trellis` is given and is no file."""
     if trellis is not None and not trellis.is_file():
         raise ValueError(f"{trellis} is no file")
-    # Not resolved: beside the command, and not beside what a link leads to, is the Python of its environment.
+    # Not resolved: beside the command, and not beside what a link leads to, is the Python of its
+    # environment.
     candidates = (
         [trellis]
         if trellis
@@ -266,7 +269,10 @@ def _about(peer: Peer) -> About:
 
 
 def length(plan: Plan, minutes: float) -> float:
-    """How many seconds each measurement may last for the run to take so long. Raises ValueError when that is too short."""
+    """How many seconds each measurement may last for the run to take so long.
+
+    Raises ValueError when that is too short.
+    """
     seconds = (minutes * 60 - plan.overhead) / max(1, plan.steps) / (1 + WARM)
     if seconds < SHORTEST:
         least = plan.overhead + plan.steps * SHORTEST * (1 + WARM)

@@ -13,13 +13,15 @@ from peers.results import Figures
 from peers.rounds import Wrong
 from peers.workloads import Case
 
-#: Seconds that a measurement may take, beside the load, before it is given up: 100,000 bindings take their time.
+#: Seconds that a measurement may take, beside the load, before it is given up: 100,000 bindings
+#: take their time.
 PATIENCE: Final = 600.0
 #: Of the load tool's JSON.
 FORMAT: Final = 1
 #: What its errors about answers begin with; other errors say that there was none.
 _WRONG: Final = "wrong answer at "
-#: What its errors have in common where messages did not come: with what QoS 0 allows them to lose, too.
+#: What its errors have in common where messages did not come: with what QoS 0 allows them to lose,
+#: too.
 _MISSING: Final = "no progress for "
 
 

@@ -111,7 +111,8 @@ class Child:
         self.log = directory / f"{self.name}.log"
         with self.log.open("wb") as log:
             try:
-                # A session of its own: Ctrl-C in the terminal reaches us, and we end our processes ourselves.
+                # A session of its own: Ctrl-C in the terminal reaches us, and we end our processes
+                # ourselves.
                 self._process = subprocess.Popen(
                     command,
                     cwd=directory,

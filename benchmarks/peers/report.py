@@ -17,8 +17,10 @@ END: Final = f"<!-- {RESULTS}:end -->"
 
 
 def report(results: Results, document: Path, charts: Path) -> list[Path]:
-    """Put tables and links to charts between the marks of the document, which is made if there is none, and the charts
-    into a folder. Returns what was written. Raises ValueError where the marks are not once each, in order."""
+    """Put tables and links to charts between the marks of the document, which is made if there is
+    none, and the charts into a folder. Returns what was written. Raises ValueError where the marks
+    are not once each, in order.
+    """
     pictures = {name: picture for name, picture in _pictures(results) if picture}
     paths = {name: charts / f"{name}.svg" for name in pictures}
     links = {
@@ -49,7 +51,10 @@ def _pictures(results: Results) -> Iterator[tuple[str, str]]:
 
 
 def between(document: str, words: str, name: str, part: str = RESULTS) -> str:
-    """The document with `words` in place of what stood between the marks of a part. Raises ValueError."""
+    """The document with `words` in place of what stood between the marks of a part.
+
+    Raises ValueError.
+    """
     opening, closing = f"<!-- {part}:begin -->", f"<!-- {part}:end -->"
     head, begin, rest = document.partition(opening)
     _, end, tail = rest.partition(closing)

@@ -7,7 +7,8 @@
             stop it
         write the results so far
 
-A broker that gives a wrong answer, or none, is started afresh for its next workload, and does not do that one again.
+A broker that gives a wrong answer, or none, is started afresh for its next workload, and does not
+do that one again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Load(Protocol):
     """What puts load on a running broker and checks its answers."""
 
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
-        """One round of the workload; at `rate` publications a second, else as fast as it goes. Raises Wrong, Failed."""
+        """One round of the workload; at `rate` publications a second, else as fast as it goes.
+
+        Raises Wrong, Failed.
+        """
         ...
 
 
@@ -99,7 +103,10 @@ def duration(seconds: float) -> str:
 
 
 def calibrate(plan: Plan, load: Load, tell: Callable[[str], None]) -> None:
-    """Find the rates of paced workloads: half of what their reference does at full speed. Without it they are left out."""
+    """Find the rates of paced workloads: half of what their reference does at full speed.
+
+    Without it they are left out.
+    """
     paced = [each for each in plan.cases if each.half]
     left_out = set()
     for reference in sorted({each.half for each in paced}):

@@ -45,7 +45,9 @@ def rows(header: Sequence[str], lines: Sequence[Sequence[str]], align: str = "--
 
 
 def page(results: Results, charts: Mapping[str, str]) -> str:
-    """All that the report says; `charts` has for a family, and for LATENCY, the chart's path as seen from the document."""
+    """All that the report says; `charts` has for a family, and for LATENCY, the chart's path as
+    seen from the document.
+    """
     return "\n\n".join(part for part in _parts(results, charts) if part) + "\n"
 
 

@@ -1,7 +1,7 @@
 """What must Trellis reach beside the others? The project's targets, and whether a run shows them.
 
-A line is a figure of theirs divided by the same figure of ours. At a peer it must be at least `least`; at a floor, which
-nobody expects to beat, ours may be `most` times the floor.
+A line is a figure of theirs divided by the same figure of ours. At a peer it must be at least
+`least`; at a floor, which nobody expects to beat, ours may be `most` times the floor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ _WORDS: Final = {"cpu": "CPU a message", "p99": "p99 of the latency"}
 
 
 def lines(results: Results, ours: str) -> list[list[str]]:
-    """For a table: workload, what is compared, the target, what was measured; without goals that the run did not try."""
+    """For a table: workload, what is compared, the target, what was measured; without goals that
+    the run did not try.
+    """
     return [line for goal in GOALS if (line := _line(results, ours, goal))]
 
 

@@ -1,4 +1,5 @@
-"""What is measured? The workloads of `trellis bench load`, and some of them once more at a moderate rate.
+"""What is measured? The workloads of `trellis bench load`, and some of them once more at a moderate
+rate.
 
 What a workload asks of a broker is said by the load tool's own table; here it is only looked at.
 """
@@ -12,7 +13,8 @@ from typing import Any, Final
 
 from trellis.bench.workloads import EVERYBODY, WORKLOADS, Workload
 
-#: Workloads that are measured again at half the rate that this peer reaches at full speed: there latency means something.
+#: Workloads that are measured again at half the rate that this peer reaches at full speed: there
+#: latency means something.
 _HALVES: Final = {"mosquitto": ("mqtt-qos0", "mqtt-qos1", "mqtt-fan10"), "rabbitmq": ("amqp-ack",)}
 
 
@@ -52,7 +54,9 @@ class Case:
 
     @property
     def blind(self) -> bool:
-        """Could something do it that reads nothing? Every message to everybody, and nobody acknowledges."""
+        """Could something do it that reads nothing? Every message to everybody, and nobody
+        acknowledges.
+        """
         workload = self.workload
         plain = (
             not workload.qos
@@ -87,7 +91,10 @@ CASES: Final = _cases()
 
 
 def chosen(names: Iterable[str]) -> list[Case]:
-    """The cases with these names, in our order; all when there are none. Raises ValueError for a name nobody has."""
+    """The cases with these names, in our order; all when there are none.
+
+    Raises ValueError for a name nobody has.
+    """
     wanted = list(names) or list(CASES)
     for name in wanted:
         if name not in CASES:

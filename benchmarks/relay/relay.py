@@ -1,4 +1,5 @@
-"""What does a broker cost at least? Octets in, the same octets out to every subscriber, and nothing looks at them.
+"""What does a broker cost at least? Octets in, the same octets out to every subscriber, and nothing
+looks at them.
 
     relay.py [--writer] [PORT]        serves on loopback, prints `ready PORT`; needs uvloop
 
@@ -7,14 +8,16 @@ Two floors, with one way in:
     relay    each chunk that comes from a publisher goes to every subscriber through uvloop's transports, as in a broker
     writer   the same chunk goes to the same sockets by one write(2) each, past the event loop: what the kernel alone costs
 
-Only handshakes are answered, so that a load tool finds a broker. A connection goes through two states:
+Only handshakes are answered, so that a load tool finds a broker. A connection goes through two
+states:
 
     greeting   MQTT 3.1.1 and 5: CONNECT -> CONNACK, SUBSCRIBE -> SUBACK (the connection becomes a subscriber),
                PINGREQ -> PINGRESP; a packet that is cut in two is waited for
     blind      from its first PUBLISH on: chunks are passed on as they come, to all subscribers but the sender
 
-So it can stand for a broker where every message goes to every subscriber with QoS 0, and where a chunk ends where a
-message ends (it does, as long as no publisher finds its socket full). Whoever measures must check the answers.
+So it can stand for a broker where every message goes to every subscriber with QoS 0, and where a
+chunk ends where a message ends (it does, as long as no publisher finds its socket full). Whoever
+measures must check the answers.
 """
 
 from __future__ import annotations
@@ -98,7 +101,8 @@ class WritingConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Written past the transport, by its own descriptor: another one each would halve the clients that fit.
+        # Written past the transport, by its own descriptor: another one each would halve the
+        # clients that fit.
         self._descriptor: int = transport.get_extra_info("socket").fileno()
 
     def relay(self, data: bytes) -> None:
@@ -120,7 +124,9 @@ class WritingConnection(Connection):
 
 
 def _length(data: bytes) -> tuple[int, int]:
-    """A packet's remaining length, and where it begins ([MQTT-1.5.5]); 0, 0 if that has not come yet."""
+    """A packet's remaining length, and where it begins ([MQTT-1.5.5]); 0, 0 if that has not come
+    yet.
+    """
     length = 0
     for index in range(1, min(5, len(data))):
         length |= (data[index] & 127) << 7 * (index - 1)

@@ -22,8 +22,9 @@ ALL: Final = 2
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Identity:
-    """A user, and which names it may configure, write to and read from: regular expressions that are found somewhere in a
-    name, as in RabbitMQ (`^orders$` is that name alone, an empty one none; `.` is any character, for names may hold any).
+    """A user, and which names it may configure, write to and read from: regular expressions that
+    are found somewhere in a name, as in RabbitMQ (`^orders$` is that name alone, an empty one none;
+    `.` is any character, for names may hold any).
 
     Verdicts live in plans: an Identity is never changed, it is replaced.
     """
@@ -47,11 +48,16 @@ class Identity:
         self._read = pattern_of(read)
 
     def within(self, vhost: str, client_id: str = "") -> Identity | None:
-        """Who this is in a virtual host: the same object each time, for routes are kept by it. None: nobody who may enter."""
+        """Who this is in a virtual host: the same object each time, for routes are kept by it.
+
+        None: nobody who may enter.
+        """
         return self
 
     def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
-        """Raises AccessRefused unless the operation (configure, write, read) on the exchange or queue is allowed."""
+        """Raises AccessRefused unless the operation (configure, write, read) on the exchange or
+        queue is allowed.
+        """
         rule = (
             self._configure
             if operation == "configure"
@@ -65,22 +71,26 @@ class Identity:
             )
 
     def may_publish(self, topic: bytes) -> bool:
-        """Whether a publication under this topic is allowed, beyond what `may` says of its exchange."""
+        """Whether a publication under this topic is allowed, beyond what `may` says of its
+        exchange.
+        """
         return True
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        """Whether a subscription by this filter (words separated by `/`, wildcards `+` and a last `#`) is allowed,
-        beyond what `may` says of its exchange."""
+        """Whether a subscription by this filter (words separated by `/`, wildcards `+` and a last
+        `#`) is allowed, beyond what `may` says of its exchange."""
         return True
 
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
-        """The same of a publication to a topic exchange by this key, which is spelled `topic` in MQTT. Cold: asked when a
-        route is found."""
+        """The same of a publication to a topic exchange by this key, which is spelled `topic` in
+        MQTT. Cold: asked when a route is found."""
         return self.may_publish(topic)
 
     def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
-        """How much of what a binding of a topic exchange takes it may hear: ALL, SOME or NONE. The key is spelled
-        `topic_filter` in MQTT; `hides` says whether a leading wildcard takes no topics that begin with `$`."""
+        """How much of what a binding of a topic exchange takes it may hear: ALL, SOME or NONE. The
+        key is spelled `topic_filter` in MQTT; `hides` says whether a leading wildcard takes no
+        topics that begin with `$`.
+        """
         return ALL if self.may_subscribe(topic_filter) else NONE
 
     def may_hear(self, topic: bytes) -> bool:
@@ -89,7 +99,10 @@ class Identity:
 
 
 def pattern_of(text: str) -> re.Pattern[str]:
-    """A permission's regular expression; an empty one matches the empty name alone. Raises re.error."""
+    """A permission's regular expression; an empty one matches the empty name alone.
+
+    Raises re.error.
+    """
     return re.compile(text or "^$", re.DOTALL)
 
 
@@ -100,8 +113,8 @@ CORE: Final = Identity("")
 class Credentials:
     """What a client says of itself before it is let in. `user` is None when it says nothing.
 
-    `local` is whether it comes from a loopback address, `client_id` the name it chose for itself, if its
-    protocol has such names.
+    `local` is whether it comes from a loopback address, `client_id` the name it chose for itself,
+    if its protocol has such names.
     """
 
     def __init__(
@@ -119,7 +132,8 @@ class Credentials:
         self.address = address
         self.local = local
         self.client_id = client_id
-        #: Whether the transport has proven who `user` is, by a certificate that we trust: no password is needed.
+        #: Whether the transport has proven who `user` is, by a certificate that we trust: no
+        #: password is needed.
         self.proven = False
         #: Whether a page of somebody else speaks, in a browser whose user knows nothing of it.
         self.foreign = False
@@ -135,7 +149,9 @@ class Verdict:
 
 
 class Step:
-    """What an enhanced authentication says next: more `data` for the client, or the verdict, with last data for it."""
+    """What an enhanced authentication says next: more `data` for the client, or the verdict, with
+    last data for it.
+    """
 
     def __init__(self, verdict: Verdict | None, data: bytes) -> None:
         self.verdict = verdict
@@ -147,27 +163,40 @@ class Conversation:
     """An enhanced authentication of one client, from its first data to the verdict."""
 
     def hear(self, data: bytes, answer: Callable[[Step], None]) -> None:
-        """What the client said; calls `answer` exactly once, now or in a later turn, on the broker's thread."""
+        """What the client said; calls `answer` exactly once, now or in a later turn, on the
+        broker's thread.
+        """
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Authenticator:
-    """The role. Implementations call `answer` exactly once, now or in a later turn, on the broker's thread."""
+    """The role.
+
+    Implementations call `answer` exactly once, now or in a later turn, on the broker's thread.
+    """
 
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
         raise NotImplementedError
 
     def converse(self, method: str, credentials: Credentials) -> Conversation | None:
-        """Begin an enhanced authentication by this method, such as SCRAM-SHA-1; None where it is not known."""
+        """Begin an enhanced authentication by this method, such as SCRAM-SHA-1; None where it is
+        not known.
+        """
         return None
 
     def renew(self, identity: Identity) -> Identity | None:
-        """Who is that now whom a verdict named: the same object, if nothing has changed. None: nobody any more."""
+        """Who is that now whom a verdict named: the same object, if nothing has changed.
+
+        None: nobody any more.
+        """
         return identity
 
     def named(self, user: str) -> Identity | None:
-        """Who has this name: for what a client left here, who is away. None where names alone say nothing."""
+        """Who has this name: for what a client left here, who is away.
+
+        None where names alone say nothing.
+        """
         return None
 
     def close(self) -> None:

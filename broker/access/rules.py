@@ -1,12 +1,13 @@
-"""Rules about topics, one language for every protocol: in order, each allows or denies, publishing or subscribing or both.
+"""Rules about topics, one language for every protocol: in order, each allows or denies, publishing
+or subscribing or both.
 
     allow publish sensors/{username}/#
     deny all internal/#
     allow all #
 
-The first rule that matches a topic decides; what none matches is denied. Filters are written as MQTT writes them (`/`,
-`+`, a last `#`), and in a rule a wildcard stands for every word, one that begins with `$` too. `{username}`, `{vhost}` and
-`{client_id}` stand for those of whoever asks.
+The first rule that matches a topic decides; what none matches is denied. Filters are written as
+MQTT writes them (`/`, `+`, a last `#`), and in a rule a wildcard stands for every word, one that
+begins with `$` too. `{username}`, `{vhost}` and `{client_id}` stand for those of whoever asks.
 
 What a subscription takes is compared with the rules once, when it comes:
 
@@ -15,8 +16,8 @@ What a subscription takes is compared with the rules once, when it comes:
         all deny ------> NONE    refused
         some, some ----> SOME    allowed where that can be told topic by topic, when a route is resolved: never per message
 
-RabbitMQ's topic permissions stand beside them: regular expressions about the routing keys of one exchange, for publishing
-(write) and binding (read). Both must allow.
+RabbitMQ's topic permissions stand beside them: regular expressions about the routing keys of one
+exchange, for publishing (write) and binding (read). Both must allow.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _WILD: Final = ("/", "+", "#", "\0")
 #: Rules of one user in one virtual host, and levels of one of their filters.
 RULES_MAX: Final = 200
 LEVELS_MAX: Final = 200
-#: Clients of one user whose rights are remembered, where these name the client; and which part of them makes room.
+#: Clients of one user whose rights are remembered, where these name the client; and which part of
+#: them makes room.
 CLIENTS: Final = 1_000
 PORTION: Final = 16
 
@@ -62,7 +64,8 @@ class Rule:
             ("{client_id}", client_id),
         ):
             if variable in topic_filter and (not value or any(mark in value for mark in _WILD)):
-                # A name that cannot be a word: nobody's topic is allowed by it, and everybody's denied.
+                # A name that cannot be a word: nobody's topic is allowed by it, and everybody's
+                # denied.
                 topic_filter = "" if self.allow else topic_filter.replace(variable, "+")
             topic_filter = topic_filter.replace(variable, value)
         if topic_filter:
@@ -71,7 +74,9 @@ class Rule:
         self.words: list[str] = topic_filter.split("/") if topic_filter else []
 
     def concerns(self, words: list[str], hides: bool) -> bool:
-        """Whether it has a topic in common with a filter, whose leading wildcard `hides` topics that begin with `$`."""
+        """Whether it has a topic in common with a filter, whose leading wildcard `hides` topics
+        that begin with `$`.
+        """
         mine = self.words
         if not mine or hides and mine[0].startswith("$") and words[0] in ("+", "#"):
             return False
@@ -182,7 +187,10 @@ class Ruled(Identity):
 
 
 class Rights:
-    """What one user may do in one virtual host, as it is written. Raises PreconditionFailed for what is written wrong."""
+    """What one user may do in one virtual host, as it is written.
+
+    Raises PreconditionFailed for what is written wrong.
+    """
 
     def __init__(
         self,
@@ -262,7 +270,9 @@ class Rights:
 
 
 def _filled(pattern: str, user: str, vhost: str, client_id: str) -> str:
-    """A regular expression with names in the places of variables; in them no character has a meaning of its own."""
+    """A regular expression with names in the places of variables; in them no character has a
+    meaning of its own.
+    """
     for variable, value in (("{username}", user), ("{vhost}", vhost), ("{client_id}", client_id)):
         if variable in pattern:
             # A name that is not there is nobody's: such a pattern matches nothing.

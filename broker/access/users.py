@@ -1,10 +1,11 @@
-"""Users that the broker keeps itself, made at run time or imported, beside those of the settings. What their passwords are
-worth, the top floor says.
+"""Users that the broker keeps itself, made at run time or imported, beside those of the settings.
+What their passwords are worth, the top floor says.
 
     user         name -> password hash, tags                                             kept under the virtual host HOME
     permission   vhost, name -> configure, write, read; ordered rules about topics; topic permissions by exchange
 
-Whoever changes one of them has its connections and sessions looked at again: `changed` is called with the user's name.
+Whoever changes one of them has its connections and sessions looked at again: `changed` is called
+with the user's name.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class User(Identity):
         self.password_hash = password_hash
         self.tags = tags
         self.administrator = "administrator" in tags
-        #: By virtual host. Rules and topic permissions may be there before a permission is; they hold with it.
+        #: By virtual host. Rules and topic permissions may be there before a permission is; they
+        #: hold with it.
         self.permissions: dict[str, tuple[str, str, str]] = {}
         self.rules: dict[str, list[str]] = {}
         self.topics: dict[str, dict[str, tuple[str, str]]] = {}
@@ -45,8 +47,8 @@ class User(Identity):
         rules: Sequence[str],
         topics: TopicPermissions,
     ) -> bool:
-        """What it may do from now on in a virtual host; no permission is nothing at all. Returns whether that is new. Raises
-        PreconditionFailed, and changes nothing then."""
+        """What it may do from now on in a virtual host; no permission is nothing at all. Returns
+        whether that is new. Raises PreconditionFailed, and changes nothing then."""
         before = self._within.get(vhost)
         rights = Rights(self.name, vhost, permission or ("", "", ""), rules, topics)
         changed = (
@@ -90,7 +92,8 @@ class Users:
 
     def __init__(self, store: Store) -> None:
         self.by_name: dict[str, User] = {}
-        #: Who wants to know that a user of this name may do other things than before, or is no more.
+        #: Who wants to know that a user of this name may do other things than before, or is no
+        #: more.
         self.changed: list[Callable[[str], None]] = []
         self._store = store
 
@@ -131,7 +134,10 @@ class Users:
         read: str,
         ticket: Ticket | None = None,
     ) -> bool:
-        """Say what a user may do in a virtual host; whether that is new. Raises PreconditionFailed."""
+        """Say what a user may do in a virtual host; whether that is new.
+
+        Raises PreconditionFailed.
+        """
         user = self._user(vhost, name)
         fresh = vhost not in user.permissions
         self._grant(
@@ -171,7 +177,10 @@ class Users:
         patterns: tuple[str, str] | None,
         ticket: Ticket | None = None,
     ) -> bool:
-        """Its topic permission for an exchange from now on, None for none; whether there was none. Raises PreconditionFailed."""
+        """Its topic permission for an exchange from now on, None for none; whether there was none.
+
+        Raises PreconditionFailed.
+        """
         user = self._user(vhost, name)
         topics = dict(user.topics.get(vhost, {}))
         known = topics.pop(exchange, None)

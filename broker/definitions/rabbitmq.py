@@ -3,7 +3,8 @@
     {users, vhosts, permissions, topic_permissions, policies, exchanges, queues, bindings}      each a list of tables
     {topic_rules}                                                                               ours: ordered rules about topics
 
-What is there already and the same is left alone; what differs, or is not understood, is reported and the rest taken.
+What is there already and the same is left alone; what differs, or is not understood, is reported
+and the rest taken.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def load(
     check_hash: Callable[[str, str], str],
     ticket: Ticket | None = None,
 ) -> Imported:
-    """Take in what a decoded JSON document says. `check_hash` takes RabbitMQ's names of a hash and its algorithm and gives
-    the hash as accounts keep it, or raises ValueError."""
+    """Take in what a decoded JSON document says. `check_hash` takes RabbitMQ's names of a hash and
+    its algorithm and gives the hash as accounts keep it, or raises ValueError."""
     imported = Imported()
     if not isinstance(document, dict):
         raise PreconditionFailed(
@@ -199,7 +200,9 @@ def dump(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[st
 
 
 def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterator[tuple[str, Row]]:
-    """The same row by row, each with its section: there may be many, and others want a turn between them."""
+    """The same row by row, each with its section: there may be many, and others want a turn between
+    them.
+    """
     vhosts = list(broker.vhosts.values())
     users = list(broker.users.by_name.values())
     for vhost in vhosts:

@@ -2,8 +2,8 @@
 
     (number, Defined) in the order of numbers --> exchanges, queues, sessions --> what leads from one to another
 
-What does not fit any more (a matcher that is not allowed now, an argument that is refused now) is reported, and stays
-in the store: when it fits again, it is back.
+What does not fit any more (a matcher that is not allowed now, an argument that is refused now) is
+reported, and stays in the store: when it fits again, it is back.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Keeper:
     def restore_inbox(
         self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]
     ) -> None:
-        """These messages waited for it, or were in its client's hands; it said that it has those `stepped`."""
+        """These messages waited for it, or were in its client's hands; it said that it has those
+        `stepped`.
+        """
         raise NotImplementedError
 
     def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
@@ -64,7 +66,10 @@ class Keeper:
 
 
 class Refused:
-    """A definition that does not fit any more. The messages of a queue or session that is refused are still wanted."""
+    """A definition that does not fit any more.
+
+    The messages of a queue or session that is refused are still wanted.
+    """
 
     def __init__(self, number: int, entry: Defined, reason: str) -> None:
         self.number = number
@@ -87,8 +92,10 @@ class Report:
 
 
 def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: Keeper) -> Report:
-    """Build what the definitions say, in a broker that nobody has used yet; `definitions` come in the order of their
-    numbers, which are positions, and the store has gone past them. The keeper may append to the store."""
+    """Build what the definitions say, in a broker that nobody has used yet; `definitions` come in
+    the order of their numbers, which are positions, and the store has gone past them. The keeper
+    may append to the store.
+    """
     restoring = Restoring(broker, keeper)
     for number, entry in sorted(definitions, key=_later):
         restoring.add(number, entry)
@@ -97,7 +104,9 @@ def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: 
 
 
 def reopen(broker: Broker, opened: Opened, keeper: Keeper) -> Report:
-    """Restore all that was in a data directory: what the definitions say, and who held which message."""
+    """Restore all that was in a data directory: what the definitions say, and who held which
+    message.
+    """
     restoring = Restoring(broker, keeper)
     for number, entry in sorted(opened.definitions, key=_later):
         restoring.add(number, entry)
@@ -245,8 +254,8 @@ class Restoring:
 
 
 def _later(numbered: tuple[int, Defined]) -> bool:
-    """Whether there is something that must be known before: a queue is made by the policies of its virtual host, and a user
-    keeps its permissions when its password changes."""
+    """Whether there is something that must be known before: a queue is made by the policies of its
+    virtual host, and a user keeps its permissions when its password changes."""
     return numbered[1].kind not in ("vhost", "policy", "user")
 
 

@@ -1,4 +1,6 @@
-"""Further routing keys that a publisher names in the headers `CC` and `BCC` (an extension of RabbitMQ's)."""
+"""Further routing keys that a publisher names in the headers `CC` and `BCC` (an extension of
+RabbitMQ's).
+"""
 
 from __future__ import annotations
 

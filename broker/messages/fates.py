@@ -22,7 +22,8 @@ UNREADABLE: Final[i64] = 10
 OVERDELIVERED: Final[i64] = 11
 #: Its delay is over.
 RELEASED: Final[i64] = 12
-#: What a queue has while it has none of these, one for all: nobody ever adds to them. Idle queues are many (a session has one).
+#: What a queue has while it has none of these, one for all: nobody ever adds to them. Idle queues
+#: are many (a session has one).
 NO_FATES: Final[list[int]] = [0] * 13
 COPY_FATES: Final = (
     "acknowledged",

@@ -6,8 +6,9 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-#: Aspects of a message which a route may have to look at: see `Plan.attention`. Those below bit 16 stand
-#: where a front end's own word of property flags has them; those above are properties of a route.
+#: Aspects of a message which a route may have to look at: see `Plan.attention`. Those below bit 16
+#: stand where a front end's own word of property flags has them; those above are properties of a
+#: route.
 USER_ID: Final[i64] = 1 << 4
 EXPIRATION: Final[i64] = 1 << 8
 REPLY_TO: Final[i64] = 1 << 9
@@ -71,8 +72,8 @@ class Plain(Encoding):
 
 
 class Amended(Encoding):
-    """A content as it came, in its own encoding, but with these headers and these properties: a dead letter, a copy
-    that names no blind recipients. What is None is not there any more."""
+    """A content as it came, in its own encoding, but with these headers and these properties: a
+    dead letter, a copy that names no blind recipients. What is None is not there any more."""
 
     def __init__(self, source: Encoding, headers: Properties, changed: Properties) -> None:
         self.source = source
@@ -113,7 +114,10 @@ PLAIN: Final = Plain({})
 
 
 class Origin:
-    """Where publications come in: who publishes, and in which protocol. Octets, as streams write them."""
+    """Where publications come in: who publishes, and in which protocol.
+
+    Octets, as streams write them.
+    """
 
     def __init__(self, publisher: str, protocol: str) -> None:
         self.publisher = publisher.encode("utf-8", "replace")
@@ -127,10 +131,11 @@ UNKNOWN: Final = Origin("", "")
 class Address:
     """What a message was published to, in the spellings that deliveries need.
 
-    `octets` is the exchange name and the routing key as short strings (one octet of length, then the
-    name); a key too long for that is cut, and such a route has no destination that would read it. `topic`
-    is the key as octets with `/` and `.` exchanged (architecture: one truth about topics). Octets of a key
-    that are no UTF-8 are carried as surrogates, so that they come out as they went in.
+    `octets` is the exchange name and the routing key as short strings (one octet of length, then
+    the name); a key too long for that is cut, and such a route has no destination that would read
+    it. `topic` is the key as octets with `/` and `.` exchanged (architecture: one truth about
+    topics). Octets of a key that are no UTF-8 are carried as surrogates, so that they come out as
+    they went in.
     """
 
     def __init__(self, exchange: str, key: str) -> None:
@@ -144,7 +149,8 @@ class Address:
         self.routed: i64 = 0
 
 
-#: Octets `/` and `.` never occur inside a longer UTF-8 sequence, so octets may be exchanged one by one.
+#: Octets `/` and `.` never occur inside a longer UTF-8 sequence, so octets may be exchanged one by
+#: one.
 SWAP: Final = bytes.maketrans(b"./", b"/.")
 
 
@@ -197,7 +203,9 @@ class Message:
         return content
 
     def copy(self, assurance: i64, retained: bool) -> Message:
-        """The same publication, delivered with another assurance, or as a retained one (which no queue keeps in the store)."""
+        """The same publication, delivered with another assurance, or as a retained one (which no
+        queue keeps in the store).
+        """
         other = Message(self.address, self.content, self.encoding, assurance)
         other.expires = self.expires
         other.position = 0 if retained else self.position

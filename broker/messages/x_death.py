@@ -1,6 +1,8 @@
-"""What a dead letter says of its deaths: the headers `x-death`, `x-first-death-*` and `x-last-death-*` (as RabbitMQ 4).
+"""What a dead letter says of its deaths: the headers `x-death`, `x-first-death-*` and
+`x-last-death-*` (as RabbitMQ 4).
 
-x-death   [{queue, reason, count, exchange, routing-keys, time, original-expiration}, ...]   the last one first
+x-death   [{queue, reason, count, exchange, routing-keys, time, original-expiration}, ...]   the
+last one first
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ def deaths_of(headers: Mapping[str, object]) -> list[Death]:
 
 
 def looped(deaths: Sequence[Death], queue: str) -> bool:
-    """Whether a message with these deaths was in the queue before, and nobody has rejected it since: then it would go
-    round for ever."""
+    """Whether a message with these deaths was in the queue before, and nobody has rejected it
+    since: then it would go round for ever."""
     for death in deaths:
         if death.get("reason") == "rejected":
             return False
@@ -45,7 +47,10 @@ def record(
     time: int,
     expiration: object,
 ) -> None:
-    """Count another death in this queue for this reason, most recent first. `time` is seconds since the epoch."""
+    """Count another death in this queue for this reason, most recent first.
+
+    `time` is seconds since the epoch.
+    """
     for death in deaths:
         if death.get("queue") == queue and death.get("reason") == reason:
             count = death.get("count")

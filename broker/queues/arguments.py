@@ -1,7 +1,8 @@
-"""Queue arguments: which there are, what they may be, and what a queue makes of them together with its policy.
+"""Queue arguments: which there are, what they may be, and what a queue makes of them together with
+its policy.
 
-argument                      value                                        compared when a queue is declared again
-x-message-ttl                 ms, from 0                                   yes
+argument                      value                                        compared when a queue is
+declared again x-message-ttl                 ms, from 0                                   yes
 x-expires                     ms, from 1                                   yes
 x-max-length(-bytes)          from 0                                       yes
 x-overflow                    drop-head, reject-publish(-dlx)              yes
@@ -33,7 +34,8 @@ NUMBER_MAX: Final = 1 << 50
 PRIORITY_MAX: Final = 255
 #: Octets of the longest name.
 NAME_OCTETS: Final = 255
-#: How often a queue of type quorum delivers a message again, if nothing else is said (as RabbitMQ 4).
+#: How often a queue of type quorum delivers a message again, if nothing else is said (as RabbitMQ
+#: 4).
 DELIVERY_LIMIT: Final = 20
 #: A length that no queue reaches.
 ENDLESS: Final[i64] = 1 << 60
@@ -113,7 +115,8 @@ class Terms:
         }
         self.quorum = arguments.get("x-queue-type") == "quorum"
         self.stream = arguments.get("x-queue-type") == "stream"
-        #: Of a stream: ms that its rows are kept (-1: for ever), octets of a segment, and whether it gets all that is published.
+        #: Of a stream: ms that its rows are kept (-1: for ever), octets of a segment, and whether
+        #: it gets all that is published.
         self.max_age: i64 = min(
             (age_of(given[_AGE]) for given in (arguments, policy) if _AGE in given), default=-1
         )

@@ -1,6 +1,7 @@
 """Consumers, and how they take turns at a queue.
 
-Source.pick() --> a ready Consumer --> deliver --> Delivery, in its hands --> settle, reject, requeue --> Source
+Source.pick() --> a ready Consumer --> deliver --> Delivery, in its hands --> settle, reject,
+requeue --> Source
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from broker.store.contract import Store
 
 @mypyc_attr(acyclic=True, free_list_len=1)
 class Delivery:
-    """A message in a consumer's hands. `order` is its place in the queue, `attempts` how often it came back."""
+    """A message in a consumer's hands.
+
+    `order` is its place in the queue, `attempts` how often it came back.
+    """
 
     __slots__ = ("attempts", "consumer", "message", "order")
 
@@ -73,11 +77,13 @@ class Pool:
 
 
 class Consumer:
-    """Where a queue delivers to; the front ends subclass it. `credit` is how many more it takes unsettled,
-    alone; `pool`, where there is one, together with others. Those with a higher `priority` go first.
+    """Where a queue delivers to; the front ends subclass it. `credit` is how many more it takes
+    unsettled, alone; `pool`, where there is one, together with others. Those with a higher
+    `priority` go first.
 
-    Compiled, a look at an element of a list of consumers is three comparisons while there are three classes of them at
-    most (the abstract base does not count), and a call beyond that: 45 instructions a delivery.
+    Compiled, a look at an element of a list of consumers is three comparisons while there are three
+    classes of them at most (the abstract base does not count), and a call beyond that: 45
+    instructions a delivery.
     """
 
     def __init__(
@@ -119,7 +125,8 @@ class Source(Destination):
         self.unacked: i64 = 0
         self.acknowledged: i64 = 0
         self.auto_acknowledged: i64 = 0
-        #: Those who take turns, and those behind them: with lower priorities, or waiting to be the single active one.
+        #: Those who take turns, and those behind them: with lower priorities, or waiting to be the
+        #: single active one.
         self.consumers: list[Consumer] = NOBODY
         self.others: list[Consumer] = NOBODY
         self.terms = NO_TERMS
@@ -226,7 +233,9 @@ class Source(Destination):
         return len(self.consumers) + len(self.others)
 
     def subscribe(self, consumer: Consumer) -> None:
-        """The consumer takes its place: beside its equals, or behind those with a higher priority, or behind the single active one."""
+        """The consumer takes its place: beside its equals, or behind those with a higher priority,
+        or behind the single active one.
+        """
         first = self.consumers[0] if self.consumers else None
         if first is None or not self.terms.single and consumer.priority == first.priority:
             if self.consumers is NOBODY:

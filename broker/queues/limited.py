@@ -1,4 +1,6 @@
-"""Queues with arguments: time to live, length, overflow, dead letters, leases, deliveries that are counted."""
+"""Queues with arguments: time to live, length, overflow, dead letters, leases, deliveries that are
+counted.
+"""
 
 from __future__ import annotations
 

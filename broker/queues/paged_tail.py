@@ -1,8 +1,10 @@
-"""The part of a long queue that is not in memory: positions in the store, and what else of a message is this queue's own.
+"""The part of a long queue that is not in memory: positions in the store, and what else of a
+message is this queue's own.
 
     push(message) --> [chunk | chunk | ... | chunk] --> pop() --> messages, read from the store
 
-A message takes 17 octets here, wherever its content is. One that the store does not keep stays as it is.
+A message takes 17 octets here, wherever its content is. One that the store does not keep stays as
+it is.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ _AS_STORED: Final = -1
 
 
 class Chunk:
-    """Some messages: where they are, when they expire, and with what assurance they go to this queue."""
+    """Some messages: where they are, when they expire, and with what assurance they go to this
+    queue.
+    """
 
     def __init__(self) -> None:
         self.positions: array[int] = array("q")
@@ -64,7 +68,10 @@ class Tail:
         self._room().push(message)
 
     def restore(self, positions: array[int], latest: i64) -> None:
-        """Messages that are in the store already, and were never seen. They expire when they say, and at `latest` (-1: never)."""
+        """Messages that are in the store already, and were never seen.
+
+        They expire when they say, and at `latest` (-1: never).
+        """
         self._lapsing = latest >= 0
         for at in range(0, len(positions), CHUNK):
             chunk = Chunk()
@@ -92,7 +99,10 @@ class Tail:
         return self._chunks.size == 0 and not self._ahead
 
     def pop(self) -> list[Message | None]:
-        """Messages that come next; or None, alone, for one that cannot be read. The store has reported that."""
+        """Messages that come next; or None, alone, for one that cannot be read.
+
+        The store has reported that.
+        """
         messages = self._ahead or self._read()
         self._ahead = []
         for at, message in enumerate(messages):
@@ -125,7 +135,9 @@ class Tail:
 def stored(
     store: Store, queue: i64, positions: array[int], lapsing: bool
 ) -> Iterator[Message | None]:
-    """The messages that the queue has at these positions, read in chunks; None for one that cannot be read."""
+    """The messages that the queue has at these positions, read in chunks; None for one that cannot
+    be read.
+    """
     for at in range(0, len(positions), CHUNK):
         yield from store.fetch(queue, list(positions[at : at + CHUNK]), lapsing)
 

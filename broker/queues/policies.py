@@ -1,4 +1,5 @@
-"""Policies: what an operator says of queues and exchanges by the pattern of their names (RabbitMQ's own idea).
+"""Policies: what an operator says of queues and exchanges by the pattern of their names (RabbitMQ's
+own idea).
 
 Of the policies whose pattern is found in a name, the one with the highest priority holds, alone.
 """

@@ -4,12 +4,13 @@
                      ^                                                  |
                      +------------------- requeue ----------------------+
 
-Everything in `returned` left the queue before anything in `waiting`, so it goes first. The invariant
-that saves a drain per publication: while something waits and no drain is due, no consumer is ready.
-Hence whatever makes a consumer ready (credit, room, a new consumer) must call `stir`.
+Everything in `returned` left the queue before anything in `waiting`, so it goes first. The
+invariant that saves a drain per publication: while something waits and no drain is due, no consumer
+is ready. Hence whatever makes a consumer ready (credit, room, a new consumer) must call `stir`.
 
-A durable queue that grows longer than the store's window forgets its newest messages, and reads them again when it
-comes to them: `put --> waiting --> tail --> (the store) --> waiting`. While there is a tail, everything new goes there.
+A durable queue that grows longer than the store's window forgets its newest messages, and reads
+them again when it comes to them: `put --> waiting --> tail --> (the store) --> waiting`. While
+there is a tail, everything new goes there.
 
 Every copy that is put has exactly one fate in the end: `copies == sum of fates + depth + unacked`.
 """
@@ -46,7 +47,8 @@ class Queue(Source):
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
         super().__init__(vhost, name, agenda, store, durable)
-        #: As its owner said; an exclusive queue keeps nothing all the same, for it goes with its connection.
+        #: As its owner said; an exclusive queue keeps nothing all the same, for it goes with its
+        #: connection.
         self.declared_durable = durable
         #: The connection that alone may use it.
         self.exclusive_to: object = None
@@ -131,8 +133,8 @@ class Queue(Source):
         return self.private
 
     def note(self, lowered: bool) -> int:
-        """What it notes of the message that comes next: for a session how manieth it is (below 0: of those that it takes with
-        less assurance), otherwise when its time to live is over."""
+        """What it notes of the message that comes next: for a session how manieth it is (below 0:
+        of those that it takes with less assurance), otherwise when its time to live is over."""
         if not self.private:
             return 0
         return -int(self.coming()) if lowered else int(self.coming())
@@ -326,11 +328,13 @@ class Queue(Source):
         self.forget(message)
 
     def use(self) -> None:
-        """Somebody declared the queue, asked for a message or consumed: one that expires is needed from now on."""
+        """Somebody declared the queue, asked for a message or consumed: one that expires is needed
+        from now on.
+        """
 
     def expire(self, most: i64) -> None:
-        """Discard from the head what has expired, up to so many now and the rest in later turns. (Deeper down a
-        message waits for its turn.)"""
+        """Discard from the head what has expired, up to so many now and the rest in later turns.
+        (Deeper down a message waits for its turn.)"""
         while self.depth > 0:
             expires: i64 = self._head().expires
             if expires == 0 or expires > self.agenda.now:
@@ -383,7 +387,10 @@ class Queue(Source):
             self.stir()
 
     def purge(self) -> int:
-        """Discard what waits; returns how many. They are gone at once, their memory goes in slices."""
+        """Discard what waits; returns how many.
+
+        They are gone at once, their memory goes in slices.
+        """
         purged = int(self.depth)
         if purged:
             self.count(PURGED, purged)
@@ -399,7 +406,10 @@ class Queue(Source):
         return purged
 
     def die(self) -> int:
-        """The queue is deleted: nothing comes in or back any more. Returns how many messages waited."""
+        """The queue is deleted: nothing comes in or back any more.
+
+        Returns how many messages waited.
+        """
         self.dead = True
         purged = self.purge()
         if self._expiry is not None:
@@ -449,7 +459,10 @@ class Emptying(Task):
 
 
 class Expiry(Task):
-    """A message at the head of this queue may have expired. A queue that is gone is not kept by its alarms."""
+    """A message at the head of this queue may have expired.
+
+    A queue that is gone is not kept by its alarms.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self.queue: Queue | None = queue

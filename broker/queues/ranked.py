@@ -1,6 +1,7 @@
 """Queues in which some messages go before others: by priority, and delayed ones by their time.
 
-A heap of (rank, order): equals go in the order in which they came, and what came back goes to its old place.
+A heap of (rank, order): equals go in the order in which they came, and what came back goes to its
+old place.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ from broker.store.contract import Store
 
 
 class RankedQueue(LimitedQueue):
-    """`x-max-priority` ranks by priority, the highest first: a higher one than that counts as that. Where there are
-    none, messages are `delaying`: the one that expires first is first, and what expires is released to the host."""
+    """`x-max-priority` ranks by priority, the highest first: a higher one than that counts as that.
+    Where there are none, messages are `delaying`: the one that expires first is first, and what
+    expires is released to the host.
+    """
 
     def __init__(
         self,

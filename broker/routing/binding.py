@@ -15,12 +15,16 @@ Arguments = Mapping[str, object]
 _NONE: Arguments = {}
 #: An argument of a listener's binding: what the listener itself publishes does not follow it.
 NO_LOCAL: Final = "no-local"
-#: ... its owner may hear some of what it takes: the listener is asked about each topic, when a route is resolved.
+#: ... its owner may hear some of what it takes: the listener is asked about each topic, when a
+#: route is resolved.
 PARTLY: Final = "partly-allowed"
 
 
 class Binding:
-    """A rule of one exchange. `key` is written in `grammar`; at most `assurance` is promised on this way."""
+    """A rule of one exchange.
+
+    `key` is written in `grammar`; at most `assurance` is promised on this way.
+    """
 
     __slots__ = ("arguments", "assurance", "destination", "grammar", "key")
 

@@ -4,7 +4,8 @@
                x-trellis-sequence, a number from 0: rises with every message; gaps are no matter. A text of decimal digits is one, too:
                                    MQTT's user properties are texts, and stay so when they cross
 
-The last number of a producer is in the same record of the store as its message: after a crash it was both, or neither.
+The last number of a producer is in the same record of the store as its message: after a crash it
+was both, or neither.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from broker.store.contract import Sequenced, Store, Ticket
 
 PRODUCER: Final = "x-trellis-producer"
 SEQUENCE: Final = "x-trellis-sequence"
-#: Producers that a virtual host remembers. One more, and the one that was silent longest is forgotten.
+#: Producers that a virtual host remembers. One more, and the one that was silent longest is
+#: forgotten.
 PRODUCERS_MAX: Final = 100_000
 #: Octets of a producer's name.
 NAME_MAX: Final = 255

@@ -47,7 +47,9 @@ def check_exchange(known: Exchange, vhost: str, kind: str, options: Options) -> 
 def check_queue(
     known: Queue, vhost: str, durable: bool, exclusive: bool, auto_delete: bool, terms: Terms
 ) -> None:
-    """Raises PreconditionFailed when the queue differs from what is declared, ResourceLocked when it is another connection's."""
+    """Raises PreconditionFailed when the queue differs from what is declared, ResourceLocked when
+    it is another connection's.
+    """
     thing = f"queue '{known.name}'"
     if exclusive != (known.exclusive_to is not None):
         raise ResourceLocked(

@@ -22,15 +22,18 @@ from broker.stream.queue import StreamQueue
 #: Octets of the longest routing key that every reader of queues can be told.
 NAME_OCTETS: Final = 255
 
-#: The exchange to which a publisher may say in headers what other front ends have bits for, such as that a message is to be
-#: retained.
+#: The exchange to which a publisher may say in headers what other front ends have bits for, such as
+#: that a message is to be retained.
 TOPICS: Final = "amq.topic"
 #: Plans that let go of their destinations in one turn.
 SLICE: Final = 1_000
 
 
 class Planner(Resolver):
-    """Walks the bindings of one virtual host. Plans are interned, so that routes to the same set share one."""
+    """Walks the bindings of one virtual host.
+
+    Plans are interned, so that routes to the same set share one.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,9 @@ class Planner(Resolver):
         Release(self._agenda, plans).run()
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
-        """Everything that can be known about publications by this identity to this exchange and key."""
+        """Everything that can be known about publications by this identity to this exchange and
+        key.
+        """
         route = Route(exchange, key, _NO_PLAN)
         try:
             source = self._admit(identity, exchange, [route])
@@ -82,7 +87,8 @@ class Planner(Resolver):
         properties: Properties,
         deaths: list[Death] | None = None,
     ) -> Plan:
-        """The plan of one message with several routing keys, of which the first is its own; it is not kept.
+        """The plan of one message with several routing keys, of which the first is its own; it is
+        not kept.
 
         Queues to which a dead letter with these deaths would come back for ever are left out.
         """
@@ -106,7 +112,10 @@ class Planner(Resolver):
     def aim(
         self, identity: Identity, exchange: str, keys: list[str], properties: Properties
     ) -> Aim:
-        """Where a message with these routing keys goes now, for one that is published later. Raises NotFound, AccessRefused."""
+        """Where a message with these routing keys goes now, for one that is published later.
+
+        Raises NotFound, AccessRefused.
+        """
         routes = [Route(exchange, key, _NO_PLAN) for key in keys]
         targets, unheard, _, _ = self._targets(
             self._admit(identity, exchange, routes), routes[0], keys, properties
@@ -150,8 +159,8 @@ class Planner(Resolver):
         speaker: Listener | None = None,
         publisher: str = "",
     ) -> Plan:
-        """Walk the bindings; each destination once, with the highest assurance that leads there. The `speaker` is who
-        publishes."""
+        """Walk the bindings; each destination once, with the highest assurance that leads there.
+        The `speaker` is who publishes."""
         targets, unheard, by_headers, by_speaker = self._targets(
             exchange, route, [route.key], properties, speaker
         )
@@ -172,8 +181,8 @@ class Planner(Resolver):
         properties: Properties,
         speaker: Listener | None = None,
     ) -> tuple[list[tuple[Queue | Listener, int]], int, bool, bool]:
-        """Who gets it and with which assurance; how many cannot be told; whether that depends on more than the keys, and on
-        who publishes."""
+        """Who gets it and with which assurance; how many cannot be told; whether that depends on
+        more than the keys, and on who publishes."""
         seen: dict[str, Exchange] = {}
         targets: dict[Destination, tuple[Queue | Listener, int]] = {}
         heard: dict[object, bool] = {}
@@ -223,7 +232,9 @@ class Planner(Resolver):
     def _collect(
         self, exchange: Exchange, keys: list[str], properties: Properties, seen: dict[str, Exchange]
     ) -> list[Binding]:
-        """Bindings that lead out of the exchanges, through exchange bindings and alternates; each exchange once."""
+        """Bindings that lead out of the exchanges, through exchange bindings and alternates; each
+        exchange once.
+        """
         found: list[Binding] = []
         ahead = [exchange]
         while ahead:
@@ -293,7 +304,9 @@ class Aim:
 
 
 class Release(Task):
-    """Retired plans let go of their destinations, some a turn: there may be as many as there are topics."""
+    """Retired plans let go of their destinations, some a turn: there may be as many as there are
+    topics.
+    """
 
     def __init__(self, agenda: Agenda, plans: dict[tuple[object, ...], Plan]) -> None:
         self._agenda = agenda

@@ -1,4 +1,6 @@
-"""Routes resolved before anybody asks: what a gate is given to know when it is made, so that first messages need no lookup."""
+"""Routes resolved before anybody asks: what a gate is given to know when it is made, so that first
+messages need no lookup.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SLICE: Final[i64] = 100
 
 
 class Name:
-    """A name that messages are published to: octets as a front end looks them up, and what they mean."""
+    """A name that messages are published to: octets as a front end looks them up, and what they
+    mean.
+    """
 
     def __init__(self, octets: bytes, exchange: str, key: str) -> None:
         self.octets = octets

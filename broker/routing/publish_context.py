@@ -1,4 +1,6 @@
-"""The Gate: one identity's way into a virtual host through one front end, with the routes resolved for it."""
+"""The Gate: one identity's way into a virtual host through one front end, with the routes resolved
+for it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Resolver:
     """The role a virtual host plays for its gates."""
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
-        """Everything that can be known about publications by this identity to this exchange and key."""
+        """Everything that can be known about publications by this identity to this exchange and
+        key.
+        """
         raise NotImplementedError
 
 
@@ -114,7 +118,10 @@ class Gate:
             self._loose = None
 
     def totals(self) -> tuple[list[int], int, int]:
-        """Fates (in the order of FATES), copies made, and copies not representable. Folds what the routes counted."""
+        """Fates (in the order of FATES), copies made, and copies not representable.
+
+        Folds what the routes counted.
+        """
         self._fold_loose()
         for route in self.routes.values():
             self._fold(route)

@@ -41,7 +41,8 @@ from broker.queues.ranked import RankedQueue
 from broker.stream.queue import StreamQueue
 from broker.stream.rows import Packets
 
-#: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues count.
+#: Fates of a message that came in. Every one has exactly one; what becomes of its copies, queues
+#: count.
 ROUTED: Final[i64] = 0
 UNROUTABLE: Final[i64] = 1
 REFUSED: Final[i64] = 2
@@ -56,23 +57,24 @@ FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "loope
 
 
 class Dialect:
-    """Listeners of one dialect read the same octets. `apart` says, in bits of `Plan.attention`, which publishers' octets
-    they do not read as they are."""
+    """Listeners of one dialect read the same octets. `apart` says, in bits of `Plan.attention`,
+    which publishers' octets they do not read as they are."""
 
     def __init__(self, apart: i64) -> None:
         self.apart: i64 = apart
 
 
 class Listener(Destination):
-    """A destination with two doors: an inbox for what must arrive, and its connection, while there is
-    one, for what need not."""
+    """A destination with two doors: an inbox for what must arrive, and its connection, while there
+    is one, for what need not."""
 
     def __init__(self, name: str, inbox: Queue, dialect: Dialect) -> None:
         super().__init__(name)
         self.inbox = inbox
         self.dialect = dialect
         self.outlet: Outlet | None = None
-        #: Copies sent at most once: written, kept from a reader too slow, and meant for one who was away.
+        #: Copies sent at most once: written, kept from a reader too slow, and meant for one who was
+        #: away.
         self.relayed: i64 = 0
         self.dropped: i64 = 0
         self.missed: i64 = 0
@@ -99,8 +101,8 @@ class Listener(Destination):
 
 
 class Relay:
-    """A set of listeners that get the same octets. One object per Plan, so that a run of packets to the
-    same set is recognised by identity."""
+    """A set of listeners that get the same octets. One object per Plan, so that a run of packets to
+    the same set is recognised by identity."""
 
     def __init__(self, targets: list[Listener]) -> None:
         self.targets = targets
@@ -130,7 +132,10 @@ class Relay:
 
 
 class RecordingRelay(Relay):
-    """... whose virtual host has journals: they get the packets as they are, and take them apart later."""
+    """...
+
+    whose virtual host has journals: they get the packets as they are, and take them apart later.
+    """
 
     def __init__(
         self, targets: list[Listener], journals: list[StreamQueue], publisher: bytes, routed: i64
@@ -158,10 +163,12 @@ NOBODY: Final = Relay([])
 
 
 class Plan:
-    """What a set of destinations means for a publication. Interned: routes to the same set share it.
+    """What a set of destinations means for a publication. Interned: routes to the same set share
+    it.
 
     When a binding changes, plans become `stale`, not routes: there are few plans and many routes. A
-    stale plan asks for care always, and the careful path renews the route, so a hot loop need not know.
+    stale plan asks for care always, and the careful path renews the route, so a hot loop need not
+    know.
 
     `copies` is how many copies each publication makes, `unrepresentable` how many of them somebody
     cannot be told under this name. `by_speaker` is whether some listener does not hear itself.
@@ -216,7 +223,8 @@ class Plan:
         self.fate: i64 = ROUTED if targets else UNROUTABLE
         self.copies: i64 = len(targets) + unrepresentable
         self.unrepresentable: i64 = unrepresentable
-        #: What a publication costs of the budget of a turn. Thousands of queues are not in the processor's cache: each costs more.
+        #: What a publication costs of the budget of a turn. Thousands of queues are not in the
+        #: processor's cache: each costs more.
         self.weight: i64 = 1 + len(targets) * (1 + len(targets) // CROWD)
         self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if self.queues:
@@ -233,7 +241,9 @@ class Plan:
             self.attention |= NOWHERE
 
     def record(self, journals: list[StreamQueue], publisher: str) -> None:
-        """These get every publication, wherever it goes; it counts as routed by its other destinations only."""
+        """These get every publication, wherever it goes; it counts as routed by its other
+        destinations only.
+        """
         added: list[StreamQueue] = [journal for journal in journals if journal not in self.queues]
         if not added:
             return
@@ -269,7 +279,9 @@ def refused(refusal: BrokerError) -> Plan:
 
 
 class Route(Address):
-    """What an (identity, exchange, routing key) resolves to; counts the publications that followed it."""
+    """What an (identity, exchange, routing key) resolves to; counts the publications that followed
+    it.
+    """
 
     def __init__(self, exchange: str, key: str, plan: Plan) -> None:
         super().__init__(exchange, key)
@@ -279,7 +291,10 @@ class Route(Address):
 
 
 class Carbons(Route):
-    """The route of one message with several routing keys. Its readers are told the first; they do not know of the `blind` ones."""
+    """The route of one message with several routing keys.
+
+    Its readers are told the first; they do not know of the `blind` ones.
+    """
 
     def __init__(self, exchange: str, keys: list[str], blind: list[str], plan: Plan) -> None:
         super().__init__(exchange, keys[0], plan)

@@ -9,8 +9,10 @@ from matching.grammar import swap
 
 
 def check_binding(identity: Identity, source: Exchange, key: str, vhost: str) -> None:
-    """Raises AccessRefused. Rules are asked with a filter that takes all that the key takes. (`#` before the end becomes the
-    last word: no narrower filter holds everything.) A queue may have other readers, so it is all or nothing."""
+    """Raises AccessRefused. Rules are asked with a filter that takes all that the key takes. (`#`
+    before the end becomes the last word: no narrower filter holds everything.) A queue may have
+    other readers, so it is all or nothing.
+    """
     if source.kind != TopicExchange.kind:
         return
     words = swap(key).split("/")

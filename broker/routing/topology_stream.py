@@ -1,4 +1,5 @@
-"""The stream `$topology`: what leads where, and who was there, each change as a row, so that it can be asked as of then.
+"""The stream `$topology`: what leads where, and who was there, each change as a row, so that it can
+be asked as of then.
 
     key of the row            body, as JSON
     declare, delete           kind (exchange, queue, stream), name; of an exchange declared type, alternate
@@ -8,8 +9,9 @@
     snapshot                  restarted: whether all rows before it are void
     complete                  the snapshot is whole: all is known from here on
 
-Between `snapshot` and `complete` stand `declare`, `bind` and `subscribe` of all that is there, and of what changes meanwhile. There
-is one after each start, and one in each segment, so that who reads from the middle of the stream can begin with one.
+Between `snapshot` and `complete` stand `declare`, `bind` and `subscribe` of all that is there, and
+of what changes meanwhile. There is one after each start, and one in each segment, so that who reads
+from the middle of the stream can begin with one.
 """
 
 from __future__ import annotations
@@ -33,7 +35,11 @@ _JSON: Final = Plain({"content_type": "application/json"})
 
 
 class Topology:
-    """Writes the rows. `count` is told of each that it is one copy, and no message that came in; `again` begins a snapshot."""
+    """Writes the rows.
+
+    `count` is told of each that it is one copy, and no message that came in; `again` begins a
+    snapshot.
+    """
 
     def __init__(
         self, queue: StreamQueue, count: Callable[[i64, i64], None], again: Callable[[], None]
@@ -41,7 +47,8 @@ class Topology:
         self.queue = queue
         self._count = count
         self._again = again
-        #: Where the last snapshot began; and how many rows it has, -1 while it is not whole: no other one begins then.
+        #: Where the last snapshot began; and how many rows it has, -1 while it is not whole: no
+        #: other one begins then.
         self._begun: i64 = queue.end
         self._rows: i64 = -1
 

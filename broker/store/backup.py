@@ -1,10 +1,11 @@
-"""A copy of a data directory that a broker is writing in: everything that was confirmed when the copy was begun is in it.
+"""A copy of a data directory that a broker is writing in: everything that was confirmed when the
+copy was begun is in it.
 
     the catalog first, as SQLite copies it --> the log's files, opened before any is copied --> TARGET, under its name last
 
-Definitions are then older than the log, never younger: what the log says of queues that came later is for nobody. Files
-of the log only grow, or are removed when a checkpoint speaks for them; one that is open can be read to its end. The end of
-the newest may be torn, as after a crash.
+Definitions are then older than the log, never younger: what the log says of queues that came later
+is for nobody. Files of the log only grow, or are removed when a checkpoint speaks for them; one
+that is open can be read to its end. The end of the newest may be torn, as after a crash.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _TRIES: Final = 1_000
 
 
 def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -> int:
-    """Copy a store to a directory that is not there yet; returns its octets. `progress` gets octets done and in all.
-    Raises StoreError."""
+    """Copy a store to a directory that is not there yet; returns its octets. `progress` gets octets
+    done and in all. Raises StoreError."""
     if not os.path.exists(f"{directory}/{CATALOG}"):
         raise StoreError(f"there is no store in {directory}")
     if os.path.exists(target):
@@ -109,8 +110,10 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
 
 
 def _copy_streams(source: str, target: str) -> int:
-    """Segments, after the log: it says how far they are, and what stands behind that is cut at a start. The newest first, and an index
-    before its segment: retention, which removes the oldest meanwhile, leaves no gap, and no index says more than there is."""
+    """Segments, after the log: it says how far they are, and what stands behind that is cut at a
+    start. The newest first, and an index before its segment: retention, which removes the oldest
+    meanwhile, leaves no gap, and no index says more than there is.
+    """
     done = 0
     for directory, _, names in os.walk(source):
         made = target + directory[len(source) :]

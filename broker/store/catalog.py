@@ -5,8 +5,9 @@
                                                 number, vhost, name, definition, a sum of all that
     bindings, subscriptions                     ... and the numbers of both ends
 
-A number is the position of the entry that defined a thing first. Names are used again, numbers are not; so a binding
-knows its ends by their numbers, and what is undefined takes its bindings with it, whatever is called like it later.
+A number is the position of the entry that defined a thing first. Names are used again, numbers are
+not; so a binding knows its ends by their numbers, and what is undefined takes its bindings with it,
+whatever is called like it later.
 
 SQLite finds out when its own structure is damaged; the sums (CRC-32) find out about the rest.
 """
@@ -30,7 +31,8 @@ _WAL_OCTETS: Final = 4 << 20
 #: Milliseconds to wait for somebody who looks in from outside and holds a lock.
 _PATIENCE_MS: Final = 5_000
 
-#: Tables of things that stand for themselves, by the kind of their entries, and of things that lead from one to another.
+#: Tables of things that stand for themselves, by the kind of their entries, and of things that lead
+#: from one to another.
 _THINGS: Final = {
     "vhost": "vhosts",
     "exchange": "exchanges",
@@ -50,7 +52,8 @@ _WAY: Final = """CREATE TABLE {0} (
     number INTEGER PRIMARY KEY, vhost TEXT NOT NULL, name BLOB NOT NULL, definition TEXT NOT NULL, sum INTEGER NOT NULL,
     source INTEGER NOT NULL, destination INTEGER NOT NULL, UNIQUE (vhost, name))"""
 
-#: Statements that lead from each version of the schema to the next; an empty file is version 0. Never change one: add.
+#: Statements that lead from each version of the schema to the next; an empty file is version 0.
+#: Never change one: add.
 _STEPS: Final[list[list[str]]] = [
     [
         "CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
@@ -72,11 +75,15 @@ _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 class CatalogError(StoreError):
-    """The catalog cannot be used; the text says which file it is, what is wrong, and what can be done."""
+    """The catalog cannot be used; the text says which file it is, what is wrong, and what can be
+    done.
+    """
 
 
 class CatalogUnwritten(CatalogError):
-    """Nothing of the batch was written, and a later try may succeed: somebody from outside holds a lock."""
+    """Nothing of the batch was written, and a later try may succeed: somebody from outside holds a
+    lock.
+    """
 
 
 class CatalogFull(CatalogUnwritten):
@@ -84,8 +91,10 @@ class CatalogFull(CatalogUnwritten):
 
 
 class Catalog:
-    """One process uses it (the lock on the data directory), one thread at a time. Opened, and made or brought to
-    this version where that is needed; `known` says that there must be one. Raises CatalogError, as every method does."""
+    """One process uses it (the lock on the data directory), one thread at a time. Opened, and made
+    or brought to this version where that is needed; `known` says that there must be one. Raises
+    CatalogError, as every method does.
+    """
 
     def __init__(self, path: str, known: bool = False) -> None:
         self.path = path
@@ -98,14 +107,16 @@ class Catalog:
         self.broken = ""
         self._vhosts: set[str] = set()
         try:
-            # SQLite passes over damage there, and what was defined behind it would be gone without a word.
+            # SQLite passes over damage there, and what was defined behind it would be gone without
+            # a word.
             self.wal = Wal(RealDisk(), path + "-wal")
         except OSError as error:
             raise CatalogError(f"cannot read '{path}-wal': {error.strerror or error}") from error
         if self.wal.damage:
             raise self._damaged(f"'{path}-wal', {self.wal.damage}")
         try:
-            # The thread that writes is another than the one that opens: one after the other, never both.
+            # The thread that writes is another than the one that opens: one after the other, never
+            # both.
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise CatalogError(f"cannot open the catalog {path}: {error}") from error
@@ -183,7 +194,9 @@ class Catalog:
     # -- reading
 
     def load(self) -> Iterator[tuple[int, Defined]]:
-        """All definitions with their numbers, in the order of these: nothing comes before what it needs."""
+        """All definitions with their numbers, in the order of these: nothing comes before what it
+        needs.
+        """
         tables = [
             f"SELECT number, '{kind}', vhost, name, definition, sum FROM {table}"
             for kind, table in _TABLES.items()
@@ -205,9 +218,9 @@ class Catalog:
     # -- writing
 
     def write(self, changes: list[tuple[int, Entry]], position: int) -> None:
-        """Make (position, Defined or Undefined) entries durable, in their order, all or none; the log is written up to
-        `position`. May block. Raises CatalogUnwritten, after which nothing has changed; after another error nothing
-        is written any more."""
+        """Make (position, Defined or Undefined) entries durable, in their order, all or none; the
+        log is written up to `position`. May block. Raises CatalogUnwritten, after which nothing has
+        changed; after another error nothing is written any more."""
         if self.broken:
             raise CatalogError(self.broken)
         last = max(self.last, position)
@@ -244,8 +257,9 @@ class Catalog:
             self.broken = str(self._failure(error))
 
     def _define(self, position: int, entry: Defined) -> None:
-        """A thing defined again is another one, unless its definition has the number of the one that is there. A
-        binding defined again is the same: its name holds the numbers of its ends."""
+        """A thing defined again is another one, unless its definition has the number of the one
+        that is there. A binding defined again is the same: its name holds the numbers of its ends.
+        """
         db, kind, table, vhost = self._db, entry.kind, _TABLES[entry.kind], entry.vhost
         name, definition = _octets(entry.name), dump(entry.definition)
         if vhost not in self._vhosts:

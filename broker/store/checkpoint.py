@@ -1,15 +1,18 @@
-"""Checkpoints give space back: what is still live of the first files of the log, in one file, at its old positions.
+"""Checkpoints give space back: what is still live of the first files of the log, in one file, at
+its old positions.
 
     mark     read the files: which copies are not settled, which identifiers are held, which retained message is the last
     copy     read them again: write what is live into checkpoint-P.log.tmp
     finish   sync it, rename it, sync the directory: from now on it speaks for everything up to P
     remove   the files that it replaced
 
-Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as controls): moving
-stragglers to the end under new positions, and writing over the last checkpoint in place.
+Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as
+controls): moving stragglers to the end under new positions, and writing over the last checkpoint in
+place.
 
-A crash anywhere leaves the old files or the new one. Work is done in steps of about a millisecond, or one call of the
-operating system, so that a thread can do it and others run in between. It reads the disk, not the broker's memory.
+A crash anywhere leaves the old files or the new one. Work is done in steps of about a millisecond,
+or one call of the operating system, so that a thread can do it and others run in between. It reads
+the disk, not the broker's memory.
 """
 
 from __future__ import annotations
@@ -43,9 +46,11 @@ from broker.store.survivors import Survivors, producer_key, retained_key
 #: Records, and octets, of one step.
 STEP_RECORDS: Final[i64] = 400
 STEP_OCTETS: Final[i64] = 1 << 18
-#: Octets that are read at once: after each reading the thread waits for the interpreter, for 5 ms where the loop is at full speed.
+#: Octets that are read at once: after each reading the thread waits for the interpreter, for 5 ms
+#: where the loop is at full speed.
 READ_OCTETS: Final[i64] = 4 << 20
-#: Octets that are written before the disk is asked to have them: so that the last sync has little left to do.
+#: Octets that are written before the disk is asked to have them: so that the last sync has little
+#: left to do.
 SYNC_OCTETS: Final[i64] = 32 << 20
 #: So many small files pay for a checkpoint too.
 FILES_MAX: Final = 64
@@ -62,7 +67,10 @@ _NOWHERE: Final = (0, 0)
 
 
 def begin(log: SegmentLog, exist: set[int]) -> Checkpointing | None:
-    """A checkpoint of the files that are full, if one may be worth it. It finds out, and ends early if it is not."""
+    """A checkpoint of the files that are full, if one may be worth it.
+
+    It finds out, and ends early if it is not.
+    """
     sealed = worth(log)
     if sealed:
         return Checkpointing(
@@ -81,10 +89,12 @@ def begin(log: SegmentLog, exist: set[int]) -> Checkpointing | None:
 
 
 def worth(log: SegmentLog) -> list[LogFile]:
-    """The files of the log that are full, if a checkpoint of them seems to give back half of their octets; else none.
+    """The files of the log that are full, if a checkpoint of them seems to give back half of their
+    octets; else none.
 
-    So the log is never much larger than twice what is live, and no octet is copied for which another was not given back.
-    Fewer files would not do: queues are read from their oldest messages, and those are settled in the newest files.
+    So the log is never much larger than twice what is live, and no octet is copied for which
+    another was not given back. Fewer files would not do: queues are read from their oldest
+    messages, and those are settled in the newest files.
     """
     sealed = log.sealed()
     if log.poisoned or log.unsaved or not sealed or sealed[-1].checkpoint:
@@ -112,9 +122,9 @@ def _half(files: list[LogFile]) -> int:
 class Checkpointing:
     """Makes a checkpoint of the first files of a log, step by step.
 
-    `exist` holds the numbers of all queues and sessions that exist, and must not change. One whose deletion is not
-    durable yet exists: after a crash it would be there, without its messages. If it gives back less than `least` octets,
-    none is made.
+    `exist` holds the numbers of all queues and sessions that exist, and must not change. One whose
+    deletion is not durable yet exists: after a crash it would be there, without its messages. If it
+    gives back less than `least` octets, none is made.
     """
 
     def __init__(
@@ -142,7 +152,10 @@ class Checkpointing:
         self._synced: i64 = 0
 
     def step(self) -> bool:
-        """Do a little; False when all is done. Raises StoreError: then it is over, and the log is as it was before."""
+        """Do a little; False when all is done.
+
+        Raises StoreError: then it is over, and the log is as it was before.
+        """
         try:
             self._step()
         except StoreError:

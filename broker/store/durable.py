@@ -31,8 +31,9 @@ from broker.store.segments import LogReader, SegmentLog
 
 
 class DurableBatch(Batch):
-    """Records for the log, then changes for the catalog. `write` may be called again after it raised WriteFailed or
-    CatalogUnwritten; after any other StoreError nothing is written any more."""
+    """Records for the log, then changes for the catalog. `write` may be called again after it
+    raised WriteFailed or CatalogUnwritten; after any other StoreError nothing is written any more.
+    """
 
     def __init__(
         self,
@@ -88,8 +89,8 @@ class DurableStore(Store):
         self.catalog = catalog
         self.stream_disk = log.disk
         self.stream_root = f"{log.directory.rpartition('/')[0]}/streams"
-        #: Numbers of what may hold messages. One whose end is not durable is among them: after a crash
-        #: it would be there.
+        #: Numbers of what may hold messages. One whose end is not durable is among them: after a
+        #: crash it would be there.
         self.exist = exist
         self._report = report
         self._recorder = Recorder(codecs, log.seed)

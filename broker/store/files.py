@@ -3,8 +3,9 @@
     head      magic "TLOG" | format u16 | kind u16 | salt u32 | crc u32 | first u64 | after u64
     file      head, the same head again, record, record, ...
 
-A segment's `first` is the first position in it, `after` the last one in the file before it, so that a missing file is
-noticed. A checkpoint's `first` is the last position it speaks for. The seed of all checksums comes from the salt.
+A segment's `first` is the first position in it, `after` the last one in the file before it, so that
+a missing file is noticed. A checkpoint's `first` is the last position it speaks for. The seed of
+all checksums comes from the salt.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ HEAD: Final[i64] = 32
 DATA: Final[i64] = 64
 #: Octets that are read at once in recovery.
 CHUNK: Final[i64] = 1 << 20
-#: A search behind damage checks at most so many times the octets of the file: a message may be full of what looks like records.
+#: A search behind damage checks at most so many times the octets of the file: a message may be full
+#: of what looks like records.
 _PATIENCE: Final[i64] = 16
 
 _NAME: Final = re.compile(r"(checkpoint-)?(\d{20})\.log")
@@ -121,9 +123,11 @@ def opened(disk: Disk, path: str) -> File:
 
 
 class LogFile:
-    """A file of the log. `size` is what is written in order; `first` to `last` the positions it speaks for.
+    """A file of the log. `size` is what is written in order; `first` to `last` the positions it
+    speaks for.
 
-    The index knows every record that begins STRIDE octets or more behind the one before: 16 octets of memory for 4 KiB.
+    The index knows every record that begins STRIDE octets or more behind the one before: 16 octets
+    of memory for 4 KiB.
     """
 
     def __init__(self, disk: Disk, directory: str, head: Head) -> None:
@@ -138,7 +142,8 @@ class LogFile:
         self.after: i64 = head.after
         self.size: i64 = DATA
         self.records: i64 = 0
-        #: Copies of messages; how many of them are settled in files that are full, and in the one that is written.
+        #: Copies of messages; how many of them are settled in files that are full, and in the one
+        #: that is written.
         self.copies: i64 = 0
         self.dead: i64 = 0
         self.fresh: i64 = 0
@@ -182,7 +187,10 @@ class LogFile:
         return dead if self.checkpoint else dead + int(self.passing)
 
     def file(self) -> File:
-        """The file, open for reading. Whoever holds the result may go on reading when the file is removed. Raises StoreError."""
+        """The file, open for reading.
+
+        Whoever holds the result may go on reading when the file is removed. Raises StoreError.
+        """
         if self._file is None:
             self._file = opened(self.disk, self.path)
         return self._file
@@ -217,7 +225,10 @@ GAVE_UP: Final[i64] = 2
 
 
 class Scan:
-    """Walks over the records of a file, from `start` to `size`. `reader` holds the record after each `advance`."""
+    """Walks over the records of a file, from `start` to `size`.
+
+    `reader` holds the record after each `advance`.
+    """
 
     def __init__(
         self, file: File, start: i64, size: i64, seed: i64, last: i64, chunk: i64 = CHUNK
@@ -240,7 +251,10 @@ class Scan:
         return self.reader.base + self.reader.began
 
     def advance(self) -> bool:
-        """Go to the next record. False at the END, or where something is BAD. Raises TooNew, OSError."""
+        """Go to the next record.
+
+        False at the END, or where something is BAD. Raises TooNew, OSError.
+        """
         reader = self.reader
         while not reader.advance():
             if reader.stop == BAD:
@@ -265,7 +279,10 @@ class Scan:
         )
 
     def find(self) -> i64:
-        """Go to the next record behind what is BAD: FOUND, NOTHING, or GAVE_UP. Raises TooNew, OSError."""
+        """Go to the next record behind what is BAD: FOUND, NOTHING, or GAVE_UP.
+
+        Raises TooNew, OSError.
+        """
         offset: i64 = self.offset + 1
         while offset + HEADER <= self.size:
             octets = self._file.read(offset, min(self._chunk, self.size - offset))

@@ -1,4 +1,5 @@
-"""Looking into the log of a stopped broker: verify, dump, repair. The commands print what these yield.
+"""Looking into the log of a stopped broker: verify, dump, repair. The commands print what these
+yield.
 
 verify    reads all as recovery would, changes nothing, and says what recovery would do
 dump      a line for each record
@@ -89,7 +90,10 @@ class Checking(Replay):
 def verify(
     disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None
 ) -> Iterator[Finding]:
-    """A line for each file, and what is wrong with it. Changes nothing; `checking` reads along. Raises StoreError."""
+    """A line for each file, and what is wrong with it.
+
+    Changes nothing; `checking` reads along. Raises StoreError.
+    """
     yield from _recover(Recoverer(disk, directory, salt, checking or Checking(), changing=False))
 
 
@@ -118,7 +122,8 @@ def _recover(recoverer: Recoverer) -> Iterator[Finding]:
 
 
 def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
-    """A line for each record: position, kind, and what it says; with `contents` also the bodies, as far as they can be shown.
+    """A line for each record: position, kind, and what it says; with `contents` also the bodies, as
+    far as they can be shown.
 
     Files that a checkpoint has replaced are shown as well. Raises StoreError.
     """
@@ -202,7 +207,9 @@ def describe(entry: Entry, contents: bool = False) -> str:
 def repair(
     disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None
 ) -> Iterator[Finding]:
-    """Cut the tail, put damage aside, and write damaged files anew: after that `verify` finds nothing. Raises StoreError."""
+    """Cut the tail, put damage aside, and write damaged files anew: after that `verify` finds
+    nothing. Raises StoreError.
+    """
     recoverer = Recoverer(disk, directory, salt, checking or Checking())
     yield from _recover(recoverer)
     damaged = {finding.file for finding in recoverer.report.found(QUARANTINED)}

@@ -1,4 +1,7 @@
-"""The store that forgets everything when the process ends. It keeps the contract, so confirms wait as they will."""
+"""The store that forgets everything when the process ends.
+
+It keeps the contract, so confirms wait as they will.
+"""
 
 from __future__ import annotations
 

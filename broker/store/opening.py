@@ -1,6 +1,7 @@
 """Opening a data directory: the catalog, then the log; what is in them, ready to be restored.
 
-DIRECTORY/catalog.sqlite, log/ --> definitions with their numbers, survivors, a store at the next free position
+DIRECTORY/catalog.sqlite, log/ --> definitions with their numbers, survivors, a store at the next
+free position
 """
 
 from __future__ import annotations

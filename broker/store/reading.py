@@ -63,9 +63,9 @@ BAD: Final[i64] = 2
 class Reader:
     """Walks over records in octets, which are those of a file from `base` on.
 
-    After `advance` has said True, `kind`, `position` and `octets[start:end]` are the record's. After it has said False,
-    `at` is where the next record begins, and `stop` says why: END of the octets, SHORT (the record needs `needed` octets),
-    or BAD (`reason`).
+    After `advance` has said True, `kind`, `position` and `octets[start:end]` are the record's.
+    After it has said False, `at` is where the next record begins, and `stop` says why: END of the
+    octets, SHORT (the record needs `needed` octets), or BAD (`reason`).
     """
 
     def __init__(self, seed: i64, last: i64) -> None:
@@ -150,8 +150,8 @@ class Reader:
         return False
 
     def hop(self, wanted: i64) -> bool:
-        """Go, by headers alone, to the record that holds the position. False when it is not there; or, with `at` less than
-        a header before the end, when these octets end before."""
+        """Go, by headers alone, to the record that holds the position. False when it is not there;
+        or, with `at` less than a header before the end, when these octets end before."""
         octets = self.octets
         at: i64 = self.at
         size: i64 = len(octets)
@@ -174,7 +174,9 @@ class Reader:
 
 
 def count_of(octets: bytes, start: i64) -> i64:
-    """Entries of a Many whose payload begins there: what its record means, every one at a position of its own."""
+    """Entries of a Many whose payload begins there: what its record means, every one at a position
+    of its own.
+    """
     return i64(read_i32_be(octets, start)) & _U32
 
 

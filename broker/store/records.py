@@ -63,7 +63,8 @@ class Records:
         self.last: i64 = 0
         #: (position, offset) of some records, the first among them.
         self.marks: list[tuple[int, int]] = []
-        #: Copies of messages, the octets of their records, and the octets of records that serve only until a checkpoint.
+        #: Copies of messages, the octets of their records, and the octets of records that serve
+        #: only until a checkpoint.
         self.copies: i64 = 0
         self.kept_octets: i64 = 0
         self.passing: i64 = 0
@@ -108,7 +109,10 @@ class Recorder:
         return records
 
     def add(self, position: i64, entry: Entry) -> None:
-        """Encode the entry. Raises StoreError when no record can hold it; nothing is added then. Hot path."""
+        """Encode the entry.
+
+        Raises StoreError when no record can hold it; nothing is added then. Hot path.
+        """
         records = self._records
         first: i64 = FIRST << 16 if records.count == 0 else 0
         head = BytesWriter()
@@ -307,7 +311,10 @@ def header(size: i64, crc: i64, out: BytesWriter) -> None:
 
 
 def closing(position: i64, records: i64, octets: i64, salt: i64, seed: i64) -> bytes:
-    """The record that ends a file, behind so many records and octets. It says the salt once more, far from the heads."""
+    """The record that ends a file, behind so many records and octets.
+
+    It says the salt once more, far from the heads.
+    """
     tail = BytesWriter()
     write_i32_be(tail, i32(VERSION << 24 | (CLOSED | FIRST) << 16))
     write_i32_be(tail, 0)

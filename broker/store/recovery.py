@@ -1,12 +1,14 @@
-"""Reading the log when the store is opened: which files count, where the tail is cut, what is quarantined.
+"""Reading the log when the store is opened: which files count, where the tail is cut, what is
+quarantined.
 
     names --> heads --> the newest checkpoint and the segments behind it --> records --> Replay
                             |                                                  |
                      what it replaced is removed            bad in the last segment, nothing durable behind it: cut
                                                             bad elsewhere: copied to quarantine/, and read on behind it
 
-A record that was the first of its batch says that all before it in the file was durable already: damage before it is
-damage, and not the torn end of a batch that nobody was promised. Nothing is skipped without a Finding.
+A record that was the first of its batch says that all before it in the file was durable already:
+damage before it is damage, and not the torn end of a batch that nobody was promised. Nothing is
+skipped without a Finding.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Recovery:
         #: The last position in the log, and the first that is certainly free.
         self.last: i64 = 0
         self.next: i64 = 1
-        #: Files removed because a checkpoint had replaced them, or because nothing was written in them yet.
+        #: Files removed because a checkpoint had replaced them, or because nothing was written in
+        #: them yet.
         self.removed: list[str] = []
         self.findings: list[Finding] = []
 
@@ -78,7 +81,9 @@ class Replay:
         raise NotImplementedError
 
     def batch(self) -> None:
-        """The next record is the first of its batch: all before it was durable, and the catalog written, when it was."""
+        """The next record is the first of its batch: all before it was durable, and the catalog
+        written, when it was.
+        """
 
 
 class Applying(Replay):
@@ -158,7 +163,8 @@ class Recoverer:
         except OSError as error:
             raise self._refused(error) from error
         report.last = self._last
-        # What was lost had positions: none of them is used again. (No entry takes less than an octet.)
+        # What was lost had positions: none of them is used again. (No entry takes less than an
+        # octet.)
         report.next = self._last + report.lost + 1
         return False
 
@@ -315,19 +321,23 @@ class Recoverer:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:
             file.last = scan.reader.last
-        # Else nothing was ever written in it, and the log ends where it ended before: its first position may be one that was never written.
+        # Else nothing was ever written in it, and the log ends where it ended before: its first
+        # position may be one that was never written.
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
-        """Nothing is appended to these files any more, so what is damaged in them from now on is never the torn end of a batch."""
+        """Nothing is appended to these files any more, so what is damaged in them from now on is
+        never the torn end of a batch.
+        """
         if (
             self.files
             and not self.files[-1].checkpoint
             and self.files[-1].records == 0
             and not self.files[-1].holes
         ):
-            # So that the next one may have its name; and before the one before is closed, which is not the last while this one
-            # is there: what a crash leaves of the closing would be taken for damage.
+            # So that the next one may have its name; and before the one before is closed, which is
+            # not the last while this one is there: what a crash leaves of the closing would be
+            # taken for damage.
             self._remove(self.files.pop().name)
         if (
             self.files
@@ -498,7 +508,9 @@ def holding(files: list[LogFile], position: i64) -> LogFile | None:
 
 
 def settle(files: list[LogFile], position: i64) -> None:
-    """A copy of the message at the position is settled, or its queue is gone: count it where the message is."""
+    """A copy of the message at the position is settled, or its queue is gone: count it where the
+    message is.
+    """
     file = holding(files, position)
     if file is not None:
         file.dead += 1

@@ -1,4 +1,5 @@
-"""The segment log: octets of batches go to its end, recovery reads it from the beginning, paging reads single records.
+"""The segment log: octets of batches go to its end, recovery reads it from the beginning, paging
+reads single records.
 
     log/   checkpoint-00..0420.log     what is live of all up to position 420
            00..0421.log                a segment, full: it is never written again
@@ -8,7 +9,8 @@
     open(replay) --> Recovery        append(records), sync()         reader().read(position)
     (any thread, first)              (the writer thread)             (any thread)
 
-After an append one sync must come before the next append: the first record of every batch says so on disk.
+After an append one sync must come before the next append: the first record of every batch says so
+on disk.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ def _quietly(recovery: Recovery) -> None:
 
 
 class SegmentLog:
-    """A directory of segments. `salt` is any number below 2**32, for a log that has no file yet: different for every log."""
+    """A directory of segments.
+
+    `salt` is any number below 2**32, for a log that has no file yet: different for every log.
+    """
 
     def __init__(
         self, disk: Disk, directory: str, segment_octets: int = SEGMENT_OCTETS, salt: int = 0
@@ -53,10 +58,12 @@ class SegmentLog:
         self.last: i64 = 0
         #: Why nothing is written any more; empty: all is well.
         self.poisoned = ""
-        #: Why there is no checkpoint any more: damage that was not copied aside must not go with its file.
+        #: Why there is no checkpoint any more: damage that was not copied aside must not go with
+        #: its file.
         self.unsaved = ""
-        #: When somebody should find out exactly what is live, for `LogFile.waste` may be far off: at so many octets of full
-        #: files, or at so much waste. (Large messages go and small ones stay, or the other way round.)
+        #: When somebody should find out exactly what is live, for `LogFile.waste` may be far off:
+        #: at so many octets of full files, or at so much waste. (Large messages go and small ones
+        #: stay, or the other way round.)
         self.look_at: i64 = 0
         self.look_beyond: i64 = 0
         #: Of the files that are there, once the log is open.
@@ -123,7 +130,10 @@ class SegmentLog:
     # -- writing
 
     def append(self, records: Records) -> None:
-        """Write the records of a batch to the end. Raises WriteFailed, when they may be appended again later; Poisoned."""
+        """Write the records of a batch to the end.
+
+        Raises WriteFailed, when they may be appended again later; Poisoned.
+        """
         self._check()
         assert not self._unsynced, "a batch was not synced before the next"
         if records.count == 0:
@@ -173,7 +183,9 @@ class SegmentLog:
         self._unsynced = False
 
     def settle(self, position: i64) -> None:
-        """A copy of the message at the position is dead, and no Settled says so: its queue was deleted."""
+        """A copy of the message at the position is dead, and no Settled says so: its queue was
+        deleted.
+        """
         settle(self.files, position)
 
     def poison(self, reason: str) -> None:
@@ -235,7 +247,10 @@ class SegmentLog:
         return LogReader(self)
 
     def read(self, position: i64) -> tuple[int, bytes] | None:
-        """(kind, payload) of the record at a position; None when the log has none. Raises Damaged, StoreError."""
+        """(kind, payload) of the record at a position; None when the log has none.
+
+        Raises Damaged, StoreError.
+        """
         reader = LogReader(self)
         if not reader.read(position):
             return None
@@ -254,14 +269,19 @@ class SegmentLog:
     # -- checkpoints
 
     def measured(self, live: i64) -> None:
-        """So many octets of the full files are live, and that is too much for a checkpoint: look again when there is much more."""
+        """So many octets of the full files are live, and that is too much for a checkpoint: look
+        again when there is much more.
+        """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.look_at = max(2 * live, total + total // 4)
         gone = sum(file.waste for file in self.sealed())
         self.look_beyond = gone + (total - gone) // 2
 
     def replace(self, replaced: list[LogFile], checkpoint: LogFile) -> None:
-        """A checkpoint, durable under its name, speaks for the first files now. One step for whoever looks on."""
+        """A checkpoint, durable under its name, speaks for the first files now.
+
+        One step for whoever looks on.
+        """
         count = len(replaced)
         assert self.files[:count] == replaced
         copies = dead = fresh = 0
@@ -276,7 +296,10 @@ class SegmentLog:
 
 
 class LogReader:
-    """Reads records by position. After `read` has said True, `kind` and `octets[start:end]` are the record's."""
+    """Reads records by position.
+
+    After `read` has said True, `kind` and `octets[start:end]` are the record's.
+    """
 
     def __init__(self, log: SegmentLog) -> None:
         self.kind: i64 = 0
@@ -290,7 +313,10 @@ class LogReader:
         self._reached: i64 = 0
 
     def read(self, position: i64) -> bool:
-        """Go to the record at a position, also one in a Many; False when the log has none. Raises Damaged, StoreError."""
+        """Go to the record at a position, also one in a Many; False when the log has none.
+
+        Raises Damaged, StoreError.
+        """
         log, reader = self._log, self._reader
         file = holding(log.files, position)
         while file is not None and position <= file.last:

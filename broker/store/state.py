@@ -22,8 +22,8 @@ from broker.store.contract import (
 
 
 class Live:
-    """A message and the numbers of the queues that still hold it. (A list: most messages have one queue, and a set
-    costs 216 octets.)"""
+    """A message and the numbers of the queues that still hold it. (A list: most messages have one
+    queue, and a set costs 216 octets.)"""
 
     __slots__ = ("message", "queues", "vhost")
 

@@ -1,4 +1,5 @@
-"""What is still live of the records that were read so far: what a recovery keeps, and what a checkpoint copies.
+"""What is still live of the records that were read so far: what a recovery keeps, and what a
+checkpoint copies.
 
 It knows positions, not messages: 20 octets a message, and more for one of several queues.
 """
@@ -130,14 +131,14 @@ class Copies:
 
 
 class Survivors(Replay):
-    """Reads records. `exist` holds the numbers of all queues and sessions that there are: others hold nothing. None had a
-    number beyond `newest`."""
+    """Reads records. `exist` holds the numbers of all queues and sessions that there are: others
+    hold nothing. None had a number beyond `newest`."""
 
     def __init__(self, exist: set[int], newest: i64 = 0) -> None:
         self.exist = exist
         self.newest: i64 = newest
-        #: Copies of messages for queues beyond that, and rows for streams; in the last batch they are `unpromised`: it was written,
-        #: the catalog not yet.
+        #: Copies of messages for queues beyond that, and rows for streams; in the last batch they
+        #: are `unpromised`: it was written, the catalog not yet.
         self.strange: i64 = 0
         self.unpromised: i64 = 0
         self.copies = Copies()
@@ -209,7 +210,9 @@ class Survivors(Replay):
                 self.sequences.pop(producer_key(octets, start, end), None)
 
     def known_to(self) -> int:
-        """The last number of which the catalog can say whether there is such a queue: all, if its end is not missing."""
+        """The last number of which the catalog can say whether there is such a queue: all, if its
+        end is not missing.
+        """
         return int(self.newest) if self.strange else _ALL
 
     def holds(self, octets: bytes, start: i64, position: i64) -> bool:

@@ -1,12 +1,14 @@
-"""Whether SQLite's write-ahead log is whole. SQLite itself reads it as far as it can, and passes over the rest in silence.
+"""Whether SQLite's write-ahead log is whole. SQLite itself reads it as far as it can, and passes
+over the rest in silence.
 
     head     magic, version, page size, checkpoint, salt, salt, sum, sum                  8 x u32
     frame    page number, size of the database after it if it ends a transaction, else 0,
              salt, salt, sum, sum                                                         6 x u32, then a page
 
-(https://sqlite.org/fileformat2.html, section 4.) A sum goes on from that of the frame before. Frames of an earlier round,
-with other salts, may stand at the end. Each transaction is synced before the next begins: so what cannot be read is damage,
-if a transaction follows it; and else perhaps the torn end of the last one, which nobody was promised.
+(https://sqlite.org/fileformat2.html, section 4.) A sum goes on from that of the frame before.
+Frames of an earlier round, with other salts, may stand at the end. Each transaction is synced
+before the next begins: so what cannot be read is damage, if a transaction follows it; and else
+perhaps the torn end of the last one, which nobody was promised.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ class Sum:
         self.two: i64 = 0
 
     def add(self, octets: bytes) -> None:
-        """Octets whose count is a multiple of eight. Hot path: 1,000 pages are some tenths of a second where it is interpreted."""
+        """Octets whose count is a multiple of eight.
+
+        Hot path: 1,000 pages are some tenths of a second where it is interpreted.
+        """
         one: i64 = self.one
         two: i64 = self.two
         little = self._little
@@ -74,7 +79,8 @@ class Wal:
     def __init__(self, disk: Disk, path: str) -> None:
         #: What is damaged; empty: nothing.
         self.damage = ""
-        #: Where the last transaction begins to be unreadable, and how much follows; no octets: it is whole.
+        #: Where the last transaction begins to be unreadable, and how much follows; no octets: it
+        #: is whole.
         self.torn_at: i64 = 0
         self.torn: i64 = 0
         try:

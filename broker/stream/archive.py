@@ -3,8 +3,9 @@
     Portion.write (writer's thread)   rows --> batches --> the pen: append, sync; a full segment is finished, the next begun
     Portion.settle (loop's thread)    segments grow, the durable offset moves
 
-The pen touches files only; the list of segments belongs to the loop's thread. A stream is durable up to the offset that the
-log says (store contract, Extended): what stands behind it in a segment was promised to nobody.
+The pen touches files only; the list of segments belongs to the loop's thread. A stream is durable
+up to the offset that the log says (store contract, Extended): what stands behind it in a segment
+was promised to nobody.
 """
 
 from __future__ import annotations
@@ -80,7 +81,10 @@ class Pen:
         self._unsynced = False
 
     def append(self, encoded: Encoded) -> Placed:
-        """Write a batch to the end. Raises WriteFailed, when it may be appended again later; Poisoned."""
+        """Write a batch to the end.
+
+        Raises WriteFailed, when it may be appended again later; Poisoned.
+        """
         self._check()
         segment, shadow, file = self._segment, self._shadow, self._file
         if (
@@ -131,7 +135,8 @@ class Pen:
             self._unsynced = False
             write_index(self.disk, shadow)
         except OSError as error:
-            # All its rows are as they were; a start finds out what the index would say, and that it ends there.
+            # All its rows are as they were; a start finds out what the index would say, and that it
+            # ends there.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._poison(complaint(segment.path, "finish", error))
 
@@ -178,8 +183,10 @@ class Pen:
         return self._segment, self._shadow, file
 
     def _begin_epoch(self) -> None:
-        """The directory is there, and the epoch is later than all in it: those of a queue that had this name, too. What that one
-        left goes, for good when the first segment comes: it may have had the same number, if nobody was promised that."""
+        """The directory is there, and the epoch is later than all in it: those of a queue that had
+        this name, too. What that one left goes, for good when the first segment comes: it may have
+        had the same number, if nobody was promised that.
+        """
         parts = self.directory[len(self._root) + 1 :].split("/")
         path = self._root
         for part in ["", *parts]:
@@ -211,8 +218,8 @@ def write_index(disk: Disk, segment: Segment) -> None:
 
 
 class Placing(Sink):
-    """Gives batches to the pen as they are made, so that few octets are held at a time. Once one could not be written, those
-    behind it wait with it."""
+    """Gives batches to the pen as they are made, so that few octets are held at a time. Once one
+    could not be written, those behind it wait with it."""
 
     def __init__(self, pen: Pen) -> None:
         self.placed: list[Placed] = []
@@ -235,7 +242,10 @@ class Placing(Sink):
 
 
 class Portion(Share):
-    """What one batch of the store has for one stream. `write` may be called again after it raised WriteFailed."""
+    """What one batch of the store has for one stream.
+
+    `write` may be called again after it raised WriteFailed.
+    """
 
     def __init__(self, archive: Archive, captured: Captured, octets: i64) -> None:
         self.archive = archive
@@ -258,7 +268,10 @@ class Portion(Share):
 
 
 class Gone(Exception):
-    """The rows asked for are not there any more, or are lost. `first` is the next offset that is there."""
+    """The rows asked for are not there any more, or are lost.
+
+    `first` is the next offset that is there.
+    """
 
     def __init__(self, text: str, first: i64) -> None:
         super().__init__(text)
@@ -266,7 +279,10 @@ class Gone(Exception):
 
 
 class Archive:
-    """Segments in the order of their offsets, none before `first`, the last one being written. Belongs to the loop's thread."""
+    """Segments in the order of their offsets, none before `first`, the last one being written.
+
+    Belongs to the loop's thread.
+    """
 
     def __init__(
         self, disk: Disk, root: str, vhost: str, name: str, number: int, scribes: Scribes
@@ -337,8 +353,10 @@ class Archive:
         )
 
     def expired(self, before: i64, most: i64) -> list[Segment]:
-        """Take out the full segments whose last row is older than that microsecond, and then, from the oldest on, those beyond so
-        many octets. (-1: no bound.) Never the last one. Their files are the caller's to remove."""
+        """Take out the full segments whose last row is older than that microsecond, and then, from
+        the oldest on, those beyond so many octets. (-1: no bound.) Never the last one. Their files
+        are the caller's to remove.
+        """
         out: list[Segment] = []
         while len(self.segments) > 1:
             oldest = self.segments[0]

@@ -1,10 +1,12 @@
-"""Record batches of Arrow's IPC format, as octets: written by patching a template, read where they stand.
+"""Record batches of Arrow's IPC format, as octets: written by patching a template, read where they
+stand.
 
     message   FFFFFFFF | size of the metadata i32 | metadata (template.BATCH, patched) | buffers, each padded to 8 octets
     metadata  rows, and of each column its nulls; of each buffer where it begins and its length; crc32 of the message
 
-All columns have the same order in every segment (template.COLUMNS), so a buffer is found by its number. All numbers are
-little-endian. The checksum stands in the batch's own metadata (`crc32`), which Arrow's tools pass over.
+All columns have the same order in every segment (template.COLUMNS), so a buffer is found by its
+number. All numbers are little-endian. The checksum stands in the batch's own metadata (`crc32`),
+which Arrow's tools pass over.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ def schema(stream: int, epoch: int, base: int) -> bytes:
 
 
 def read_schema(octets: bytes) -> tuple[int, int, int] | None:
-    """(stream, epoch, base) of a segment that begins so; None when it does not begin like one of ours."""
+    """(stream, epoch, base) of a segment that begins so; None when it does not begin like one of
+    ours.
+    """
     if len(octets) < SCHEMA_OCTETS:
         return None
     try:
@@ -174,7 +178,8 @@ class Body:
         meta[BUFFERS : BUFFERS + len(table)] = table
         meta[NODES : NODES + len(nodes)] = nodes
         self._parts[0] = meta
-        # Put together once, where the checksum can still be written: bodies are most of what a stream costs.
+        # Put together once, where the checksum can still be written: bodies are most of what a
+        # stream costs.
         message = bytearray().join(self._parts)
         message[SUM : SUM + _SUM_DIGITS] = b"%08x" % crc32(message)
         return message
@@ -191,7 +196,10 @@ def _summed(meta: bytearray, body: bytes) -> bytes:
 
 
 class View:
-    """A batch where it stands in octets: `rows` from offset `base` on. `end` is where the next message begins."""
+    """A batch where it stands in octets: `rows` from offset `base` on.
+
+    `end` is where the next message begins.
+    """
 
     def __init__(self, octets: bytes, at: i64) -> None:
         self.octets = octets
@@ -252,7 +260,9 @@ class View:
         return found == b"%08x" % crc32(memoryview(self.octets)[self.data : self.end], crc32(meta))
 
     def first_rows(self, count: i64) -> bytes:
-        """The same message with only its first rows: what follows them in the buffers is not looked at any more."""
+        """The same message with only its first rows: what follows them in the buffers is not looked
+        at any more.
+        """
         meta = bytearray(self.octets[self.at : self.data])
         meta[SUM : SUM + _SUM_DIGITS] = b"00000000"
         _patch(meta, LENGTH, count)

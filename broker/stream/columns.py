@@ -1,4 +1,5 @@
-"""Columns of a batch that is being made, written by runs: what is the same in many rows next to each other is said once.
+"""Columns of a batch that is being made, written by runs: what is the same in many rows next to
+each other is said once.
 
 Ends       where texts end          Texts      texts, of which none is null
 Cells      numbers, none null       Bodies     texts that may be long
@@ -98,7 +99,10 @@ class Texts:
 
 @final
 class Bodies:
-    """Octets of bodies, one behind the other. Small ones are gathered, so that no object is kept for each."""
+    """Octets of bodies, one behind the other.
+
+    Small ones are gathered, so that no object is kept for each.
+    """
 
     def __init__(self) -> None:
         self.ends = Ends()
@@ -158,8 +162,8 @@ class Cells:
 
 @final
 class Sparse:
-    """A column of which most rows are null: only the others are noted. Numbers come as their octets, all of one `width`; texts have
-    none."""
+    """A column of which most rows are null: only the others are noted. Numbers come as their
+    octets, all of one `width`; texts have none."""
 
     def __init__(self, width: i64 = 0) -> None:
         self.width: i64 = width

@@ -1,11 +1,13 @@
-"""A stream at a start: its segments are found, what nobody was promised is cut, and what cannot be read is put aside.
+"""A stream at a start: its segments are found, what nobody was promised is cut, and what cannot be
+read is put aside.
 
     names --> schema --> index, or all batches with their checksums --> segments, in order
                                                                         what stands behind the durable offset is cut
 
-Where a segment is damaged, a copy of it goes to `quarantine/`, and the sound batches behind the damage into segments of their own,
-before the damage goes. Offsets that are lost are noted there too (`lost-STREAM-FROM-TO`, a file without octets): so that they are told
-once; and how far a stream is of which a damaged log knows less (`written-STREAM-END`).
+Where a segment is damaged, a copy of it goes to `quarantine/`, and the sound batches behind the
+damage into segments of their own, before the damage goes. Offsets that are lost are noted there too
+(`lost-STREAM-FROM-TO`, a file without octets): so that they are told once; and how far a stream is
+of which a damaged log knows less (`written-STREAM-END`).
 """
 
 from __future__ import annotations
@@ -46,7 +48,10 @@ _ENDLESS: Final[i64] = (1 << 63) - 1
 
 
 class Found:
-    """The segments of one stream, and what was not as it should be. `end` is the offset of what comes next."""
+    """The segments of one stream, and what was not as it should be.
+
+    `end` is the offset of what comes next.
+    """
 
     def __init__(
         self,
@@ -57,8 +62,10 @@ class Found:
         sure: bool = True,
         thorough: bool = False,
     ) -> None:
-        """`end` is the durable offset, as the log says; it is `sure` unless the log is damaged: then everything that can be read
-        stays. `thorough`: full segments are read too, whatever their index says. Raises StoreError."""
+        """`end` is the durable offset, as the log says; it is `sure` unless the log is damaged:
+        then everything that can be read stays. `thorough`: full segments are read too, whatever
+        their index says. Raises StoreError.
+        """
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []
         self.end: i64 = end
@@ -137,7 +144,9 @@ class Found:
                 )
 
     def _noted(self, mark: str) -> bool:
-        """Whether an earlier start noted this; a later one knows it then, if there is room for a file."""
+        """Whether an earlier start noted this; a later one knows it then, if there is room for a
+        file.
+        """
         # The stream's directory may be what is lost.
         path, *below = self._directory.rsplit("/", _DEPTH)
         for part in below:
@@ -253,7 +262,9 @@ class Found:
             self._finish(part, part.size)
 
     def _torn(self, segment: Segment, file: File, place: i64, size: int) -> bool:
-        """Whether it is the end of the last segment, of which nobody can say any more what was promised."""
+        """Whether it is the end of the last segment, of which nobody can say any more what was
+        promised.
+        """
         if self._sure or max(self._known) != (int(segment.base), segment.epoch):
             return False
         return segment.end >= self.end and Walk(file, place, size).find(segment.end, []) is None
@@ -261,8 +272,10 @@ class Found:
     def _salvage(
         self, segment: Segment, file: File, name: str, place: i64, size: int, marks: list[int]
     ) -> list[Segment]:
-        """What is sound behind the damage goes into segments of its own, which the caller finishes. They are there before the
-        damage goes: if the process ends between, a start does this again. `marks` are places of batches, as the index knows them."""
+        """What is sound behind the damage goes into segments of its own, which the caller finishes.
+        They are there before the damage goes: if the process ends between, a start does this again.
+        `marks` are places of batches, as the index knows them.
+        """
         start = segment.end
         copy = self._kept.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
         self._told.add(int(start))
@@ -325,8 +338,8 @@ class Found:
         return part
 
     def _goes_on(self, segment: Segment) -> bool:
-        """Whether another segment has what follows: then what stands here behind the last batch is the end that could not be
-        written, or what an earlier start cut off."""
+        """Whether another segment has what follows: then what stands here behind the last batch is
+        the end that could not be written, or what an earlier start cut off."""
         own = (int(segment.base), segment.epoch)
         return any(
             one != own and one[1] >= segment.epoch and one[0] == int(segment.end)
@@ -334,7 +347,10 @@ class Found:
         )
 
     def _cut_batch(self, segment: Segment, batch: View, place: i64, size: int) -> None:
-        """Only the first rows of a batch were promised. They go into a segment of their own before the batch goes."""
+        """Only the first rows of a batch were promised.
+
+        They go into a segment of their own before the batch goes.
+        """
         rows = self._end - batch.base
         self._tell(
             CUT,
@@ -434,8 +450,10 @@ class Walk:
                 return None
 
     def find(self, least: i64, marks: list[int]) -> View | None:
-        """The next one that has rows from an offset on, or later ones. Behind damage it is looked for only where the damaged one
-        says that it ends, and at `marks`: octets like those of a batch may stand in a message."""
+        """The next one that has rows from an offset on, or later ones. Behind damage it is looked
+        for only where the damaged one says that it ends, and at `marks`: octets like those of a
+        batch may stand in a message.
+        """
         while self.place < self._size:
             here = self.place
             found = self.next()

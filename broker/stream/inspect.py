@@ -1,7 +1,8 @@
-"""Looking into the streams of a stopped broker: verify, repair. The commands print what these yield.
+"""Looking into the streams of a stopped broker: verify, repair. The commands print what these
+yield.
 
-verify    does what a start would do, on a disk where nothing comes to pass, and reads full segments, too
-repair    does that
+verify    does what a start would do, on a disk where nothing comes to pass, and reads full
+segments, too repair    does that
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def verify(
     ends: dict[int, int],
     sure: bool,
 ) -> Iterator[Finding]:
-    """A line for each stream, and what is wrong with it. Changes nothing. `ends` says how far the log knows each stream, by its number;
-    `sure`: the log has no damage. Raises StoreError."""
+    """A line for each stream, and what is wrong with it. Changes nothing. `ends` says how far the
+    log knows each stream, by its number; `sure`: the log has no damage. Raises StoreError."""
     for finding in _look(Aloof(disk), root, list(definitions), ends, sure):
         if finding.what in _ADVICE:
             yield Finding(
@@ -88,7 +89,10 @@ def _look(
 
 
 class Aloof(Disk):
-    """Another disk, of which nothing is changed. What is made is nowhere; what is moved or removed stays."""
+    """Another disk, of which nothing is changed.
+
+    What is made is nowhere; what is moved or removed stays.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

@@ -4,7 +4,8 @@
                             ... a number beyond the end of a catalog that lost its end: they stay, and are told
                             a quarantine with copies: it stays; and so does what is no file of a stream
 
-A stream is deleted in the catalog first; its files go with the same batch, unless the process ends between.
+A stream is deleted in the catalog first; its files go with the same batch, unless the process ends
+between.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from broker.stream.segments import SUFFIXES, parse_segment
 
 
 def sweep(disk: Disk, root: str, names: list[tuple[str, str]], newest: int) -> list[Finding]:
-    """Remove what is left of streams that are deleted; returns what must stay. `names` are those of the queues that there are
-    (virtual host and name), `newest` is the last number that the catalog knows."""
+    """Remove what is left of streams that are deleted; returns what must stay. `names` are those of
+    the queues that there are (virtual host and name), `newest` is the last number that the catalog
+    knows.
+    """
     kept = {f"{folder(vhost)}/{folder(name)}" for vhost, name in names}
     here = root.rpartition("/")[2]
     findings: list[Finding] = []

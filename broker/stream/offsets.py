@@ -1,7 +1,8 @@
-"""Where a reader of a stream begins: what `x-stream-offset` may say, and the offset that this means now.
+"""Where a reader of a stream begins: what `x-stream-offset` may say, and the offset that this means
+now.
 
-first, last, next     the first row there is, the last batch, what comes from now on (if nothing is said)
-a number              that offset
+first, last, next     the first row there is, the last batch, what comes from now on (if nothing is
+said) a number              that offset
 a timestamp           the first row that was published then or later
 30s, 5m, 1h, 7D, ...  the same, so long ago (Y, M, D, h, m, s, as RabbitMQ)
 """
@@ -35,7 +36,10 @@ def seconds_of(interval: str) -> int:
 def resolve(
     archive: Archive, pages: Pages, wanted: object, end: i64, now_us: i64, thing: str
 ) -> i64:
-    """The first offset for a reader that says this; `end` is what comes next. Raises PreconditionFailed, Gone, StoreError."""
+    """The first offset for a reader that says this; `end` is what comes next.
+
+    Raises PreconditionFailed, Gone, StoreError.
+    """
     if isinstance(wanted, bytes):  # A text that the client calls octets: RabbitMQ does not mind.
         wanted = wanted.decode(errors="replace")
     if wanted is None or wanted == "next":

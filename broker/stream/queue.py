@@ -1,8 +1,10 @@
-"""The stream as a queue: what is put there stays until retention removes it, and each consumer reads it all.
+"""The stream as a queue: what is put there stays until retention removes it, and each consumer
+reads it all.
 
     put --> Captured --take--> Portion --written--> archive, its end moves --> readers, each at its own offset
 
-A reader takes what is durable only. Acks give its consumer credit, and mean nothing else: nothing ever comes back.
+A reader takes what is durable only. Acks give its consumer credit, and mean nothing else: nothing
+ever comes back.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from broker.stream.rows import Captured, Packets
 
 #: Rows that all readers of a stream get in one turn.
 SLICE: Final[i64] = 20_000
-#: Milliseconds between two looks at the age of segments: at most, at least, and this part of the age that they may have.
+#: Milliseconds between two looks at the age of segments: at most, at least, and this part of the
+#: age that they may have.
 _LOOK_MOST: Final[i64] = 60_000
 _LOOK_LEAST: Final[i64] = 1_000
 _LOOK_PART: Final[i64] = 10
@@ -47,7 +50,10 @@ class StreamReader:
         return consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open()
 
     def serve(self, batch: View, row: i64) -> i64:
-        """Write rows from this one on out while it is ready; returns how many. Must not call the core."""
+        """Write rows from this one on out while it is ready; returns how many.
+
+        Must not call the core.
+        """
         raise NotImplementedError
 
     def fail(self, reason: str) -> None:
@@ -56,7 +62,10 @@ class StreamReader:
 
 
 class StreamQueue(Queue):
-    """A queue of type stream. `depth` is the rows that are there, those not durable yet among them."""
+    """A queue of type stream.
+
+    `depth` is the rows that are there, those not durable yet among them.
+    """
 
     def __init__(
         self, vhost: str, name: str, agenda: Agenda, store: Store, terms: Terms, archive: Archive
@@ -215,7 +224,10 @@ class StreamQueue(Queue):
         self._retain()
 
     def _retain(self) -> None:
-        """Remove the segments that are too old, or too much. Who wanted to read them is told so when it comes there."""
+        """Remove the segments that are too old, or too much.
+
+        Who wanted to read them is told so when it comes there.
+        """
         terms, archive = self.terms, self.archive
         self._sealed = len(archive.segments)
         before: i64 = -1
@@ -232,7 +244,8 @@ class StreamQueue(Queue):
             for segment in out:
                 self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
-            # The oldest first, each for good: after a crash there is no gap among those that are left.
+            # The oldest first, each for good: after a crash there is no gap among those that are
+            # left.
             here = f"{archive.pen.directory}/."
             self.store.discard(
                 [path for segment in out for path in (segment.path, f"{segment.path}.index", here)]

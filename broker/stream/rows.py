@@ -1,7 +1,9 @@
-"""Messages as rows of an Arrow table: what a stream takes over from the loop, and how its writer makes batches of it.
+"""Messages as rows of an Arrow table: what a stream takes over from the loop, and how its writer
+makes batches of it.
 
-Captured   what was put: messages, or runs of packets that nobody took apart; how many queues each went to; and when
-Scribe     the role of a front end: the content header of a message, and its properties as columns
+Captured   what was put: messages, or runs of packets that nobody took apart; how many queues each
+went to; and when Scribe     the role of a front end: the content header of a message, and its
+properties as columns
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
 
 @mypyc_attr(acyclic=True)
 class Packets:
-    """Publications as they came in, one behind the other, that went to the same listeners. `described`: with properties."""
+    """Publications as they came in, one behind the other, that went to the same listeners.
+
+    `described`: with properties.
+    """
 
     def __init__(
         self, octets: bytes, count: i64, publisher: bytes, routed: i64, described: bool
@@ -61,14 +66,16 @@ class Scribe:
         raise NotImplementedError
 
     def properties(self, header: bytes) -> list[tuple[int, bytes]]:
-        """(place in PROPERTIES, octets) of those that are there, places rising. Texts are UTF-8; numbers little-endian, as wide
-        as they are there. Never raises."""
+        """(place in PROPERTIES, octets) of those that are there, places rising. Texts are UTF-8;
+        numbers little-endian, as wide as they are there. Never raises."""
         raise NotImplementedError
 
 
 @final
 class Name:
-    """What messages were published to, as rows say it: `odd` are the octets of a key that is no UTF-8."""
+    """What messages were published to, as rows say it: `odd` are the octets of a key that is no
+    UTF-8.
+    """
 
     def __init__(self, exchange: bytes, key: bytes) -> None:
         self.exchange = exchange
@@ -86,7 +93,10 @@ class Opener:
     """The role of a front end whose publications come in runs. Called in the writer's thread."""
 
     def open(self, packets: Packets, rows: Rows) -> None:
-        """Say name and body of each, in their order. The same name should be the same object, where that is cheap."""
+        """Say name and body of each, in their order.
+
+        The same name should be the same object, where that is cheap.
+        """
         raise NotImplementedError
 
     def protocol(self, packets: Packets) -> bytes:
@@ -116,7 +126,9 @@ class Captured:
 
 
 class Encoded:
-    """A batch as octets that nobody changes, `count` rows from offset `base` on, published between these microseconds."""
+    """A batch as octets that nobody changes, `count` rows from offset `base` on, published between
+    these microseconds.
+    """
 
     def __init__(
         self, octets: bytearray, base: i64, count: i64, first_at: i64, last_at: i64
@@ -140,8 +152,9 @@ class Sink:
 class RowWriter(Rows):
     """Makes batches of what one stream captured.
 
-    Rows that stand next to each other have much in common. So of each column only this is noted: what the last row had, and since
-    which row; it is written when another value comes (`_end_...`), or when the batch is full.
+    Rows that stand next to each other have much in common. So of each column only this is noted:
+    what the last row had, and since which row; it is written when another value comes (`_end_...`),
+    or when the batch is full.
     """
 
     def __init__(self, vhost: str, scribes: Scribes) -> None:
@@ -431,10 +444,12 @@ class RowWriter(Rows):
         self._sink.keep(encoded)
 
 
-#: Class and weight of a content header; flags and properties of one that was sent at most once, and says no more.
+#: Class and weight of a content header; flags and properties of one that was sent at most once, and
+#: says no more.
 _PLAIN: Final = b"\x00\x3c\x00\x00"
 _PLAIN_FLAGS: Final = b"\x10\x00\x01"
-#: Names that are remembered (headers, too), and from how many octets of a key on they are not: an address cuts it there.
+#: Names that are remembered (headers, too), and from how many octets of a key on they are not: an
+#: address cuts it there.
 _NAMES_MAX: Final = 1_024
 _CUT: Final = 255
 
@@ -444,9 +459,11 @@ _ROOM: Final = 8 << 20
 
 
 def keep_memory() -> None:
-    """Have the C library keep the memory that a batch takes for the next one. What is free at the end of its heap it gives back to the
-    kernel, which zeroes every page anew: that was half of what a row cost. How much it keeps follows from the largest block that was
-    ever given back (twice that, in glibc); one that nobody writes into costs nothing. Elsewhere this means nothing."""
+    """Have the C library keep the memory that a batch takes for the next one. What is free at the
+    end of its heap it gives back to the kernel, which zeroes every page anew: that was half of what
+    a row cost. How much it keeps follows from the largest block that was ever given back (twice
+    that, in glibc); one that nobody writes into costs nothing. Elsewhere this means nothing.
+    """
     bytes(_ROOM)
 
 

@@ -3,8 +3,9 @@
     <epoch>-<base offset>.arrow          schema, batch, batch, ...; end of stream once it is full
     <epoch>-<base offset>.arrow.index    beside a full one: where some of its batches begin
 
-An index: "TSIX", version u32, and then of the segment end, size, first and last time (us), how many marks, of each mark the
-offset and the place; then the CRC-32 of all that as u64. Every number takes 8 octets, little-endian.
+An index: "TSIX", version u32, and then of the segment end, size, first and last time (us), how many
+marks, of each mark the offset and the place; then the CRC-32 of all that as u64. Every number takes
+8 octets, little-endian.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def parse_segment(name: str) -> tuple[int, int] | None:
 
 
 class Segment:
-    """A file with the rows from `base` up to, not including, `end`. `size` is what is durable of it."""
+    """A file with the rows from `base` up to, not including, `end`.
+
+    `size` is what is durable of it.
+    """
 
     def __init__(self, disk: Disk, path: str, epoch: int, base: int) -> None:
         self.disk = disk
@@ -131,7 +135,10 @@ class Segment:
         return octets + _SUM.pack(crc32(octets))
 
     def take_index(self, octets: bytes, size: int) -> bool:
-        """Know what an index says; False when it is not whole, or not that of a file of this size. Raises TooNew."""
+        """Know what an index says; False when it is not whole, or not that of a file of this size.
+
+        Raises TooNew.
+        """
         if len(octets) < _HEAD.size + _SUM.size or _SUM.unpack(octets[-_SUM.size :])[0] != crc32(
             octets[: -_SUM.size]
         ):

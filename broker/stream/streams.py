@@ -1,4 +1,6 @@
-"""All streams of a broker: where they are kept, how far the log says they are, and who makes rows of messages."""
+"""All streams of a broker: where they are kept, how far the log says they are, and who makes rows
+of messages.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +50,6 @@ class Streams:
             queue.begin_at(found.end)
 
     def sweep(self, names: list[tuple[str, str]], newest: int) -> None:
-        """Remove what is left of streams that are deleted: `names` are the (virtual host, name) of all that are not, `newest` is the
-        last number that the catalog knows."""
+        """Remove what is left of streams that are deleted: `names` are the (virtual host, name) of
+        all that are not, `newest` is the last number that the catalog knows."""
         self.findings += sweep(self._store.stream_disk, self._store.stream_root, names, newest)

@@ -1,4 +1,7 @@
-"""What pyarrow writes for a segment's schema and record batches. Made by tools/arrow_template.py: do not edit."""
+"""What pyarrow writes for a segment's schema and record batches.
+
+Made by tools/arrow_template.py: do not edit.
+"""
 
 from __future__ import annotations
 

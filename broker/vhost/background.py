@@ -1,5 +1,5 @@
-"""What a virtual host does in slices, some a turn: objects follow policies, bindings of what is gone leave, and what is there is
-written down."""
+"""What a virtual host does in slices, some a turn: objects follow policies, bindings of what is
+gone leave, and what is there is written down."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Sliced(Publisher):
         raise NotImplementedError
 
     def unbind_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
-        """Remove some bindings to a destination that is gone, or from an exchange that is. Returns how many that was, those
-        with long keys counted for several; 0 when there are no more."""
+        """Remove some bindings to a destination that is gone, or from an exchange that is. Returns
+        how many that was, those with long keys counted for several; 0 when there are no more."""
         raise NotImplementedError
 
     def changed(self) -> None:
@@ -81,8 +81,10 @@ class Unbinding(Task):
 
 
 class Recording(Task):
-    """A snapshot for `$topology`: names first, then bindings. What changes meanwhile is written as it changes, so a binding that
-    is gone when its turn comes is passed over, and one that came is written twice."""
+    """A snapshot for `$topology`: names first, then bindings. What changes meanwhile is written as
+    it changes, so a binding that is gone when its turn comes is passed over, and one that came is
+    written twice.
+    """
 
     def __init__(
         self,

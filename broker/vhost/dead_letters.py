@@ -77,7 +77,8 @@ class DeadLetter(Task):
             self._publish()
             queue, position = self._queue, self._message.position
             if queue.durable and position > 0:
-                # Also when the queue is deleted meanwhile: the deletion may be lost in a crash that keeps the letter.
+                # Also when the queue is deleted meanwhile: the deletion may be lost in a crash that
+                # keeps the letter.
                 store.append(Settled(queue.number, position), None)
         finally:
             store.commit()
@@ -125,7 +126,10 @@ class DeadLetter(Task):
 
 
 class Release(Task):
-    """A message whose delay is over, on its way to where its exchange leads. After a crash it is here or there."""
+    """A message whose delay is over, on its way to where its exchange leads.
+
+    After a crash it is here or there.
+    """
 
     def __init__(self, publisher: Publisher, waiting: Queue, message: Message) -> None:
         self._publisher = publisher

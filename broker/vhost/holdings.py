@@ -72,14 +72,16 @@ class Holdings(Sliced):
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.listeners: dict[Listener, None] = {}
-        #: Who publishes just now, where that may matter to somebody who does not want to hear itself.
+        #: Who publishes just now, where that may matter to somebody who does not want to hear
+        #: itself.
         self.speaker: Listener | None = None
         self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
         self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
         self.gates = Gates(self._planner, bounds)
         #: Whether it is being deleted: nobody comes in any more.
         self.closing = False
-        #: The name of a stream that gets all that is published here, though its arguments do not say so.
+        #: The name of a stream that gets all that is published here, though its arguments do not
+        #: say so.
         self.journal = ""
         self.producers = Producers(name, store)
         self.topology: Topology | None = None
@@ -278,7 +280,10 @@ class Holdings(Sliced):
         auto_delete: bool = False,
         ticket: Ticket | None = None,
     ) -> Queue:
-        """Find or make a queue. Raises PreconditionFailed when it differs, ResourceLocked when it is another's."""
+        """Find or make a queue.
+
+        Raises PreconditionFailed when it differs, ResourceLocked when it is another's.
+        """
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
         given = arguments or {}
@@ -392,8 +397,8 @@ class Holdings(Sliced):
     # -- journals
 
     def record_in(self, name: str) -> None:
-        """The stream of that name gets all that is published here from now on; it is made if it is not there. Raises
-        PreconditionFailed when the name is another queue's."""
+        """The stream of that name gets all that is published here from now on; it is made if it is
+        not there. Raises PreconditionFailed when the name is another queue's."""
         self.journal = name
         known = self.queues.get(name)
         if known is None:
@@ -425,7 +430,9 @@ class Holdings(Sliced):
         self.gates.topology = self.topology
 
     def watch_topology(self) -> None:
-        """With a journal comes the stream that says what led where: it begins with what does so now."""
+        """With a journal comes the stream that says what led where: it begins with what does so
+        now.
+        """
         if self._planner.journals and TOPOLOGY not in self.queues:
             self.declare_queue(
                 TOPOLOGY, True, {"x-queue-type": "stream", "x-max-length-bytes": TOPOLOGY_OCTETS}
@@ -433,7 +440,9 @@ class Holdings(Sliced):
             self.record_topology(True)
 
     def record_topology(self, restarted: bool = False) -> None:
-        """Begin a snapshot of what leads where, if that is recorded; `restarted`: what was recorded before is void."""
+        """Begin a snapshot of what leads where, if that is recorded; `restarted`: what was recorded
+        before is void.
+        """
         if self.topology is not None:
             Recording(self.agenda, self.topology, self.exchanges, self.queues, restarted).run()
 
@@ -483,7 +492,10 @@ class Holdings(Sliced):
         self.changed()
 
     def add_binding(self, exchange: Exchange, binding: Binding) -> Binding | None:
-        """A binding that is made now, or was before; returns the equal one whose place it takes. Raises PreconditionFailed."""
+        """A binding that is made now, or was before; returns the equal one whose place it takes.
+
+        Raises PreconditionFailed.
+        """
         exchange.check(binding)
         return exchange.bind(binding)
 
@@ -556,6 +568,6 @@ def _binding_kind(destination: Destination) -> str:
 
 
 def _binding_name(exchange: Exchange, binding: Binding) -> str:
-    """By the numbers of its ends: bindings of what is gone leave in slices, and must not take with them those of what came
-    under the same name meanwhile."""
+    """By the numbers of its ends: bindings of what is gone leave in slices, and must not take with
+    them those of what came under the same name meanwhile."""
     return f"{exchange.number}:{binding.destination.number}:{binding.identity}"

@@ -14,11 +14,13 @@ from broker.store.contract import RetainedSet, Store, Ticket
 from matching.grammar import DEFAULT, Grammar, swap
 from matching.topics import Absent, TopicIndex
 
-#: Retained messages that one subscription is sent in one turn, or that are looked at because they may have expired.
+#: Retained messages that one subscription is sent in one turn, or that are looked at because they
+#: may have expired.
 SLICE: int = 500
 #: Topics that are put into an index in one turn (2.5 us each).
 INDEXED: Final[i64] = 1_000
-#: What of a slice is used up when some topics (matching.topics.PAUSE) were looked at, and none was wanted.
+#: What of a slice is used up when some topics (matching.topics.PAUSE) were looked at, and none was
+#: wanted.
 SEARCHED: Final[i64] = 16
 #: Milliseconds between two looks at those that expire.
 LOOK: Final = 10_000
@@ -28,8 +30,9 @@ LOOK: Final = 10_000
 class Held:
     """A retained message, and when it came: a subscription gets what was there before it.
 
-    Only what is needed to make the message again: with key, content and its place in the dict of topics it takes some 300
-    octets beside the payload; a Message with its Address would take twice that.
+    Only what is needed to make the message again: with key, content and its place in the dict of
+    topics it takes some 300 octets beside the payload; a Message with its Address would take twice
+    that.
     """
 
     __slots__ = ("assurance", "content", "encoding", "exchange", "expires", "key", "serial", "size")
@@ -63,7 +66,9 @@ class Receiver:
         raise NotImplementedError
 
     def crowded(self, task: Task) -> bool:
-        """Whether there is no room for more now; then the receiver puts the task on the agenda when there is."""
+        """Whether there is no room for more now; then the receiver puts the task on the agenda when
+        there is.
+        """
         raise NotImplementedError
 
 
@@ -98,8 +103,8 @@ class Retained:
         return None if held is None else held.message()
 
     def keep(self, message: Message, ticket: Ticket | None) -> bool:
-        """Remember the last message of its topic; an empty body forgets it. False when there is no room: then nothing
-        is remembered of the topic."""
+        """Remember the last message of its topic; an empty body forgets it. False when there is no
+        room: then nothing is remembered of the topic."""
         key = message.address.key
         known = self._held.get(key)
         body = message.body
@@ -164,7 +169,10 @@ class Retained:
         return not self._held
 
     def restore(self, message: Message) -> None:
-        """It was the last message of its topic when the broker stopped. The bounds of today hold for new ones."""
+        """It was the last message of its topic when the broker stopped.
+
+        The bounds of today hold for new ones.
+        """
         self._serial += 1
         held = self._held[message.address.key] = Held(message.address.key, message, self._serial)
         self.octets += held.size
@@ -173,7 +181,9 @@ class Retained:
             self._watch()
 
     def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver) -> None:
-        """Give the receiver what the pattern matches, in slices: the first one now, unless the topics have to be indexed before."""
+        """Give the receiver what the pattern matches, in slices: the first one now, unless the
+        topics have to be indexed before.
+        """
         if not self._held:
             return
         if not grammar.is_pattern(pattern):
@@ -217,7 +227,10 @@ class Retained:
 
 
 class Indexing(Task):
-    """Puts all topics into the index of a grammar, some a turn. Those who subscribe meanwhile wait."""
+    """Puts all topics into the index of a grammar, some a turn.
+
+    Those who subscribe meanwhile wait.
+    """
 
     def __init__(self, retained: Retained, agenda: Agenda, grammar: Grammar) -> None:
         self._retained = retained

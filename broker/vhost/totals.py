@@ -1,4 +1,6 @@
-"""Counting what a virtual host holds, in steps: hundreds of thousands of queues are not counted in one turn."""
+"""Counting what a virtual host holds, in steps: hundreds of thousands of queues are not counted in
+one turn.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from broker.routing.route import Listener
 
 
 class Census:
-    """Totals never fall from one census to the next, though objects come and go between the steps: one that is
-    deleted later is counted by itself here and by its parent next time."""
+    """Totals never fall from one census to the next, though objects come and go between the steps:
+    one that is deleted later is counted by itself here and by its parent next time."""
 
     def __init__(
         self,

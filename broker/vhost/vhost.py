@@ -1,4 +1,7 @@
-"""The virtual host: what clients of its own kinds hold, policies, and publishing with care. (holdings has the rest of it.)"""
+"""The virtual host: what clients of its own kinds hold, policies, and publishing with care.
+
+(holdings has the rest of it.)
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,9 @@ class VirtualHost(Holdings):
     """The core's front door. Raises kinds of BrokerError."""
 
     def open_reply(self, name: str) -> Queue:
-        """A queue of one consumer's, to which the default exchange leads by this name; no exchange can be bound to it."""
+        """A queue of one consumer's, to which the default exchange leads by this name; no exchange
+        can be bound to it.
+        """
         queue = self.replies[name] = Queue(self.name, name, self.agenda, self.store, False)
         queue.max_length = REPLIES
         return queue
@@ -78,7 +83,9 @@ class VirtualHost(Holdings):
     # -- policies
 
     def set_policy(self, policy: Policy, ticket: Ticket | None = None) -> None:
-        """Add a policy, or put it in the place of the one of its name; what it is about follows it, some objects a turn."""
+        """Add a policy, or put it in the place of the one of its name; what it is about follows it,
+        some objects a turn.
+        """
         known = self.policies.by_name.get(policy.name)
         if known is not None and known.row == policy.row:
             return
@@ -105,7 +112,10 @@ class VirtualHost(Holdings):
                 self.topology.declared_exchange(exchange.name, exchange.kind, exchange.alternate)
 
     def follow_policies(self, queue: Queue) -> None:
-        """What holds for the queue now. A plain one that must do more becomes another one in its place."""
+        """What holds for the queue now.
+
+        A plain one that must do more becomes another one in its place.
+        """
         if self.queues.get(queue.name) is not queue:
             return
         arguments = queue.terms.arguments
@@ -125,7 +135,9 @@ class VirtualHost(Holdings):
             heir.follow(terms)
 
     def alarm(self, on: bool) -> None:
-        """Memory or disk is short: every publication asks for care, so that its publisher can be stopped."""
+        """Memory or disk is short: every publication asks for care, so that its publisher can be
+        stopped.
+        """
         self.alarmed = on
         self._planner.careful = on
         self.changed()
@@ -166,14 +178,17 @@ class VirtualHost(Holdings):
         return route
 
     def aim(self, gate: Gate, exchange: str, keys: list[str], properties: Properties) -> Aim:
-        """Where a message goes that is published later, as things are now. Raises NotFound, AccessRefused."""
+        """Where a message goes that is published later, as things are now.
+
+        Raises NotFound, AccessRefused.
+        """
         return self._planner.aim(gate.identity, exchange, keys, properties)
 
     def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
         """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
 
-        The ticket waits for what must be durable before the publisher hears a confirm. A message that
-        travels with assurance and has a durable destination has a `position` afterwards.
+        The ticket waits for what must be durable before the publisher hears a confirm. A message
+        that travels with assurance and has a durable destination has a `position` afterwards.
         """
         if route.plan.stale:
             gate.renew(route)
@@ -225,7 +240,9 @@ class VirtualHost(Holdings):
         ticket: Ticket | None,
         publication: Publication,
     ) -> i64:
-        """The same, of what a producer numbered: a second time, it goes nowhere, and is confirmed when the first one may be."""
+        """The same, of what a producer numbered: a second time, it goes nowhere, and is confirmed
+        when the first one may be.
+        """
         if self.producers.repeats(publication):
             gate.count_fate(REPEATED)
             self.await_all(ticket)
@@ -275,7 +292,10 @@ class VirtualHost(Holdings):
     def publish_will(
         self, gate: Gate, will: Message, lifetime: int = -1, speaker: Listener | None = None
     ) -> None:
-        """Publish the speaker's last message, at the end of this turn. It expires after so many ms; never if that is below 0."""
+        """Publish the speaker's last message, at the end of this turn.
+
+        It expires after so many ms; never if that is below 0.
+        """
         self.gates.join(gate)
         self.agenda.add(Will(self, gate, will, lifetime, speaker))
 

@@ -33,7 +33,8 @@ NAMES: Final = tuple(_PLACES)
 def create(name: str = DEFAULT) -> HeadersMatcher[S]:
     """An empty matcher by the name of its algorithm.
 
-    Raises ValueError for a name nobody has, and ImportError when a package is missing that it needs.
+    Raises ValueError for a name nobody has, and ImportError when a package is missing that it
+    needs.
     """
     place = _PLACES.get(name)
     if place is None:

@@ -1,4 +1,6 @@
-"""How refusals reach an AMQP peer: soft ones close the channel, hard ones the connection (section 4.2.8)."""
+"""How refusals reach an AMQP peer: soft ones close the channel, hard ones the connection (section
+4.2.8).
+"""
 
 from __future__ import annotations
 

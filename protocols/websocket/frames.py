@@ -64,9 +64,11 @@ def read_close(payload: bytes) -> int:
 
 
 def unmask(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:
-    """Write the octets from start to end without their mask; the first is masked with octet `phase` of the key.
+    """Write the octets from start to end without their mask; the first is masked with octet `phase`
+    of the key.
 
-    Hot path: with all else that WebSocket adds, 0.05 us for a message of 100 octets (benchmarks/transports.py).
+    Hot path: with all else that WebSocket adds, 0.05 us for a message of 100 octets
+    (benchmarks/transports.py).
     """
     if _INTERPRETED:
         out.write(unmasked(data[start:end], key, phase))

@@ -60,7 +60,8 @@ class WebSocketLayer(Layer):
         self._tally = tally
         #: A request, or the head of a frame, or a control frame, that is not complete.
         self._rest = b""
-        #: Of the payload that is coming: octets left, key, and the octet of the key that comes next.
+        #: Of the payload that is coming: octets left, key, and the octet of the key that comes
+        #: next.
         self._left: i64 = 0
         self._key = b""
         self._phase: i64 = 0
@@ -111,7 +112,8 @@ class WebSocketLayer(Layer):
                 self._left -= end - at
                 at = end
             if size - at < 6:
-                # The head of a masked frame has six octets or more; what is wrong with it shows in two.
+                # The head of a masked frame has six octets or more; what is wrong with it shows in
+                # two.
                 if size - at < 2 or self._left > 0 or not self._wrong(data, at):
                     break
                 return out.getvalue()
@@ -163,8 +165,8 @@ class WebSocketLayer(Layer):
         return self._closed
 
     def _length(self, data: bytes, at: i64, end: i64) -> i64:
-        """The longer form of a length, from the third octet of the frame on; -1 when a shorter form would do, or it is
-        too long for any (section 5.2)."""
+        """The longer form of a length, from the third octet of the frame on; -1 when a shorter form
+        would do, or it is too long for any (section 5.2)."""
         length = int.from_bytes(data[at + 2 : end], "big")
         if length >> 63 or length < (126 if end - at == 4 else 1 << 16):
             self._fail(PROTOCOL_ERROR)
@@ -176,7 +178,8 @@ class WebSocketLayer(Layer):
         unmask(out, data, start, start + length, data[start - 4 : start], 0)
         payload = out.getvalue()
         if opcode == PING:
-            # Of several pings the last may be answered for all (section 5.5.3): nobody makes us talk and talk.
+            # Of several pings the last may be answered for all (section 5.5.3): nobody makes us
+            # talk and talk.
             self._words = head(int(PONG), len(payload)) + payload
             self.speaks = True
         elif opcode == CLOSE:

@@ -1,7 +1,7 @@
 """The upgrade from HTTP (RFC 6455 section 4.2): who may come in, and the answer.
 
-A browser sends the Origin of the page that asks, and lets any page ask. So a page of another host must be allowed by
-name, and never has what only those on this machine have.
+A browser sends the Origin of the page that asks, and lets any page ask. So a page of another host
+must be allowed by name, and never has what only those on this machine have.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from protocols.connection import Peer
 
 #: Octets of the longest request.
 REQUEST_MAX: Final = 16 << 10
-#: Subprotocols of MQTT, as clients name them: the one of the specification, and the one of version 3.1.
+#: Subprotocols of MQTT, as clients name them: the one of the specification, and the one of version
+#: 3.1.
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
-#: Why there is no upgrade: what is asked is none, or has the wrong path, Origin or subprotocol, or is too long; the client
-#: left before it had asked, or took too long for it.
+#: Why there is no upgrade: what is asked is none, or has the wrong path, Origin or subprotocol, or
+#: is too long; the client left before it had asked, or took too long for it.
 REASONS: Final = ("request", "path", "origin", "subprotocol", "too_large", "lost", "timeout")
 
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -30,7 +31,9 @@ _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Policy:
-    """The path that is served, and the Origins beside that of the own host, in small letters; `*` is every one."""
+    """The path that is served, and the Origins beside that of the own host, in small letters; `*`
+    is every one.
+    """
 
     def __init__(self, path: str, origins: list[str]) -> None:
         self.path = path
@@ -70,8 +73,8 @@ _PHRASES: Final = {
 
 
 def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | None:
-    """The answer, and what came after the request; None when more of it must come. The peer is then what the request
-    makes of it. Raises Refused."""
+    """The answer, and what came after the request; None when more of it must come. The peer is then
+    what the request makes of it. Raises Refused."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
     try:
         http.receive_data(data)
@@ -145,7 +148,8 @@ def _judge_origin(policy: Policy, fields: dict[bytes, bytes], peer: Peer) -> Non
     """Whether the page may ask, and what it is then. Raises Refused."""
     host = _host(fields.get(b"host", b"").decode("latin-1").lower())
     if host not in _HERE or b"forwarded" in fields or b"x-forwarded-for" in fields:
-        peer.local = False  # Another name of ours: a proxy may stand before us, or a name server may have lied.
+        # Another name of ours: a proxy may stand before us, or a name server may have lied.
+        peer.local = False
     if b"origin" not in fields:
         return  # No browser.
     origin = fields[b"origin"].decode("latin-1").lower()

@@ -1,4 +1,6 @@
-"""An MQTT broker with a fault: the smallest thing that a generator can publish through, broken on purpose."""
+"""An MQTT broker with a fault: the smallest thing that a generator can publish through, broken on
+purpose.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ class FaultyBroker:
 
     silent      it passes nothing on                    greedy     it acknowledges nothing
     stutter     it passes the 20th message on twice     forgetful  it does not pass the 20th on
-    garbled     it changes the 20th                     leaving    it closes every connection at the 20th
-    deaf        it reads no more after the first
+    garbled     it changes the 20th                     leaving    it closes every connection at the
+    20th deaf        it reads no more after the first
     """
 
     def __init__(self, fault: str = "") -> None:

@@ -248,7 +248,8 @@ def test_bench_alone_helps(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ctrl_c_leaves_nothing_behind(broker: BrokerProcess) -> None:
-    # What a shell runs in the background, these tests perhaps, ignores Ctrl-C, and so would its children.
+    # What a shell runs in the background, these tests perhaps, ignores Ctrl-C, and so would its
+    # children.
     process = subprocess.Popen(
         [sys.executable, "-m", "trellis", *command(broker, "amqp-fan10", "--seconds", "600")],
         stdout=subprocess.PIPE,

@@ -232,8 +232,8 @@ def assert_matches(pattern: str, text: str) -> None:
 
 @contextmanager
 def answering(*answers: bytes) -> Iterator[Target]:
-    """A server that gives each connection one answer for whatever it says, the next for the next, and then reads no more
-    until the test is over; without answers it closes at once."""
+    """A server that gives each connection one answer for whatever it says, the next for the next,
+    and then reads no more until the test is over; without answers it closes at once."""
     done = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):

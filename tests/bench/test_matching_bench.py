@@ -1,4 +1,6 @@
-"""`trellis bench matching` and `trellis matchers`: is what they say so, and who is wrong told from who is slow?"""
+"""`trellis bench matching` and `trellis matchers`: is what they say so, and who is wrong told from
+who is slow?
+"""
 
 from __future__ import annotations
 
@@ -206,7 +208,9 @@ def test_threads_that_lose_a_subscription_are_told(readers: int, writers: int, m
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_is_what_the_matchers_hold() -> None:
-    """Asked in a process of its own, as the benchmark does: another one has memory to spare, and grows by nothing."""
+    """Asked in a process of its own, as the benchmark does: another one has memory to spare, and
+    grows by nothing.
+    """
     asked = """
 from matching import AMQP, create
 from trellis.bench.matching.memory import octets

@@ -1,4 +1,6 @@
-"""Results made up for tests: three peers, three workloads, a loss, a wrong answer, a peer that is missing."""
+"""Results made up for tests: three peers, three workloads, a loss, a wrong answer, a peer that is
+missing.
+"""
 
 from __future__ import annotations
 

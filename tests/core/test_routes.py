@@ -1,4 +1,6 @@
-"""Gates and plans: what is kept, what goes, and that every publication is counted whatever happens to its route."""
+"""Gates and plans: what is kept, what goes, and that every publication is counted whatever happens
+to its route.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,10 @@ def ruled(
 
 
 def decides(rules: list[str], topic: str, action: str) -> bool:
-    """The definition: the first rule that is about the topic. A wildcard of a rule stands for every word."""
+    """The definition: the first rule that is about the topic.
+
+    A wildcard of a rule stands for every word.
+    """
     for text in rules:
         what, actions, topic_filter = text.split(maxsplit=2)
         amqp = ".".join("*" if word == "+" else word for word in topic_filter.split("/"))

@@ -1,4 +1,6 @@
-"""What is large leaves in slices: it is gone at once for everybody, and its memory and bindings follow."""
+"""What is large leaves in slices: it is gone at once for everybody, and its memory and bindings
+follow.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A real broker under load is killed again and again; what it promised must hold each time it is back.
+"""A real broker under load is killed again and again; what it promised must hold each time it is
+back.
 
 wire         connections: octets out, events in
 ledger       what was said, what was promised, what came; the verdict

@@ -1,7 +1,8 @@
-"""What changes at operator rate: exchanges, queues, bindings, sessions, subscriptions, retained messages.
+"""What changes at operator rate: exchanges, queues, bindings, sessions, subscriptions, retained
+messages.
 
-Each change is asked for when the one before was answered, so after a crash the broker is in the state of the ledger, or
-one change further.
+Each change is asked for when the one before was answered, so after a crash the broker is in the
+state of the ledger, or one change further.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def _arguments(arguments: dict[str, Any]) -> str:
 
 
 class Declaring(Changing):
-    """Rows: ("exchange", name, type), ("queue", name, arguments), ("binding", source, destination, key)."""
+    """Rows: ("exchange", name, type), ("queue", name, arguments), ("binding", source, destination,
+    key).
+    """
 
     async def read(self, ports: Ports) -> State:
         prefix = f"{self.name}."

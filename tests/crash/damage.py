@@ -1,4 +1,6 @@
-"""A data directory that was left by a kill, with something of everything in it; and what a broker finds in it."""
+"""A data directory that was left by a kill, with something of everything in it; and what a broker
+finds in it.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,10 @@ class Home(World):
         self.catalog.close()
 
     def found(self) -> dict[str, object]:
-        """Everything: definitions, messages by queue and session, retained messages. It is not touched afterwards."""
+        """Everything: definitions, messages by queue and session, retained messages.
+
+        It is not touched afterwards.
+        """
         self.slow_disk = True  # What comes of this is not kept.
         there: dict[str, object] = dict(listing(self))
         reader = self.amqp()
@@ -83,7 +88,9 @@ class Home(World):
         return there
 
     def _rows(self, name: str) -> list[bytes]:
-        """Of a stream, from the first on; what a reader is told is reported, and it goes on behind it if it can."""
+        """Of a stream, from the first on; what a reader is told is reported, and it goes on behind
+        it if it can.
+        """
         found: list[bytes] = []
         offset: int | str = "first"
         while True:
@@ -106,8 +113,8 @@ class Home(World):
 
 
 def build(directory: Path, image: Path) -> None:
-    """A life with a checkpoint, full segments, one that is being written, and a catalog whose write-ahead log is long; and
-    what of it is in the directory before the end."""
+    """A life with a checkpoint, full segments, one that is being written, and a catalog whose
+    write-ahead log is long; and what of it is in the directory before the end."""
     world = Home(directory)
     client = world.amqp()
     client.send(spec.Exchange.Declare(exchange="x", exchange_type="topic", durable=True))

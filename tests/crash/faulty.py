@@ -1,5 +1,5 @@
-"""A broker whose disk breaks: `python -m tests.crash.faulty ERRNO OPERATION DATA-DIR`. From the moment when there is a file
-`DATA-DIR.breaks`, the operation is refused."""
+"""A broker whose disk breaks: `python -m tests.crash.faulty ERRNO OPERATION DATA-DIR`. From the
+moment when there is a file `DATA-DIR.breaks`, the operation is refused."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
     numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...         a life of the broker between two bars
                               confirmed | perhaps
 
-The log keeps one order, so of what was never confirmed the first ones may have come, and never one without those before it.
+The log keeps one order, so of what was never confirmed the first ones may have come, and never one
+without those before it.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ class Feed:
     # -- verdicts
 
     def judge_kept(self, found: dict[str, list[int]]) -> None:
-        """Queues that nobody took from: each confirmed message once in each, in order; of others, the first of each life,
-        and in all its queues or in none."""
+        """Queues that nobody took from: each confirmed message once in each, in order; of others,
+        the first of each life, and in all its queues or in none."""
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"
         for start, end in self.spans():
@@ -84,7 +85,9 @@ class Feed:
                 )
 
     def judge_seen(self, queue: str, seen: list[int], once: bool) -> None:
-        """What a reader was given in all its life: everything confirmed, and nothing that was never sent; if `once`, that often."""
+        """What a reader was given in all its life: everything confirmed, and nothing that was never
+        sent; if `once`, that often.
+        """
         firsts = list(dict.fromkeys(seen))
         lacking = [
             number

@@ -1,4 +1,6 @@
-"""Publishers: AMQP with confirms, MQTT with QoS 1 and 2, which take a packet identifier again the moment it is free."""
+"""Publishers: AMQP with confirms, MQTT with QoS 1 and 2, which take a packet identifier again the
+moment it is free.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,10 @@ class Confirming(Client):
 
 
 class AtLeastOnce(Client):
-    """QoS 1. In some lives it sends again what was not acknowledged in the one before, in others it forgets."""
+    """QoS 1.
+
+    In some lives it sends again what was not acknowledged in the one before, in others it forgets.
+    """
 
     def __init__(
         self, name: str, seed: int, topic: str, queues: tuple[str, ...], identifiers: int = 6

@@ -1,6 +1,8 @@
-"""Lives of a broker on one data directory, the clients that work through all of them, and the verdict at the end.
+"""Lives of a broker on one data directory, the clients that work through all of them, and the
+verdict at the end.
 
-start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> let them finish -> drain -> judge
+start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> let
+them finish -> drain -> judge
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from tests.crash.wire import PATIENCE, Amqp, Delivered, Mqtt, listing, read_publ
 from tests.crash.workers import Acking, Rejecting, Transacting
 from tests.streams.test_inspect import look
 
-#: The log is in small pieces and most of each queue on the disk, so that every kind of work is being done at any moment.
+#: The log is in small pieces and most of each queue on the disk, so that every kind of work is
+#: being done at any moment.
 FLAGS: Final = (
     "--store-segment",
     "65536",
@@ -38,7 +41,8 @@ FLAGS: Final = (
 )
 #: Messages that are confirmed in a life, at most.
 WORK: Final = 1_000
-#: When the broker is killed: while it works, while it writes a checkpoint, while it reads what is there.
+#: When the broker is killed: while it works, while it writes a checkpoint, while it reads what is
+#: there.
 AT_WORK, IN_CHECKPOINT, IN_RECOVERY = "at work", "in checkpoint", "in recovery"
 #: Queues, by the arguments they are declared with.
 QUEUES: Final[dict[str, dict[str, Any]]] = {
@@ -122,7 +126,9 @@ class Broker:
             self.process.kill()
 
     async def end(self) -> None:
-        """It is dead, and had nothing to complain about but the torn end of its predecessor's last batch."""
+        """It is dead, and had nothing to complain about but the torn end of its predecessor's last
+        batch.
+        """
         await self.process.wait()
         for line in self.log.splitlines():
             word = line.split()[1:2]
@@ -236,7 +242,9 @@ class Storm:
         await until(lambda: lock.exists() and lock.read_text() == ours)
 
     async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
-        """Returns when so much was confirmed, and, if that is wanted, a checkpoint is being written; or when a client failed."""
+        """Returns when so much was confirmed, and, if that is wanted, a checkpoint is being
+        written; or when a client failed.
+        """
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"
         await until(
@@ -316,8 +324,8 @@ class Storm:
         assert look(self.directory) == [], "the store is whole"
 
     async def _finish(self, ports: Ports) -> None:
-        """What is under way in QoS 2 comes to its end, what may die dies, the subscriber reads all that waits for it, and what was
-        numbered is confirmed."""
+        """What is under way in QoS 2 comes to its end, what may die dies, the subscriber reads all
+        that waits for it, and what was numbered is confirmed."""
         self.two.closing = self.subscriber.closing = self.numbering.closing = True
         rejecting = Rejecting("rejecting", 0, "reject")
         tasks = [asyncio.create_task(client.run(ports)) for client in (self.subscriber, rejecting)]

@@ -1,4 +1,6 @@
-"""Streams in a storm: who numbers what it publishes, who reads a stream again and again, and what a journal must have."""
+"""Streams in a storm: who numbers what it publishes, who reads a stream again and again, and what a
+journal must have.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ async def read_stream(client: Amqp, queue: str, offset: int, count: int) -> list
 
 
 class Numbering(Client):
-    """Numbers what it publishes, and after a crash sends again what was not confirmed: everything comes, once."""
+    """Numbers what it publishes, and after a crash sends again what was not confirmed: everything
+    comes, once.
+    """
 
     def __init__(
         self, name: str, seed: int, exchange: str, key: str, queues: tuple[str, ...]
@@ -101,7 +105,9 @@ class Numbering(Client):
 
 
 class Following(Client):
-    """Reads a stream in every life, from where it was, or from some offset before; what it was told must hold for ever."""
+    """Reads a stream in every life, from where it was, or from some offset before; what it was told
+    must hold for ever.
+    """
 
     def __init__(self, name: str, seed: int, queue: str) -> None:
         super().__init__(name, seed)
@@ -135,7 +141,9 @@ class Following(Client):
 
 
 class Recorded:
-    """The rows of a journal that are a publisher's: numbers by publisher, in order, and the whole bodies."""
+    """The rows of a journal that are a publisher's: numbers by publisher, in order, and the whole
+    bodies.
+    """
 
     def __init__(self, rows: list[Row]) -> None:
         assert [row.offset for row in rows] == list(range(len(rows)))

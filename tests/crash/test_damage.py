@@ -1,5 +1,7 @@
-"""What comes of octets that changed in any file of a data directory, and of files that are gone? A clear error, or a start
-that says what is lost; never a message that nobody sent there, never silence."""
+"""What comes of octets that changed in any file of a data directory, and of files that are gone? A
+clear error, or a start that says what is lost; never a message that nobody sent there, never
+silence.
+"""
 
 from __future__ import annotations
 

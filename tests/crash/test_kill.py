@@ -14,7 +14,9 @@ from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
 
 
 def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """A failure says how to have it again: moments are drawn from the seed, but what happens in them is not."""
+    """A failure says how to have it again: moments are drawn from the seed, but what happens in
+    them is not.
+    """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(storm(directory, seed, kills))

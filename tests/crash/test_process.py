@@ -266,7 +266,9 @@ def _breaks(
     size: int,
     directory: Path,
 ) -> None:
-    """Publish before and after; then the process ends as it should, and what it confirmed is there afterwards."""
+    """Publish before and after; then the process ends as it should, and what it confirmed is there
+    afterwards.
+    """
     heard: list[int] = [0]
 
     async def work() -> None:

@@ -15,7 +15,10 @@ Message = tuple[str, int]
 
 
 class Acking(Client):
-    """Acks what it gets. On the same channel it publishes receipts: the confirm of one says that all acks before it last."""
+    """Acks what it gets.
+
+    On the same channel it publishes receipts: the confirm of one says that all acks before it last.
+    """
 
     def __init__(self, name: str, seed: int, queue: str, receipts: str) -> None:
         super().__init__(name, seed)

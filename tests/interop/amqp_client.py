@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytest
 
-#: What became of a publication: confirmed, refused, or confirmed after it came back (mandatory and unroutable).
+#: What became of a publication: confirmed, refused, or confirmed after it came back (mandatory and
+#: unroutable).
 Fate = Literal["ack", "nack", "returned"]
-#: Properties by the names of the specification (section 1.8.3); `timestamp` in seconds, `expiration` as text.
+#: Properties by the names of the specification (section 1.8.3); `timestamp` in seconds,
+#: `expiration` as text.
 Properties = Mapping[str, Any]
 
 
@@ -46,7 +48,10 @@ class Delivery:
 
 
 class AmqpClient(ABC):
-    """A connection with one channel in confirm mode. Every method that the broker may refuse raises Refused."""
+    """A connection with one channel in confirm mode.
+
+    Every method that the broker may refuse raises Refused.
+    """
 
     #: Whether the library lets any name through to the broker.
     any_name: ClassVar[bool] = True

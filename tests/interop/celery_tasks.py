@@ -1,4 +1,7 @@
-"""What the Celery workers of the tests do. They are told by the environment where the broker and the results are."""
+"""What the Celery workers of the tests do.
+
+They are told by the environment where the broker and the results are.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""All clients, by name. A library is imported when it is wanted; without its runtime the test is skipped."""
+"""All clients, by name.
+
+A library is imported when it is wanted; without its runtime the test is skipped.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ class AmqttClient(MqttClient):
         return Received(message.topic, bytes(message.data), message.qos or 0, message.retain)
 
     def disconnect(self) -> None:
-        """It never ends if a packet comes in the moment that it stops reading: so read first what is under way."""
+        """It never ends if a packet comes in the moment that it stops reading: so read first what
+        is under way.
+        """
         if not self._ended:
             self._ended = True
             self._run(self._client.ping())

@@ -1,4 +1,6 @@
-"""The command line tools of Mosquitto: mosquitto_sub is the client, mosquitto_pub publishes beside it."""
+"""The command line tools of Mosquitto: mosquitto_sub is the client, mosquitto_pub publishes beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class MosquittoClient(MqttClient):
         self._process: subprocess.Popen[bytes] | None = None
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
-        """The tool tells of its packets on a terminal only; what it gets it writes as hexadecimal digits."""
+        """The tool tells of its packets on a terminal only; what it gets it writes as hexadecimal
+        digits.
+        """
         assert self._process is None
         login = self._login
         command = [
@@ -141,7 +145,9 @@ class MosquittoClient(MqttClient):
         self._process = None
 
     def wait_until_closed(self) -> None:
-        """It says so only by connecting again, after a second; or ends, where the broker said why it closed."""
+        """It says so only by connecting again, after a second; or ends, where the broker said why
+        it closed.
+        """
         if self._login.version == 5:
             assert self._process is not None
             self._process.wait(PATIENCE)

@@ -25,7 +25,10 @@ class NodeError(Exception):
 
 
 class Node:
-    """Calls methods of clients that live there, one call at a time. Skips the test where Node is missing."""
+    """Calls methods of clients that live there, one call at a time.
+
+    Skips the test where Node is missing.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)

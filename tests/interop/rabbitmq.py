@@ -1,4 +1,6 @@
-"""A RabbitMQ of our own on loopback, where Debian's is installed: what else a test may compare with."""
+"""A RabbitMQ of our own on loopback, where Debian's is installed: what else a test may compare
+with.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,17 @@ from typing import Final
 
 import pytest
 
-#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts beneath it.
+#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts
+#: beneath it.
 _SCRIPTS: Final = "/usr/lib/rabbitmq/bin"
 _PATIENCE: Final = 90.0
 
 
 class RabbitMq:
-    """Started in a directory of its own, with its own name server. Skips the test where it is not installed."""
+    """Started in a directory of its own, with its own name server.
+
+    Skips the test where it is not installed.
+    """
 
     def __init__(self, directory: Path) -> None:
         server, epmd = shutil.which("rabbitmq-server", path=_SCRIPTS), shutil.which("epmd")

@@ -34,7 +34,9 @@ class Side:
         self.channel.confirm_delivery()
 
     def do(self, name: str, *args: Any, **given: Any) -> Any:
-        """A method of the channel; a refusal is written down, and the channel, or the connection, opened anew."""
+        """A method of the channel; a refusal is written down, and the channel, or the connection,
+        opened anew.
+        """
         try:
             answer = getattr(self.channel, name)(*args, **given)
         except pika.exceptions.ChannelClosedByBroker as refusal:
@@ -82,8 +84,10 @@ class Side:
             )
 
     def read(self, stream: str, offset: object, count: int, prefetch: int, multiple: bool) -> None:
-        """Consume a stream from there until so many came. Acknowledged one by one, or when the prefetch count is used up. Headers that
-        are lists are left out: streams of RabbitMQ 3.10 lose them."""
+        """Consume a stream from there until so many came. Acknowledged one by one, or when the
+        prefetch count is used up. Headers that are lists are left out: streams of RabbitMQ 3.10
+        lose them.
+        """
         channel = self.connection.channel()
         channel.basic_qos(prefetch_count=prefetch)
         arguments = {} if offset is None else {"x-stream-offset": offset}

@@ -12,7 +12,8 @@ from tests.interop.amqp_client import AmqpClient
 from tests.interop.client import LoginRefused
 from tests.interop.conftest import AmqpPeers
 
-#: One value of each kind that every library has; integers of the widths that libraries choose by size.
+#: One value of each kind that every library has; integers of the widths that libraries choose by
+#: size.
 HEADERS: dict[str, Any] = {
     "text": "ä \N{SNOWMAN}",
     "empty": "",
@@ -297,7 +298,8 @@ def test_bodies_of_any_size_arrive_whole(amqp: AmqpClient, size: int, unique: st
 
 
 def test_properties_arrive_as_they_were_sent(amqp: AmqpClient, unique: str) -> None:
-    # py-amqp writes what needs 64 bits in a way that amqplib cannot read: so no other library reads this one.
+    # py-amqp writes what needs 64 bits in a way that amqplib cannot read: so no other library reads
+    # this one.
     sent = PROPERTIES | {"headers": HEADERS | {"long long": 2**40}}
     amqp.declare_queue(unique)
     amqp.publish(b"", unique, properties=sent)

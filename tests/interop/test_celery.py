@@ -1,4 +1,6 @@
-"""Celery: a worker of its own, with results, chords, priorities, times, broadcasts, revocations, and delays by the broker."""
+"""Celery: a worker of its own, with results, chords, priorities, times, broadcasts, revocations,
+and delays by the broker.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The same random topologies and publications here and in RabbitMQ: what every queue holds, and every refusal, must be equal.
+"""The same random topologies and publications here and in RabbitMQ: what every queue holds, and
+every refusal, must be equal.
 
-Known differences, for which nothing is drawn or compared: RabbitMQ 3.10 and 4 differ in queues of type quorum and in
-x-death's further headers; the texts of refused arguments are Erlang's terms there; a message that expires at once and comes
-before others by its priority stays in RabbitMQ's queue, for it looks at the head only when the queue was empty.
+Known differences, for which nothing is drawn or compared: RabbitMQ 3.10 and 4 differ in queues of
+type quorum and in x-death's further headers; the texts of refused arguments are Erlang's terms
+there; a message that expires at once and comes before others by its priority stays in RabbitMQ's
+queue, for it looks at the head only when the queue was empty.
 """
 
 from __future__ import annotations

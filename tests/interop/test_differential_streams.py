@@ -1,6 +1,8 @@
-"""Streams here and in RabbitMQ 3.10: the same refusals, and the same deliveries to readers that begin anywhere.
+"""Streams here and in RabbitMQ 3.10: the same refusals, and the same deliveries to readers that
+begin anywhere.
 
-What differs, and why, docs/streams.md says ("Beside RabbitMQ's streams"). Texts of refusals are compared up to where each says more.
+What differs, and why, docs/streams.md says ("Beside RabbitMQ's streams"). Texts of refusals are
+compared up to where each says more.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ def consumed(offset: Any = "first", **given: Any) -> tuple[str, dict[str, Any]]:
     }
 
 
-#: What is asked of a stream that is there, the code, and what both say: `{}` is the argument, and the stream.
+#: What is asked of a stream that is there, the code, and what both say: `{}` is the argument, and
+#: the stream.
 REFUSALS: list[tuple[tuple[str, dict[str, Any]], int, str, str]] = [
     (
         declared(x_max_age="7D"),

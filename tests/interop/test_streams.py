@@ -98,7 +98,9 @@ def test_a_library_is_told_what_a_stream_does_not_do(
 def test_a_stream_gives_what_a_queue_gives_with_its_offset(
     amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str
 ) -> None:
-    """Properties and body of each library's publications, as each library reads them from the one and from the other."""
+    """Properties and body of each library's publications, as each library reads them from the one
+    and from the other.
+    """
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     bodies = {name: bytes(range(256)) * (len(name) * 100) for name in every_amqp}
     for name, reader in every_amqp.items():
@@ -153,7 +155,9 @@ def test_what_mqtt_published_is_in_a_stream_for_every_library(
 def test_a_stream_may_be_read_over_mqtt_by_way_of_its_exchange(
     mqtt: MqttClient, amqp: AmqpClient, unique: str
 ) -> None:
-    """What AMQP publishes to a stream by a topic comes to subscribers, octet for octet, as it stands in the stream."""
+    """What AMQP publishes to a stream by a topic comes to subscribers, octet for octet, as it
+    stands in the stream.
+    """
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     amqp.bind(unique, "amq.topic", f"{unique}.#")
     mqtt.subscribe(f"{unique}/+", 1)

@@ -1,6 +1,7 @@
 """Clients of other toolchains. Each is a program that works through its habits and says "ok".
 
-AMQP, with streams: amqp091-go, the Java client, lapin. MQTT, 3.1.1 and 5: Eclipse's two Go clients, HiveMQ's client, rumqttc.
+AMQP, with streams: amqp091-go, the Java client, lapin. MQTT, 3.1.1 and 5: Eclipse's two Go clients,
+HiveMQ's client, rumqttc.
 """
 
 from __future__ import annotations
@@ -120,7 +121,9 @@ def test_lapin(broker: BrokerProcess) -> None:
 
 
 class History:
-    """A stream that was filled over AMQP, MQTT 3.1.1 and MQTT 5, and a subscriber who hears what is published to its topics."""
+    """A stream that was filled over AMQP, MQTT 3.1.1 and MQTT 5, and a subscriber who hears what is
+    published to its topics.
+    """
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -209,7 +212,9 @@ def streams_in_rust(*args: str) -> str:
 async def test_streams(
     program: Callable[..., str], broker: BrokerProcess, history: History
 ) -> None:
-    """It reads what was published, octet for octet, begins anywhere, and what it publishes is heard over MQTT 5 as it was sent."""
+    """It reads what was published, octet for octet, begins anywhere, and what it publishes is heard
+    over MQTT 5 as it was sent.
+    """
     async with aiomqtt.Client(*broker.mqtt, protocol=aiomqtt.ProtocolVersion.V5) as subscriber:
         await subscriber.subscribe(f"{history.name}/program", 1)
         told = await asyncio.to_thread(

@@ -1,4 +1,6 @@
-"""Each library over each transport it has: one message there and back, with a password or with a certificate."""
+"""Each library over each transport it has: one message there and back, with a password or with a
+certificate.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ BODY: Final = bytes(range(256)) * 200
 
 
 class Way(NamedTuple):
-    """How a client gets to the broker: `kind` is tls, ws, wss or unix. It shows `certificate` (key and all in one file),
-    or without one says guest's name and password."""
+    """How a client gets to the broker: `kind` is tls, ws, wss or unix. It shows `certificate` (key
+    and all in one file), or without one says guest's name and password."""
 
     kind: str
     address: Address

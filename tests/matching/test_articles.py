@@ -240,7 +240,9 @@ def test_article_5_the_patterns_of_the_drawn_trie(name: str) -> None:
 
 
 def test_article_5_the_example_as_it_is_printed_has_lost_a_star(name: str) -> None:
-    """`.stock.#` begins with an empty word, so it matches neither of the keys that the article names."""
+    """`.stock.#` begins with an empty word, so it matches neither of the keys that the article
+    names.
+    """
     matcher = subscribed(name, {0: ".stock.#"})
     assert found(matcher, ".stock.db") == {0}
     assert found(matcher, "usd.stock") == set()

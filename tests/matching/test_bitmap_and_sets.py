@@ -1,4 +1,6 @@
-"""The algorithms over numbered patterns, and the backtracking walk: what they keep, and within which bounds."""
+"""The algorithms over numbered patterns, and the backtracking walk: what they keep, and within
+which bounds.
+"""
 
 from __future__ import annotations
 

@@ -140,8 +140,8 @@ def test_amqp_patterns_cover_what_all_topics_say(data: st.DataObject) -> None:
 def _told_apart(pattern: str) -> list[str]:
     """Topics of the pattern with a fresh word for each `*`, and none to seven of them for each `#`.
 
-    Who matches a topic with more fresh words in a row than it has words eats some of them with a `#`, and then
-    matches any longer one as well.
+    Who matches a topic with more fresh words in a row than it has words eats some of them with a
+    `#`, and then matches any longer one as well.
     """
     words = AMQP.split(pattern)
     topics = []

@@ -1,4 +1,6 @@
-"""One truth about topics: all topics and patterns of up to three words, in both grammars and both directions."""
+"""One truth about topics: all topics and patterns of up to three words, in both grammars and both
+directions.
+"""
 
 from __future__ import annotations
 

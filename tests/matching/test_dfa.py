@@ -1,4 +1,6 @@
-"""The lazily built DFA: right after every change, within its budget, and never made again for nothing."""
+"""The lazily built DFA: right after every change, within its budget, and never made again for
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -218,7 +220,8 @@ def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
 
 
 def test_nor_does_it_look_through_where_all_other_words_lead() -> None:
-    # 60 nodes agree with six words, and reading on takes as many more: one change makes that too much for one lookup.
+    # 60 nodes agree with six words, and reading on takes as many more: one change makes that too
+    # much for one lookup.
     dfa: Dfa[int] = Dfa(AMQP)
     words = list("abcdef")
     for mask in range(60):

@@ -27,7 +27,8 @@ ALGORITHMS = {**{name: by_name(name) for name in NAMES if name != "naive"}, "thi
 
 def steps(grammar: Grammar) -> st.SearchStrategy[list[Step]]:
     verbs = st.sampled_from(["subscribe", "subscribe", "unsubscribe", "snapshot"])
-    # Some histories have one subscriber a pattern, as the broker has, others the same ones everywhere.
+    # Some histories have one subscriber a pattern, as the broker has, others the same ones
+    # everywhere.
     return st.sampled_from([1, 4, 1000]).flatmap(
         lambda people: st.lists(
             st.tuples(verbs, patterns(grammar), st.integers(1, people)), max_size=40

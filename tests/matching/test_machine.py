@@ -1,4 +1,6 @@
-"""Any algorithm under any sequence of operations, beside a plain set of pairs and the definition of a match."""
+"""Any algorithm under any sequence of operations, beside a plain set of pairs and the definition of
+a match.
+"""
 
 from __future__ import annotations
 

@@ -318,7 +318,9 @@ def test_it_runs_from_a_zip_with_nothing_installed(tmp_path: Path) -> None:
 
 
 def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
-    """So many that the tally divides its dict; each is found once, before and after some of its patterns are gone."""
+    """So many that the tally divides its dict; each is found once, before and after some of its
+    patterns are gone.
+    """
     trie: Matcher[str] = create("trie", AMQP)
     people = [f"person {number}" for number in range(20_000)]
     for person in people:

@@ -1,4 +1,6 @@
-"""Each line of the table of semantics, asked of the definition, of every matcher and of the stored topics."""
+"""Each line of the table of semantics, asked of the definition, of every matcher and of the stored
+topics.
+"""
 
 from __future__ import annotations
 

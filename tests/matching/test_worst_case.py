@@ -17,8 +17,8 @@ ATTACKS = {
     "127 many in a row": ".".join(["#"] * 127),
     "many, then 100 times one": ".".join(["#", "a", *["*"] * 100]),
 }
-#: The simple pattern visits 128 nodes; 63 `#` and 128 words make at most 126 x 128 visits, 126 times as much. An
-#: exponential walk would not come back.
+#: The simple pattern visits 128 nodes; 63 `#` and 128 words make at most 126 x 128 visits, 126
+#: times as much. An exponential walk would not come back.
 BOUND = 1_000
 
 

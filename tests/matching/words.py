@@ -1,4 +1,6 @@
-"""What the tests of matching draw their topics and patterns from, and an independent definition of a match."""
+"""What the tests of matching draw their topics and patterns from, and an independent definition of
+a match.
+"""
 
 from __future__ import annotations
 

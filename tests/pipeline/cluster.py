@@ -1,4 +1,7 @@
-"""A driver on a cluster: python -m tests.pipeline.cluster MASTER JOURNAL SCRATCH. Says what came of it in a line of JSON."""
+"""A driver on a cluster: python -m tests.pipeline.cluster MASTER JOURNAL SCRATCH.
+
+Says what came of it in a line of JSON.
+"""
 
 from __future__ import annotations
 

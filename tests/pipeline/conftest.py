@@ -1,4 +1,6 @@
-"""One Spark session for all tests of the pipeline: they run in one process (xdist_group), for it takes seconds to begin."""
+"""One Spark session for all tests of the pipeline: they run in one process (xdist_group), for it
+takes seconds to begin.
+"""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ def main(directory: Path, url: str, rows: str) -> None:
             .writeStream.format("trellis")
             .option("url", url)
         )
-        # One after the other: tasks of two that begin at once share a table of the JVM's that is serialised while it changes.
+        # One after the other: tasks of two that begin at once share a table of the JVM's that is
+        # serialised while it changes.
         for name, writer in (("lake", lake), ("sink", sink)):
             writer.option("checkpointLocation", str(directory / f"{name}.checkpoint")).trigger(
                 availableNow=True

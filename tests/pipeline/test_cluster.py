@@ -1,4 +1,6 @@
-"""A standalone master and a worker on loopback, from the PySpark package: our code goes there as a zip. And which Java runs it."""
+"""A standalone master and a worker on loopback, from the PySpark package: our code goes there as a
+zip. And which Java runs it.
+"""
 
 from __future__ import annotations
 

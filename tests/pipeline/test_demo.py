@@ -1,4 +1,6 @@
-"""`trellis pipeline demo` and `bench`, whole: a real broker with a journal, and a session of their own. And the page in a browser."""
+"""`trellis pipeline demo` and `bench`, whole: a real broker with a journal, and a session of their
+own. And the page in a browser.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Queries that are killed, driver, JVM and workers, at chosen states of their commit logs: every row once, none lost."""
+"""Queries that are killed, driver, JVM and workers, at chosen states of their commit logs: every
+row once, none lost.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,9 @@ class Scene:
         return self.running
 
     def kill_at(self, log: Log, number: int) -> None:
-        """Run, until the query of that log is within its batch of that number; then end everything that runs."""
+        """Run, until the query of that log is within its batch of that number; then end everything
+        that runs.
+        """
         process = self.process()
         end = time.monotonic() + PATIENCE
         while not log.in_a_batch(number):

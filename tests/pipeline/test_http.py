@@ -1,4 +1,6 @@
-"""Whole Spark queries over HTTP from a running broker: once, and followed with a checkpoint; what is wrong is one line."""
+"""Whole Spark queries over HTTP from a running broker: once, and followed with a checkpoint; what
+is wrong is one line.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The image's target `pipeline` and the compose profile `spark` without a container engine: the image's steps in a directory, and then
-the very commands of docker-compose.yml, with paths below that directory and names that are loopback."""
+"""The image's target `pipeline` and the compose profile `spark` without a container engine: the
+image's steps in a directory, and then the very commands of docker-compose.yml, with paths below
+that directory and names that are loopback.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,17 @@ class Image:
         )
 
     def here(self, text: str, master: str = "") -> str:
-        """What is a path in the image is one below the directory; the master is on loopback, where it said."""
+        """What is a path in the image is one below the directory; the master is on loopback, where
+        it said.
+        """
         text = text.replace("spark://spark-master:7077", master) if master else text
         text = re.sub(r"(?<![\w/])/(?=(?:opt|var/lib|tmp)/)", f"{self.directory}/", text)
         return "127.0.0.1" if text == "spark-master" else text
 
     def build(self) -> None:
-        """The steps of the stages, but for the compiler, which the broker's own image has a test of, and for users."""
+        """The steps of the stages, but for the compiler, which the broker's own image has a test
+        of, and for users.
+        """
         opt = self.directory / "opt"
         opt.mkdir()
         # Nothing of this checkout must be found but what is installed.

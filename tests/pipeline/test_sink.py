@@ -1,4 +1,6 @@
-"""`writeStream.format("trellis")`: rows become messages, each confirmed, each with its place in the query."""
+"""`writeStream.format("trellis")`: rows become messages, each confirmed, each with its place in the
+query.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`format("trellis")` on a directory: every row once, from where to where it was asked, and clear errors."""
+"""`format("trellis")` on a directory: every row once, from where to where it was asked, and clear
+errors.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def test_conditions_are_taken_over(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> None:
-    """What a query has read its checkpoint knows; a torn tail, and what an epoch left over, are not read."""
+    """What a query has read its checkpoint knows; a torn tail, and what an epoch left over, are not
+    read.
+    """
     first = journal(tmp_path / "s", some(50))
     writer = Writer(tmp_path / "s", 1, 50)
     writer.write(some(10, 50))
@@ -188,7 +192,10 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 
 
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
-    """Publishers say any number: of milliseconds, of nanoseconds, of 64 bits. The rest of the row is there, and nothing stops."""
+    """Publishers say any number: of milliseconds, of nanoseconds, of 64 bits.
+
+    The rest of the row is there, and nothing stops.
+    """
     said = [
         1_700_000_000,
         1_700_000_000_000,

@@ -1,4 +1,6 @@
-"""What led where as of then, by `$topology`: against what plain Python knows of that time, of a broker too; and what cannot be known."""
+"""What led where as of then, by `$topology`: against what plain Python knows of that time, of a
+broker too; and what cannot be known.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
 def test_any_moment_is_what_was_done_up_to_it(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    """Bindings and subscriptions come and go; the broker writes all down again now and then, and starts again, without its sessions."""
+    """Bindings and subscriptions come and go; the broker writes all down again now and then, and
+    starts again, without its sessions.
+    """
     rng = random.Random(seed)
     document, heard = definitions(rng, 5), set(subscriptions(rng, 4))
     document = {

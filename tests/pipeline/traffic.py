@@ -1,4 +1,6 @@
-"""Random traffic, random definitions and MQTT sessions, and what plain Python says of them: the oracle of the jobs."""
+"""Random traffic, random definitions and MQTT sessions, and what plain Python says of them: the
+oracle of the jobs.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,8 @@ def topics(rng: random.Random, count: int) -> list[str]:
 
 
 def definitions(rng: random.Random, bindings: int) -> Document:
-    """An exchange of each type, exchanges bound to exchanges in a circle, alternates anywhere, the default exchange and circles among
-    them."""
+    """An exchange of each type, exchanges bound to exchanges in a circle, alternates anywhere, the
+    default exchange and circles among them."""
     queues = [f"q{number}" for number in range(6)]
     made: list[dict[str, Any]] = [_binding("t", "q0", key) for key in ("a.#", "#.c", "*.*")]
     for number in range(bindings):
@@ -104,7 +106,9 @@ def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
 def goes(
     document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None
 ) -> tuple[set[str], set[int], bool]:
-    """(places, numbers of bindings, subscriptions after them, whether a headers exchange decides) by the definition of each type."""
+    """(places, numbers of bindings, subscriptions after them, whether a headers exchange decides)
+    by the definition of each type.
+    """
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
     alternates = {
         each["name"]: each["arguments"]["alternate-exchange"]
@@ -156,7 +160,9 @@ def goes(
 
 
 def sayable(name: str) -> bool:
-    """Whether an MQTT client can be told of this topic name [MQTT-4.7.0-1, 4.7.3-1]; the broker's own trees are not told so."""
+    """Whether an MQTT client can be told of this topic name [MQTT-4.7.0-1, 4.7.3-1]; the broker's
+    own trees are not told so.
+    """
     return (
         bool(name)
         and "+" not in name

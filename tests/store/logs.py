@@ -109,7 +109,10 @@ class Log:
 
 
 def serials(content: bytes, queues: list[int]) -> list[int]:
-    """Those of a random message: they follow from it. Some are large, some are below 0, some are none."""
+    """Those of a random message: they follow from it.
+
+    Some are large, some are below 0, some are none.
+    """
     number = int(content.split()[0])
     large = (0, 1, SERIALS - number)[number % 3]
     return [

@@ -1,5 +1,7 @@
-"""A disk in memory that forgets what was not synced: at a power loss each unsynced write is kept, dropped or torn, and each
-unsynced change of a directory is kept or dropped. It can also refuse to do what it is asked."""
+"""A disk in memory that forgets what was not synced: at a power loss each unsynced write is kept,
+dropped or torn, and each unsynced change of a directory is kept or dropped. It can also refuse to
+do what it is asked.
+"""
 
 from __future__ import annotations
 
@@ -113,8 +115,8 @@ class SimulatedFile(File):
 
 
 class SimulatedDisk(Disk):
-    """`refuse(operation, path)` gives an errno for what shall fail, or 0; `done` hears of a sync that succeeded. `events` is all
-    that was changed, in order."""
+    """`refuse(operation, path)` gives an errno for what shall fail, or 0; `done` hears of a sync
+    that succeeded. `events` is all that was changed, in order."""
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.names = {path: Inode(octets) for path, octets in (files or {}).items()}
@@ -204,7 +206,9 @@ class SimulatedDisk(Disk):
         return {path: bytes(inode.now) for path, inode in self.names.items()}
 
     def crashed(self, random: Random, kept: float) -> SimulatedDisk:
-        """The disk after a power loss when each unsynced change had this chance; 1: the process alone was killed."""
+        """The disk after a power loss when each unsynced change had this chance; 1: the process
+        alone was killed.
+        """
         names = dict(self.durable)
         for change in self.pending:
             if random.random() < kept:

@@ -1,4 +1,6 @@
-"""The catalog: what is written is there again, all of a batch or nothing of it; what is damaged or too new is refused."""
+"""The catalog: what is written is there again, all of a batch or nothing of it; what is damaged or
+too new is refused.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def way(name: str, source: int, destination: int, kind: str = "binding") -> Defi
 
 
 class Model:
-    """The catalog in a few dicts: what is undefined takes with it what leads there or away from there."""
+    """The catalog in a few dicts: what is undefined takes with it what leads there or away from
+    there.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str], tuple[int, dict[str, object]]] = {}
@@ -257,7 +261,9 @@ def test_a_thing_declared_over_one_that_is_there_is_another_one(tmp_path: Path) 
 
 
 def test_whatever_is_left_of_the_last_writes_a_batch_is_there_or_not(tmp_path: Path) -> None:
-    """The write-ahead log, cut anywhere: a process that dies, or a disk that lost what it had not synced."""
+    """The write-ahead log, cut anywhere: a process that dies, or a disk that lost what it had not
+    synced.
+    """
     path = tmp_path / "c"
     catalog = Catalog(str(path))
     states, syncs = [at_rest(catalog)], []

@@ -1,4 +1,6 @@
-"""The log was written, and the catalog's transaction of the same batch was not: what does the next start say?"""
+"""The log was written, and the catalog's transaction of the same batch was not: what does the next
+start say?
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tests.store.homes import Home
 
 
 def written(directory: Path, batches: int) -> None:
-    """A queue is declared and filled in one batch, and filled on in further ones; the catalog forgets all of it."""
+    """A queue is declared and filled in one batch, and filled on in further ones; the catalog
+    forgets all of it.
+    """
     home = Home(directory)
     home.amqp().queue("early", "amq.direct", "a", durable=True)
     home.broker.store.sync()

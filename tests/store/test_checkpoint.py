@@ -1,4 +1,6 @@
-"""Checkpoints: what is live stays, at its place; what is not goes; and they are made when that pays."""
+"""Checkpoints: what is live stays, at its place; what is not goes; and they are made when that
+pays.
+"""
 
 from __future__ import annotations
 
@@ -318,7 +320,8 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     ):
         log.checkpoint()
     assert disk.contents() == before and not worth(log.log)
-    # The log itself goes on, and recovery puts the damage aside; then a checkpoint is made without it.
+    # The log itself goes on, and recovery puts the damage aside; then a checkpoint is made without
+    # it.
     log.put(Kept("/", message(b"later"), [3]))
     again = Log(disk, 500)
     assert [finding.what for finding in again.recovery.findings] == ["quarantined"]

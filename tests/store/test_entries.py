@@ -1,4 +1,6 @@
-"""What the log says of what clients did: which changes stand together in one record, and which are not written at all."""
+"""What the log says of what clients did: which changes stand together in one record, and which are
+not written at all.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Faults: a full disk, a failing one, a directory that cannot be written, octets that changed. What comes of them is a clear
-error or a clean recovery; never a wrong message, never silence."""
+"""Faults: a full disk, a failing one, a directory that cannot be written, octets that changed. What
+comes of them is a clear error or a clean recovery; never a wrong message, never silence."""
 
 from __future__ import annotations
 
@@ -261,7 +261,9 @@ def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def harm(random: Random, octets: bytes) -> bytes:
-    """Somebody's bad disk: a flipped bit, a garbled or zeroed stretch, an end that is missing or too long, something inserted."""
+    """Somebody's bad disk: a flipped bit, a garbled or zeroed stretch, an end that is missing or
+    too long, something inserted.
+    """
     there = bytearray(octets)
     at = random.randrange(len(there))
     kind = random.randrange(6)
@@ -322,10 +324,12 @@ def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(
     ]
     again = Log(disk)
     findings = again.recovery.findings
-    # Never a wrong message: all that was read was written, at that position. (A checkpoint splits what was one record.)
+    # Never a wrong message: all that was read was written, at that position. (A checkpoint splits
+    # what was one record.)
     found = entries_of(disk)
     assert all(known.get(position) == entry for position, entry in found.items())
-    # Never silence: what is not as it was is reported, beforehand too; and reported is only what changed.
+    # Never silence: what is not as it was is reported, beforehand too; and reported is only what
+    # changed.
     if again.recovered != wanted:
         assert findings or _lost_its_end(before, disk, log)
     if findings:
@@ -352,7 +356,9 @@ def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(
 
 
 def _lost_its_end(before: dict[str, bytes], disk: SimulatedDisk, log: Log) -> bool:
-    """Whether the last file ends earlier, between two records: nothing in the log can tell; the catalog knows."""
+    """Whether the last file ends earlier, between two records: nothing in the log can tell; the
+    catalog knows.
+    """
     last = log.log.files[-1].path
     return len(disk.names[last].now if last in disk.names else b"") < len(before[last])
 

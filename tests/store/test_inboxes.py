@@ -1,5 +1,7 @@
-"""A session's inbox after a start, against a list: what was not settled is there under its old packet identifier, in its order, a
-message that its client said it has is released and not sent again, and what cannot be read is passed over, and said."""
+"""A session's inbox after a start, against a list: what was not settled is there under its old
+packet identifier, in its order, a message that its client said it has is released and not sent
+again, and what cannot be read is passed over, and said.
+"""
 
 from __future__ import annotations
 

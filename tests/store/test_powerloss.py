@@ -1,8 +1,9 @@
-"""Power loss: whatever the disk kept of what was not synced, what was confirmed is there, and what was settled stays settled.
+"""Power loss: whatever the disk kept of what was not synced, what was confirmed is there, and what
+was settled stays settled.
 
-What a log does to its disk is recorded, and done again up to every single step, where the power goes: unsynced writes are
-then kept, dropped or torn, each for itself, so also in another order than they were written in. Two designs known to be
-wrong go the same way, and are caught.
+What a log does to its disk is recorded, and done again up to every single step, where the power
+goes: unsynced writes are then kept, dropped or torn, each for itself, so also in another order than
+they were written in. Two designs known to be wrong go the same way, and are caught.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from tests.store.logs import QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
 
 EXIST = {*QUEUES, 9}
-#: A copy: which queue has which content. (Contents are unique, positions may be an affair of the design.)
+#: A copy: which queue has which content. (Contents are unique, positions may be an affair of the
+#: design.)
 Copy = tuple[int, bytes]
 
 

@@ -1,5 +1,7 @@
-"""Long durable queues against a plain list: whatever is put, taken, settled, given back, purged, expired or dropped, each copy is where it
-should be, in its order, whether it was in memory or had to be read again; and the store keeps just what is still needed."""
+"""Long durable queues against a plain list: whatever is put, taken, settled, given back, purged,
+expired or dropped, each copy is where it should be, in its order, whether it was in memory or had
+to be read again; and the store keeps just what is still needed.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Undertaker(Host):
 
 
 class Model(RuleBasedStateMachine):
-    """`waiting`: (content, time at which it expires or 0, whether the store keeps it), oldest first."""
+    """`waiting`: (content, time at which it expires or 0, whether the store keeps it), oldest
+    first.
+    """
 
     arguments: ClassVar[dict[str, Any]] = {}
 

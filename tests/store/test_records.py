@@ -1,4 +1,6 @@
-"""Records: every entry comes back as it went in; whatever octets come, the reader says where and why it stops."""
+"""Records: every entry comes back as it went in; whatever octets come, the reader says where and
+why it stops.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ _framed: dict[int, Plain] = {}
 
 
 def framed(channel: int) -> Plain:
-    """An encoding with a parameter, as a front end has them. (A compiled Encoding has no subclasses here.)"""
+    """An encoding with a parameter, as a front end has them.
+
+    (A compiled Encoding has no subclasses here.)
+    """
     return _framed.setdefault(channel, Plain({"channel": channel}))
 
 

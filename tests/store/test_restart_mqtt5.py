@@ -1,4 +1,6 @@
-"""What a broker that was killed still knows of MQTT 5: properties, options, expiry, shared subscriptions, exactly once."""
+"""What a broker that was killed still knows of MQTT 5: properties, options, expiry, shared
+subscriptions, exactly once.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,8 @@ def test_a_group_has_its_members_and_messages_again(tmp_path: Path, qos: int) ->
     assert len(heard["1"]) == 2
     for name, some in heard.items():
         assert {(got.content_type, *got.subscription_ids) for got in some} == {("t", int(name))}
-    # What one was given at QoS 2 is its own after another crash; what it was given at QoS 1 is anybody's.
+    # What one was given at QoS 2 is its own after another crash; what it was given at QoS 1 is
+    # anybody's.
     world = again(world)
     first = Client5(world, "1", clean=False, **LASTS).greeting[1:]
     if qos == 2:

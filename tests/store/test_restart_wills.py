@@ -1,4 +1,6 @@
-"""Wills of sessions that persist, when the broker stops or is killed; and what else waits for a client that comes back."""
+"""Wills of sessions that persist, when the broker stops or is killed; and what else waits for a
+client that comes back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A broker that starts again is the broker it was: what was declared over the wire is there, and does what it did."""
+"""A broker that starts again is the broker it was: what was declared over the wire is there, and
+does what it did.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def bind(source: str, name: str, key: str = "", **more: Any) -> Any:
 
 
 def deliveries(world: World) -> dict[str, list[bytes]]:
-    """What comes out where when one message goes to every exchange under every key, with and without headers."""
+    """What comes out where when one message goes to every exchange under every key, with and
+    without headers.
+    """
     writer = world.amqp()
     said: dict[str, list[bytes]] = {}
     for name in sorted(world.vhost.exchanges):

@@ -1,4 +1,6 @@
-"""The segment log: what was synced is read again, in order; segments roll; single records are found by position."""
+"""The segment log: what was synced is read again, in order; segments roll; single records are found
+by position.
+"""
 
 from __future__ import annotations
 
@@ -283,7 +285,9 @@ def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> Non
 
 
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
-    """A message full of heads of records that would be large: each would have to be checked to its end."""
+    """A message full of heads of records that would be large: each would have to be checked to its
+    end.
+    """
     head = (
         (200_000).to_bytes(4, "big")
         + bytes(4)

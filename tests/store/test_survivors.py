@@ -1,4 +1,6 @@
-"""What a start keeps, and a checkpoint copies, is what the state says, whatever happened, with checkpoints between."""
+"""What a start keeps, and a checkpoint copies, is what the state says, whatever happened, with
+checkpoints between.
+"""
 
 from __future__ import annotations
 

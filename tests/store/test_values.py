@@ -39,7 +39,9 @@ VALUES = st.recursive(
 
 
 def exactly(value: object) -> object:
-    """Such that two are equal only if nothing differs: not the type, the zone, the order or a sign of zero."""
+    """Such that two are equal only if nothing differs: not the type, the zone, the order or a sign
+    of zero.
+    """
     if isinstance(value, dict):
         return [(name, exactly(inner)) for name, inner in value.items()]
     if isinstance(value, list):

@@ -307,8 +307,10 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
 def test_a_new_stream_has_nothing_of_what_nobody_was_promised_under_its_name(
     tmp_path: Path,
 ) -> None:
-    """The process ends after the rows were written and before the log was: the next stream of that name has the same number. A start
-    removes them; if that does not come to pass, the stream itself does."""
+    """The process ends after the rows were written and before the log was: the next stream of that
+    name has the same number. A start removes them; if that does not come to pass, the stream itself
+    does.
+    """
     home = Home(tmp_path / "d")
     home.slow_disk = True
     client = home.amqp()

@@ -1,6 +1,7 @@
 """Does a stream keep every row that anybody was told of, once, whenever its broker is killed?
 
-publish numbered messages, read the stream, kill -9, start, publish again what was not confirmed, ... judge
+publish numbered messages, read the stream, kill -9, start, publish again what was not confirmed,
+... judge
 """
 
 from __future__ import annotations

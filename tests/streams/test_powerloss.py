@@ -1,4 +1,6 @@
-"""Power loss in a stream's files: whatever the disk kept of what was not synced, the rows that the log knows of are there."""
+"""Power loss in a stream's files: whatever the disk kept of what was not synced, the rows that the
+log knows of are there.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ class Gone(BaseException):
 
 
 def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
-    """A start, of which the process ends after so many operations of the disk; whether it came to its end."""
+    """A start, of which the process ends after so many operations of the disk; whether it came to
+    its end.
+    """
     left = after
 
     def count(operation: str, path: str) -> int:

@@ -1,4 +1,6 @@
-"""Is what a producer publishes a second time confirmed, and nowhere twice, whenever the process ends?"""
+"""Is what a producer publishes a second time confirmed, and nowhere twice, whenever the process
+ends?
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ def test_a_checkpoint_of_the_log_keeps_the_last_numbers(tmp_path: Path) -> None:
 def test_wherever_the_end_comes_each_message_is_there_once(
     tmp_path_factory: Any, cuts: list[tuple[int, int]]
 ) -> None:
-    """The log is cut anywhere in a batch that nobody was promised; the producer publishes again what was not confirmed."""
+    """The log is cut anywhere in a batch that nobody was promised; the producer publishes again
+    what was not confirmed.
+    """
     directory: Path = tmp_path_factory.mktemp("d")
     home = Home(directory)
     prepared(home)

@@ -1,4 +1,6 @@
-"""Rows are written by runs: is a table the same however much its rows have in common, and wherever batches and turns end?"""
+"""Rows are written by runs: is a table the same however much its rows have in common, and wherever
+batches and turns end?
+"""
 
 from __future__ import annotations
 
@@ -298,7 +300,9 @@ SAID = [
 
 
 def columns_of(octets: bytes) -> list[tuple[int, bytes]]:
-    """What columns are to say of flags and properties, by the reader of properties that all else uses."""
+    """What columns are to say of flags and properties, by the reader of properties that all else
+    uses.
+    """
     found = []
     for name, kind, value in split_properties(octets):
         if kind == "text":

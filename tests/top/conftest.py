@@ -27,10 +27,11 @@ def pytest_asyncio_loop_factories(
 
 @pytest_asyncio.fixture
 async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
-    """Starts brokers in this loop (`settings` says with which settings), and stops them with the test.
+    """Starts brokers in this loop (`settings` says with which settings), and stops them with the
+    test.
 
-    Each must end without a line of log above warning, without a task of its own left, and without one exception that
-    came as far as the loop.
+    Each must end without a line of log above warning, without a task of its own left, and without
+    one exception that came as far as the loop.
     """
     loop = asyncio.get_running_loop()
     unhandled: list[dict[str, object]] = []

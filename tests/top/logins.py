@@ -1,8 +1,9 @@
-"""Many logins at once, from a process of their own: `python -m tests.top.logins AMQP-PORT MQTT-PORT COUNT USER`.
+"""Many logins at once, from a process of their own: `python -m tests.top.logins AMQP-PORT MQTT-PORT
+COUNT USER`.
 
-One third knows the password of USER (it is the name), one third says a wrong one, each its own, and one third nobody
-knows. Every second one comes by MQTT. Prints a JSON object, who was answered what and how often, and hangs up when its
-input ends.
+One third knows the password of USER (it is the name), one third says a wrong one, each its own, and
+one third nobody knows. Every second one comes by MQTT. Prints a JSON object, who was answered what
+and how often, and hangs up when its input ends.
 """
 
 from __future__ import annotations

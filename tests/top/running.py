@@ -1,4 +1,6 @@
-"""A broker in the loop of the test, and clients that are no more than sockets: they write octets and read octets."""
+"""A broker in the loop of the test, and clients that are no more than sockets: they write octets
+and read octets.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
 
 
 def settings(**given: Any) -> Settings:
-    """Free ports on 127.0.0.1, nothing kept, one user; `given` is what differs from that, sections as dicts."""
+    """Free ports on 127.0.0.1, nothing kept, one user; `given` is what differs from that, sections
+    as dicts.
+    """
     sections = {name: section | given.pop(name, {}) for name, section in _OURS.items()}
     return msgspec.convert({"users": [KNOWN]} | sections | given, Settings)
 
@@ -342,7 +346,9 @@ class Mqtt0:
 
 
 class Leaks:
-    """What bad clients could leave behind: descriptors, tasks, and objects of ours, alive or in cycles."""
+    """What bad clients could leave behind: descriptors, tasks, and objects of ours, alive or in
+    cycles.
+    """
 
     def __init__(self, running: Running) -> None:
         self._running = running

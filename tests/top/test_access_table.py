@@ -37,7 +37,8 @@ USERS: Final[dict[str, dict[str, Any]]] = {
     },
     "denied": {"rules": ["deny all secret/#", "allow all #"]},
 }
-#: action, topic -> who may. MQTT's `#` is allowed in part where a rule denies some of it; a binding is all or nothing.
+#: action, topic -> who may. MQTT's `#` is allowed in part where a rule denies some of it; a binding
+#: is all or nothing.
 TABLE: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("subscribe", "open/a"): ("all", "reader", "fenced", "denied"),
     ("subscribe", "open/but/not/this"): ("all", "reader", "denied"),

@@ -1,4 +1,6 @@
-"""The HTTP API as RabbitMQ's tools know it: what it says, to whom, and how long lists come in pages."""
+"""The HTTP API as RabbitMQ's tools know it: what it says, to whom, and how long lists come in
+pages.
+"""
 
 from __future__ import annotations
 

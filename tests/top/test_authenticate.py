@@ -36,7 +36,9 @@ Make = Callable[..., Accounts]
 
 @pytest_asyncio.fixture
 async def accounts() -> AsyncIterator[Make]:
-    """Makes Accounts of `quick` and `slow`, whose passwords are their names, and `here`, from loopback only, with that of `quick`."""
+    """Makes Accounts of `quick` and `slow`, whose passwords are their names, and `here`, from
+    loopback only, with that of `quick`.
+    """
     made: list[Accounts] = []
 
     def make(

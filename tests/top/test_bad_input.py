@@ -22,17 +22,20 @@ HANDSHAKE: Final = 1.0
 #: A random answer of the dice, always the same.
 NOISE: Final = random.Random(2).randbytes(300_000)
 CLOSE: Final = b"\x00\x0a\x00\x32"
-#: A client that never finishes is let go at the handshake timeout; this is how often it says one octet more.
+#: A client that never finishes is let go at the handshake timeout; this is how often it says one
+#: octet more.
 DRIP: Final = 0.02
 
 Talk = Callable[[Running], Coroutine[Any, Any, bytes]]
 
 
 class Case(NamedTuple):
-    """What a client does, how the answer begins (b"" is a close without a word), and which reason is counted.
+    """What a client does, how the answer begins (b"" is a close without a word), and which reason
+    is counted.
 
-    Answers in AMQP are the names of their methods, those of connection.close with its code. Where frames cannot be
-    told apart any more, close-ok is not heard, and whether `protocol_error` or `lost` is counted is left open: "".
+    Answers in AMQP are the names of their methods, those of connection.close with its code. Where
+    frames cannot be told apart any more, close-ok is not heard, and whether `protocol_error` or
+    `lost` is counted is left open: "".
     """
 
     talk: Talk

@@ -89,7 +89,9 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
 def test_many_new_objects_make_no_long_pause(collector: Collector) -> None:
     """Each stays, as those of connections do, and is looked at once."""
     collector.settle()
-    gc.collect()  # What stayed of that is little, and a full collection comes when a fourth of it has stayed anew.
+    # What stayed of that is little, and a full collection comes when a fourth of it has stayed
+    # anew.
+    gc.collect()
     before = gc.get_freeze_count()
     kept = [[number] for number in range(100_000)]
     assert collector.pauses > 50

@@ -198,7 +198,8 @@ async def test_out_of_descriptors_every_door_waits_and_goes_on(
 
 # -- a thousand connections a second
 
-#: Makes connections to PORT, RATE a second for SECONDS, says HELLO (in hexadecimal digits) on each, and hangs up.
+#: Makes connections to PORT, RATE a second for SECONDS, says HELLO (in hexadecimal digits) on each,
+#: and hangs up.
 FLOOD: Final = """
 import socket, sys, time
 port, rate, seconds, hello = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), bytes.fromhex(sys.argv[4])
@@ -249,8 +250,10 @@ def laps(client: Socket | socket.socket, seconds: float) -> list[float]:
 def test_a_thousand_connections_a_second_are_hardly_noticed(
     authority: Authority, door: str
 ) -> None:
-    """Tail latency of a client while a thousand others a second come, ask, and leave in the middle. The flood and the client
-    take a processor of their own, and there may be only two: the bound is one of orders."""
+    """Tail latency of a client while a thousand others a second come, ask, and leave in the middle.
+    The flood and the client take a processor of their own, and there may be only two: the bound is
+    one of orders.
+    """
     flags = ["--tls-certificate", str(authority.sign("localhost"))]
     for listener in ("mqtts", "ws"):
         flags += [f"--{listener}-enabled", "true", f"--{listener}-port", "0"]

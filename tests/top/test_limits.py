@@ -1,4 +1,6 @@
-"""Limits for who is too many or too fast: they wait, then they are refused, others are not, and it is told why."""
+"""Limits for who is too many or too fast: they wait, then they are refused, others are not, and it
+is told why.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Does /metrics say what happened, under the names that dashboards ask for, and never take anything back?"""
+"""Does /metrics say what happened, under the names that dashboards ask for, and never take anything
+back?
+"""
 
 from __future__ import annotations
 

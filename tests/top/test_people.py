@@ -1,4 +1,6 @@
-"""`trellis users`, `permissions`, `vhosts` and `policies` on a running broker: what they do, and what they say when it is refused."""
+"""`trellis users`, `permissions`, `vhosts` and `policies` on a running broker: what they do, and
+what they say when it is refused.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import pytest
 import trellis
 
 SCALE = Path(__file__).parents[2] / "benchmarks" / "scale.py"
-#: Milliseconds of processor time that the loop may be held: the target, and what the same takes interpreted.
+#: Milliseconds of processor time that the loop may be held: the target, and what the same takes
+#: interpreted.
 MOST = 10 if trellis.compiled() else 150
 
 

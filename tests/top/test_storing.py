@@ -1,4 +1,6 @@
-"""The server's part of the store: who waits for the disk, who does not, and what becomes of both at the end."""
+"""The server's part of the store: who waits for the disk, who does not, and what becomes of both at
+the end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""TLS: who gets in, who does not and why, and what does a link over it do otherwise than one over TCP?"""
+"""TLS: who gets in, who does not and why, and what does a link over it do otherwise than one over
+TCP?
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Logins by JSON Web Tokens: whom they name, what they allow, which are refused, and what happens when they end."""
+"""Logins by JSON Web Tokens: whom they name, what they allow, which are refused, and what happens
+when they end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rights that change while clients are here, and subscriptions that are allowed in part, over both protocols."""
+"""Rights that change while clients are here, and subscriptions that are allowed in part, over both
+protocols.
+"""
 
 from __future__ import annotations
 

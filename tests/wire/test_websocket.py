@@ -1,4 +1,6 @@
-"""WebSocket: are frames and upgrades what `websockets` and `wsproto` say they are, however they are cut?"""
+"""WebSocket: are frames and upgrades what `websockets` and `wsproto` say they are, however they are
+cut?
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def opened() -> WebSocketLayer:
 
 
 class Heard(NamedTuple):
-    """What a server made of what a client said: octets of data, the last pong, and how it closed; None: it did not."""
+    """What a server made of what a client said: octets of data, the last pong, and how it closed;
+    None: it did not.
+    """
 
     octets: bytes
     pong: bytes | None
@@ -68,7 +72,10 @@ def frame(
     wide: int = 0,
     key: bytes = b"\x01\x82\x00\xff",
 ) -> bytes:
-    """Any frame. `length` is what its head says when that is not the truth, `wide` how many octets say it."""
+    """Any frame.
+
+    `length` is what its head says when that is not the truth, `wide` how many octets say it.
+    """
     size = len(payload) if length < 0 else length
     short = 127 if wide == 8 or size > 0xFFFF else 126 if wide == 2 or size > 125 else size
     octets = bytes([fin << 7 | rsv << 4 | opcode, masked << 7 | short])
@@ -493,7 +500,8 @@ SAME, FOREIGN = False, True
         ("localhost:15675", "https://app.example", "https://app.example", (AFAR, FOREIGN)),
         ("localhost:15675", "null", "null", (AFAR, FOREIGN)),
         ("localhost:15675", "https://any.example", "*", (AFAR, FOREIGN)),
-        # A name of the attacker's that leads to this machine (DNS rebinding) is let in, and is nobody special.
+        # A name of the attacker's that leads to this machine (DNS rebinding) is let in, and is
+        # nobody special.
         ("evil.example:15675", "http://evil.example:15675", "", (AFAR, SAME)),
     ],
 )

@@ -1,4 +1,6 @@
-"""amqtt's plugins in a thread of their own: found, given their options, started and closed (the optional extra `amqtt`)."""
+"""amqtt's plugins in a thread of their own: found, given their options, started and closed (the
+optional extra `amqtt`).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ CLOSING: Final = 5.0
 
 
 class PluginThread:
-    """Where plugins live: an event loop of their own. They may hash, or talk to a database, and ours never waits."""
+    """Where plugins live: an event loop of their own.
+
+    They may hash, or talk to a database, and ours never waits.
+    """
 
     def __init__(self, wanted: Plugins) -> None:
         self.loop: asyncio.AbstractEventLoop
@@ -73,7 +78,10 @@ class PluginThread:
 
 
 async def _start(path: str, plugin: BasePlugin) -> None:
-    """amqtt's event for plugins that prepare something, such as a database. Raises SettingsError."""
+    """amqtt's event for plugins that prepare something, such as a database.
+
+    Raises SettingsError.
+    """
     try:
         if hasattr(plugin, "on_broker_pre_start"):
             await plugin.on_broker_pre_start()
@@ -139,7 +147,8 @@ def _is_plugin(thing: object) -> bool:
 
 
 def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
-    """The plugin's own `Config` dataclass, made of the options; `-` in their names is `_`. Raises SettingsError.
+    """The plugin's own `Config` dataclass, made of the options; `-` in their names is `_`. Raises
+    SettingsError.
 
     Values are not repeated in errors: some are secrets.
     """

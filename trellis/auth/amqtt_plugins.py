@@ -1,4 +1,5 @@
-"""amqtt's authentication and topic plugins as this broker's Authenticator (the optional extra `amqtt`).
+"""amqtt's authentication and topic plugins as this broker's Authenticator (the optional extra
+`amqtt`).
 
     credentials --+-- no authentication plugin ------------------------------------------------> the accounts decide
                   +-- room: each is asked, in the --+-- one says False, or fails -------------> refused
@@ -9,8 +10,9 @@
     whoever was let in --+-- no topic plugin --> the identity as it is
                          +-- PluginIdentity: all topic plugins must say yes, once per route and subscription
 
-Answers are combined as amqtt's own broker does (amqtt/broker.py: `_authenticate`, `_topic_filtering`), but for
-one thing: where every authentication plugin says None, amqtt refuses and we ask the accounts.
+Answers are combined as amqtt's own broker does (amqtt/broker.py: `_authenticate`,
+`_topic_filtering`), but for one thing: where every authentication plugin says None, amqtt refuses
+and we ask the accounts.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ except ImportError as error:  # This module is imported only where the settings 
 
 #: Logins that may wait for the plugins.
 QUEUE: Final = 1_024
-#: Seconds that plugins may take over a login: less than a client's whole handshake may, so that it hears the answer.
+#: Seconds that plugins may take over a login: less than a client's whole handshake may, so that it
+#: hears the answer.
 PATIENCE: Final = 8.0
-#: Identities remembered for clients that come back, so that they find their gate and its routes; the oldest go first.
+#: Identities remembered for clients that come back, so that they find their gate and its routes;
+#: the oldest go first.
 IDENTITIES: Final = 1_000
 #: The name of those who give none.
 NOBODY: Final = "anonymous"
@@ -51,8 +55,10 @@ NOBODY: Final = "anonymous"
 
 
 class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
-    """What a plugin is told of a client: amqtt's Session, always connected. A state machine for each would be
-    most of its 24 KB and 300 us; what amqtt keeps there of a client's traffic stays empty."""
+    """What a plugin is told of a client: amqtt's Session, always connected. A state machine for
+    each would be most of its 24 KB and 300 us; what amqtt keeps there of a client's traffic stays
+    empty.
+    """
 
     _connected: Final = Machine(states=Session.states, initial="connected")
 
@@ -61,7 +67,9 @@ class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
 
 
 def session_of(credentials: Credentials) -> PluginSession:
-    """Octets of a password that are no UTF-8 become surrogates: they equal no text that could be right."""
+    """Octets of a password that are no UTF-8 become surrogates: they equal no text that could be
+    right.
+    """
     session = PluginSession()
     session.username = credentials.user
     session.password = credentials.password.decode("utf-8", "surrogateescape") or None
@@ -71,7 +79,10 @@ def session_of(credentials: Credentials) -> PluginSession:
 
 
 class TopicRules:
-    """The topic plugins. They are asked on the broker's thread, which does not wait: what they need they must have."""
+    """The topic plugins.
+
+    They are asked on the broker's thread, which does not wait: what they need they must have.
+    """
 
     def __init__(self, plugins: list[BaseTopicPlugin]) -> None:
         self._plugins = plugins
@@ -112,7 +123,10 @@ class Vouched(Identity):
 
 
 class PluginIdentity(Identity):
-    """The rights of an account, or every right, narrowed by the topic plugins. Gates keep what they answered."""
+    """The rights of an account, or every right, narrowed by the topic plugins.
+
+    Gates keep what they answered.
+    """
 
     def __init__(
         self, name: str, rights: Identity | None, session: PluginSession, rules: TopicRules
@@ -130,7 +144,10 @@ class PluginIdentity(Identity):
             )
 
     def within(self, vhost: str, client_id: str = "") -> Identity | None:
-        """An account is somebody in its virtual hosts only, plugins or not. (Each client has an identity of its own here.)"""
+        """An account is somebody in its virtual hosts only, plugins or not.
+
+        (Each client has an identity of its own here.)
+        """
         if self._rights is None:
             return self
         rights = self._rights.within(vhost, client_id)
@@ -214,7 +231,8 @@ class Login:
 
 
 class PluginAuthenticator(Authenticator):
-    """Loads the plugins (class path -> options), and asks them before the accounts. Raises SettingsError.
+    """Loads the plugins (class path -> options), and asks them before the accounts. Raises
+    SettingsError.
 
     At most `queue` logins wait for plugins, each `patience` seconds.
     """
@@ -237,7 +255,8 @@ class PluginAuthenticator(Authenticator):
             [plugin for plugin in self._thread.plugins if isinstance(plugin, BaseTopicPlugin)]
         )
         self._identities: dict[tuple[str | None, str], Identity] = {}
-        #: Logins that wait for plugins now, that they were asked about so far, and that they left without an answer.
+        #: Logins that wait for plugins now, that they were asked about so far, and that they left
+        #: without an answer.
         self.waiting = 0
         self.asked = 0
         self.late = 0
@@ -285,7 +304,9 @@ class PluginAuthenticator(Authenticator):
     # on the broker's thread
 
     def _give_up(self, login: Login) -> None:
-        """The plugins may still be at it: the login keeps its place among those that wait until they have ended."""
+        """The plugins may still be at it: the login keeps its place among those that wait until
+        they have ended.
+        """
         self.late += 1
         login.answered = True
         login.timer = None

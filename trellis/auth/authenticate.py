@@ -1,6 +1,7 @@
 """Who may come in: users with argon2id hashes, checked in threads so that the loop never waits.
 
-credentials --+-- remembered (keyed hash, five minutes) ------------------------------> verdict at once
+credentials --+-- remembered (keyed hash, five minutes) ------------------------------> verdict at
+once
               +-- after many failures (trellis/auth/login_throttle.py): wait, then go on here
               +-- the same ones are being checked already: wait with them ------------> one verdict for all
               +-- room in the queue: a thread hashes (24 ms, 19 MiB) -----------------> verdict later
@@ -37,7 +38,10 @@ Answer = Callable[[Verdict], None]
 
 
 class Account:
-    """A user who may log in, with a hash of the password. A `loopback_only` one from this machine alone."""
+    """A user who may log in, with a hash of the password.
+
+    A `loopback_only` one from this machine alone.
+    """
 
     def __init__(self, identity: Identity, password_hash: str, loopback_only: bool) -> None:
         self.identity = identity
@@ -46,8 +50,8 @@ class Account:
 
 
 class Accounts(Authenticator):
-    """Checks names and passwords. `anonymous` is whose rights they get who give no name: from loopback only,
-    or from anywhere; None is nobody."""
+    """Checks names and passwords. `anonymous` is whose rights they get who give no name: from
+    loopback only, or from anywhere; None is nobody."""
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
 """Logins by JSON Web Tokens (RFC 7519), signed by keys that are in a file here.
 
-A token comes as a password (the user name does not matter then), as a user name without a password, as what a client of MQTT 5
-says by the method `JWT`, or as a Bearer over HTTP. It names its user, says until when it is good, and in its scopes what may be done:
+A token comes as a password (the user name does not matter then), as a user name without a password,
+as what a client of MQTT 5 says by the method `JWT`, or as a Bearer over HTTP. It names its user,
+says until when it is good, and in its scopes what may be done:
 
     read:VHOST/NAME/ROUTING-KEY     or write:, configure:     `*` is any text, `%2F` a `/`; without the last part every key
     tag:administrator               or monitoring, ...        what the HTTP API is asked for
 
-(the language of RabbitMQ's scopes). A connection ends with its token, unless the client brings a new one in time: by
-connection.update-secret, or AUTH of MQTT 5.
+(the language of RabbitMQ's scopes). A connection ends with its token, unless the client brings a
+new one in time: by connection.update-secret, or AUTH of MQTT 5.
 """
 
 from __future__ import annotations
@@ -195,7 +196,10 @@ class Tokens:
         )
 
     def _verified(self, token: bytes) -> Any:
-        """The token, by the key that it names, or by any that fits. Raises JoseError, ValueError."""
+        """The token, by the key that it names, or by any that fits.
+
+        Raises JoseError, ValueError.
+        """
         header = json.loads(_unpadded(token.split(b".", 1)[0]))
         name = header.get("kid") if isinstance(header, dict) else None
         keys = [key for key in self._keys if name is None or key.kid is None or key.kid == name]
@@ -278,7 +282,10 @@ class TokenAuthenticator(Authenticator):
         self.refused = 0
 
     def reload(self, settings: Jwt) -> None:
-        """The keys of now, and what is asked of tokens. Raises SettingsError, and has changed nothing then."""
+        """The keys of now, and what is asked of tokens.
+
+        Raises SettingsError, and has changed nothing then.
+        """
         self._tokens = Tokens(settings)
 
     def authenticate(self, credentials: Credentials, answer: Answer) -> None:

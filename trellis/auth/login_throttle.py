@@ -3,8 +3,9 @@
     failures in a row      1 .. 5     6       7       8     ...          one is forgiven every FORGIVEN seconds
     wait in seconds        none       0.1     0.2     0.4   ... up to ADDRESS (by address), USER (by user name)
 
-A name waits less than an address, for others can make it wait; credentials that were verified just now never do. Addresses
-of this machine do not count: whoever is there shares them. Both tables are bounded; what failed longest ago goes first.
+A name waits less than an address, for others can make it wait; credentials that were verified just
+now never do. Addresses of this machine do not count: whoever is there shares them. Both tables are
+bounded; what failed longest ago goes first.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from typing import Final
 #: Failures that nobody waits for, and seconds that make good one of them.
 FREE: Final = 5
 FORGIVEN: Final = 30.0
-#: Seconds of the first wait, and of the longest ones. (A handshake may take `limits.handshake`, 10 s.)
+#: Seconds of the first wait, and of the longest ones. (A handshake may take `limits.handshake`, 10
+#: s.)
 FIRST: Final = 0.1
 ADDRESS: Final = 5.0
 USER: Final = 2.0
-#: Addresses, and names, that are remembered. Names may be anything: longer ones are remembered by their beginning.
+#: Addresses, and names, that are remembered. Names may be anything: longer ones are remembered by
+#: their beginning.
 REMEMBERED: Final = 10_000
 NAME: Final = 255
 
@@ -76,5 +79,8 @@ class Guessing:
             self.addresses.add(address, now)
 
     def succeeded(self, user: str) -> None:
-        """Its name is good again. The address is not: one good account is no excuse for guessing at others."""
+        """Its name is good again.
+
+        The address is not: one good account is no excuse for guessing at others.
+        """
         self.users.forget(user[:NAME])

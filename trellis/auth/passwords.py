@@ -1,7 +1,9 @@
-"""Passwords and their hashes: argon2id, which we make, and RabbitMQ's, which come with imported users.
+"""Passwords and their hashes: argon2id, which we make, and RabbitMQ's, which come with imported
+users.
 
 $argon2id$v=19$...                                    ours
-rabbit_password_hashing_sha256:BASE64                 RabbitMQ's: 4 octets of salt, then the hash of salt and password
+rabbit_password_hashing_sha256:BASE64                 RabbitMQ's: 4 octets of salt, then the hash of
+salt and password
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ def verify(password_hash: str, password: bytes) -> bool:
 
 
 def check_hash(password_hash: str, algorithm: str) -> str:
-    """The hash of an imported user as it is kept. An empty one is nobody's: such a user cannot log in with a password.
-    Raises ValueError."""
+    """The hash of an imported user as it is kept. An empty one is nobody's: such a user cannot log
+    in with a password. Raises ValueError."""
     if password_hash.startswith("$argon2"):
         argon2.extract_parameters(password_hash)
         return password_hash

@@ -1,9 +1,11 @@
-"""How fast clients may publish: token buckets for a connection, a user, a virtual host and an address.
+"""How fast clients may publish: token buckets for a connection, a user, a virtual host and an
+address.
 
     chunk of input --> its octets and publications are charged --> a bucket in debt: the client is not read for as long
                                                                    longer than `rates.patience`: it is sent away
 
-A bucket holds what may come in one second. Where no rate is set there are no buckets, and links that know nothing of them.
+A bucket holds what may come in one second. Where no rate is set there are no buckets, and links
+that know nothing of them.
 """
 
 from __future__ import annotations

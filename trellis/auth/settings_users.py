@@ -77,7 +77,10 @@ def anonymous(settings: Settings) -> Identity | None:
 
 
 def everybody(settings: Settings, directory: Path | None) -> list[Account]:
-    """All who may log in. Slow: passwords that are not hashed yet are hashed here. Raises SettingsError."""
+    """All who may log in.
+
+    Slow: passwords that are not hashed yet are hashed here. Raises SettingsError.
+    """
     found = [
         Account(Listed(user), user.password_hash, user.loopback_only) for user in settings.users
     ]

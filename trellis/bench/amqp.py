@@ -1,9 +1,11 @@
-"""AMQP 0-9-1 octets that are not in the hot path: the methods a load generator says, and the answers it understands.
+"""AMQP 0-9-1 octets that are not in the hot path: the methods a load generator says, and the
+answers it understands.
 
     frame    type(1) channel(2) length(4) payload(length) 0xCE
     method   class(2) method(2) arguments
 
-Written for this tool and apart from the broker's own front end: what checks the broker may not share its mistakes.
+Written for this tool and apart from the broker's own front end: what checks the broker may not
+share its mistakes.
 """
 
 from __future__ import annotations
@@ -184,7 +186,9 @@ def publish(
     persistent: bool = False,
     headers: Mapping[str, str] = NONE,
 ) -> bytes:
-    """basic.publish, a header that says content type, delivery mode and these headers, and the body in as many frames as it takes."""
+    """basic.publish, a header that says content type, delivery mode and these headers, and the body
+    in as many frames as it takes.
+    """
     flags, table = (b"\xb0\x00", _table(headers)) if headers else (b"\x90\x00", b"")
     properties = flags + short("application/octet-stream") + table + bytes([2 if persistent else 1])
     header = frame(HEADER_FRAME, 1, b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + properties)
@@ -210,7 +214,9 @@ def read_server(arguments: bytes) -> str:
 
 
 def _string_field(table: bytes, name: str) -> str:
-    """The value of a long string in a table, found by its octets: nothing else of the table is of interest."""
+    """The value of a long string in a table, found by its octets: nothing else of the table is of
+    interest.
+    """
     _, found, after = table.partition(short(name) + b"S")
     size = int.from_bytes(after[:4], "big") if found else 0
     return after[4 : 4 + size].decode(errors="replace")

@@ -5,7 +5,8 @@
     header     class(2) weight(2) body size(8) property flags(2) ...
     body       octets, in as many frames as it takes
 
-A delivery is method, header, bodies: `_left` is -2 where a method may come, -1 where a header must, else the octets that are missing.
+A delivery is method, header, bodies: `_left` is -2 where a method may come, -1 where a header must,
+else the octets that are missing.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ class AmqpReader(Reader):
 
 
 class AmqpConsumer(AmqpReader):
-    """Hears deliveries on channel 1. `names` are exchange and routing key, as short strings, by number modulo their count;
-    every message is acknowledged if `acks`."""
+    """Hears deliveries on channel 1. `names` are exchange and routing key, as short strings, by
+    number modulo their count; every message is acknowledged if `acks`."""
 
     def __init__(self, checker: Checker, names: list[bytes], acks: bool) -> None:
         super().__init__(checker.where)

@@ -1,12 +1,14 @@
 """Is what a subscriber received what was published: all of it, once, in order, unchanged?
 
-A message's body begins with its publisher and its number, four octets each; the rest, the filler, is the same in all:
+A message's body begins with its publisher and its number, four octets each; the rest, the filler,
+is the same in all:
 
     body    publisher(4)  number(4)  filler ...
 
-Numbers go round: 0 .. ring - 1, 0 .. A publisher has at most `ring` messages under way, so that where each message goes to
-one checker the next number is known and compared: whatever else comes is lost, repeated, out of order or changed. Consumers that
-compete for a queue share a `Pile`, which knows how often each number has come. Compiled: Hot path, 15 ns a message.
+Numbers go round: 0 .. ring - 1, 0 .. A publisher has at most `ring` messages under way, so that
+where each message goes to one checker the next number is known and compared: whatever else comes is
+lost, repeated, out of order or changed. Consumers that compete for a queue share a `Pile`, which
+knows how often each number has come. Compiled: Hot path, 15 ns a message.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _LARGE: Final[i64] = 2_048
 
 
 def filler(size: int) -> bytes:
-    """What follows the mark in a body of `size` octets: of a period that no power of two shares, so that shifts show."""
+    """What follows the mark in a body of `size` octets: of a period that no power of two shares, so
+    that shifts show.
+    """
     pattern = bytes(range(33, 126))
     return (pattern * (size // len(pattern) + 1))[: size - MARK]
 
@@ -35,7 +39,9 @@ def body(publisher: int, number: int, rest: bytes) -> bytes:
 
 
 class Published:
-    """How many messages one publisher has begun to send; `times` has for each number when it left, where that is asked for."""
+    """How many messages one publisher has begun to send; `times` has for each number when it left,
+    where that is asked for.
+    """
 
     def __init__(self, ring: i64, timed: bool) -> None:
         self.count: i64 = 0
@@ -87,7 +93,10 @@ class Checker:
         raise NotImplementedError
 
     def took_run(self, count: i64, now: i64) -> None:
-        """So many more messages of the only publisher have come, octet for octet. Raises WrongAnswer."""
+        """So many more messages of the only publisher have come, octet for octet.
+
+        Raises WrongAnswer.
+        """
         raise NotImplementedError
 
     def expects(self) -> str:
@@ -133,7 +142,9 @@ class Checker:
 
 
 class Ordered(Checker):
-    """Receives every `step`-th message of each publisher, from the one with the number `first` on, in order."""
+    """Receives every `step`-th message of each publisher, from the one with the number `first` on,
+    in order.
+    """
 
     def __init__(self, where: str, script: Script, first: i64 = 0, step: i64 = 1) -> None:
         super().__init__(where, script)
@@ -209,14 +220,18 @@ class Ordered(Checker):
 
 
 class Pile:
-    """What the consumers of one queue have received together: for every publisher how often each number has come."""
+    """What the consumers of one queue have received together: for every publisher how often each
+    number has come.
+    """
 
     def __init__(self, script: Script) -> None:
         self.laps = [[0] * int(script.ring) for _ in script.published]
 
 
 class Competing(Checker):
-    """Receives some messages of a queue, in order; the others that share the pile receive the rest, each once."""
+    """Receives some messages of a queue, in order; the others that share the pile receive the rest,
+    each once.
+    """
 
     def __init__(self, where: str, script: Script, pile: Pile) -> None:
         super().__init__(where, script)
@@ -265,7 +280,9 @@ class Competing(Checker):
 
 
 class Receipts:
-    """Which of a publisher's messages the broker has acknowledged, by number in all; `kind` is what it calls that."""
+    """Which of a publisher's messages the broker has acknowledged, by number in all; `kind` is what
+    it calls that.
+    """
 
     def __init__(self, where: str, kind: str, published: Published) -> None:
         self.where = where

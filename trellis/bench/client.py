@@ -1,4 +1,6 @@
-"""Logins, subscriptions and declarations: what happens before and after a run, one question and answer after another."""
+"""Logins, subscriptions and declarations: what happens before and after a run, one question and
+answer after another.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ class MqttClient(Conversation):
 
 
 class AmqpClient(Conversation):
-    """A connection that has logged in, with channel 1 open. `server` is what the broker says it is."""
+    """A connection that has logged in, with channel 1 open.
+
+    `server` is what the broker says it is.
+    """
 
     def __init__(self, target: Target, where: str) -> None:
         super().__init__(target, where)
@@ -97,7 +102,10 @@ class AmqpClient(Conversation):
         return self.answer(method, timeout)
 
     def answer(self, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
-        """The arguments of the method that comes next, which must be this one. Raises BenchError."""
+        """The arguments of the method that comes next, which must be this one.
+
+        Raises BenchError.
+        """
         awaited = amqp.words(method)
         while True:
             head = self.read(7, awaited, timeout)

@@ -1,4 +1,6 @@
-"""What goes over the wire in a workload: names, laps of encoded messages, and the packets that must come back."""
+"""What goes over the wire in a workload: names, laps of encoded messages, and the packets that must
+come back.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from trellis.bench.check import MARK, filler
 from trellis.bench.reader import CHUNK
 from trellis.bench.workloads import EVERYBODY, Workload
 
-#: Octets that a window may hold: more than this, and QoS 0 messages to a client that is behind are dropped (Trellis at 1 MiB).
+#: Octets that a window may hold: more than this, and QoS 0 messages to a client that is behind are
+#: dropped (Trellis at 1 MiB).
 _QOS0_IN_FLIGHT: Final = 768 * 1024
 _IN_FLIGHT: Final = 8 * 1024 * 1024
 #: Where the octets that differ from message to message stand in a template.
@@ -67,8 +70,8 @@ class Names:
 
 
 class Sizes(NamedTuple):
-    """How many messages may be in flight, and leave with one send, and how many numbers a publisher has: a power of two, no
-    less than the window, and as many for each topic."""
+    """How many messages may be in flight, and leave with one send, and how many numbers a publisher
+    has: a power of two, no less than the window, and as many for each topic."""
 
     window: int
     batch: int
@@ -81,7 +84,8 @@ def sizes(workload: Workload) -> Sizes:
     octets = workload.size + 64
     window = max(1, min(workload.window, (_QOS0_IN_FLIGHT if dropped else _IN_FLIGHT) // octets))
     ring = 1 << (max(window, workload.topics) - 1).bit_length()
-    # Of a window that is cut into less than four parts the broker would see most at once, then nothing.
+    # Of a window that is cut into less than four parts the broker would see most at once, then
+    # nothing.
     return Sizes(window, min(workload.batch, max(1, window // 4)), ring)
 
 
@@ -101,8 +105,8 @@ class Encoding:
         return self._encode(workload.publish, workload.qos, publisher, 0, 1)
 
     def stream(self, first: int, step: int) -> tuple[bytes, int]:
-        """A lap, and one CHUNK more, of the packets that the QoS 0 subscriber of the only publisher must be sent;
-        and the length of the lap."""
+        """A lap, and one CHUNK more, of the packets that the QoS 0 subscriber of the only publisher
+        must be sent; and the length of the lap."""
         lap = self._encode("mqtt", 0, 0, first, step)
         return (lap * (CHUNK // len(lap) + 2))[: len(lap) + CHUNK], len(lap)
 

@@ -1,6 +1,8 @@
-"""MQTT 3.1.1 octets that are not in the hot path: the packets a load generator says, and the answers it understands.
+"""MQTT 3.1.1 octets that are not in the hot path: the packets a load generator says, and the
+answers it understands.
 
-Written for this tool and apart from the broker's own front end: what checks the broker may not share its mistakes.
+Written for this tool and apart from the broker's own front end: what checks the broker may not
+share its mistakes.
 """
 
 from __future__ import annotations

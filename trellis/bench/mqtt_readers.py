@@ -1,11 +1,13 @@
-"""MQTT as the generator hears it: PUBLISH packets at a subscriber, acknowledgements at a publisher. Hot path.
+"""MQTT as the generator hears it: PUBLISH packets at a subscriber, acknowledgements at a publisher.
+Hot path.
 
     packet    type and flags(1) remaining length(1-4) ...
     PUBLISH   topic length(2) topic [packet identifier(2)] body          3.3
     others    packet identifier(2)                                       3.4 to 3.7
 
-What a QoS 0 subscriber of one publisher must be sent is known to the octet, so that it is compared by the chunk (0.01 us a message);
-the first difference is looked at packet by packet, and so is everything else.
+What a QoS 0 subscriber of one publisher must be sent is known to the octet, so that it is compared
+by the chunk (0.01 us a message); the first difference is looked at packet by packet, and so is
+everything else.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ def packet_end(octets: bytes, at: i64, where: str) -> i64:
 
 
 class MqttSubscriber(Reader):
-    """Hears messages with this QoS. `topics` are length and name of those that are published, by number modulo their count;
-    `stream` is one lap of the packets that must come plus a CHUNK of the next, where that is known (else empty)."""
+    """Hears messages with this QoS. `topics` are length and name of those that are published, by
+    number modulo their count; `stream` is one lap of the packets that must come plus a CHUNK of the
+    next, where that is known (else empty).
+    """
 
     def __init__(
         self, checker: Checker, topics: list[bytes], qos: i64, stream: bytes, lap: i64, packet: i64
@@ -69,7 +73,8 @@ class MqttSubscriber(Reader):
             if self._stream.startswith(data, self._at):
                 self._heard_stream(len(data), now)
                 return
-            # Not what was expected. From here on packet by packet, beginning with the one that has begun.
+            # Not what was expected. From here on packet by packet, beginning with the one that has
+            # begun.
             data = self._stream[self._at - self._at % self._packet : self._at] + data
             self._stream = b""
         octets = self.rest + data if self.rest else data
@@ -175,7 +180,9 @@ class MqttSubscriber(Reader):
 
 
 class MqttPublisher(Reader):
-    """Hears PUBACK, or PUBREC and PUBCOMP, for messages whose packet identifier is their number plus one."""
+    """Hears PUBACK, or PUBREC and PUBCOMP, for messages whose packet identifier is their number
+    plus one.
+    """
 
     def __init__(self, where: str, script: Script, index: i64, qos: i64) -> None:
         super().__init__(where)

@@ -1,8 +1,9 @@
 """What does the broker use? CPU time and memory of processes, from /proc.
 
-CPU is the sum over all threads of /proc/PID/task/TID/schedstat, in ns of user and system time together. Threads that end during
-a measurement take their figure with them: /proc/PID/stat still knows it, but in ticks of 10 ms, so it counts only where it says more.
-The share of system time is always that of /proc/PID/stat.
+CPU is the sum over all threads of /proc/PID/task/TID/schedstat, in ns of user and system time
+together. Threads that end during a measurement take their figure with them: /proc/PID/stat still
+knows it, but in ticks of 10 ms, so it counts only where it says more. The share of system time is
+always that of /proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Memory(NamedTuple):
 
 
 class Processes:
-    """The broker's processes; with `children` also those below them, looked up anew for every figure."""
+    """The broker's processes; with `children` also those below them, looked up anew for every
+    figure.
+    """
 
     def __init__(self, pids: list[int], children: bool = False) -> None:
         if pids and not (_PROC / "self" / "stat").exists():

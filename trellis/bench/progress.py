@@ -11,7 +11,10 @@ _CELLS: Final = 24
 
 
 class Progress:
-    """Writes over its own line. Interpreted on purpose: being called is what lets Ctrl-C into the compiled loop."""
+    """Writes over its own line.
+
+    Interpreted on purpose: being called is what lets Ctrl-C into the compiled loop.
+    """
 
     def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:
         self._stream = stream or sys.stderr

@@ -49,7 +49,10 @@ class Broker:
 
 @dataclass
 class Round:
-    """One measurement, raw. `seconds` is wall time; `sends` and `receives` are system calls of the generator."""
+    """One measurement, raw.
+
+    `seconds` is wall time; `sends` and `receives` are system calls of the generator.
+    """
 
     messages: int
     deliveries: int
@@ -65,8 +68,8 @@ class Round:
 
 @dataclass
 class Median:
-    """Over the rounds, each figure by itself. CPU is in microseconds a message that was published; `broker_spread` is
-    (highest - lowest) / median of it."""
+    """Over the rounds, each figure by itself. CPU is in microseconds a message that was published;
+    `broker_spread` is (highest - lowest) / median of it."""
 
     rate: float
     delivery_rate: float
@@ -103,8 +106,8 @@ class Result:
 
 @dataclass
 class Environment:
-    """Where, when and how it was measured. `load` is the machine's load average of the last minute, before the first
-    workload; `servers` is what the brokers say they are."""
+    """Where, when and how it was measured. `load` is the machine's load average of the last minute,
+    before the first workload; `servers` is what the brokers say they are."""
 
     time: str
     command: str

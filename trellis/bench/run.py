@@ -1,4 +1,6 @@
-"""Runs workloads: builds the scene, warms up, measures rounds, and holds every answer to what it must be."""
+"""Runs workloads: builds the scene, warms up, measures rounds, and holds every answer to what it
+must be.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ _WARM: Final = 0.2
 
 @dataclass(frozen=True)
 class Options:
-    """How to run workloads: `messages` a round, or (if 0) `seconds`; `rate` messages a second, or (if 0) as many as go;
-    bodies of `size` octets, or (if 0) the workload's. After `patience` seconds without progress a round fails. For `settle`
-    seconds after it nothing more may come, and the broker finishes what it is charged for."""
+    """How to run workloads: `messages` a round, or (if 0) `seconds`; `rate` messages a second, or
+    (if 0) as many as go; bodies of `size` octets, or (if 0) the workload's. After `patience`
+    seconds without progress a round fails. For `settle` seconds after it nothing more may come, and
+    the broker finishes what it is charged for.
+    """
 
     messages: int = 0
     seconds: float = 2.0
@@ -43,14 +47,18 @@ def run(
     progress: Progress,
     servers: dict[str, str],
 ) -> Result:
-    """The workload's result, with its error if it failed. Raises Unreachable when others cannot succeed either."""
+    """The workload's result, with its error if it failed.
+
+    Raises Unreachable when others cannot succeed either.
+    """
     if options.size:
         workload = replace(workload, size=options.size)
     # One message in flight: its way is the measurement. A rate: what comes late matters.
     timed = workload.window == 1 or options.rate > 0
     result = _result(workload, options)
     progress.begin(workload.name)
-    # What a run makes is freed by counting; looking for cycles would only make it stop now and then.
+    # What a run makes is freed by counting; looking for cycles would only make it stop now and
+    # then.
     gc.disable()
     try:
         with Scene(workload, targets, timed, progress, options.patience) as scene:

@@ -1,4 +1,7 @@
-"""What a workload needs at the broker: connections, queues, subscriptions, bindings. Built before a run, gone after it."""
+"""What a workload needs at the broker: connections, queues, subscriptions, bindings.
+
+Built before a run, gone after it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from trellis.bench.reader import Reader
 from trellis.bench.target import Target
 from trellis.bench.workloads import COMPETING, EVERYBODY, TOPICS, Workload
 
-#: Bindings that match nothing are spread over queues: some brokers take long to delete a queue with many.
+#: Bindings that match nothing are spread over queues: some brokers take long to delete a queue with
+#: many.
 _BINDINGS_OF_A_QUEUE: Final = 1_000
 #: File descriptors beside those of the workload's connections.
 _OTHER_FILES: Final = 50
@@ -232,7 +236,9 @@ class Scene:
         self.bind_seconds = time.perf_counter() - began
 
     def _clear(self) -> None:
-        """Close all, and delete what was declared, over a new connection: the others may be in the middle of anything."""
+        """Close all, and delete what was declared, over a new connection: the others may be in the
+        middle of anything.
+        """
         self._progress.say("cleaning up")
         if self.generator is not None:
             self.generator.close()
@@ -247,7 +253,10 @@ class Scene:
             )
 
     def _delete(self, requests: list[bytes], answer: amqp.Method) -> None:
-        """One after another. A queue that went with its consumer is an error to some brokers, which close the channel."""
+        """One after another.
+
+        A queue that went with its consumer is an error to some brokers, which close the channel.
+        """
         steward: AmqpClient | None = None
         for request in requests:
             try:

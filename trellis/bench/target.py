@@ -1,4 +1,6 @@
-"""Where the broker is: amqp://user:password@host:port/vhost or mqtt://user:password@host:port, and how to reach it."""
+"""Where the broker is: amqp://user:password@host:port/vhost or mqtt://user:password@host:port, and
+how to reach it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Which workloads are there? A table: one line of it is all that a new one takes, as long as its fields can say it.
+"""Which workloads are there? A table: one line of it is all that a new one takes, as long as its
+fields can say it.
 
-A message goes from `publishers` to `subscribers`, each a connection of its own, and its topic is one of `topics` in turn.
-Who gets it is said by `sharing`:
+A message goes from `publishers` to `subscribers`, each a connection of its own, and its topic is
+one of `topics` in turn. Who gets it is said by `sharing`:
 
     EVERYBODY   every subscriber: MQTT by a wildcard filter, AMQP by a queue each, bound by a wildcard key
     TOPICS      the one subscriber of its topic
@@ -33,7 +34,8 @@ class Workload:
     sharing: str = EVERYBODY
     #: MQTT, both ways.
     qos: int = 0
-    #: AMQP: the consumer acknowledges each message; what it may hold unacknowledged (0: no bound); confirms.
+    #: AMQP: the consumer acknowledges each message; what it may hold unacknowledged (0: no bound);
+    #: confirms.
     acks: bool = False
     prefetch: int = 0
     confirms: bool = False
@@ -46,7 +48,8 @@ class Workload:
     #: Octets of a body.
     size: int = 100
     topics: int = 16
-    #: Messages in one send, and in flight at most. A window of 1 is a ping-pong, and its latency is kept.
+    #: Messages in one send, and in flight at most. A window of 1 is a ping-pong, and its latency is
+    #: kept.
     batch: int = 64
     window: int = 4096
 
@@ -115,7 +118,8 @@ def _amqp(
     )
 
 
-#: Brokers keep so many QoS 1 and 2 messages for a client that is behind (mosquitto 1,000, NATS 1,024), and drop more.
+#: Brokers keep so many QoS 1 and 2 messages for a client that is behind (mosquitto 1,000, NATS
+#: 1,024), and drop more.
 _SMALL_WINDOW: Final = 1_000
 
 _ALL: Final = (

@@ -10,8 +10,9 @@
     stream.py    stream, replay
     bench.py     bench load                          pipeline.py   pipeline: its work is done elsewhere
 
-A module with commands has `add(commands)`, which adds their parsers; a command is a function from its arguments to an
-exit code. Exit codes: 0 done, 1 it did not work, 2 wrong arguments or configuration.
+A module with commands has `add(commands)`, which adds their parsers; a command is a function from
+its arguments to an exit code. Exit codes: 0 done, 1 it did not work, 2 wrong arguments or
+configuration.
 """
 
 import os
@@ -87,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has gone; Python would complain once more when it flushes at exit.
+        # The reader of our output, such as `head`, has gone; Python would complain once more when
+        # it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

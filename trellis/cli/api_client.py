@@ -1,4 +1,6 @@
-"""One question to the HTTP API of a running broker, and commands that have actions: `trellis users add`."""
+"""One question to the HTTP API of a running broker, and commands that have actions: `trellis users
+add`.
+"""
 
 import argparse
 import urllib.error
@@ -37,7 +39,10 @@ def _needs_action(arguments: argparse.Namespace) -> int:
 def add_action(
     group: Commands, command: str, name: str, run: Any, text: str, usage: str = ""
 ) -> Parser:
-    """One of them. Its positional arguments are for the caller to add; who asks and where, each takes."""
+    """One of them.
+
+    Its positional arguments are for the caller to add; who asks and where, each takes.
+    """
     action: Parser = group.add_parser(
         name,
         prog=f"trellis {command} {name}",
@@ -60,7 +65,10 @@ def add_json(action: Parser) -> None:
 
 
 def ask(arguments: argparse.Namespace, method: str, *parts: str, body: object = None) -> Any:
-    """What the broker answers to /api/PART/PART..., decoded; None for no body. Raises CommandError with what the broker says."""
+    """What the broker answers to /api/PART/PART..., decoded; None for no body.
+
+    Raises CommandError with what the broker says.
+    """
     settings = load_settings(arguments).settings
     path = "/".join(quote(part, safe="", errors="surrogateescape") for part in parts)
     url = f"{base_of(arguments.url, 'http', settings.http)}/api/{path}"

@@ -1,4 +1,7 @@
-"""`trellis bench load`: measure a broker, ours or another, and check its answers. (`bench matching`: matching.py.)"""
+"""`trellis bench load`: measure a broker, ours or another, and check its answers.
+
+(`bench matching`: matching.py.)
+"""
 
 from __future__ import annotations
 

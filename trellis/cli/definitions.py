@@ -1,4 +1,6 @@
-"""`trellis definitions import FILE` and `export [FILE]`: exchanges, queues, bindings, users and policies as RabbitMQ's JSON."""
+"""`trellis definitions import FILE` and `export [FILE]`: exchanges, queues, bindings, users and
+policies as RabbitMQ's JSON.
+"""
 
 import argparse
 import sys

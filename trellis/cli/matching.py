@@ -1,4 +1,6 @@
-"""`trellis matchers`: which matching algorithms there are; `trellis bench matching`: how fast they are."""
+"""`trellis matchers`: which matching algorithms there are; `trellis bench matching`: how fast they
+are.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ class CommandError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises CommandError in one line, names the nearest flag, and uses no colour."""
+    """An ArgumentParser that raises CommandError in one line, names the nearest flag, and uses no
+    colour.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
@@ -85,7 +87,9 @@ def number(kind: type[int] | type[float], least: float) -> Any:
 
 
 def add_settings(command: Parser, section: str = "", without: Collection[str] = ()) -> None:
-    """Add --config and a flag for every setting but `without`; --help shows all, or those of `section` only."""
+    """Add --config and a flag for every setting but `without`; --help shows all, or those of
+    `section` only.
+    """
     group = command.add_argument_group(
         "settings",
         "Every flag of `trellis serve` is accepted; these matter here." if section else None,

@@ -1,5 +1,7 @@
-"""`trellis pipeline`: the data pipeline on Spark. Here are its arguments; the work is done by the package of the extra [pipeline],
-which nothing of the broker imports: it is found by its name when it is needed."""
+"""`trellis pipeline`: the data pipeline on Spark. Here are its arguments; the work is done by the
+package of the extra [pipeline], which nothing of the broker imports: it is found by its name when
+it is needed.
+"""
 
 from __future__ import annotations
 

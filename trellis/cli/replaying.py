@@ -1,4 +1,7 @@
-"""Publishing rows again: a small AMQP client that waits for its confirms. Headers and bodies go out as they stand in the rows."""
+"""Publishing rows again: a small AMQP client that waits for its confirms.
+
+Headers and bodies go out as they stand in the rows.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,10 @@ class Publisher:
     def publish(
         self, exchange: bytes, key: bytes, header: bytes, body: bytes, place: int = 0
     ) -> None:
-        """Octets as they stand in a row, which is at that offset. Waits when too many are unconfirmed."""
+        """Octets as they stand in a row, which is at that offset.
+
+        Waits when too many are unconfirmed.
+        """
         method = (
             b"\x00\x3c\x00\x28\x00\x00"
             + bytes([len(exchange)])

@@ -1,4 +1,6 @@
-"""`trellis stream list|head|export` and `trellis replay`: what streams hold, asked of a running broker over HTTP."""
+"""`trellis stream list|head|export` and `trellis replay`: what streams hold, asked of a running
+broker over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -306,7 +308,9 @@ def export_rows(arguments: argparse.Namespace) -> int:
 
 
 def _as_arrow(source: Source, out: BinaryIO) -> int:
-    """As Arrow's IPC stream; a batch of which only some rows are wanted is cut at its end by its number of rows."""
+    """As Arrow's IPC stream; a batch of which only some rows are wanted is cut at its end by its
+    number of rows.
+    """
     count = 0
     for schema, batch, first, end in source.batches():
         if first:
@@ -324,8 +328,8 @@ def _as_arrow(source: Source, out: BinaryIO) -> int:
 
 
 def _as_parquet() -> Callable[[Source, BinaryIO], int]:
-    """A timestamp that Parquet cannot say becomes null; `content_header` still has it. Raises CommandError where pyarrow is missing,
-    before anything is asked."""
+    """A timestamp that Parquet cannot say becomes null; `content_header` still has it. Raises
+    CommandError where pyarrow is missing, before anything is asked."""
     try:
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -365,7 +369,9 @@ def _as_parquet() -> Callable[[Source, BinaryIO], int]:
 
 
 def replay_rows(arguments: argparse.Namespace) -> int:
-    """Each row with the content header, exchange and routing key that it had; confirmed before it counts."""
+    """Each row with the content header, exchange and routing key that it had; confirmed before it
+    counts.
+    """
     settings = load_settings(arguments).settings
     host, port = _publishing_to(arguments, settings)
     user, password = credentials(arguments, settings)

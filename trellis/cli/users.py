@@ -1,6 +1,8 @@
-"""`trellis users` and `trellis permissions`: who may log in, and what they may do, while the broker runs.
+"""`trellis users` and `trellis permissions`: who may log in, and what they may do, while the broker
+runs.
 
-Users of the settings are listed with the others; they are changed in the settings, and SIGHUP reads those again.
+Users of the settings are listed with the others; they are changed in the settings, and SIGHUP reads
+those again.
 """
 
 import argparse

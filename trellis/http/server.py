@@ -23,15 +23,16 @@ REQUEST_MAX: Final = 16 << 10
 BODY_MAX: Final = 64 << 20
 #: Octets of an answer that are sent in one turn.
 PIECE: Final = 1 << 16
-#: Connections served at once. When they are taken, the one that has waited longest for its request makes room.
+#: Connections served at once. When they are taken, the one that has waited longest for its request
+#: makes room.
 CLIENTS: Final = 64
 #: Why a connection ended without an answer.
 CLOSED: Final = ("lost", "too_many", "timeout")
 
 
 class Request:
-    """What is asked: `path` without its query, `user` and `password` of basic authentication or None; `parts` are those of the
-    path that a route leaves open, `token` what a Bearer says."""
+    """What is asked: `path` without its query, `user` and `password` of basic authentication or
+    None; `parts` are those of the path that a route leaves open, `token` what a Bearer says."""
 
     def __init__(
         self,
@@ -61,7 +62,10 @@ class Request:
 
 
 class Response:
-    """What is answered. `allow` are the methods that are answered there, where another one was asked."""
+    """What is answered.
+
+    `allow` are the methods that are answered there, where another one was asked.
+    """
 
     def __init__(
         self,
@@ -94,12 +98,17 @@ class Routes:
     """The role of whoever knows the answers."""
 
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
-        """Who answers, and the parts of the path that were left open; or what is answered to what nobody knows."""
+        """Who answers, and the parts of the path that were left open; or what is answered to what
+        nobody knows.
+        """
         raise NotImplementedError
 
 
 class HttpServer:
-    """Serves routes. `limit` is the seconds a client has for its request and for taking the answer, each."""
+    """Serves routes.
+
+    `limit` is the seconds a client has for its request and for taking the answer, each.
+    """
 
     def __init__(self, routes: Routes, limit: float) -> None:
         self._routes = routes
@@ -137,7 +146,8 @@ class HttpServer:
             self.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
             writer.transport.abort()
         except asyncio.CancelledError:
-            writer.transport.abort()  # By us; and streams of Python 3.11 would report it as an error.
+            # By us; and streams of Python 3.11 would report it as an error.
+            writer.transport.abort()
         finally:
             self._serving.discard(task)
             self._asking.pop(task, None)
@@ -168,7 +178,8 @@ class HttpServer:
             if writer.can_write_eof():
                 writer.write_eof()
             while await reader.read(REQUEST_MAX):
-                pass  # Closed with input unread, the kernel of the client would throw our answer away.
+                # Closed with input unread, the kernel of the client would throw our answer away.
+                pass
 
     async def _respond(
         self,
@@ -219,7 +230,10 @@ class HttpServer:
         return await handler(asked), head
 
     async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> bytes | None:
-        """What comes with the request; None when it is too much. Raises ConnectionError, h11.ProtocolError."""
+        """What comes with the request; None when it is too much.
+
+        Raises ConnectionError, h11.ProtocolError.
+        """
         parts: list[bytes] = []
         size = 0
         while True:
@@ -318,7 +332,9 @@ def bearer(header: bytes) -> bytes:
 
 
 def basic(header: bytes) -> tuple[str | None, bytes]:
-    """User and password of an Authorization header (RFC 7617); (None, b"") when there is none that we can read."""
+    """User and password of an Authorization header (RFC 7617); (None, b"") when there is none that
+    we can read.
+    """
     scheme, _, token = header.partition(b" ")
     if scheme.lower() != b"basic":
         return None, b""

@@ -1,7 +1,8 @@
-"""Streams over HTTP: which there are, their segments, and ranges of these, sent by the kernel from a small pool of threads.
+"""Streams over HTTP: which there are, their segments, and ranges of these, sent by the kernel from
+a small pool of threads.
 
-What is served is durable. A handler needs a broker, who asks, and the parameters of the question; how it is answered is the
-server's affair (`Refusal` has the status, `Range` what `send` takes).
+What is served is durable. A handler needs a broker, who asks, and the parameters of the question;
+how it is answered is the server's affair (`Refusal` has the status, `Range` what `send` takes).
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class Refusal(Exception):
 
 
 class Range:
-    """Octets of a segment. The descriptor is the range's own, so that retention may remove the file meanwhile."""
+    """Octets of a segment.
+
+    The descriptor is the range's own, so that retention may remove the file meanwhile.
+    """
 
     def __init__(self, descriptor: int, start: int, end: int, durable: int) -> None:
         self.descriptor = descriptor
@@ -93,7 +97,9 @@ def streams(broker: Broker, identity: Identity) -> list[Row]:
 
 
 def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:
-    """The segments of a stream (`vhost`, `queue`), from the one with `offset` on where that is given. Raises Refusal."""
+    """The segments of a stream (`vhost`, `queue`), from the one with `offset` on where that is
+    given. Raises Refusal.
+    """
     _know(query, "offset")
     archive = _archive(broker, identity, query)
     wanted = _number(query, "offset", -1)
@@ -117,8 +123,8 @@ def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> li
 
 
 def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Range:
-    """Octets `start` to `end` (all that is durable, if nothing is said) of a segment (`vhost`, `queue`, `segment`), in the loop's
-    thread. Raises Refusal."""
+    """Octets `start` to `end` (all that is durable, if nothing is said) of a segment (`vhost`,
+    `queue`, `segment`), in the loop's thread. Raises Refusal."""
     _know(query, "segment", "start", "end")
     archive = _archive(broker, identity, query)
     name = query.get("segment", "")
@@ -185,7 +191,9 @@ def _allowed(identity: Identity, queue: StreamQueue) -> bool:
 
 
 def _know(query: Mapping[str, str], *known: str) -> None:
-    """Raises Refusal for a parameter that nobody reads: whoever mistypes `offset` must not get all there is."""
+    """Raises Refusal for a parameter that nobody reads: whoever mistypes `offset` must not get all
+    there is.
+    """
     for name in query:
         if name not in ("vhost", "queue", *known):
             raise Refusal(
@@ -210,8 +218,8 @@ class Sender:
         self.octets = 0
 
     def start(self, socket: int, part: Range) -> Future[int]:
-        """Have a thread send all octets of the range to a socket. Both may be closed before that is done. The result is how many it
-        sent; OSError when the client is gone."""
+        """Have a thread send all octets of the range to a socket. Both may be closed before that is
+        done. The result is how many it sent; OSError when the client is gone."""
         own, rest = os.dup(socket), part.duplicate()
 
         def done(_: Future[int]) -> None:

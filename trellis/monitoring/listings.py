@@ -1,4 +1,7 @@
-"""Rows for operators: what `trellis list` shows. Field names are RabbitMQ's where it has one; cells are flat."""
+"""Rows for operators: what `trellis list` shows.
+
+Field names are RabbitMQ's where it has one; cells are flat.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ async def rows(node: Node, kind: str) -> list[Row]:
 
 
 def encode(rows: list[Row]) -> bytes:
-    """JSON; no row is left afterwards. For a thread: many rows take long to write, and to let go."""
+    """JSON; no row is left afterwards.
+
+    For a thread: many rows take long to write, and to let go.
+    """
     text = msgspec.json.encode(rows)
     while rows:
         del rows[-STEP:]

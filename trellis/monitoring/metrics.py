@@ -69,7 +69,10 @@ class Page:
             yield metric
 
     def render(self) -> bytes:
-        """The text that Prometheus scrapes; the page is empty afterwards. Slow: run it in a thread."""
+        """The text that Prometheus scrapes; the page is empty afterwards.
+
+        Slow: run it in a thread.
+        """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         text = generate_latest(registry)

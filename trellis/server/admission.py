@@ -6,8 +6,9 @@ from typing import Final
 
 from protocols.connection import Connection
 
-#: Why somebody may be turned away: too many in all, too many of one address, or that have not logged in, no PROXY header from
-#: where one must come, and (they wait, and are counted once a pause) no descriptors left.
+#: Why somebody may be turned away: too many in all, too many of one address, or that have not
+#: logged in, no PROXY header from where one must come, and (they wait, and are counted once a
+#: pause) no descriptors left.
 REASONS: Final = (
     "connections",
     "address_connections",
@@ -18,8 +19,8 @@ REASONS: Final = (
 
 
 class Admission:
-    """At most `connections` in all, `per_address` of one address (0: any number), and `strangers` of one that have not logged
-    in yet.
+    """At most `connections` in all, `per_address` of one address (0: any number), and `strangers`
+    of one that have not logged in yet.
 
     Loopback addresses have no bound of their own: whoever is there shares the machine.
     """
@@ -51,7 +52,10 @@ class Admission:
         self.refused[reason] += 1
 
     def _strangers(self, address: str) -> int:
-        """How many of this address have not logged in. Those that have are forgotten when the list is full."""
+        """How many of this address have not logged in.
+
+        Those that have are forgotten when the list is full.
+        """
         waiting = self._waiting.get(address)
         if waiting is None:
             return 0

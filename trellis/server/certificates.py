@@ -1,7 +1,7 @@
 """Certificates: files in, TLS contexts out, and what is wrong with a file said in one line.
 
-Defaults follow Mozilla's "intermediate" advice: TLS 1.2 and 1.3, forward secrecy, authenticated encryption, no compression,
-no renegotiation.
+Defaults follow Mozilla's "intermediate" advice: TLS 1.2 and 1.3, forward secrecy, authenticated
+encryption, no compression, no renegotiation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ _MEANINGS: Final = {
 
 
 class Security:
-    """What one listener shows its clients. `context` is replaced at a reload; connections keep the one they have."""
+    """What one listener shows its clients.
+
+    `context` is replaced at a reload; connections keep the one they have.
+    """
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self.context = context
@@ -54,7 +57,10 @@ class Certificates:
             self._look(settings)
 
     def reload(self, settings: Settings) -> None:
-        """Read the files again, all or nothing: new connections see what they hold now. Raises SettingsError."""
+        """Read the files again, all or nothing: new connections see what they hold now.
+
+        Raises SettingsError.
+        """
         if not self.securities:
             return
         for name, context in contexts(settings).items():
@@ -117,7 +123,9 @@ def _context(settings: Settings, entry: Secured) -> ssl.SSLContext:
         }
 
         def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-            """The client asks for a name (RFC 6066 section 3): exactly, or with `*` for its first part."""
+            """The client asks for a name (RFC 6066 section 3): exactly, or with `*` for its first
+            part.
+            """
             asked = (name or "").lower()
             found = others.get(asked) or others.get("*." + asked.partition(".")[2])
             if found is not None:
@@ -206,9 +214,11 @@ def _readable(file: str, key: str) -> None:
 
 
 def _times(file: str) -> tuple[float, float]:
-    """When the first certificate of a PEM file begins and ends, in seconds of the wall clock. Raises ssl.SSLError.
+    """When the first certificate of a PEM file begins and ends, in seconds of the wall clock.
+    Raises ssl.SSLError.
 
-    The standard library reads certificates of files in a function for its own tests, and nowhere else.
+    The standard library reads certificates of files in a function for its own tests, and nowhere
+    else.
     """
     read = _ssl._test_decode_cert(os.path.expanduser(file))  # type: ignore[attr-defined]  # typeshed leaves it out.
     return float(ssl.cert_time_to_seconds(read["notBefore"])), float(

@@ -1,9 +1,11 @@
-"""The garbage collector's keeper: what stays is looked at once and then left alone, and every pause is counted.
+"""The garbage collector's keeper: what stays is looked at once and then left alone, and every pause
+is counted.
 
-Nothing the core makes is freed by cycle collection (a test holds that), so collections find only what the top floor's
-tasks leave behind. At a million subscriptions a look at everything would stop the loop for seconds. So a full collection
-comes as soon as a few thousand objects have stayed, looks at those, and freezes them: however many there are, each pause is
-as short. What became garbage in the cold is found when nothing happens, after memory has grown.
+Nothing the core makes is freed by cycle collection (a test holds that), so collections find only
+what the top floor's tasks leave behind. At a million subscriptions a look at everything would stop
+the loop for seconds. So a full collection comes as soon as a few thousand objects have stayed,
+looks at those, and freezes them: however many there are, each pause is as short. What became
+garbage in the cold is found when nothing happens, after memory has grown.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from typing import Final
 from trellis.process import resident
 from trellis.server.turn import Turn
 
-#: Allocations until a young collection, young ones until a middle one, and those until a full one. The pause of a full one
-#: grows with the product, and what an object costs that stays does not depend on it: 250,000 objects hold the loop for
-#: 64 ms, 25,000 for 5 ms (CPython 3.11, uncompiled connections).
+#: Allocations until a young collection, young ones until a middle one, and those until a full one.
+#: The pause of a full one grows with the product, and what an object costs that stays does not
+#: depend on it: 250,000 objects hold the loop for 64 ms, 25,000 for 5 ms (CPython 3.11, uncompiled
+#: connections).
 THRESHOLDS: Final = (1_000, 3, 1)
-#: Seconds between two looks, and growth of memory after which everything is looked at, once nothing happens.
+#: Seconds between two looks, and growth of memory after which everything is looked at, once nothing
+#: happens.
 LOOK: Final = 10.0
 GROWTH: Final = 2.0
 
@@ -66,7 +70,9 @@ class Collector:
             self.look(turn.turns)
 
     def look(self, turns: int) -> None:
-        """Collect when there was work, but none since the last look: all there is, if memory has grown."""
+        """Collect when there was work, but none since the last look: all there is, if memory has
+        grown.
+        """
         idle = turns == self._seen
         self._seen = turns
         if self._due and idle:

@@ -1,9 +1,11 @@
-"""A link with layers: between its socket and its connection stand a PROXY header, TLS, WebSocket, or several of them.
+"""A link with layers: between its socket and its connection stand a PROXY header, TLS, WebSocket,
+or several of them.
 
     socket -> [PROXY header] -> [TLS] -> [WebSocket] -> connection -> [WebSocket] -> [TLS] -> socket
 
-The header only says who is there, and is gone. Only then is there a connection; its time for the login covers the
-handshakes of the layers, and they wait in the lobby like every word of somebody who has not logged in.
+The header only says who is there, and is gone. Only then is there a connection; its time for the
+login covers the handshakes of the layers, and they wait in the lobby like every word of somebody
+who has not logged in.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class LayeredLink(Link):
         if not self._entrance.is_proxy(peer):
             self._enter(transport, peer)
             return
-        # Whoever the proxy brings is judged when it has said whom. The proxy itself is known, but has a bound, too.
+        # Whoever the proxy brings is judged when it has said whom. The proxy itself is known, but
+        # has a bound, too.
         if self._admission.judge("", True, len(self._turn.links)):
             transport.abort()
             return

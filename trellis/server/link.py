@@ -1,4 +1,7 @@
-"""A link ties a transport to a connection. Quacks like asyncio.Protocol, so that it can be compiled."""
+"""A link ties a transport to a connection.
+
+Quacks like asyncio.Protocol, so that it can be compiled.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,19 @@ from trellis.server.listener_context import Entrance
 
 #: Milliseconds that a finished connection's peer has to take our last words and hang up.
 LINGER_MS: Final = 2_000
-#: Seconds that a peer who asked for the end has to read our answer and hang up. (lapin takes an end that comes with
-#: the answer for an error.)
+#: Seconds that a peer who asked for the end has to read our answer and hang up. (lapin takes an end
+#: that comes with the answer for an error.)
 ANSWER_S: Final = 0.1
-#: How many answers of the largest size a client may leave unread, beyond the mark at which queues stop: in octets.
+#: How many answers of the largest size a client may leave unread, beyond the mark at which queues
+#: stop: in octets.
 UNREAD: Final = 4
 
 
 class Link:
     """Between one socket and one connection.
 
-    A finished connection is half-closed first: were the socket closed with input unread, the peer's kernel
-    would throw our last words away (RFC 1122 section 4.2.2.13).
+    A finished connection is half-closed first: were the socket closed with input unread, the peer's
+    kernel would throw our last words away (RFC 1122 section 4.2.2.13).
     """
 
     def __init__(self, entrance: Entrance) -> None:
@@ -35,7 +39,8 @@ class Link:
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
         self._reading = True
-        #: What came from a client that has not logged in, or in a turn that had no time for it, and was not heard yet.
+        #: What came from a client that has not logged in, or in a turn that had no time for it, and
+        #: was not heard yet.
         self._unheard: bytes | None = None
         #: Whether the turn knows that input is left over.
         self._behind = False

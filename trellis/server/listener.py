@@ -1,7 +1,9 @@
-"""Ports: opened before anything is served, so that one in use is an error in one line; then accepting, with a bound.
+"""Ports: opened before anything is served, so that one in use is an error in one line; then
+accepting, with a bound.
 
-The loops' own servers accept whatever waits in one go, which holds the loop when a thousand clients come at once, and
-uvloop's closes its port for good when descriptors run out. So the accepting is done here.
+The loops' own servers accept whatever waits in one go, which holds the loop when a thousand clients
+come at once, and uvloop's closes its port for good when descriptors run out. So the accepting is
+done here.
 """
 
 from __future__ import annotations
@@ -147,8 +149,8 @@ def _bind_port(name: str, listener: Listener) -> list[socket.socket]:
 
 
 def _bind_all(listener: Listener) -> list[socket.socket]:
-    """One socket an address; a free port is the same on all. Addresses that this machine lacks are left out
-    when another one can be had: many containers have no IPv6."""
+    """One socket an address; a free port is the same on all. Addresses that this machine lacks are
+    left out when another one can be had: many containers have no IPv6."""
     sockets: list[socket.socket] = []
     port = listener.port
     missing: OSError | None = None
@@ -179,7 +181,8 @@ def _bind_one(address: str, port: int) -> socket.socket:
         if sock.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((address, port))
-        # From here on the port is ours: a socket that is only bound does not keep others from binding it too.
+        # From here on the port is ours: a socket that is only bound does not keep others from
+        # binding it too.
         sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError:
@@ -202,8 +205,8 @@ def _explain(name: str, listener: Listener, error: OSError) -> str:
 
 
 class SocketFile:
-    """A Unix socket: a port that is a file. One that a dead broker left behind is replaced, anything else is left alone.
-    Raises ListenError."""
+    """A Unix socket: a port that is a file. One that a dead broker left behind is replaced,
+    anything else is left alone. Raises ListenError."""
 
     def __init__(self, name: str, listener: Open) -> None:
         self.path = Path(listener.socket).expanduser()

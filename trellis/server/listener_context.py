@@ -1,4 +1,6 @@
-"""An entrance: what all who come in by one listener have in common, and who somebody is by its address."""
+"""An entrance: what all who come in by one listener have in common, and who somebody is by its
+address.
+"""
 
 from __future__ import annotations
 

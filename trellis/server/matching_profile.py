@@ -1,8 +1,8 @@
-"""The matching profile that `trellis pipeline advise` writes: which matcher an exchange has, how many routes are kept, and which
-topics are resolved before anybody asks.
+"""The matching profile that `trellis pipeline advise` writes: which matcher an exchange has, how
+many routes are kept, and which topics are resolved before anybody asks.
 
-It is a help and no definition: what it says of exchanges that are not there is passed over, an exchange that was declared with
-`x-matcher` keeps that, and nothing of it is stored.
+It is a help and no definition: what it says of exchanges that are not there is passed over, an
+exchange that was declared with `x-matcher` keeps that, and nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from trellis.settings import SettingsError
 FORMAT: Final = 1
 #: The exchange that MQTT publishes to.
 _TOPICS: Final = "amq.topic"
-#: While clients are here, the matcher of an exchange with more bindings is not changed: that would hold them up for more than 50 ms.
+#: While clients are here, the matcher of an exchange with more bindings is not changed: that would
+#: hold them up for more than 50 ms.
 REBUILT: Final = 20_000
 
 
@@ -48,7 +49,10 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def read(path: str, allowed: tuple[str, ...]) -> Profile | None:
-    """The profile, None for no path. Raises SettingsError: nothing of a file that is not understood is used."""
+    """The profile, None for no path.
+
+    Raises SettingsError: nothing of a file that is not understood is used.
+    """
     if not path:
         return None
     try:

@@ -52,8 +52,8 @@ class Node:
         failed: Callable[[str], None],
         disk: Disk | None = None,
     ) -> None:
-        """Reads what is in the directory. `failed` is told why nothing can be written there any more. Raises StoreError,
-        SettingsError."""
+        """Reads what is in the directory. `failed` is told why nothing can be written there any
+        more. Raises StoreError, SettingsError."""
         self.settings = settings
         self.accounts = accounts
         self.certificates = Certificates(settings)
@@ -153,7 +153,9 @@ class Node:
 
 
 def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
-    """Have the streams of these names, `VHOST=NAME`, record what is published in their virtual hosts. Raises SettingsError."""
+    """Have the streams of these names, `VHOST=NAME`, record what is published in their virtual
+    hosts. Raises SettingsError.
+    """
     for journal in journals:
         vhost, _, name = journal.rpartition("=")
         try:

@@ -10,7 +10,10 @@ from trellis.server.listener_context import Entrance
 
 
 class MeteredLink(LayeredLink):
-    """Charges each chunk after it was heard. (While one waits its client is not heard: its time to be silent stands still.)"""
+    """Charges each chunk after it was heard.
+
+    (While one waits its client is not heard: its time to be silent stands still.)
+    """
 
     def __init__(self, entrance: Entrance) -> None:
         super().__init__(entrance)

@@ -1,4 +1,6 @@
-"""Opening the data directory at the start: the lock, the files, and a line a second while it takes long."""
+"""Opening the data directory at the start: the lock, the files, and a line a second while it takes
+long.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""SIGHUP: certificates, users with their access rules, keys of tokens, the log level and the matching profile are read again;
-nothing else is.
+"""SIGHUP: certificates, users with their access rules, keys of tokens, the log level and the
+matching profile are read again; nothing else is.
 
-What is wrong changes nothing: the broker goes on with what it has, and says what is wrong. Who is connected stays
-connected, under the certificate of before and with the rights of now, unless it is nobody any more.
+What is wrong changes nothing: the broker goes on with what it has, and says what is wrong. Who is
+connected stays connected, under the certificate of before and with the rights of now, unless it is
+nobody any more.
 """
 
 from __future__ import annotations
@@ -87,7 +88,10 @@ class Reloading:
                 logs.error("reload_refused", error=error, note="what was read before still holds")
 
     def _prepare(self) -> tuple[Settings, list[Account] | None, Profile | None]:
-        """In a thread: the settings, the users unless they are those of before, and the profile. Raises SettingsError."""
+        """In a thread: the settings, the users unless they are those of before, and the profile.
+
+        Raises SettingsError.
+        """
         settings = self._read()
         advised = read_profile(settings.matcher.profile, self._node.settings.matcher.allowed)
         changed = any(_value(settings, key) != _value(self._settings, key) for key in USERS)

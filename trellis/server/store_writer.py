@@ -4,8 +4,9 @@
                  ^                                             |
                  +------- appended meanwhile: at once ---------+      (what nobody waits for: a little later)
 
-A write that fails because the disk is full is tried again; nobody hears a confirm until it succeeds. After any other
-failure nobody knows what is on the disk: `failed` is told, and the broker must stop.
+A write that fails because the disk is full is tried again; nobody hears a confirm until it
+succeeds. After any other failure nobody knows what is on the disk: `failed` is told, and the broker
+must stop.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ LAZINESS: Final = 0.01
 LAZY: Final = 1 << 20
 #: Seconds between two steps of a checkpoint: the loop's.
 BREATH: Final = 0.0005
-#: ... and what a checkpoint takes at once, at most, when the log grows faster than it gets on: the loop at full speed gives the
-#: interpreter back only every 5 ms.
+#: ... and what a checkpoint takes at once, at most, when the log grows faster than it gets on: the
+#: loop at full speed gives the interpreter back only every 5 ms.
 HASTE: Final = 0.005
 
 
@@ -75,7 +76,8 @@ class DurableStoring(Storing):
     ) -> None:
         """`failed` is told why nothing can be written any more."""
         super().__init__(store)
-        #: Batches written; writes that found no room; checkpoints made; why there is none to be had.
+        #: Batches written; writes that found no room; checkpoints made; why there is none to be
+        #: had.
         self.batches = 0
         self.refused = 0
         self.checkpoints = 0
@@ -215,8 +217,8 @@ class DurableStoring(Storing):
             self._call(self._compacted, error)
 
     def _advance(self, checkpointing: Checkpointing) -> bool:
-        """A step, or more: a millisecond for each time that the log has become larger by what it was when this began. False when all
-        is done."""
+        """A step, or more: a millisecond for each time that the log has become larger by what it
+        was when this began. False when all is done."""
         grown = 2 * self.durable.log.octets / checkpointing.octets_total
         until = time.monotonic() + min(max(grown - 2, 0) / 1_000, HASTE)
         while checkpointing.step():
@@ -233,8 +235,8 @@ class DurableStoring(Storing):
     # -- the end
 
     async def close(self) -> None:
-        """Write what is left, and let go of the files. What cannot be written was confirmed to nobody, and a checkpoint that
-        is not done is not waited for."""
+        """Write what is left, and let go of the files. What cannot be written was confirmed to
+        nobody, and a checkpoint that is not done is not waited for."""
         self._closing = True
         self._take()
         if self._busy and not self._broken and not self.blocked:

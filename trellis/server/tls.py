@@ -1,8 +1,10 @@
-"""TLS over memory: records in, octets out, and back. The sockets see records, the connections octets.
+"""TLS over memory: records in, octets out, and back. The sockets see records, the connections
+octets.
 
     socket -> incoming BIO -> SSLObject -> octets          parts -> SSLObject -> outgoing BIO -> one write
 
-The loops have TLS of their own. Ours costs less, and its handshakes wait in the lobby like all else that strangers ask
+The loops have TLS of their own. Ours costs less, and its handshakes wait in the lobby like all else
+that strangers ask
 for: see docs/decisions/0011-tls-over-memory.md.
 """
 
@@ -47,8 +49,8 @@ REASONS: Final = {
     "DATA_LENGTH_TOO_LONG": "too_large",
     "CERT_LENGTH_MISMATCH": "malformed",
 }
-#: Why a connection over TLS fails: what OpenSSL has words for; other nonsense; the client does not want us; it left in the
-#: handshake, or took too long for it.
+#: Why a connection over TLS fails: what OpenSSL has words for; other nonsense; the client does not
+#: want us; it left in the handshake, or took too long for it.
 FAILURES: Final = (*sorted(set(REASONS.values())), "refused_by_client", "lost", "timeout")
 
 
@@ -56,15 +58,16 @@ class TlsTally:
     """What became of the handshakes of one listener."""
 
     def __init__(self) -> None:
-        #: Handshakes by version of TLS; those of them that went on with an older session; failures by reason.
+        #: Handshakes by version of TLS; those of them that went on with an older session; failures
+        #: by reason.
         self.handshakes = {"TLSv1.2": 0, "TLSv1.3": 0}
         self.resumed = 0
         self.failures = dict.fromkeys(FAILURES, 0)
 
 
 class TlsLayer(Layer):
-    """The server's end. Once open, the peer has the name that its certificate gives it under `name_from` (see `name_of`),
-    if it sent one that is good; "" does not look."""
+    """The server's end. Once open, the peer has the name that its certificate gives it under
+    `name_from` (see `name_of`), if it sent one that is good; "" does not look."""
 
     def __init__(
         self, context: ssl.SSLContext, peer: Peer, tally: TlsTally, name_from: str
@@ -181,8 +184,8 @@ def reason_of(error: ssl.SSLError) -> str:
 
 
 def name_of(certificate: Mapping[str, object], name_from: str) -> str:
-    """What a certificate (as `getpeercert` gives it) says of its owner under common_name, dns, email or uri: the first
-    such name, "" when there is none."""
+    """What a certificate (as `getpeercert` gives it) says of its owner under common_name, dns,
+    email or uri: the first such name, "" when there is none."""
     found: list[str] = []
     if name_from == "common_name":
         subject = certificate.get("subject", ())

@@ -3,11 +3,13 @@
     data_received ... data_received            (many links; the first of them tells the time)
     turn: leftover input, the lobby, agenda, store, then flush the dirty links
 
-A turn has SHARE seconds for input, and as much for the agenda: what else came waits for the next one, first come, first
-served. So a thousand clients that declare, or leave, at once hold nobody for longer than one of them does.
+A turn has SHARE seconds for input, and as much for the agenda: what else came waits for the next
+one, first come, first served. So a thousand clients that declare, or leave, at once hold nobody for
+longer than one of them does.
 
-What clients say before they have logged in waits in the lobby, and is heard for at most LOBBY seconds a turn: each
-step of a login is slow, and a thousand clients that come at once take theirs together.
+What clients say before they have logged in waits in the lobby, and is heard for at most LOBBY
+seconds a turn: each step of a login is slow, and a thousand clients that come at once take theirs
+together.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ UNTIMED: Final = 8
 FLUSHES: Final = 200
 #: Seconds of one turn that go to those who have not logged in yet.
 LOBBY: Final = 0.0005
-#: Seconds between two looks at the deadlines of all connections, and connections looked at in one turn.
+#: Seconds between two looks at the deadlines of all connections, and connections looked at in one
+#: turn.
 SWEEP: Final = 0.5
 SWEPT: Final = 2_000
 
@@ -59,7 +62,8 @@ class Turn:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0
         self.links: dict[Link, None] = {}
-        #: Turns so far, and seconds from asking for the longest one until it was done: how long the loop was held.
+        #: Turns so far, and seconds from asking for the longest one until it was done: how long the
+        #: loop was held.
         self.turns = 0
         self.longest = 0.0
         broker.agenda.wake = self.schedule
@@ -71,7 +75,10 @@ class Turn:
         storing.tell_time(int(self._agenda.now), self._agenda.wall)
 
     def schedule(self) -> None:
-        """Have a turn, soon. The first who asks for it tells the time: whatever is input calls this before it is heard."""
+        """Have a turn, soon.
+
+        The first who asks for it tells the time: whatever is input calls this before it is heard.
+        """
         if not self._scheduled:
             self._scheduled = True
             self._full = False
@@ -80,7 +87,10 @@ class Turn:
             self._loop.call_soon(self.run)
 
     def full(self, octets: int) -> bool:
-        """Whether the input of this turn has had its time, and a chunk of so many octets must wait. Hot path, once per chunk."""
+        """Whether the input of this turn has had its time, and a chunk of so many octets must wait.
+
+        Hot path, once per chunk.
+        """
         if octets <= SMALL and self._untimed < UNTIMED:
             self._untimed += 1
             return self._full

@@ -41,7 +41,10 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def _tls(settings: Settings) -> Iterator[Problem]:
-    """Whoever serves TLS has a certificate, and whoever asks for one knows who signs them. The files are read later."""
+    """Whoever serves TLS has a certificate, and whoever asks for one knows who signs them.
+
+    The files are read later.
+    """
     for name, entry in settings.entries.items():
         if not isinstance(entry, Secured):
             continue

@@ -1,4 +1,6 @@
-"""Which value holds: defaults, then files, then the environment, then flags, each overriding the one before."""
+"""Which value holds: defaults, then files, then the environment, then flags, each overriding the
+one before.
+"""
 
 import os
 import re
@@ -16,7 +18,8 @@ from trellis.settings.schema import Settings, User
 
 SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
 PREFIX = "TRELLIS_"
-# Variables with our prefix that are no settings: TRELLIS_REQUIRE and TRELLIS_REQUIRE_* belong to build and tests.
+# Variables with our prefix that are no settings: TRELLIS_REQUIRE and TRELLIS_REQUIRE_* belong to
+# build and tests.
 OTHER_VARIABLES = re.compile(r"TRELLIS_(CONFIG|PURE|REQUIRE.*)")
 # Kubernetes and Docker links describe a service called `trellis...` in such variables.
 SERVICE_LINK = re.compile(
@@ -33,7 +36,10 @@ class Given(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The settings, and for every key that was given, where. A key not in `sources` has its default."""
+    """The settings, and for every key that was given, where.
+
+    A key not in `sources` has its default.
+    """
 
     settings: Settings
     sources: dict[str, str]
@@ -44,9 +50,11 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings from `files` (else TRELLIS_CONFIG, else the first that exists of SEARCHED), environment and flags.
+    """The settings from `files` (else TRELLIS_CONFIG, else the first that exists of SEARCHED),
+    environment and flags.
 
-    `environ` is os.environ unless given; `flags` maps keys such as `amqp.port` to text. Raises SettingsError.
+    `environ` is os.environ unless given; `flags` maps keys such as `amqp.port` to text. Raises
+    SettingsError.
     """
     return load_with_sources(files, environ, flags).settings
 

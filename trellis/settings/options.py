@@ -1,4 +1,6 @@
-"""One option seen from outside: its key, its names in environment and flags, and how a given value is read."""
+"""One option seen from outside: its key, its names in environment and flags, and how a given value
+is read.
+"""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -48,7 +50,10 @@ class Option(Struct, frozen=True):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words allowed, for an option or a list of words; else (). May look through installed packages: milliseconds."""
+        """The words allowed, for an option or a list of words; else ().
+
+        May look through installed packages: milliseconds.
+        """
         named: Callable[[], tuple[str, ...]] | None = (self.meta.extra or {})["choices"]
         return self.words if named is None else named()
 

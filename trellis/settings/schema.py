@@ -1,8 +1,9 @@
 """What can be set: every option once, with its default, type, bounds, unit and help.
 
-A section is a frozen Struct; a field is `Annotated[type, option(...)] = default`. The key in files, the environment
-variable, the flag, `--help` and the commented default file all follow from these declarations (see options.py), so a
-new option is a new field here and nothing else. Sizes are in octets, times in seconds.
+A section is a frozen Struct; a field is `Annotated[type, option(...)] = default`. The key in files,
+the environment variable, the flag, `--help` and the commented default file all follow from these
+declarations (see options.py), so a new option is a new field here and nothing else. Sizes are in
+octets, times in seconds.
 """
 
 import os
@@ -68,11 +69,11 @@ def option(
     choices: Callable[[], tuple[str, ...]] | None = None,
     secret: bool = False,
 ) -> Meta:
-    """The declaration beside a type: help text, inclusive bounds, unit, a further check, the words allowed where their
-    type does not say them, whether it is never shown.
+    """The declaration beside a type: help text, inclusive bounds, unit, a further check, the words
+    allowed where their type does not say them, whether it is never shown.
 
-    `check` takes the text of a value and raises ValueError with what is expected instead. Numbers without an upper
-    bound of their own fit 64 bits.
+    `check` takes the text of a value and raises ValueError with what is expected instead. Numbers
+    without an upper bound of their own fit 64 bits.
     """
     if ge is not None and le is None:
         le = INT64
@@ -335,7 +336,9 @@ class Data(Section, frozen=True, kw_only=True):
 
     @property
     def directory(self) -> Path | None:
-        """The directory meant by `dir`, None when nothing is kept; RuntimeError if there is no home directory."""
+        """The directory meant by `dir`, None when nothing is kept; RuntimeError if there is no home
+        directory.
+        """
         if self.dir == ":memory:":
             return None
         if self.dir:
@@ -468,7 +471,10 @@ def _rate(of: str, what: str) -> Meta:
 
 
 class Rates(Section, frozen=True, kw_only=True):
-    """How fast clients may be. Who is faster is not read for a while; who would wait too long is disconnected."""
+    """How fast clients may be.
+
+    Who is faster is not read for a while; who would wait too long is disconnected.
+    """
 
     connection_messages: Annotated[int, _rate("one connection", "messages")] = 0
     connection_bytes: Annotated[int, _rate("one connection", "bytes")] = 0

@@ -9,7 +9,9 @@ from broker.access.rules import Rule
 
 
 def split_addresses(host: str) -> list[str]:
-    """`"127.0.0.1, ::1"` -> `["127.0.0.1", "::1"]`, each once; ValueError if a part is no IP address."""
+    """`"127.0.0.1, ::1"` -> `["127.0.0.1", "::1"]`, each once; ValueError if a part is no IP
+    address.
+    """
     return list(dict.fromkeys(str(ipaddress.ip_address(part.strip())) for part in host.split(",")))
 
 
@@ -23,7 +25,9 @@ def check_addresses(host: str) -> None:
 
 
 def split_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """`"10.0.0.0/8, ::1"` -> networks, an address being one of its own; ValueError if a part is neither."""
+    """`"10.0.0.0/8, ::1"` -> networks, an address being one of its own; ValueError if a part is
+    neither.
+    """
     return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
 
 

@@ -1,4 +1,6 @@
-"""What do the articles say? Their figures, in nanoseconds, as printed; their machine was a 2.6 GHz Core i7 with 8 threads."""
+"""What do the articles say? Their figures, in nanoseconds, as printed; their machine was a 2.6 GHz
+Core i7 with 8 threads.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ ROWS: Final = (
     ),
     Row("CS-trie", ("cstrie", "go-ctrie"), (412, 245, 1_615), (471, 280, 1_637), 340_910.64),
 )
-#: Its bitmaps' memory: "the optimized version consumes roughly 4.5x less memory for every subscription".
+#: Its bitmaps' memory: "the optimized version consumes roughly 4.5x less memory for every
+#: subscription".
 LESS_MEMORY: Final = 4.5
 #: Article 3: the bitmap beside the scan over all keys, at 1,000 subscriptions.
 BITMAP_GAIN: Final = 3.0

@@ -1,4 +1,6 @@
-"""Which pictures are there? Bars on a logarithmic scale, as article 1 has them for latencies and memory."""
+"""Which pictures are there? Bars on a logarithmic scale, as article 1 has them for latencies and
+memory.
+"""
 
 from __future__ import annotations
 

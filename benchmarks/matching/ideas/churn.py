@@ -1,4 +1,6 @@
-"""The route cache while subscriptions change: exact invalidation beside clearing everything, and beside NATS's scan."""
+"""The route cache while subscriptions change: exact invalidation beside clearing everything, and
+beside NATS's scan.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Uncached:
 def publish(
     cache: Cleared | Exact | Uncached, topics: list[str], patterns: list[str], every: int
 ) -> int:
-    """Publish, and change a subscription (the source has it already, or has it no more) once in `every` times."""
+    """Publish, and change a subscription (the source has it already, or has it no more) once in
+    `every` times.
+    """
     dice = random.Random(1)
     for number, topic in enumerate(topics):
         cache.find(topic)

@@ -1,4 +1,6 @@
-"""Field matching (article 4): four algorithms on 100 to 100,000 requests of one to four criteria each."""
+"""Field matching (article 4): four algorithms on 100 to 100,000 requests of one to four criteria
+each.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from matching.fields import NAMES, Fields, HeadersMatcher, create
 
 
 def market(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Requests of one to four of twelve fields, some values far commoner than others, a tenth `any`; messages have 3 to 8."""
+    """Requests of one to four of twelve fields, some values far commoner than others, a tenth
+    `any`; messages have 3 to 8.
+    """
     dice = random.Random(5)
 
     def value() -> str:

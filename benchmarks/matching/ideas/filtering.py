@@ -1,4 +1,6 @@
-"""Filtering (article 4): does anybody want it? Left to right, 64 at a time, wildcards first; and without the needless."""
+"""Filtering (article 4): does anybody want it? Left to right, 64 at a time, wildcards first; and
+without the needless.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """How the ideas are timed, and what they are tried on.
 
-python benchmarks/matching/ideas/fields.py        any of the scripts; PYTHONPATH says which matching/ is measured
+python benchmarks/matching/ideas/fields.py        any of the scripts; PYTHONPATH says which
+matching/ is measured
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ Work = Callable[[], int]
 
 
 def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
-    """Nanoseconds of processor time an operation: medians of interleaved rounds. Each way returns its operations."""
+    """Nanoseconds of processor time an operation: medians of interleaved rounds.
+
+    Each way returns its operations.
+    """
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, work in ways.items():
@@ -45,7 +49,9 @@ def machine() -> None:
 
 
 def three_words(size: int) -> tuple[list[str], list[str]]:
-    """Article 1's throughput test: three words, about a sixth of the patterns with one `*`; each topic has a subscriber."""
+    """Article 1's throughput test: three words, about a sixth of the patterns with one `*`; each
+    topic has a subscriber.
+    """
     dice = random.Random(42)
     letters = max(10, round(10 * (size / 1000) ** (1 / 3)))
     patterns: list[str] = []

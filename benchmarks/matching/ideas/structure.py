@@ -1,4 +1,6 @@
-"""Ideas about the structure: rolled-up branches, a Bloom filter in front (article 2), splitting once (5), factor 3 (3)."""
+"""Ideas about the structure: rolled-up branches, a Bloom filter in front (article 2), splitting
+once (5), factor 3 (3).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from matching import AMQP, Matcher, create
 
 
 class Node:
-    """A trie's node; `tail` are the words that follow the edge's first without a choice, when branches are rolled up."""
+    """A trie's node; `tail` are the words that follow the edge's first without a choice, when
+    branches are rolled up.
+    """
 
     __slots__ = ("children", "found", "many", "one", "tail")
 
@@ -148,7 +152,9 @@ def roll_up() -> None:
 
 
 class Bloom:
-    """Two bits for each literal pair of first words; patterns that begin with a wildcard switch it off for all."""
+    """Two bits for each literal pair of first words; patterns that begin with a wildcard switch it
+    off for all.
+    """
 
     def __init__(self, patterns: list[str], bits: int = 1 << 18) -> None:
         self.mask = bits - 1

@@ -8,7 +8,8 @@ from typing import Final
 from peers.peer import Peer, Running
 from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_mqtt
 
-#: Go collects garbage when the heap has doubled; when it is five times as large, a message costs a quarter less or better.
+#: Go collects garbage when the heap has doubled; when it is five times as large, a message costs a
+#: quarter less or better.
 GO: Final = {"GOGC": "400"}
 
 

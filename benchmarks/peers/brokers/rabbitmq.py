@@ -12,7 +12,8 @@ from peers.peer import Peer, Running
 from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_amqp, speaks_mqtt
 from peers.workloads import Case
 
-#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts beneath it.
+#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts
+#: beneath it.
 _SCRIPTS: Final = "/usr/lib/rabbitmq/bin"
 
 _CONFIGURATION: Final = """\
@@ -48,7 +49,8 @@ class RabbitMQ(Peer):
     )
 
     def overhead(self, case: Case) -> float:
-        # Measured: a binding takes 1.2 ms together with its deletion, an MQTT connection about 10 ms.
+        # Measured: a binding takes 1.2 ms together with its deletion, an MQTT connection about 10
+        # ms.
         return (
             super().overhead(case)
             + 0.0012 * case.workload.bindings
@@ -92,7 +94,8 @@ class RabbitMQ(Peer):
             "RABBITMQ_PID_FILE": str(directory / "rabbitmq.pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}",
         }
-        # Erlang starts a name server of its own where none answers, and nobody would end that one: so ours comes first.
+        # Erlang starts a name server of its own where none answers, and nobody would end that one:
+        # so ours comes first.
         epmd = Child(
             [self.found("epmd"), "-port", str(names), "-address", LOOPBACK], directory, name="epmd"
         )

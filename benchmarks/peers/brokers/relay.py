@@ -24,8 +24,10 @@ _SHAPES: dict[str, str] = {
 
 
 def shape(case: Case) -> list[str]:
-    """The load tool's words for a case. It takes only deliveries for deliveries, and those an AMQP broker has to write: so for
-    AMQP it sends the relay MQTT messages that are as long as the workload's publications, from and to as many."""
+    """The load tool's words for a case. It takes only deliveries for deliveries, and those an AMQP
+    broker has to write: so for AMQP it sends the relay MQTT messages that are as long as the
+    workload's publications, from and to as many.
+    """
     workload = case.workload
     if workload.publish == "mqtt":
         return [workload.name]

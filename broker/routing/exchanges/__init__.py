@@ -24,7 +24,8 @@ __all__ = [
     "TopicExchange",
 ]
 
-#: Every exchange type by the name under which clients declare it, but for the one that delays, which needs more.
+#: Every exchange type by the name under which clients declare it, but for the one that delays,
+#: which needs more.
 TYPES: dict[str, type[Exchange]] = {
     kind.kind: kind
     for kind in (

@@ -70,7 +70,9 @@ class Exchange(Destination):
         return known
 
     def unbind_some(self, destination: Destination, most: int) -> list[Binding]:
-        """Remove and return up to `most` bindings to a destination, fewer if their keys are long; none when none is left."""
+        """Remove and return up to `most` bindings to a destination, fewer if their keys are long;
+        none when none is left.
+        """
         mine = self.bindings.get(destination, {})
         found: list[Binding] = []
         octets = 0
@@ -98,7 +100,10 @@ class Exchange(Destination):
         """Raise PreconditionFailed for a binding that this type does not know."""
 
     def match(self, key: str, properties: Properties) -> list[Binding]:
-        """The bindings that want this, in no order. The properties are the message's, where `by_headers` says so."""
+        """The bindings that want this, in no order.
+
+        The properties are the message's, where `by_headers` says so.
+        """
         raise NotImplementedError
 
     def added(self, binding: Binding) -> None:

@@ -1,9 +1,11 @@
-"""The consistent-hash exchange: each message to one of the bindings, equal keys to the same one (RabbitMQ's `x-consistent-hash`).
+"""The consistent-hash exchange: each message to one of the bindings, equal keys to the same one
+(RabbitMQ's `x-consistent-hash`).
 
-Rendezvous hashing with weights: every binding draws a number from (its own name, the message's key), and the highest
-draw, stretched by the binding's weight, wins. So the shares are exactly as the weights, a binding that comes or goes
-moves only what it wins or won, and the answer does not depend on the order in which bindings came: after a restart it
-is the same. (D. G. Thaler, C. V. Ravishankar: Using name-based mappings to increase hit rates, 1998.)
+Rendezvous hashing with weights: every binding draws a number from (its own name, the message's
+key), and the highest draw, stretched by the binding's weight, wins. So the shares are exactly as
+the weights, a binding that comes or goes moves only what it wins or won, and the answer does not
+depend on the order in which bindings came: after a restart it is the same. (D. G. Thaler, C. V.
+Ravishankar: Using name-based mappings to increase hit rates, 1998.)
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ class Share:
 
 
 class ConsistentHashExchange(Exchange):
-    """A binding key is a weight. The routing key decides, or the header or property that the exchange names."""
+    """A binding key is a weight.
+
+    The routing key decides, or the header or property that the exchange names.
+    """
 
     kind: ClassVar[str] = "x-consistent-hash"
     by_headers: ClassVar[bool] = True
@@ -83,7 +88,8 @@ class ConsistentHashExchange(Exchange):
         for share in self._shares.values():
             if share.binding.destination.dead:
                 continue
-            # -ln(draw) / weight is exponentially distributed, and the least of such is each one's in the share of its weight.
+            # -ln(draw) / weight is exponentially distributed, and the least of such is each one's
+            # in the share of its weight.
             score = share.weight / -math.log(
                 (float(mixed(mark, share.seed)) + 0.5) / 4_294_967_296.0
             )
@@ -101,7 +107,10 @@ class ConsistentHashExchange(Exchange):
 
 
 def mixed(mark: i64, seed: i64) -> i64:
-    """32 bits that depend on every bit of both. (Both below 2**32, so that no product leaves 63 bits.)"""
+    """32 bits that depend on every bit of both.
+
+    (Both below 2**32, so that no product leaves 63 bits.)
+    """
     mixing: i64 = mark ^ (seed * 0x1E35_A7BD & _MASK)
     mixing = (mixing >> 16 ^ mixing) * 0x45D9_F3B & _MASK
     mixing = (mixing >> 16 ^ mixing ^ seed) * 0x45D9_F3B & _MASK

@@ -1,6 +1,8 @@
-"""The delayed-message exchange: what has a header `x-delay` (ms) is routed only then (the plugin `x-delayed-message`).
+"""The delayed-message exchange: what has a header `x-delay` (ms) is routed only then (the plugin
+`x-delayed-message`).
 
-publish --> x-delay > 0? --> waiting (ranked by time, kept in the store) --> its time --> routed as the type of
+publish --> x-delay > 0? --> waiting (ranked by time, kept in the store) --> its time --> routed as
+the type of
                  no -------------------------------------------------------------------> `x-delayed-type` does
 """
 
@@ -19,7 +21,10 @@ DELAY_MAX: Final = 1 << 50
 
 
 class DelayedExchange(Exchange):
-    """Routes as `inner` does, which it shares its bindings with. `waiting` has the number of the exchange."""
+    """Routes as `inner` does, which it shares its bindings with.
+
+    `waiting` has the number of the exchange.
+    """
 
     kind: ClassVar[str] = "x-delayed-message"
     by_headers: ClassVar[bool] = True
@@ -46,7 +51,10 @@ class DelayedExchange(Exchange):
 
 
 def delay_of(properties: Properties) -> int:
-    """The delay in ms that a message asks for; 0 for none. (When it is over, the header is negative.)"""
+    """The delay in ms that a message asks for; 0 for none.
+
+    (When it is over, the header is negative.)
+    """
     headers = properties.get("headers")
     delay = headers.get(HEADER) if isinstance(headers, dict) else None
     if isinstance(delay, float):

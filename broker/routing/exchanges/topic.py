@@ -1,7 +1,8 @@
-"""The topic exchange: plain keys in a dict, patterns in a matcher, for each grammar in use; the answers merged.
+"""The topic exchange: plain keys in a dict, patterns in a matcher, for each grammar in use; the
+answers merged.
 
-All of that is `matching.composite`; what is here is which binding goes where. Patterns are never translated: each is
-asked in its own grammar (architecture: one truth about topics).
+All of that is `matching.composite`; what is here is which binding goes where. Patterns are never
+translated: each is asked in its own grammar (architecture: one truth about topics).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class TopicExchange(Exchange):
         self._matcher: Bilingual[Binding] = Bilingual(DEFAULT, algorithm)
 
     def use(self, algorithm: str) -> None:
-        """Match with another algorithm from now on: all bindings are put into a new matcher, at 2 to 5 us each."""
+        """Match with another algorithm from now on: all bindings are put into a new matcher, at 2
+        to 5 us each.
+        """
         self.algorithm = algorithm
         self._matcher = Bilingual(DEFAULT, algorithm)
         for binding in self:
@@ -44,7 +47,10 @@ class TopicExchange(Exchange):
 
 
 def topic_exchange(name: str, options: Options, default: str, allowed: list[str]) -> TopicExchange:
-    """A topic exchange with the matcher that its argument `x-matcher` names. Raises PreconditionFailed."""
+    """A topic exchange with the matcher that its argument `x-matcher` names.
+
+    Raises PreconditionFailed.
+    """
     wanted = options.arguments.get("x-matcher", default)
     if not isinstance(wanted, str) or wanted not in allowed:
         raise PreconditionFailed(

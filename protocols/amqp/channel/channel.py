@@ -70,7 +70,10 @@ class Channel(Receiving):
     # -- publishing
 
     def publish(self, address: bytes, flags: i64, content: bytes) -> i64:
-        """Publish what the hot loop left to us: any flag, any property, any route. Returns its weight. Raises AmqpError."""
+        """Publish what the hot loop left to us: any flag, any property, any route.
+
+        Returns its weight. Raises AmqpError.
+        """
         if flags & IMMEDIATE:
             raise AmqpError(540, "immediate=true")
         route = self.route(address)
@@ -129,7 +132,10 @@ class Channel(Receiving):
             raise from_broker(error) from error
 
     def _cost(self, route: Route) -> i64:
-        """The weight of a publication. After one that comes while an alarm is on, nothing more is taken."""
+        """The weight of a publication.
+
+        After one that comes while an alarm is on, nothing more is taken.
+        """
         if self.vhost.alarmed:
             self.connection.block()
             return BUDGET
@@ -143,7 +149,10 @@ class Channel(Receiving):
         ticket: Ticket | None,
         publication: Publication | None,
     ) -> i64:
-        """Publish, and return to its publisher what nobody wants. Returns the fate. Raises BrokerError."""
+        """Publish, and return to its publisher what nobody wants.
+
+        Returns the fate. Raises BrokerError.
+        """
         self.gate.received += 1
         if publication is None:
             fate = self.vhost.publish(self.gate, route, message, ticket)
@@ -281,7 +290,8 @@ class Channel(Receiving):
                         self._numbered(message, property_flags(message.content, 0)),
                     )
                 except BrokerError:
-                    pass  # Its exchange has gone meanwhile: it has its fate, and the others have theirs.
+                    # Its exchange has gone meanwhile: it has its fate, and the others have theirs.
+                    pass
             back: list[i64] = []
             for number, how in settlements.items():
                 if how == PUT_BACK:
@@ -301,7 +311,10 @@ class Channel(Receiving):
             store.join(self.ticket)
 
     def rollback(self) -> None:
-        """tx.rollback: what was settled is outstanding again, under its old tag. Raises AmqpError."""
+        """tx.rollback: what was settled is outstanding again, under its old tag.
+
+        Raises AmqpError.
+        """
         self._selected().clear()
 
     def _selected(self) -> Transaction:

@@ -1,7 +1,8 @@
 """Publisher confirms: the longest ready prefix, in the order of publishing.
 
-published   1  2  3  4  5  6          each number is confirmed exactly once; a run of acks is one frame
-pending           3t    5n            t waits for a ticket, n is a nack; 1, 2 may go, 4 and 6 wait for 3
+published   1  2  3  4  5  6          each number is confirmed exactly once; a run of acks is one
+frame pending           3t    5n            t waits for a ticket, n is a nack; 1, 2 may go, 4 and 6
+wait for 3
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class Pending:
 
 
 class Confirms(Waiter):
-    """Of one channel in confirm mode. The hot loop counts `published` up; everything without a Pending is ready."""
+    """Of one channel in confirm mode.
+
+    The hot loop counts `published` up; everything without a Pending is ready.
+    """
 
     def __init__(self, outlet: Outlet, tally: Tally, channel: i64) -> None:
         self.published: i64 = 0
@@ -43,7 +47,9 @@ class Confirms(Waiter):
         self._head = b"\x01" + int(channel).to_bytes(2, "big") + b"\x00\x00\x00\x0d\x00\x3c\x00"
 
     def add(self, ticket: Ticket | None, refused: bool) -> None:
-        """The next publication: it waits for the ticket if that is outstanding, and is nacked if refused."""
+        """The next publication: it waits for the ticket if that is outstanding, and is nacked if
+        refused.
+        """
         self.published += 1
         waits = ticket is not None and ticket.outstanding > 0
         if waits or refused:

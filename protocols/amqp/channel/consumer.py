@@ -123,7 +123,9 @@ class AmqpConsumer(Consumer):
             outlet.touch()
 
     def _leave_unsaid(self, number: i64) -> None:
-        """This client's frames are too small for the message's properties: it is not told, and its delivery tag goes unused."""
+        """This client's frames are too small for the message's properties: it is not told, and its
+        delivery tag goes unused.
+        """
         delivery = self._unacked.take(number)
         if delivery is not None:
             _free(self).unsayable(delivery.message)

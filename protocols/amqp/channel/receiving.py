@@ -98,7 +98,10 @@ class Receiving(Owner):
         )
 
     def cancel(self, tag: str) -> None:
-        """End a consumer; what it holds stays unsettled. An auto-delete queue goes with its last one."""
+        """End a consumer; what it holds stays unsettled.
+
+        An auto-delete queue goes with its last one.
+        """
         consumer = self.consumers.pop(tag, None)
         if consumer is None:
             return
@@ -114,8 +117,8 @@ class Receiving(Owner):
             self.connection.disown(known)
 
     def review(self, gate: Gate) -> bool:
-        """Its user has other rights now: consumers of queues that may not be read any more are cancelled. False when that
-        cannot be said to the client, and the channel must end."""
+        """Its user has other rights now: consumers of queues that may not be read any more are
+        cancelled. False when that cannot be said to the client, and the channel must end."""
         self.gate = gate
         for consumer in list(self.consumers.values()):
             if consumer.queue is self.replies:
@@ -141,7 +144,9 @@ class Receiving(Owner):
             consumer.pool.consumers.remove(consumer)
 
     def share_prefetch(self, prefetch: i64) -> None:
-        """basic.qos global=true: one limit for all consumers of the channel, those at work too, and for what they hold."""
+        """basic.qos global=true: one limit for all consumers of the channel, those at work too, and
+        for what they hold.
+        """
         self.shared_prefetch = prefetch
         pool = self.pool = Pool(prefetch) if prefetch else None
         for _, delivery in self.unacked.outstanding():
@@ -273,7 +278,10 @@ class Receiving(Owner):
     def _settle_later(
         self, transaction: Transaction, number: i64, multiple: bool, how: int
     ) -> None:
-        """Settle at the commit. Raises AmqpError for what is not outstanding, or settled in this transaction already."""
+        """Settle at the commit.
+
+        Raises AmqpError for what is not outstanding, or settled in this transaction already.
+        """
         settlements = transaction.settlements
         if not multiple:
             if number in settlements or self.unacked.get(number) is None:

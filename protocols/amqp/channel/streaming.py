@@ -65,7 +65,8 @@ class AmqpReader(StreamReader):
         self._method_head = b"\x01" + channel
         self._header_head = b"\x02" + channel
         self._body_head = b"\x03" + channel
-        #: Flags and properties as the last row had them, and what is written before and behind its offset.
+        #: Flags and properties as the last row had them, and what is written before and behind its
+        #: offset.
         self._said = b""
         self._before = b""
         self._behind = b""
@@ -176,7 +177,9 @@ class AmqpReader(StreamReader):
 
 
 def with_offset(said: bytes) -> tuple[bytes, bytes]:
-    """Flags and properties with the header x-stream-offset, last of the headers: what comes before its value, and behind."""
+    """Flags and properties with the header x-stream-offset, last of the headers: what comes before
+    its value, and behind.
+    """
     flags = int.from_bytes(said[:2], "big")
     before: list[bytes] = []
     table = b""
@@ -200,7 +203,10 @@ def with_offset(said: bytes) -> tuple[bytes, bytes]:
 
 
 def check(queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool) -> None:
-    """Raises AmqpError for what a stream does not do, in RabbitMQ's words. `limited`: there is a prefetch count."""
+    """Raises AmqpError for what a stream does not do, in RabbitMQ's words.
+
+    `limited`: there is a prefetch count.
+    """
     thing = f"queue '{queue.name}' in vhost '{vhost.name}'"
     if not limited:
         raise AmqpError(406, f"consumer prefetch count is not set for stream {thing}")

@@ -1,8 +1,8 @@
 """tx: what a channel has published and settled since the last commit.
 
-Publications are checked and routed at once, as RabbitMQ does, and go to what is left of that at the commit; settled
-deliveries stay the channel's until then, so that a rollback need only forget. A commit is one record of the store: after a
-crash it was whole, or was not.
+Publications are checked and routed at once, as RabbitMQ does, and go to what is left of that at the
+commit; settled deliveries stay the channel's until then, so that a rollback need only forget. A
+commit is one record of the store: after a crash it was whole, or was not.
 """
 
 from __future__ import annotations

@@ -81,7 +81,8 @@ class Frames(Encoding):
         return content[7:end]
 
 
-#: Encodings that are remembered; those of clients with odd frame sizes beyond that are made anew each time.
+#: Encodings that are remembered; those of clients with odd frame sizes beyond that are made anew
+#: each time.
 _KNOWN_MAX: Final = 4_096
 _known: Final[dict[tuple[int, int], Frames]] = {}
 
@@ -97,8 +98,10 @@ def frames_of(channel: i64, frame_max: i64) -> Frames:
 
 
 def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
-    """Where the content ends whose header frame begins at `start`; 0 when it is not all here or not as it should
-    be (an empty body frame is dropped): then it must be taken frame by frame. Hot path."""
+    """Where the content ends whose header frame begins at `start`; 0 when it is not all here or not
+    as it should be (an empty body frame is dropped): then it must be taken frame by frame. Hot
+    path.
+    """
     size: i64 = len(data)
     if (
         size - start < FIXED_HEADER + OVERHEAD
@@ -136,7 +139,10 @@ def property_flags(content: bytes, start: i64) -> i64:
 
 
 def persistent(data: bytes, start: i64) -> bool:
-    """Whether the content whose header frame begins at `start` has delivery_mode 2. Hot path for durable queues."""
+    """Whether the content whose header frame begins at `start` has delivery_mode 2.
+
+    Hot path for durable queues.
+    """
     if not property_flags(data, start) & PERSISTENCE:
         return False
     at = _property_at(data, start, PERSISTENCE)
@@ -144,7 +150,9 @@ def persistent(data: bytes, start: i64) -> bool:
 
 
 def needs_care(care: i64, data: bytes, start: i64) -> i64:
-    """What is left of the reasons for care once the content whose header frame begins at `start` is looked at."""
+    """What is left of the reasons for care once the content whose header frame begins at `start` is
+    looked at.
+    """
     if care & PERSISTENCE and not persistent(data, start):
         care -= PERSISTENCE
     if care & HEADERS and not names_keys(data, start):
@@ -181,7 +189,10 @@ def short_property(content: bytes, wanted: i64) -> bytes:
 
 
 def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
-    """Where a property stands: behind those with higher flags, none of which is decoded. 0 when its frame ends before it."""
+    """Where a property stands: behind those with higher flags, none of which is decoded.
+
+    0 when its frame ends before it.
+    """
     flags = property_flags(data, start)
     end: i64 = start + 7 + i64(read_i32_be(data, start + 3))
     at: i64 = start + 7 + FIXED_HEADER
@@ -203,8 +214,9 @@ def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
 
 
 def content_for(message: Message, frames: Frames) -> bytes:
-    """The message's content in the frames of another channel. Once per message and kind of reader. Nothing when its
-    properties do not fit into a frame of this reader's: a header cannot be split."""
+    """The message's content in the frames of another channel. Once per message and kind of reader.
+    Nothing when its properties do not fit into a frame of this reader's: a header cannot be split.
+    """
     source = message.encoding
     if message.recoding is frames:
         return message.recoded

@@ -31,11 +31,13 @@ FRAME_MIN: Final[i64] = 4_096
 
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
-#: access.request, which pamqp does not know, and its answer. It gave rights in 0-8 and gives none now.
+#: access.request, which pamqp does not know, and its answer. It gave rights in 0-8 and gives none
+#: now.
 ACCESS_REQUEST: Final[i64] = 30 << 16 | 10
 ACCESS_REQUEST_OK: Final = b"\x00\x1e\x00\x0b\x00\x01"
 
-#: Fields whose octets need not be UTF-8: they become surrogates, as in `Address`. Names must be text.
+#: Fields whose octets need not be UTF-8: they become surrogates, as in `Address`. Names must be
+#: text.
 _ANY_OCTETS: Final = ("routing_key", "reply_text", "reason")
 
 #: Octets of the arguments that are numbers, by type.
@@ -63,7 +65,10 @@ def method_frame(channel: i64, method: bytes) -> bytes:
 
 
 def decode(frame: bytes) -> pamqp.base.Frame:
-    """One method. Raises AmqpError: 503 for a method that does not exist, 501 for arguments that cannot be read."""
+    """One method.
+
+    Raises AmqpError: 503 for a method that does not exist, 501 for arguments that cannot be read.
+    """
     if len(frame) < OVERHEAD + 4:
         raise AmqpError(501, "method frame is cut off")
     index = int.from_bytes(frame[7:11], "big")

@@ -1,4 +1,6 @@
-"""How messages stand in a stream: their content header as a reader of queues would get it, and their properties as columns."""
+"""How messages stand in a stream: their content header as a reader of queues would get it, and
+their properties as columns.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ class HeaderScribe(Scribe):
 
 
 def _columns(octets: bytes) -> list[tuple[int, bytes]]:
-    """(place, octets) of the properties that can be read, places rising: up to the first that is cut off, as `split_properties`."""
+    """(place, octets) of the properties that can be read, places rising: up to the first that is
+    cut off, as `split_properties`.
+    """
     found: list[tuple[int, bytes]] = []
     headers: bytes | None = None
     end: i64 = len(octets)

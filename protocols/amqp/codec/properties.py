@@ -1,9 +1,11 @@
-"""The properties of a content: a word of flags, and behind it those whose flag is set, in order (section 4.2.6.1).
+"""The properties of a content: a word of flags, and behind it those whose flag is set, in order
+(section 4.2.6.1).
 
     flags   15 content_type  14 content_encoding  13 headers  12 delivery_mode  11 priority  10 correlation_id  9 reply_to
             8 expiration  7 message_id  6 timestamp  5 type  4 user_id  3 app_id  2 cluster_id  (1 and 0 mean nothing)
 
-Contents are relayed unread, so anything may stand here. What cannot be read, and what follows it, is not there.
+Contents are relayed unread, so anything may stand here. What cannot be read, and what follows it,
+is not there.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def write_properties(properties: Properties) -> bytes:
 
 
 def amended(octets: bytes, headers: Mapping[str, object], changed: Mapping[str, object]) -> bytes:
-    """The flags and properties as they were, but with these headers and properties, and without those that are None."""
+    """The flags and properties as they were, but with these headers and properties, and without
+    those that are None.
+    """
     kept = {name: value for name, _, value in split_properties(octets)}
     if kept.get("delivery_mode", _MODES[0]) not in _MODES:
         del kept["delivery_mode"]  # No client writes another, and some refuse to read one.

@@ -1,4 +1,5 @@
-"""How AMQP contents are written in the store: as they came, with the channel and the frame_max that their frames are for.
+"""How AMQP contents are written in the store: as they came, with the channel and the frame_max that
+their frames are for.
 
 tag 1     channel u16, frame_max u32     frames
 """

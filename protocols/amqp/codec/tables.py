@@ -4,8 +4,9 @@
     array   length(4)  value   value   ...
     value   type(1)    octets, as many as the type says
 
-pamqp reads tables too, but copies the rest of a table for every entry of it (0.9 s for a frame full of them),
-and writes what it read in other types: a double as a float, a long integer as an octet, a name cut at 128 octets.
+pamqp reads tables too, but copies the rest of a table for every entry of it (0.9 s for a frame full
+of them), and writes what it read in other types: a double as a float, a long integer as an octet, a
+name cut at 128 octets.
 """
 
 from __future__ import annotations
@@ -158,7 +159,9 @@ def write_entry(name: str, value: object) -> bytes:
 
 
 def without(table: bytes, names: set[bytes]) -> bytes:
-    """The entries of a table (given without its length) that have other names, as they stand, up to the first odd one."""
+    """The entries of a table (given without its length) that have other names, as they stand, up to
+    the first odd one.
+    """
     kept: list[bytes] = []
     at = begin = 0
     while at < len(table):

@@ -43,12 +43,12 @@ _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
 _CHANNEL_CLOSE: Final[i64] = 20 << 16 | 40
 _CHANNEL_CLOSE_OK: Final[i64] = 20 << 16 | 41
-#: The class of methods that come with messages, from publish on; and what any other costs of the budget: a declaration takes as
-#: long as a hundred publications.
+#: The class of methods that come with messages, from publish on; and what any other costs of the
+#: budget: a declaration takes as long as a hundred publications.
 BASIC: Final[i64] = 60
 DECLARED: Final[i64] = 100
-#: How many messages of the largest size may be unfinished on one connection, in octets, frames and all; and some
-#: octets more, so that a small limit leaves room for small frames.
+#: How many messages of the largest size may be unfinished on one connection, in octets, frames and
+#: all; and some octets more, so that a small limit leaves room for small frames.
 UNFINISHED: Final[i64] = 4
 UNFINISHED_LEAST: Final[i64] = 1 << 20
 #: Octets of a basic.publish with an empty exchange name and routing key.
@@ -167,7 +167,10 @@ class AmqpConnection(Lifecycle):
     def _publish(
         self, gate: Gate, channel: Channel, data: bytes, start_at: i64, end: i64, stop: i64
     ) -> i64:
-        """A complete publication: method from start to end, content from end to stop. Returns its weight. Hot path."""
+        """A complete publication: method from start to end, content from end to stop.
+
+        Returns its weight. Hot path.
+        """
         address = data[start_at + 13 : end - 2]
         flags: i64 = data[end - 2]
         route = gate.routes.get(address)
@@ -241,7 +244,10 @@ class AmqpConnection(Lifecycle):
         self._unfinished -= assembly.held
 
     def _recount(self) -> None:
-        """Channels that ended took what they held with them. Raises AmqpError when the rest is still too much."""
+        """Channels that ended took what they held with them.
+
+        Raises AmqpError when the rest is still too much.
+        """
         self._unfinished = 0
         for channel in self.channels.values():
             if channel.assembly is not None:
@@ -350,7 +356,9 @@ class AmqpConnection(Lifecycle):
         self.touch()
 
     def _lose(self, why: str) -> None:
-        """Frames cannot be told apart any more: hang up and hear nothing, whatever comes in which chunks."""
+        """Frames cannot be told apart any more: hang up and hear nothing, whatever comes in which
+        chunks.
+        """
         self.about = 0
         self.deaf = True
         self.hang_up(AmqpError(501, why))

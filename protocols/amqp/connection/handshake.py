@@ -91,7 +91,8 @@ def tune(options: AmqpOptions) -> spec.Connection.Tune:
 def credentials(mechanism: str, response: bytes, peer: Peer) -> Credentials:
     """Who it is, from start-ok. Raises AmqpError."""
     if mechanism == "EXTERNAL" and peer.certificate:
-        # The response may name somebody to act for; nobody may, so that it is not looked at, as elsewhere.
+        # The response may name somebody to act for; nobody may, so that it is not looked at, as
+        # elsewhere.
         login = Credentials(peer.certificate, b"", "/", peer.address, peer.local)
         login.proven = True
         return login

@@ -1,4 +1,5 @@
-"""The life of a connection, from the greeting to its end: what the connection itself says and is told.
+"""The life of a connection, from the greeting to its end: what the connection itself says and is
+told.
 
 handshake.py has the table of states; this file lives it.
 """
@@ -317,7 +318,9 @@ class Lifecycle(Client):
         return size if self.deaf else position
 
     def advance(self, now: int) -> None:
-        """Heartbeats: two out per interval; two intervals of silence end the connection (section 4.2.7)."""
+        """Heartbeats: two out per interval; two intervals of silence end the connection (section
+        4.2.7).
+        """
         if self.state != "running":
             self.end("handshake_timeout")
             self.touch()

@@ -1,4 +1,7 @@
-"""What each rare method does. A table from method name to handler; the hot ones are in `connection`."""
+"""What each rare method does.
+
+A table from method name to handler; the hot ones are in `connection`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from protocols.amqp.errors import AmqpError
 
 Handler = Callable[[Channel, Any], None]
 
-#: Clients that set the prefetch count of consumers already at work (amqp.md, clients and their habits).
+#: Clients that set the prefetch count of consumers already at work (amqp.md, clients and their
+#: habits).
 RETUNING_CLIENTS: Final = ("py-amqp",)
 #: The highest and, below 0, the lowest priority of a consumer.
 PRIORITY_MAX: Final = 1 << 31
@@ -388,7 +392,9 @@ def _last(channel: Channel) -> str:
 
 
 def _queue(channel: Channel, name: str, operation: str) -> Queue:
-    """The queue that is meant, when the identity may do this with it: names are told to nobody else."""
+    """The queue that is meant, when the identity may do this with it: names are told to nobody
+    else.
+    """
     name = name or _last(channel)
     _may(channel, operation, "queue", name)
     return channel.vhost.queue(name, channel.connection)

@@ -1,8 +1,10 @@
 """CONNECT: the one packet that says which version the rest is written in.
 
-protocol name  level(1)  flags(1)  keep-alive(2)  [properties]  client identifier  [[properties] will]  [user]  [password]
+protocol name  level(1)  flags(1)  keep-alive(2)  [properties]  client identifier  [[properties]
+will]  [user]  [password]
 
-flags   7 user  6 password  5 will retain  4,3 will QoS  2 will  1 clean session (clean start)  0 nothing
+flags   7 user  6 password  5 will retain  4,3 will QoS  2 will  1 clean session (clean start)  0
+nothing
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ NEVER: Final = 0xFFFFFFFF
 
 
 class UnacceptableVersion(Exception):
-    """A level that nobody speaks here; `answer` is what its client is told, as far as we know its language."""
+    """A level that nobody speaks here; `answer` is what its client is told, as far as we know its
+    language.
+    """
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("protocol level")
@@ -145,7 +149,8 @@ def read_connect(reader: Reader) -> Connect:
     if name not in (b"MQTT", b"MQIsdp"):
         raise MalformedPacket("protocol name")  # [MQTT-3.1.2-1]
     if _NAMES.get(level) != name:
-        # [MQTT-3.1.2-2]: one that wants more than 5 reads the answer of 5. (Some bridges set bit 7, and come again without.)
+        # [MQTT-3.1.2-2]: one that wants more than 5 reads the answer of 5. (Some bridges set bit 7,
+        # and come again without.)
         raise UnacceptableVersion(
             connack5(False, UNSUPPORTED_VERSION, Properties5())
             if level & 127 > LEVEL_311
@@ -153,7 +158,8 @@ def read_connect(reader: Reader) -> Connect:
         )
     flags, keep_alive = reader.byte(), reader.short()
     assurance, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64
-    # [MQTT-3.1.2-3], [MQTT-3.1.2-11], [MQTT-3.1.2-12], [MQTT-3.1.2-13]; a password alone is new in 5 [MQTT-3.1.2-22 of 3.1.1]
+    # [MQTT-3.1.2-3], [MQTT-3.1.2-11], [MQTT-3.1.2-12], [MQTT-3.1.2-13]; a password alone is new in
+    # 5 [MQTT-3.1.2-22 of 3.1.1]
     if (
         flags & 1
         or assurance == 3

@@ -1,4 +1,5 @@
-"""Contents as MQTT publishers give them, and their properties in the core's neutral words, both ways.
+"""Contents as MQTT publishers give them, and their properties in the core's neutral words, both
+ways.
 
     PLAIN              the body alone                              what has no properties, most of the time
     Publication        the body, or properties and body; and whether it was published with RETAIN or exactly once
@@ -58,7 +59,8 @@ _FOREIGN: Final = (
 class Publication(Encoding):
     """A content of MQTT that is not PLAIN. Interned: see `encoding_of`.
 
-    `described` is whether the content begins with properties, written as in a PUBLISH, the message expiry first.
+    `described` is whether the content begins with properties, written as in a PUBLISH, the message
+    expiry first.
     """
 
     def __init__(self, described: bool, retain: bool, exactly_once: bool) -> None:
@@ -150,8 +152,8 @@ def properties_end(content: bytes) -> int:
 
 
 def described_by(properties: Properties, expires: bool) -> Properties5:
-    """The neutral properties of a message from elsewhere, in MQTT's words. One that `expires` has an expiry of 0 there: the pen
-    writes what is left."""
+    """The neutral properties of a message from elsewhere, in MQTT's words. One that `expires` has
+    an expiry of 0 there: the pen writes what is left."""
     given = Properties5()
     headers = properties.get("headers")
     table: dict[str, object] = headers if isinstance(headers, dict) else {}
@@ -183,7 +185,9 @@ def described_by(properties: Properties, expires: bool) -> Properties5:
 
 
 def _write_user(user: list[tuple[str, str]], headers: dict[str, object]) -> None:
-    """User properties as headers; and as a list too, where a table would not give them back as they are."""
+    """User properties as headers; and as a list too, where a table would not give them back as they
+    are.
+    """
     odd = False
     for name, value in user:
         if not name or name in headers or name in ALL or len(name.encode()) > _NAME:

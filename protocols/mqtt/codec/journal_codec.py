@@ -1,4 +1,6 @@
-"""Runs of packets in a stream: they were captured as they came, and are taken apart in the writer's thread."""
+"""Runs of packets in a stream: they were captured as they came, and are taken apart in the writer's
+thread.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Known:
 
 
 class PacketOpener(Opener):
-    """The packets were checked when they came: PUBLISH, QoS 0, and with `described` one octet that says: no properties."""
+    """The packets were checked when they came: PUBLISH, QoS 0, and with `described` one octet that
+    says: no properties.
+    """
 
     def __init__(self) -> None:
         nobody = Known(b"", Name(b"", b""))
@@ -57,7 +61,10 @@ class PacketOpener(Opener):
             at = end
 
     def _name(self, octets: bytes, start: i64, end: i64) -> Name:
-        """The name that stands there, behind its length. Hot path: nothing is made for one that is known."""
+        """The name that stands there, behind its length.
+
+        Hot path: nothing is made for one that is known.
+        """
         size: i64 = end - start
         if size < 8:
             short = octets[start + 2 : end]

@@ -43,8 +43,8 @@ FAILURE: Final = 0x80
 
 
 class MalformedPacket(Exception):
-    """The peer broke the protocol: close the connection [MQTT-4.8.0-1]. `reason` is for the metrics, `code` is what a
-    client of level 5 is told."""
+    """The peer broke the protocol: close the connection [MQTT-4.8.0-1]. `reason` is for the
+    metrics, `code` is what a client of level 5 is told."""
 
     def __init__(self, text: str, reason: str = "protocol_error", code: int = MALFORMED) -> None:
         super().__init__(text)

@@ -143,7 +143,9 @@ def read_disconnect(reader: Reader) -> Farewell:
 
 
 def read_auth(reader: Reader) -> Farewell:
-    """Without a reason code and properties it means success, which is nothing that a client may say [MQTT-3.15.2-1]."""
+    """Without a reason code and properties it means success, which is nothing that a client may say
+    [MQTT-3.15.2-1].
+    """
     if not reader.more:
         raise MalformedPacket("AUTH with success", code=PROTOCOL_ERROR)
     code = _code(reader, AUTH)

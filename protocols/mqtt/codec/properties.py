@@ -1,10 +1,11 @@
-"""Properties of MQTT 5 packets (section 2.2.2): what each is called, how it is written, and where it may stand.
+"""Properties of MQTT 5 packets (section 2.2.2): what each is called, how it is written, and where
+it may stand.
 
     properties   length(variable)   identifier(1) value   identifier(1) value   ...
 
-Rules that hold for every packet: User Property may come again and again, and a Subscription Identifier in a PUBLISH;
-everything else comes once. What is wrong inside a value is malformed; a property in the wrong packet, or a second one,
-is a protocol error.
+Rules that hold for every packet: User Property may come again and again, and a Subscription
+Identifier in a PUBLISH; everything else comes once. What is wrong inside a value is malformed; a
+property in the wrong packet, or a second one, is a protocol error.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ _TABLE: Final[dict[int, Property]] = {
 
 
 class Properties5:
-    """The properties of one packet: numbers, texts and octets by identifier; and the two kinds that may come repeatedly, in order."""
+    """The properties of one packet: numbers, texts and octets by identifier; and the two kinds that
+    may come repeatedly, in order.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[int, int] = {}
@@ -152,7 +155,10 @@ class Properties5:
         return identifier in self.numbers or identifier in self.texts or identifier in self.octets
 
     def encoded(self) -> bytes:
-        """With its length before it. The message expiry stands first, if there is one, so that it can be counted down in place."""
+        """With its length before it.
+
+        The message expiry stands first, if there is one, so that it can be counted down in place.
+        """
         parts: list[bytes] = []
         expiry = self.numbers.get(MESSAGE_EXPIRY)
         if expiry is not None:
@@ -175,7 +181,10 @@ class Properties5:
 
 
 def read_properties(reader: Reader, place: int) -> Properties5:
-    """The properties that come next, of a packet of this type (or of a WILL). Raises MalformedPacket."""
+    """The properties that come next, of a packet of this type (or of a WILL).
+
+    Raises MalformedPacket.
+    """
     properties = Properties5()
     size = reader.variable()
     if size:

@@ -1,4 +1,6 @@
-"""Who may relay octets to whom: publications travel as whole packets only between sessions of one level."""
+"""Who may relay octets to whom: publications travel as whole packets only between sessions of one
+level.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from mypy_extensions import i64
 from broker.messages.message import FRONT_END, Encoding
 from broker.routing.route import Dialect
 
-#: Bits of `Plan.attention`: some listener does not read the packets of a publisher of level 3 or 4, of level 5, as they are.
+#: Bits of `Plan.attention`: some listener does not read the packets of a publisher of level 3 or 4,
+#: of level 5, as they are.
 APART_4: Final[i64] = FRONT_END
 APART_5: Final[i64] = FRONT_END << 1
 

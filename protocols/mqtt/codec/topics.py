@@ -1,7 +1,7 @@
 """Topic names and filters as the core knows them.
 
-A topic name is a routing key with `/` and `.` exchanged: `a/b.c` here is `a.b/c` there, and back. A filter
-stays as it is, in its own grammar.
+A topic name is a routing key with `/` and `.` exchanged: `a/b.c` here is `a.b/c` there, and back. A
+filter stays as it is, in its own grammar.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class TopicRules:
         return topic_filter not in self.no_subscribe
 
     def check_filter(self, topic_filter: str) -> bool:
-        """Whether a well-formed filter, or shared subscription, is one we serve. Raises MalformedPacket for one that is not
-        well-formed."""
+        """Whether a well-formed filter, or shared subscription, is one we serve. Raises
+        MalformedPacket for one that is not well-formed."""
         if topic_filter.startswith(SHARE):
             label, _, topic_filter = topic_filter[len(SHARE) :].partition("/")
             if not label or "+" in label or "#" in label or not topic_filter:

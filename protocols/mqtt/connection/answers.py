@@ -1,4 +1,6 @@
-"""PUBACKs and PUBRECs that wait for the store, in the order of their publications [MQTT-4.6.0-2], [MQTT-4.6.0-3]."""
+"""PUBACKs and PUBRECs that wait for the store, in the order of their publications [MQTT-4.6.0-2],
+[MQTT-4.6.0-3].
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from protocols.mqtt.codec.packets5 import answer5
 
 
 class Answer:
-    """The first octet of a packet, its identifier, what it waits for, and the reason code if it is not 0."""
+    """The first octet of a packet, its identifier, what it waits for, and the reason code if it is
+    not 0.
+    """
 
     __slots__ = ("code", "first", "packet_id", "ticket")
 

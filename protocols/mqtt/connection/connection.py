@@ -81,7 +81,8 @@ class MqttConnection(Level5):
         #: What the client said in its CONNECT, until it has its CONNACK.
         self._connect: Connect | None = None
         self._login: Credentials | None = None
-        #: An enhanced authentication, as long as it goes on; and the method of the one that the CONNECT began.
+        #: An enhanced authentication, as long as it goes on; and the method of the one that the
+        #: CONNECT began.
         self._conversation: Conversation | None = None
         self._method: str | None = None
 
@@ -359,7 +360,9 @@ class MqttConnection(Level5):
         session.attach(self, pen)
 
     def _testament(self) -> Definition | None:
-        """What a store keeps of the will of a session that persists; only of one that could be published now."""
+        """What a store keeps of the will of a session that persists; only of one that could be
+        published now.
+        """
         will, gate = self.will, self.gate
         if (
             will is None

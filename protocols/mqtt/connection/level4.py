@@ -1,4 +1,6 @@
-"""Levels 3 and 4 (MQTT 3.1 and 3.1.1): packets out of chunks, and what each means to the session and the core."""
+"""Levels 3 and 4 (MQTT 3.1 and 3.1.1): packets out of chunks, and what each means to the session
+and the core.
+"""
 
 from __future__ import annotations
 
@@ -260,7 +262,8 @@ class Level4(Client):
         )
         gate.received += 1
         store = self._vhost.store
-        store.begin()  # The message and its identifier are durable together, or it would come twice, or never.
+        # The message and its identifier are durable together, or it would come twice, or never.
+        store.begin()
         try:
             if assurance == EXACTLY_ONCE:
                 session.hold(packet_id, ticket)

@@ -1,7 +1,8 @@
 """Level 5: packets out of chunks, and what each means to the session and the core.
 
-The loop is that of level 4 but for one octet: a PUBLISH has properties behind its topic name or packet identifier, and
-`no properties` is written as a length of 0. What has some goes the general way.
+The loop is that of level 4 but for one octet: a PUBLISH has properties behind its topic name or
+packet identifier, and `no properties` is written as a length of 0. What has some goes the general
+way.
 """
 
 from __future__ import annotations
@@ -92,12 +93,15 @@ _SPELLINGS: Final = 64
 
 
 class Spelling:
-    """The properties of publications, read: what is relayed of them, and what is the broker's affair."""
+    """The properties of publications, read: what is relayed of them, and what is the broker's
+    affair.
+    """
 
     __slots__ = ("alias", "expiry", "misnumbered", "octets", "publication", "text")
 
     def __init__(self, octets: bytes, alias: int, expiry: int, text: bool) -> None:
-        #: As they are relayed, with their length: without the alias, the expiry first; empty if nothing is left.
+        #: As they are relayed, with their length: without the alias, the expiry first; empty if
+        #: nothing is left.
         self.octets = octets
         self.alias = alias
         #: Seconds; below 0 for none.
@@ -117,7 +121,8 @@ class Level5(Level4):
 
     def __init__(self, front: MqttService, peer: Peer) -> None:
         super().__init__(front, peer)
-        #: Topic names by the client's aliases, and properties that came. (Most connections have neither.)
+        #: Topic names by the client's aliases, and properties that came. (Most connections have
+        #: neither.)
         self._topics: dict[int, bytes] | None = None
         self._spellings: dict[bytes, Spelling] | None = None
         #: Seconds that the session outlives the connection, as the client wants it.
@@ -289,7 +294,8 @@ class Level5(Level4):
         ticket = Ticket(self._answers)
         self.persists = True
         store = self._vhost.store
-        store.begin()  # The message and its identifier are durable together, or it would come twice, or never.
+        # The message and its identifier are durable together, or it would come twice, or never.
+        store.begin()
         try:
             code = self._publish_described(gate, route, spelling, reader.rest(), first, ticket)
             if assurance == EXACTLY_ONCE and code < UNSPECIFIED:

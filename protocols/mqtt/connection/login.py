@@ -89,8 +89,8 @@ class Client(Connection):
         ticket: Ticket | None,
         publication: Publication | None = None,
     ) -> i64:
-        """Publish with care, once if its producer numbers what it publishes; what the identity may not publish is dropped and counted
-        [MQTT-3.3.5-2]. Returns the fate."""
+        """Publish with care, once if its producer numbers what it publishes; what the identity may
+        not publish is dropped and counted [MQTT-3.3.5-2]. Returns the fate."""
         vhost = self._vhost
         vhost.speaker = self.session
         fate: i64
@@ -109,7 +109,10 @@ class Client(Connection):
     # -- time, and the end
 
     def turn_out(self, code: int, reason: str, text: str = "") -> None:
-        """The connection ends because the broker wants it so. Level 5 has words for that [MQTT-4.13.1-1]."""
+        """The connection ends because the broker wants it so.
+
+        Level 5 has words for that [MQTT-4.13.1-1].
+        """
         if not self.finished and self.level == LEVEL_5 and self.session is not None:
             octets = disconnect5(code, reason_string(text) if text else None)
             if 0 < self.send_max < len(octets):
@@ -139,7 +142,9 @@ class Client(Connection):
             self.deadline = self.heard_at + limit
 
     def shut_down(self) -> None:
-        """A clean stop publishes no will of a session that persists; one with a delay waits on when the broker is back."""
+        """A clean stop publishes no will of a session that persists; one with a delay waits on when
+        the broker is back.
+        """
         if (
             self.session is not None
             and self.session.persistent
@@ -150,7 +155,9 @@ class Client(Connection):
         self.turn_out(SERVER_SHUTTING_DOWN, "shutdown")
 
     def released(self) -> None:
-        """The will goes out unless DISCONNECT took it back [MQTT-3.1.2-8]; the session stays or ends."""
+        """The will goes out unless DISCONNECT took it back [MQTT-3.1.2-8]; the session stays or
+        ends.
+        """
         session, self.session = self.session, None
         gate, self.gate = self.gate, None
         will, self.will = self.will, None

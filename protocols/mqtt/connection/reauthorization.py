@@ -1,7 +1,9 @@
-"""Rights of a session: what its subscriptions may take, and what becomes of them when rights change.
+"""Rights of a session: what its subscriptions may take, and what becomes of them when rights
+change.
 
-A subscription that may take nothing any more is removed, and a client that is here is disconnected (0x87), so that it hears
-of it: it comes back, subscribes, and learns what it may have. One that may take less than before is told less.
+A subscription that may take nothing any more is removed, and a client that is here is disconnected
+(0x87), so that it hears of it: it comes back, subscribes, and learns what it may have. One that may
+take less than before is told less.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: Sessions looked at in one turn, and how much work comparing subscriptions with rules may be, in levels.
+#: Sessions looked at in one turn, and how much work comparing subscriptions with rules may be, in
+#: levels.
 SLICE: Final = 500
 LEVELS: Final = 10_000
 
 
 def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
-    """How much of a subscription is allowed: ALL, SOME or NONE. Where it is not told topic by topic (shared, $SYS), it is
-    all or nothing."""
+    """How much of a subscription is allowed: ALL, SOME or NONE. Where it is not told topic by topic
+    (shared, $SYS), it is all or nothing."""
     whole = topic_filter.startswith((SHARE, ROOT))
     if topic_filter.startswith(SHARE):
         topic_filter = topic_filter[len(SHARE) :].partition("/")[2]

@@ -13,7 +13,8 @@ from protocols.mqtt.codec.topics import TopicRules
 from protocols.mqtt.session.sessions import MqttOptions, Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
 
-#: What a protocol level is called in metrics and listings; before its CONNECT, what clients speak most.
+#: What a protocol level is called in metrics and listings; before its CONNECT, what clients speak
+#: most.
 NAMES: Final = {0: "mqtt311", 3: "mqtt310", 4: "mqtt311", 5: "mqtt50"}
 
 
@@ -32,7 +33,8 @@ class MqttService(Front):
             Surveying(self),
         )
         self.sessions.sys = self.sys
-        #: Octets of connections that are gone, in and out, and the most clients that there were at once.
+        #: Octets of connections that are gone, in and out, and the most clients that there were at
+        #: once.
         self.octets_in = 0
         self.octets_out = 0
         self.most = 0
@@ -50,7 +52,10 @@ class MqttService(Front):
     def credentials(
         self, user: str | None, password: bytes, client_id: str, peer: Peer
     ) -> Credentials:
-        """A user name may begin with a virtual host and a colon. Who gives none may have one in its certificate."""
+        """A user name may begin with a virtual host and a colon.
+
+        Who gives none may have one in its certificate.
+        """
         vhost = "/"
         proven = user is None and peer.certificate != ""
         if proven:

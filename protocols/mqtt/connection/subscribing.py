@@ -40,8 +40,9 @@ from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.subscription_options import AS_PUBLISHED, IDENTIFIER
 from protocols.mqtt.session.sys_topics import ROOT
 
-#: Topic filters of one packet that are looked at in one turn, and levels of these: what a filter costs grows with them
-#: (500 filters of 128 levels take 13 ms uncompiled). One filter is looked at in any case.
+#: Topic filters of one packet that are looked at in one turn, and levels of these: what a filter
+#: costs grows with them (500 filters of 128 levels take 13 ms uncompiled). One filter is looked at
+#: in any case.
 SLICE: Final = 500
 LEVELS: Final = 5_000
 
@@ -54,7 +55,10 @@ def subscribe(
     reader: Reader,
     level: int,
 ) -> int:
-    """SUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
+    """SUBSCRIBE; returns how many topic filters there were.
+
+    Raises MalformedPacket before anything has changed.
+    """
     packet = read_subscribe(reader) if level == LEVEL_5 else _read_older(reader)
     codes: list[int] = []
     for wish in packet.wishes:
@@ -71,7 +75,10 @@ def subscribe(
 def unsubscribe(
     connection: Connection, session: Session, service: MqttService, reader: Reader, level: int
 ) -> int:
-    """UNSUBSCRIBE; returns how many topic filters there were. Raises MalformedPacket before anything has changed."""
+    """UNSUBSCRIBE; returns how many topic filters there were.
+
+    Raises MalformedPacket before anything has changed.
+    """
     packet = read_unsubscribe(reader) if level == LEVEL_5 else _read_older_filters(reader)
     for topic_filter in packet.filters:
         service.topics.check_filter(topic_filter)
@@ -183,7 +190,8 @@ class Subscribing(Change):
         self._packet_id = packet.packet_id
         self._identifier = packet.identifier
         self._level = level
-        #: What the client is told of each; the QoS that it asked for, where nothing is wrong so far.
+        #: What the client is told of each; the QoS that it asked for, where nothing is wrong so
+        #: far.
         self._codes = codes
         self._done = 0
         self._curious: list[str] = []

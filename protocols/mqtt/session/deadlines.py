@@ -1,9 +1,11 @@
-"""Times of many things that mostly do not come: sessions that end if nobody returns, wills that wait.
+"""Times of many things that mostly do not come: sessions that end if nobody returns, wills that
+wait.
 
     heap   Alarm Alarm Alarm ...      one timer of the agenda, for the first of them
 
-A cancelled alarm stays in the heap, without what it was for, until it comes up or most of the heap is such. (The heap is
-our own: heapq would want a tuple and two ints with every alarm, 140 octets a session whose client is away.)
+A cancelled alarm stays in the heap, without what it was for, until it comes up or most of the heap
+is such. (The heap is our own: heapq would want a tuple and two ints with every alarm, 140 octets a
+session whose client is away.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Publications on their way to one client: written at its level, in flight under packet identifiers, held until they may go."""
+"""Publications on their way to one client: written at its level, in flight under packet
+identifiers, held until they may go.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ from protocols.window import Window
 
 #: Packet identifiers that there are.
 IDENTIFIERS: Final[i64] = 65_535
-#: Taken from the credit of a consumer that holds a message back: acknowledgements alone never make up for it.
+#: Taken from the credit of a consumer that holds a message back: acknowledgements alone never make
+#: up for it.
 HELD: Final[i64] = 1 << 40
-#: What a session has whose client is away and owes nothing, in one copy; nothing is ever put into these.
+#: What a session has whose client is away and owes nothing, in one copy; nothing is ever put into
+#: these.
 _NOTHING: Final = Window()
 _NONE_HELD: Final[dict[int, Ticket | None]] = {}
 #: Where a consumer writes whose connection is gone: nowhere, and it is never asked to.
@@ -44,7 +48,8 @@ class Flight(Listener):
         self.tally = tally
         self.persistent = persistent
         self.in_flight = _NOTHING
-        #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for, if anything.
+        #: Packet identifiers of theirs that await their PUBREL, with what their PUBREC waits for,
+        #: if anything.
         self.received: dict[int, Ticket | None] = _NONE_HELD
         #: Writes for its client, if that is one of level 5.
         self.pen: Pen | None = None
@@ -93,22 +98,25 @@ class Flight(Listener):
             if self.persistent:
                 self.vhost.store.append(Released(self.number, packet_id), ticket)
         elif self.persistent:
-            # It was let go before, perhaps just now: its owner uses it again, and must not find it held after a crash.
+            # It was let go before, perhaps just now: its owner uses it again, and must not find it
+            # held after a crash.
             self.vhost.store.wait_for_all(ticket)
 
 
 class InboxConsumer(Consumer):
     """Takes messages out of the inbox while the session is connected.
 
-    The how manieth message of the inbox it is gives a message its packet identifier, so it has the same one after a
-    crash. A QoS 2 message leaves when it is durable: a lost one would leave its identifier behind at the client.
+    The how manieth message of the inbox it is gives a message its packet identifier, so it has the
+    same one after a crash. A QoS 2 message leaves when it is durable: a lost one would leave its
+    identifier behind at the client.
     """
 
     def __init__(self, session: Flight, outlet: Outlet, credit: i64) -> None:
         super().__init__(session.inbox, outlet, credit, None)
         self.session = session
         self._pen = session.pen
-        #: A message that is not durable yet: nothing leaves until it is, whatever is acknowledged meanwhile.
+        #: A message that is not durable yet: nothing leaves until it is, whatever is acknowledged
+        #: meanwhile.
         self._held: Delivery | None = None
 
     def deliver(self, message: Message, order: i64) -> None:

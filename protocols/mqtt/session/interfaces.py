@@ -1,4 +1,6 @@
-"""What a session knows of its shared subscriptions, of its client's will and of where it is listed: roles, played elsewhere."""
+"""What a session knows of its shared subscriptions, of its client's will and of where it is listed:
+roles, played elsewhere.
+"""
 
 from __future__ import annotations
 

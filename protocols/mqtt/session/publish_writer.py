@@ -1,6 +1,8 @@
-"""Writes publications at level 5: properties, what is left of their time, identifiers, topic aliases, the client's limit.
+"""Writes publications at level 5: properties, what is left of their time, identifiers, topic
+aliases, the client's limit.
 
-PUBLISH   topic, or empty if its alias is known   packet identifier   alias  identifiers  properties of the content   body
+PUBLISH   topic, or empty if its alias is known   packet identifier   alias  identifiers  properties
+of the content   body
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ SHORT: Final = 3
 
 
 class Pen:
-    """For one connection. `packet_max` is the largest packet that its client takes (0: any), `aliases` how many it knows."""
+    """For one connection.
+
+    `packet_max` is the largest packet that its client takes (0: any), `aliases` how many it knows.
+    """
 
     def __init__(self, outlet: Outlet, agenda: Agenda, packet_max: i64, aliases: i64) -> None:
         self._outlet = outlet

@@ -1,4 +1,5 @@
-"""A session's inbox after a restart: what is in its client's hands, what may be, and what certainly is not.
+"""A session's inbox after a restart: what is in its client's hands, what may be, and what certainly
+is not.
 
     positions   1 2 . . 5 6 7 8 9 ...           rising; a gap is a message that was settled before others
                 in flight | returned | tail     up to the last PUBREC | as many as may be in flight, and all gaps | the rest

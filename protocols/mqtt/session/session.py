@@ -44,7 +44,10 @@ class Resend(Waiter):
 
 
 class Session(Subscriber):
-    """One client identifier's subscriptions, inbox and packets in flight. `receive_maximum` bounds those."""
+    """One client identifier's subscriptions, inbox and packets in flight.
+
+    `receive_maximum` bounds those.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,8 @@ class Session(Subscriber):
         super().__init__(vhost, client_id, inbox, persistent, tally)
         #: How many may be in flight; what its client allows, if that is less.
         self.receive_maximum: i64 = receive_maximum
-        #: Whose it is: the name that its client logged in by, whether names alone say who that is, and its rights.
+        #: Whose it is: the name that its client logged in by, whether names alone say who that is,
+        #: and its rights.
         self.user = ""
         self.named = False
         self.identity: Identity | None = None
@@ -78,7 +82,8 @@ class Session(Subscriber):
         self.testament: Definition | None = None
         #: When its last connection went, in ms.
         self.away_since: i64 = 0
-        #: Packet identifiers of ours that got their PUBREC, and the position of that in the store (0: nowhere).
+        #: Packet identifiers of ours that got their PUBREC, and the position of that in the store
+        #: (0: nowhere).
         self.released: dict[int, int] = _NONE_RELEASED
         self._consumer: InboxConsumer | None = None
         #: What is in flight and not resent yet over this connection, oldest last.
@@ -184,7 +189,9 @@ class Session(Subscriber):
             membership.stir()
 
     def skip(self, number: i64) -> None:
-        """What is in flight under this number is too large for its client: as if it had been delivered [MQTT-3.1.2-25]."""
+        """What is in flight under this number is too large for its client: as if it had been
+        delivered [MQTT-3.1.2-25].
+        """
         delivery = self.in_flight.take(number)
         if delivery is not None:
             if self._consumer is not None:
@@ -256,7 +263,10 @@ class Session(Subscriber):
         return True
 
     def has_room(self) -> bool:
-        """Whether a shared subscription may give it a message now, before all that waits here. A refusal is remembered."""
+        """Whether a shared subscription may give it a message now, before all that waits here.
+
+        A refusal is remembered.
+        """
         consumer = self._consumer
         if consumer is not None and consumer.credit > 0 and self.inbox.depth == 0:
             return True
@@ -275,8 +285,8 @@ class Session(Subscriber):
             membership.stir()
 
     def send_shared(self, delivery: Delivery) -> None:
-        """A QoS 1 message of a shared subscription. The session has room, and nothing waits: it takes the next place of
-        the inbox, for the packet identifier."""
+        """A QoS 1 message of a shared subscription. The session has room, and nothing waits: it
+        takes the next place of the inbox, for the packet identifier."""
         consumer, outlet = self._consumer, self.outlet
         assert consumer is not None and outlet is not None
         consumer.credit -= 1
@@ -295,7 +305,10 @@ class Session(Subscriber):
             self.skip(number)
 
     def write_now(self, message: Message) -> None:
-        """At most once, uncounted. The session is connected; what is too large for its client is dropped."""
+        """At most once, uncounted.
+
+        The session is connected; what is too large for its client is dropped.
+        """
         outlet = self.outlet
         assert outlet is not None
         if self.pen is None:
@@ -304,7 +317,9 @@ class Session(Subscriber):
             self.pen.write(message, AT_MOST_ONCE, 0, 0, self.views)
 
     def _give_back(self) -> None:
-        """What shared subscriptions gave, and the client did not acknowledge, others may have [MQTT-4.8.2-4]."""
+        """What shared subscriptions gave, and the client did not acknowledge, others may have
+        [MQTT-4.8.2-4].
+        """
         for number, delivery in self.in_flight.outstanding():
             queue = delivery.consumer.queue
             if queue is not self.inbox:
@@ -348,7 +363,8 @@ class Session(Subscriber):
         return True
 
     def release(self, packet_id: i64, ticket: Ticket) -> bool:
-        """PUBREC; False when the identifier belongs to a QoS 1 publication. The ticket is what the PUBREL waits for.
+        """PUBREC; False when the identifier belongs to a QoS 1 publication. The ticket is what the
+        PUBREL waits for.
 
         One of which we know nothing is answered too: its owner waits for that [MQTT-4.3.3-1].
         """

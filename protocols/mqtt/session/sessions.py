@@ -43,7 +43,8 @@ class MqttOptions:
         self.topic_alias_maximum = 16
         #: The longest keep-alive in seconds; clients of level 5 are told. 0 for any.
         self.keep_alive_max = 0
-        #: Where a client that asks for response information may expect answers: this and its identifier.
+        #: Where a client that asks for response information may expect answers: this and its
+        #: identifier.
         self.response_prefix = "responses/"
         #: Topic filters that nobody may subscribe to.
         self.no_subscribe: list[str] = []
@@ -53,10 +54,11 @@ class MqttOptions:
 
 
 class Sessions(Register):
-    """At most `options.sessions`; one that nobody comes back to ends when it has been away for as long as its client said,
-    or `options.session_expiry_s`.
+    """At most `options.sessions`; one that nobody comes back to ends when it has been away for as
+    long as its client said, or `options.session_expiry_s`.
 
-    The definition of a persistent session says since when its client is away, in ms of the wall clock; 0 if it is here.
+    The definition of a persistent session says since when its client is away, in ms of the wall
+    clock; 0 if it is here.
     """
 
     def __init__(self, agenda: Agenda, options: MqttOptions, tally: Tally) -> None:
@@ -108,8 +110,8 @@ class Sessions(Register):
         user: str = "",
         named: bool = False,
     ) -> Session:
-        """A new session of a user, under an identifier that has none. It outlives its connection by `expiry` seconds, and so
-        does what the store knows of the client's will."""
+        """A new session of a user, under an identifier that has none. It outlives its connection by
+        `expiry` seconds, and so does what the store knows of the client's will."""
         session = self._add(vhost, client_id, expiry > 0)
         session.user, session.named = user, named
         session.expiry = expiry
@@ -143,7 +145,10 @@ class Sessions(Register):
     def reclaim(
         self, session: Session, expiry: int, testament: Definition | None, ticket: Ticket
     ) -> None:
-        """Its client is here, and wants it kept for so long from now on. The ticket waits for a will."""
+        """Its client is here, and wants it kept for so long from now on.
+
+        The ticket waits for a will.
+        """
         changed = session.expiry != expiry or testament is not None or session.testament is not None
         session.expiry = expiry
         session.testament = testament
@@ -161,7 +166,8 @@ class Sessions(Register):
             return
         session.detach()
         self._wait_for(session, 0)
-        # Nobody waits for it: a crash right now makes the session's time longer, or shorter, by so little.
+        # Nobody waits for it: a crash right now makes the session's time longer, or shorter, by so
+        # little.
         self.note(session, int(self._agenda.wall * 1000), None)
 
     def note(self, session: Session, away_since: int, ticket: Ticket | None) -> None:
@@ -277,7 +283,10 @@ class Sessions(Register):
             listener.hold_again(packet_id, None)
 
     def restored(self) -> None:
-        """Those whose clients were here when the broker stopped are away from now on. Groups have their members again."""
+        """Those whose clients were here when the broker stopped are away from now on.
+
+        Groups have their members again.
+        """
         shared, self._shared = self._shared, []
         for session, memberships in shared:
             for name, options in memberships.items():
@@ -298,7 +307,10 @@ class Sessions(Register):
                 self.sys.watch(session)
 
     def _wait_with(self, session: Session, will: Will, away: int) -> None:
-        """Its client's will waits for what is left of its delay, from when the client was lost. It was allowed when it was left."""
+        """Its client's will waits for what is left of its delay, from when the client was lost.
+
+        It was allowed when it was left.
+        """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
         session.late_will = Waiting(
             session.vhost, session.vhost.internal, will, session, self.deadlines, when

@@ -4,8 +4,9 @@
                 --otherwise-----> queue of the group --> Turn of a member with room --> that member's packets in flight
                                                                             QoS 2 --> that member's inbox, for good
 
-A QoS 1 message goes back to the group when its member's connection breaks; a QoS 2 message belongs to the session that
-it was given to, and is nobody else's [MQTT-4.8.2-4], [MQTT-4.8.2-5]. A group exists while it has members.
+A QoS 1 message goes back to the group when its member's connection breaks; a QoS 2 message belongs
+to the session that it was given to, and is nobody else's [MQTT-4.8.2-4], [MQTT-4.8.2-5]. A group
+exists while it has members.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from protocols.mqtt.session.subscription_options import Addressed, identifier_pr
 
 
 class Turn(Consumer):
-    """Takes messages of the group for one member. One whose session has no room gives the message back, and takes none until
-    it has."""
+    """Takes messages of the group for one member. One whose session has no room gives the message
+    back, and takes none until it has."""
 
     def __init__(self, member: Member, outlet: Outlet) -> None:
         super().__init__(member.group.inbox, outlet, ENDLESS, None)
@@ -100,7 +101,9 @@ def _hand_over(session: Session, queue: Source, message: Message) -> None:
 
 
 class Member(Membership):
-    """A session in a group: with the QoS that it was granted, and the identifier of its subscription (0: none)."""
+    """A session in a group: with the QoS that it was granted, and the identifier of its
+    subscription (0: none).
+    """
 
     def __init__(self, group: Group, session: Session, assurance: int) -> None:
         super().__init__(f"{SHARE}{group.label}/{group.topic_filter}", assurance)
@@ -179,7 +182,10 @@ class Group(Listener):
         self.bind(ticket)
 
     def _last(self, ticket: Ticket | None) -> None:
-        """From now on the group survives a stop. What it holds already does not: others may have kept it, the group has not."""
+        """From now on the group survives a stop.
+
+        What it holds already does not: others may have kept it, the group has not.
+        """
         inbox = self.inbox
         if self._assurance >= 0:
             self.vhost.unbind(

@@ -1,7 +1,8 @@
-"""How one session looks at publications: which identifiers its subscriptions give them, and whether RETAIN is told.
+"""How one session looks at publications: which identifiers its subscriptions give them, and whether
+RETAIN is told.
 
-Asked by topic when a publication is written, so that nothing of it need be kept with messages that wait. Sessions whose
-subscriptions say nothing special have no Views.
+Asked by topic when a publication is written, so that nothing of it need be kept with messages that
+wait. Sessions whose subscriptions say nothing special have no Views.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Views:
         self._exact: dict[str, Binding] = {}
         self._patterns: dict[str, Binding] = {}
         self._identified = 0
-        #: Shared subscriptions that have identifiers: what they give is Addressed, so there is nothing to find.
+        #: Shared subscriptions that have identifiers: what they give is Addressed, so there is
+        #: nothing to find.
         self.shared = 0
         self._known: dict[bytes, View] = {}
 
@@ -106,8 +108,8 @@ def identifier_property(number: object) -> bytes:
 
 
 class Addressed(Message):
-    """A copy for one session because of one subscription, whatever else it has subscribed: a retained message for a new
-    subscription, or one of a shared subscription."""
+    """A copy for one session because of one subscription, whatever else it has subscribed: a
+    retained message for a new subscription, or one of a shared subscription."""
 
     __slots__ = ("identifier", "origin")
 

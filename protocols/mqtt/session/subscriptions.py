@@ -1,6 +1,8 @@
-"""The part of a session that says what its client wants to hear: subscriptions, how they look at publications, retained messages.
+"""The part of a session that says what its client wants to hear: subscriptions, how they look at
+publications, retained messages.
 
-Most sessions have few subscriptions, and are away for most of their lives, in great numbers: what they do not have costs nothing.
+Most sessions have few subscriptions, and are away for most of their lives, in great numbers: what
+they do not have costs nothing.
 """
 
 from __future__ import annotations

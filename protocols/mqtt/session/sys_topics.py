@@ -1,8 +1,8 @@
 """$SYS/broker/...: what the broker says of itself, under the names that Mosquitto uses.
 
-A tree of its own: nothing of it is routed, so no queue hears it, and nobody can publish there. It grows when somebody
-subscribes to a filter that begins with `$SYS`, and is renewed every so often as long as such a session is connected; until
-then it costs nothing. Values are texts; QoS is 0.
+A tree of its own: nothing of it is routed, so no queue hears it, and nobody can publish there. It
+grows when somebody subscribes to a filter that begins with `$SYS`, and is renewed every so often as
+long as such a session is connected; until then it costs nothing. Values are texts; QoS is 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Survey:
         raise NotImplementedError
 
     def counts(self) -> dict[str, int]:
-        """Numbers under their names, without `$SYS/broker/`; of those that begin with `load/` the averages are told."""
+        """Numbers under their names, without `$SYS/broker/`; of those that begin with `load/` the
+        averages are told.
+        """
         raise NotImplementedError
 
 

@@ -1,4 +1,6 @@
-"""Wills: what is published when a client disappears, at once or when it has not come back for a while."""
+"""Wills: what is published when a client disappears, at once or when it has not come back for a
+while.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What `cstrie` and `snapshot` promise beyond the contract: cheap snapshots, bounded copies, no limit of depth."""
+"""What `cstrie` and `snapshot` promise beyond the contract: cheap snapshots, bounded copies, no
+limit of depth.
+"""
 
 from __future__ import annotations
 

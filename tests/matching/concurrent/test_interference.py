@@ -1,6 +1,7 @@
 """Every operation, interrupted by others before each of its accesses to a cell, one by one.
 
-So every comparison fails that can fail, in a known place: whatever comes between is done wholly before the access.
+So every comparison fails that can fail, in a known place: whatever comes between is done wholly
+before the access.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class Interrupted:
         SteppedCell.step = self.step
 
     def run(self, operation: Operation, plan: list[tuple[int, Operation]]) -> bool:
-        """Do an operation with these interruptions. Whether it had so many accesses that all came to pass."""
+        """Do an operation with these interruptions.
+
+        Whether it had so many accesses that all came to pass.
+        """
         self.plan = plan
         SteppedCell.step = self.step
         try:
@@ -113,7 +117,9 @@ class Interrupted:
 
 
 def prepared(kind: Kind, before: list[str], snapshot: bool) -> Interrupted:
-    """A matcher of these patterns; after a snapshot all its nodes belong to that one, and must be copied."""
+    """A matcher of these patterns; after a snapshot all its nodes belong to that one, and must be
+    copied.
+    """
     run = Interrupted(kind(AMQP, SteppedCell))
     for pattern in before:
         run.do(subscribe(pattern))
@@ -141,7 +147,9 @@ def twice(
     one: Operation,
     other: Operation,
 ) -> Iterator[Interrupted]:
-    """All runs of the operation in which one comes between, and at the same or a later access the other."""
+    """All runs of the operation in which one comes between, and at the same or a later access the
+    other.
+    """
     for first in itertools.count():
         for second in itertools.count(first):
             run = prepared(kind, before, snapshot)
@@ -172,7 +180,8 @@ def test_whatever_comes_between_an_operation_happened_before_or_after(
         assert check(once(kind, before, snapshot, operation, other)) > 0
 
 
-#: An operation, and two changes of which the second must not be seen without the first, or that undo each other.
+#: An operation, and two changes of which the second must not be seen without the first, or that
+#: undo each other.
 TWICE = [
     (plain("match", "a.b.c"), subscribe("a.b.c"), subscribe("*.b.#")),
     (plain("match", "a.b.c"), plain("snapshot"), unsubscribe("a.b.c")),
@@ -247,7 +256,9 @@ def test_who_is_overtaken_exchanges_again(kind: Kind) -> None:
 
 
 def test_a_subscriber_who_moves_from_one_pattern_to_another_is_found_all_the_time() -> None:
-    """He subscribes to the new pattern before he leaves the old one; the articles' lookup may miss both."""
+    """He subscribes to the new pattern before he leaves the old one; the articles' lookup may miss
+    both.
+    """
     match, join, leave = (
         plain("match", "a.b.c"),
         ("subscribe", "a.b.c", 0),

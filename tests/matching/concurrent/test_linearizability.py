@@ -24,7 +24,8 @@ from tests.matching.concurrent.histories import (
 
 Kind = type[ConcurrentTrie[int]] | type[Persistent[int]]
 
-#: Histories are counted from 0; the normal suite takes the first so many, the long one those behind them.
+#: Histories are counted from 0; the normal suite takes the first so many, the long one those behind
+#: them.
 NORMAL = {ConcurrentTrie: 3_000, Persistent: 1_000}
 LONG = {ConcurrentTrie: 30_000, Persistent: 10_000}
 PARTS = 4
@@ -67,7 +68,10 @@ def test_many_more_histories_of_the_persistent_trie_have_one_too(seeds: range) -
 
 
 def caught(kind: Kind, cell: type[Cell[object]], seed: int) -> bool:
-    """Whether no order explains the history. That the matcher breaks down on the way does not count."""
+    """Whether no order explains the history.
+
+    That the matcher breaks down on the way does not count.
+    """
     try:
         return not linearizable(record(kind(AMQP, cell), seed))
     except (AssertionError, AttributeError, KeyError, ValueError):
@@ -158,7 +162,9 @@ def test_the_search_wants_every_result_explained() -> None:
 
 
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:
-    """It found `*.b.#`, to which someone subscribed when `a.b` had its subscriber, and did not find `a.b`."""
+    """It found `*.b.#`, to which someone subscribed when `a.b` had its subscriber, and did not find
+    `a.b`.
+    """
     assert not linearizable(
         happened(
             (0, 5, "match", "a.b", 0, 1 << 6),

@@ -1,4 +1,6 @@
-"""AMQP clients: publishers with confirms and with transactions, workers, one who moves messages, operators."""
+"""AMQP clients: publishers with confirms and with transactions, workers, one who moves messages,
+operators.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Clients that do as they like, within their protocols: they remember what they sent, and tell the ledger what they learn."""
+"""Clients that do as they like, within their protocols: they remember what they sent, and tell the
+ledger what they learn.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ def named(body: bytes) -> str:
 
 
 class Client:
-    """Connects, acts, hears, and is cut off. What the broker sent waits in `pipe` until the client listens."""
+    """Connects, acts, hears, and is cut off.
+
+    What the broker sent waits in `pipe` until the client listens.
+    """
 
     def __init__(self, world: Simulation, name: str) -> None:
         self.world = world

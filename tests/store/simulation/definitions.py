@@ -1,4 +1,6 @@
-"""What is declared, by whom it was answered, and what must be there after a crash: all that was answered, and all before it."""
+"""What is declared, by whom it was answered, and what must be there after a crash: all that was
+answered, and all before it.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def found(world: World) -> tuple[object, ...]:
 
 
 class Definitions:
-    """A history of what was declared: one step for each change, in the order in which the broker made them."""
+    """A history of what was declared: one step for each change, in the order in which the broker
+    made them.
+    """
 
     def __init__(self, random: Random, complain: Complain, newest: Callable[[], int]) -> None:
         self.random = random
@@ -104,8 +108,10 @@ class Definitions:
         self._steps: list[tuple[int, Declared]] = [(0, self.now.copy())]
 
     def change(self, thing: str, how: Callable[[], None]) -> Callable[[], None]:
-        """A change is asked for; returns what to call when it is answered. What others did before must be durable then; where
-        there was nothing left to do, at least what they did to this thing."""
+        """A change is asked for; returns what to call when it is answered. What others did before
+        must be durable then; where there was nothing left to do, at least what they did to this
+        thing.
+        """
         before = self.now.seen()
         how()
         if self.now.seen() == before:
@@ -126,7 +132,8 @@ class Definitions:
         steps = [step for _, step in self._steps if step.seen() == there]
         if steps:
             self.now = steps[-1].copy()
-            # A queue that was deleted and declared anew meanwhile may be the first or the second of that name.
+            # A queue that was deleted and declared anew meanwhile may be the first or the second of
+            # that name.
             self.now.queues = {
                 name: min(step.queues[name] for step in steps) for name in self.now.queues
             }

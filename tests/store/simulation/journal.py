@@ -1,4 +1,6 @@
-"""What should be on the disk: the entries that were appended, applied to a State; a start must find just that."""
+"""What should be on the disk: the entries that were appended, applied to a State; a start must find
+just that.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,17 @@ from tests.store.simulation.ledger import DISK, Complain
 
 
 class Journal:
-    """Of all lives. Between two starts it knows the entries since the first of them, and how far they were written."""
+    """Of all lives.
+
+    Between two starts it knows the entries since the first of them, and how far they were written.
+    """
 
     def __init__(self, complain: Complain) -> None:
         self._complain = complain
         self.state = State()
         self.entries: list[tuple[int, Entry]] = []
-        #: The last position of the batches that are written, and of those of which the writing began.
+        #: The last position of the batches that are written, and of those of which the writing
+        #: began.
         self.durable = 0
         self.begun = 0
         #: Who is told what a batch takes for streams, and how far these are after a start.

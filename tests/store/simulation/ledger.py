@@ -1,7 +1,8 @@
 """What the broker owes to whom, as its clients see it; what does not hold becomes a complaint.
 
-A family is a place to which a message goes once: a queue with those to which its messages may be moved (its dead letters, what a
-transaction takes from it), or a session's inbox. A copy is in exactly one place of its family, until somebody settles it.
+A family is a place to which a message goes once: a queue with those to which its messages may be
+moved (its dead letters, what a transaction takes from it), or a session's inbox. A copy is in
+exactly one place of its family, until somebody settles it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""One life of the broker, from its start to its crash: every step that the server takes, taken one by one."""
+"""One life of the broker, from its start to its crash: every step that the server takes, taken one
+by one.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Faults:
         self.random = random
         #: Operations until the crash; below 0: none comes.
         self.left = -1
-        #: Syncs until one that does not come to pass: what is written before it is on the disk, or not, or torn.
+        #: Syncs until one that does not come to pass: what is written before it is on the disk, or
+        #: not, or torn.
         self.syncs = -1
         #: Whether writes find no room now and then; whether the next sync fails.
         self.full = False
@@ -70,7 +73,10 @@ def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 class Life(World):
-    """A World on a disk and a catalog. `design` makes its checkpoints; `hasty`: it confirms before it writes."""
+    """A World on a disk and a catalog.
+
+    `design` makes its checkpoints; `hasty`: it confirms before it writes.
+    """
 
     def __init__(
         self,
@@ -147,7 +153,10 @@ class Life(World):
                 self.durable_store.written(batch)
 
     def write(self) -> None:
-        """The writer's thread. A full disk: the same again later. Raises Crash when the store can be written no more."""
+        """The writer's thread.
+
+        A full disk: the same again later. Raises Crash when the store can be written no more.
+        """
         batch = self._flying
         if batch is None or self._wrote:
             return
@@ -179,7 +188,9 @@ class Life(World):
         self.work()
 
     def compact(self, random: Random) -> None:
-        """A step of a checkpoint, or the beginning of one: sometimes of files that are not worth it yet."""
+        """A step of a checkpoint, or the beginning of one: sometimes of files that are not worth it
+        yet.
+        """
         if self._steps is None:
             log = self.durable_store.log
             files = worth(log)
@@ -204,7 +215,9 @@ class Life(World):
         self.durable_store.close()
 
     def crash(self, random: Random, kept: tuple[float, ...]) -> SimulatedDisk:
-        """What the disk has when the process is gone, or the power: one of these chances for each change that was not synced."""
+        """What the disk has when the process is gone, or the power: one of these chances for each
+        change that was not synced.
+        """
         self.disk.refuse, self.disk.done = _allow, _nothing
         self.durable_store.catalog.close()
         return self.disk.crashed(random, random.choice(kept))

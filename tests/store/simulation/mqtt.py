@@ -66,15 +66,19 @@ class Mqtt(Client):
 
 
 class MqttPublisher(Mqtt):
-    """Publishes with QoS 1 or 2, under few packet identifiers, each used again as soon as it is free."""
+    """Publishes with QoS 1 or 2, under few packet identifiers, each used again as soon as it is
+    free.
+    """
 
     def __init__(self, world: Simulation, name: str, quality: int) -> None:
         super().__init__(world, name)
         self.quality = quality
         self.clean = quality == 1
-        #: Packet identifier -> what was sent under it, and whether the PUBREC came; in the order of sending.
+        #: Packet identifier -> what was sent under it, and whether the PUBREC came; in the order of
+        #: sending.
         self._open: dict[int, tuple[str, str, bytes, int, bool]] = {}
-        #: Retained messages that were sent again: others may have come between, and then they count no more.
+        #: Retained messages that were sent again: others may have come between, and then they count
+        #: no more.
         self._again: set[int] = set()
 
     def begun(self, present: bool) -> None:
@@ -141,7 +145,9 @@ class MqttPublisher(Mqtt):
 
 
 class Subscriber(Mqtt):
-    """A persistent session: it comes and goes, subscribes and unsubscribes, and holds the identifiers of QoS 2."""
+    """A persistent session: it comes and goes, subscribes and unsubscribes, and holds the
+    identifiers of QoS 2.
+    """
 
     FILTERS = ("t/a/#", "t/+/b", "t/#", "t/a")
 

@@ -59,8 +59,8 @@ MATCHES = {
 
 
 class Simulation:
-    """`run` lives through it; `complaints` says what was wrong, by kinds. With `streams` it is another history of the same seed. `kind`,
-    `design` and `hasty` are for wrong designs."""
+    """`run` lives through it; `complaints` says what was wrong, by kinds. With `streams` it is
+    another history of the same seed. `kind`, `design` and `hasty` are for wrong designs."""
 
     def __init__(
         self,

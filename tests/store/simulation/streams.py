@@ -1,4 +1,6 @@
-"""Streams in a history: what was put, by offset; who publishes with numbers, who reads; and what must be there after a start."""
+"""Streams in a history: what was put, by offset; who publishes with numbers, who reads; and what
+must be there after a start.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]
 
 
 class Numbered(Amqp):
-    """A producer that numbers what it publishes: what is not confirmed when the connection ends comes again, and something else too."""
+    """A producer that numbers what it publishes: what is not confirmed when the connection ends
+    comes again, and something else too.
+    """
 
     set_up = marshal(1, spec.Confirm.Select())
 
@@ -171,7 +175,9 @@ class Numbered(Amqp):
 
 
 class Reader(Amqp):
-    """Reads a stream, again and again, from where it was or from the beginning: what it was told of an offset holds for ever."""
+    """Reads a stream, again and again, from where it was or from the beginning: what it was told of
+    an offset holds for ever.
+    """
 
     def __init__(self, world: Simulation, name: str, queue: str) -> None:
         super().__init__(world, name)
@@ -257,7 +263,9 @@ class Streams:
         world.ledger.family("few", endless=True, lossy=True)
 
     def recovered(self) -> dict[str, list[str]]:
-        """The broker is back: look at all streams, on a disk that does nothing; returns the messages in each."""
+        """The broker is back: look at all streams, on a disk that does nothing; returns the
+        messages in each.
+        """
         life, complain = self.world.life, self.world.complain
         found: dict[str, list[str]] = {}
         for finding in life.broker.streams.findings:

@@ -1,4 +1,5 @@
-"""A whole broker on a simulated disk, crashed, filled up and started again: what it promised holds. (`make test-long`: 20,000 seeds.)
+"""A whole broker on a simulated disk, crashed, filled up and started again: what it promised holds.
+(`make test-long`: 20,000 seeds.)
 
 A seed that fails is told, with its story, by `python -m tests.store.simulation SEED`.
 """

@@ -38,7 +38,10 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """The new checkpoint is written where the last one stands. (What it is made of is read before: only the crash is wrong.)"""
+    """The new checkpoint is written where the last one stands.
+
+    (What it is made of is read before: only the crash is wrong.)
+    """
     log = life.durable_store.log
     for file in files:
         file.take(_copy(life.disk, file.path))
@@ -75,7 +78,9 @@ class Apart(WatchedStore):
 
 
 class TwoRecords(Apart):
-    """A dead letter is a record, and its settlement another one, which comes when the letter is on its way to the disk."""
+    """A dead letter is a record, and its settlement another one, which comes when the letter is on
+    its way to the disk.
+    """
 
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Many) and _buries(entry):
@@ -89,7 +94,9 @@ class TwoRecords(Apart):
 
 
 class SequenceApart(Apart):
-    """The number of a producer is a record of its own, which comes when its message is on its way to the disk."""
+    """The number of a producer is a record of its own, which comes when its message is on its way
+    to the disk.
+    """
 
     def apply(self, position: i64, entry: Entry) -> None:
         sequenced = (

@@ -18,7 +18,9 @@ from trellis.auth.authenticate import Account, Accounts
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[Accounts]:
-    """`guest` from loopback, `ann` who may write to amq.topic only, and nobody in particular from loopback."""
+    """`guest` from loopback, `ann` who may write to amq.topic only, and nobody in particular from
+    loopback.
+    """
     cheap = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     found = [
         Account(Identity("guest"), cheap.hash("guest"), True),

@@ -1,4 +1,6 @@
-"""Plugins in front of accounts, a core behind two front ends, and clients of it: octets in, octets out."""
+"""Plugins in front of accounts, a core behind two front ends, and clients of it: octets in, octets
+out.
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,10 @@ class Hangs(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Roles(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc]
-    """Finds a client's role at login, and asks for it at each topic. Writes down what it was asked."""
+    """Finds a client's role at login, and asks for it at each topic.
+
+    Writes down what it was asked.
+    """
 
     seen: list[tuple[Any, ...]] = []  # noqa: RUF012
 

@@ -1,8 +1,10 @@
-"""A small model of the broker, and what clients do to both: any number of connections, six queues, two exchanges.
+"""A small model of the broker, and what clients do to both: any number of connections, six queues,
+two exchanges.
 
-The model keeps, for every queue, what waits in its order. After every step the messages delivered must be the first that
-wait, as many as consumers have credit for, no more and no fewer, the consumers with a higher priority first; whoever held
-something that comes back finds it at its old place, marked as redelivered; and what each has died of is told in `x-death`.
+The model keeps, for every queue, what waits in its order. After every step the messages delivered
+must be the first that wait, as many as consumers have credit for, no more and no fewer, the
+consumers with a higher priority first; whoever held something that comes back finds it at its old
+place, marked as redelivered; and what each has died of is told in `x-death`.
 
     a, b, c   plain
     p         x-max-priority 3
@@ -26,7 +28,8 @@ Q, B, X, T = spec.Queue, spec.Basic, spec.Exchange, spec.Tx
 PRIORITIES: Final = 3
 TTL: Final = {"t": 50, "u": 30}
 LETTERS: Final = {"t": "u", "u": "t"}
-#: What is delayed does not go where dead letters go: which of the two comes first at one time is nobody's business.
+#: What is delayed does not go where dead letters go: which of the two comes first at one time is
+#: nobody's business.
 DELAYED_TO: Final = ["a", "b", "c", "p"]
 QUEUES: Final = ["a", "b", "c", "p", "t", "u"]
 PATTERNS: Final = ["k.1", "k.*", "#", "*.2", "k.#"]
@@ -153,8 +156,10 @@ class Play:
     # -- what the model knows of a step
 
     def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
-        """Say it, take what all sides hear, and compare the deliveries; returns the other answers. `first` is whether those
-        with a higher priority must have had credit first: not when some credit comes only in the middle of the step."""
+        """Say it, take what all sides hear, and compare the deliveries; returns the other answers.
+        `first` is whether those with a higher priority must have had credit first: not when some
+        credit comes only in the middle of the step.
+        """
         frames = [
             side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)
         ]
@@ -218,7 +223,9 @@ class Play:
         consumer: ModelConsumer | None,
         no_ack: bool = False,
     ) -> Copy:
-        """A delivery happened: the numbers run on, body, flag and deaths are those of a message that waits."""
+        """A delivery happened: the numbers run on, body, flag and deaths are those of a message
+        that waits.
+        """
         queue = self.queues[name]
         side.number += 1
         assert one.number == side.number
@@ -352,13 +359,17 @@ class Play:
         priority: int = 0,
         delay: int = 0,
     ) -> None:
-        """Some messages, by topic, or to a queue (and then returned when nobody wants it), or by topic and later."""
+        """Some messages, by topic, or to a queue (and then returned when nobody wants it), or by
+        topic and later.
+        """
         octets = b""
         side, returned = self.sides[who], 0
         if side.transaction is not None and "requeue" in side.transaction.settled.values():
             return  # Which of them finds a consumer first, the model does not know.
         if side.transaction is not None or delay:
-            priority = 0  # Those of several priorities that find consumers come in their order, not in that of the queue.
+            # Those of several priorities that find consumers come in their order, not in that of
+            # the queue.
+            priority = 0
         exchange, key = ("", direct) if direct else ("later" if delay else "amq.topic", key)
         keys = [key, *(copies or []), *(blind or [])]
         headers = {

@@ -1,5 +1,7 @@
-"""What is refused of declarations and transactions, for the table of soft errors in test_errors.py: provocation, code, text, class and
-method. There are the queues and exchanges that `prepared` makes there."""
+"""What is refused of declarations and transactions, for the table of soft errors in test_errors.py:
+provocation, code, text, class and method. There are the queues and exchanges that `prepared` makes
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Contents: bodies cut into frames by us and by them, properties relayed as they came, names of every length."""
+"""Contents: bodies cut into frames by us and by them, properties relayed as they came, names of
+every length.
+"""
 
 from __future__ import annotations
 

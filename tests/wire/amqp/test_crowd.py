@@ -1,6 +1,8 @@
-"""Fifty consumers that reject, put back, close and disappear at random: order, flags and counts are right, whatever the seed.
+"""Fifty consumers that reject, put back, close and disappear at random: order, flags and counts are
+right, whatever the seed.
 
-The same steps and the same model as in test_model.py, drawn by weight instead of by hypothesis, and many more of them.
+The same steps and the same model as in test_model.py, drawn by weight instead of by hypothesis, and
+many more of them.
 """
 
 from __future__ import annotations

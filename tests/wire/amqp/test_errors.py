@@ -1,6 +1,7 @@
 """Refusals: which code and text, whether the channel ends or the connection, and who else notices.
 
-One table for the soft errors, one for the hard ones: what was done before, what provokes the error, the answer.
+One table for the soft errors, one for the hard ones: what was done before, what provokes the error,
+the answer.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def exclusive(world: World) -> None:
 
 
 def prepared(limit: int = 0) -> Amqp:
-    """A client on channels 1 and 2; a queue `q` holding one message, one `full`, one `taken` by an exclusive consumer, an
-    exchange `x`, somebody's exclusive queue."""
+    """A client on channels 1 and 2; a queue `q` holding one message, one `full`, one `taken` by an
+    exclusive consumer, an exchange `x`, somebody's exclusive queue."""
     bounds = Bounds()
     if limit:
         bounds.message = limit

@@ -1,8 +1,9 @@
-"""The hot loop does what the careful path does: equal octets to consumers, equal fates, equal counts.
+"""The hot loop does what the careful path does: equal octets to consumers, equal fates, equal
+counts.
 
-Whole chunks take the hot loop where they may; cut inside a content, the same publications are collected
-frame by frame and take the careful path. For every condition that data-plane.md (rule 2b) names, and for
-everything that decides about a route, both ways must look alike from outside.
+Whole chunks take the hot loop where they may; cut inside a content, the same publications are
+collected frame by frame and take the careful path. For every condition that data-plane.md (rule 2b)
+names, and for everything that decides about a route, both ways must look alike from outside.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ WAYS: list[Ways] = [whole, one_by_one, cut_at_the_end, cut_in_the_header, octet_
 
 
 class Scene:
-    """A world with a publisher, and readers on queues of many kinds that all get what goes to `amq.topic`, `k.#`."""
+    """A world with a publisher, and readers on queues of many kinds that all get what goes to
+    `amq.topic`, `k.#`.
+    """
 
     def __init__(self, confirms: bool) -> None:
         bounds = Bounds()

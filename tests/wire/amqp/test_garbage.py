@@ -1,4 +1,6 @@
-"""Valid streams with something wrong in them: nothing escapes, no chunking changes an answer, every message has a fate."""
+"""Valid streams with something wrong in them: nothing escapes, no chunking changes an answer, every
+message has a fate.
+"""
 
 from __future__ import annotations
 

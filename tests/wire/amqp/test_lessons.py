@@ -1,4 +1,6 @@
-"""What a review found in another broker, and is right here (docs/amqp.md, "What others had to mend", says which line is which)."""
+"""What a review found in another broker, and is right here (docs/amqp.md, "What others had to
+mend", says which line is which).
+"""
 
 from __future__ import annotations
 

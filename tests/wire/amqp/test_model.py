@@ -24,7 +24,8 @@ class Broker(Play, RuleBasedStateMachine):
             self.bind_or_unbind(0, name, "k.#", True, False)
             self.bind_or_unbind(0, name, "k.#", True, True)
 
-    # What happens often comes alone, what is rare with others: hypothesis draws every rule as often.
+    # What happens often comes alone, what is rare with others: hypothesis draws every rule as
+    # often.
 
     publishes = rule(
         who=WHO,

@@ -1,4 +1,6 @@
-"""A queue with any arguments against a small model: what waits, in which order, what ends and why, by time and by hand."""
+"""A queue with any arguments against a small model: what waits, in which order, what ends and why,
+by time and by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Our frames and tables beside those of pamqp, a codec that others wrote: what one writes the other reads, and says the same of it."""
+"""Our frames and tables beside those of pamqp, a codec that others wrote: what one writes the other
+reads, and says the same of it.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,8 @@ def fields(method: Any) -> dict[str, object]:
 
 
 def same(value: Any) -> Any:
-    """A value without the differences between the two: octets that may be text, and times, which pamqp takes for milliseconds
-    from 2106 on."""
+    """A value without the differences between the two: octets that may be text, and times, which
+    pamqp takes for milliseconds from 2106 on."""
     if isinstance(value, dict):
         return {name: same(inner) for name, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,6 @@
-"""Policies: what holds for queues and exchanges by their names, also for those that are there already."""
+"""Policies: what holds for queues and exchanges by their names, also for those that are there
+already.
+"""
 
 from __future__ import annotations
 

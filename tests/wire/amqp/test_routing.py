@@ -28,7 +28,9 @@ NO: Any = {}
 
 
 def reached(client: Amqp, exchange: str, key: str, **properties: Any) -> set[str]:
-    """The queues that a message comes to; the route is asked twice, so that the second answer comes from the cache."""
+    """The queues that a message comes to; the route is asked twice, so that the second answer comes
+    from the cache.
+    """
     counts = {name: queue.depth for name, queue in client.world.vhost.queues.items()}
     for expected in (1, 2):
         client.publish(exchange, key, b"x", **properties)

@@ -1,4 +1,6 @@
-"""tx: nothing of a transaction is seen before its commit, everything after it, and a rollback undoes it."""
+"""tx: nothing of a transaction is seen before its commit, everything after it, and a rollback
+undoes it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Leaks: clients come, use what there is, and go in every way; then nothing is left of them, not even for the collector."""
+"""Leaks: clients come, use what there is, and go in every way; then nothing is left of them, not
+even for the collector.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,10 @@ def nothing_for_the_collector() -> Iterator[None]:
 
 
 def ours() -> Counter[str]:
-    """The broker's objects that are alive, by kind. (Those of earlier tests, which pytest may have kept, are cleared first.)"""
+    """The broker's objects that are alive, by kind.
+
+    (Those of earlier tests, which pytest may have kept, are cleared first.)
+    """
     gc.collect()
     return Counter(
         type(one).__name__
@@ -279,7 +284,9 @@ def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> 
 
 
 def _none_left(world: World, before: Counter[str]) -> None:
-    """No object of a kind of which each client has some: a few routes, plans and gates may stay, for whoever comes next."""
+    """No object of a kind of which each client has some: a few routes, plans and gates may stay,
+    for whoever comes next.
+    """
     after = ours()
     kinds = {
         kind: (before[kind], count) for kind, count in after.items() if count > before[kind] + 40

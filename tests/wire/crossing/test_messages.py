@@ -1,4 +1,6 @@
-"""Messages that cross: bodies, delivery modes and QoS, what becomes of properties, and what the other side cannot be told."""
+"""Messages that cross: bodies, delivery modes and QoS, what becomes of properties, and what the
+other side cannot be told.
+"""
 
 from __future__ import annotations
 

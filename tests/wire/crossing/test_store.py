@@ -1,4 +1,6 @@
-"""The store's seam: what must be durable is waited for, in order; and the durable state says what the broker's objects say."""
+"""The store's seam: what must be durable is waited for, in order; and the durable state says what
+the broker's objects say.
+"""
 
 from __future__ import annotations
 
@@ -236,8 +238,8 @@ def outstanding(world: World) -> list[Delivery]:
 
 
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
-    """Which positions every durable queue holds, waiting or in somebody's hands. (A deleted queue's messages are forgotten
-    when those who have them in their hands let go.)"""
+    """Which positions every durable queue holds, waiting or in somebody's hands. (A deleted queue's
+    messages are forgotten when those who have them in their hands let go.)"""
     queues: list[Queue] = [*vhost.queues.values(), *vhost.inboxes.values()]
     positions: dict[int, list[int]] = defaultdict(list)
     hands = outstanding(world)

@@ -1,7 +1,9 @@
-"""One truth about topics: all topics and patterns of up to three words, in both directions, through the real broker.
+"""One truth about topics: all topics and patterns of up to three words, in both directions, through
+the real broker.
 
-The definition here is written from architecture.md, not from the code: a topic is a tuple of words; AMQP parts them by
-`.`, MQTT by `/`; on the other side the characters `.` and `/` have changed places, and nothing else.
+The definition here is written from architecture.md, not from the code: a topic is a tuple of words;
+AMQP parts them by `.`, MQTT by `/`; on the other side the characters `.` and `/` have changed
+places, and nothing else.
 """
 
 from __future__ import annotations

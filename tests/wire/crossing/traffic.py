@@ -1,4 +1,6 @@
-"""Random traffic over both protocols: clients that come and go, publish, read slowly, refuse, delete, and break rules."""
+"""Random traffic over both protocols: clients that come and go, publish, read slowly, refuse,
+delete, and break rules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whatever comes, in whatever pieces: no exception, and the same answers to everybody as if it came whole."""
+"""Whatever comes, in whatever pieces: no exception, and the same answers to everybody as if it came
+whole.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +119,10 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
-    """What everybody hears, and what is left, after one client said all this. `patient`: the verdict comes later."""
+    """What everybody hears, and what is left, after one client said all this.
+
+    `patient`: the verdict comes later.
+    """
     options = MqttOptions()
     options.max_packet = 20_000
     world = World(mqtt=options)

@@ -1,4 +1,6 @@
-"""Our codec of MQTT 5 beside another one (the package mqtt5), both ways; and of 3.1.1 beside amqtt's."""
+"""Our codec of MQTT 5 beside another one (the package mqtt5), both ways; and of 3.1.1 beside
+amqtt's.
+"""
 
 from __future__ import annotations
 
@@ -432,7 +434,10 @@ def _length(number: int) -> bytes:
 def test_a_connect_with_changed_octets_is_read_alike_or_refused(
     packet: mqtt5.ConnectPacket, data: st.DataObject
 ) -> None:
-    """We refuse more than they do: what the specification forbids. What we take, they take, and read alike."""
+    """We refuse more than they do: what the specification forbids.
+
+    What we take, they take, and read alike.
+    """
     octets = bytearray(packet.write())
     start = 2 if octets[1] < 128 else 3
     for _ in range(data.draw(st.integers(1, 3))):

@@ -1,4 +1,6 @@
-"""CONNECT and CONNACK: what is let in, what is turned away with which code, and what is not even answered."""
+"""CONNECT and CONNACK: what is let in, what is turned away with which code, and what is not even
+answered.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""PUBLISH to a client: acknowledgements in every order, what is resent after a reconnect, packet identifiers, the window."""
+"""PUBLISH to a client: acknowledgements in every order, what is resent after a reconnect, packet
+identifiers, the window.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""QoS 2 and the disk: what is answered is durable, in both directions, so that a crash at any point loses and doubles nothing."""
+"""QoS 2 and the disk: what is answered is durable, in both directions, so that a crash at any point
+loses and doubles nothing.
+"""
 
 from __future__ import annotations
 

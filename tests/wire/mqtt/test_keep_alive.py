@@ -1,4 +1,6 @@
-"""Keep-alive: one and a half intervals of silence end a connection [MQTT-3.1.2-24], by the injected clock."""
+"""Keep-alive: one and a half intervals of silence end a connection [MQTT-3.1.2-24], by the injected
+clock.
+"""
 
 from __future__ import annotations
 

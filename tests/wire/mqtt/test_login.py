@@ -1,4 +1,6 @@
-"""Who is let in: verdicts now and later, refusals by kind, virtual hosts in user names, input that does not wait."""
+"""Who is let in: verdicts now and later, refusals by kind, virtual hosts in user names, input that
+does not wait.
+"""
 
 from __future__ import annotations
 

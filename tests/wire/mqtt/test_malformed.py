@@ -1,4 +1,6 @@
-"""Malformed packets of every kind: the connection is closed, with a counted reason, and others notice nothing."""
+"""Malformed packets of every kind: the connection is closed, with a counted reason, and others
+notice nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from tests.wire.mqtt.octets import (
     subscribe,
 )
 
-#: Type -> the only flags it may have (section 2.2.2); PUBLISH has its own, and some a client may not send at all.
+#: Type -> the only flags it may have (section 2.2.2); PUBLISH has its own, and some a client may
+#: not send at all.
 FLAGS = {4: 0, 5: 0, 6: 2, 7: 0, 8: 2, 10: 2, 12: 0, 14: 0}
 BODIES = {
     4: b"\x00\x01",

@@ -69,7 +69,9 @@ class Session:
 
 
 class Here:
-    """A connection, and what its client must hear in this step: answers, QoS 0, and the rest, each in its order."""
+    """A connection, and what its client must hear in this step: answers, QoS 0, and the rest, each
+    in its order.
+    """
 
     def __init__(self, client: Client, will: Will | None) -> None:
         self.client = client

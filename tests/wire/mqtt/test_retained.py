@@ -1,4 +1,6 @@
-"""Retained messages: kept, replaced, cleared, bounded, and served in slices to those who subscribe later."""
+"""Retained messages: kept, replaced, cleared, bounded, and served in slices to those who subscribe
+later.
+"""
 
 from __future__ import annotations
 
@@ -353,7 +355,9 @@ def test_who_subscribes_again_between_two_slices_gets_all_of_it_again() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_reader_that_cannot_follow_is_waited_for(qos: int) -> None:
-    """Retained messages are not dropped like live ones: they are still there when the reader is ready."""
+    """Retained messages are not dropped like live ones: they are still there when the reader is
+    ready.
+    """
     options = MqttOptions()
     options.receive_maximum = 65_535
     world = World(mqtt=options)

@@ -1,4 +1,6 @@
-"""Rules of 3.1.1 that have no better place: what comes first, what ends a connection, what a session keeps."""
+"""Rules of 3.1.1 that have no better place: what comes first, what ends a connection, what a
+session keeps.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Runs: adjacent QoS 0 packets for the same listeners are relayed as one slice, and nobody can tell by the octets.
+"""Runs: adjacent QoS 0 packets for the same listeners are relayed as one slice, and nobody can tell
+by the octets.
 
-Rule 2b of the data plane: whatever takes a publication off the fast path, its readers get the same octets.
+Rule 2b of the data plane: whatever takes a publication off the fast path, its readers get the same
+octets.
 """
 
 from __future__ import annotations
@@ -233,7 +235,8 @@ def _seat_somebody_who_stays(world: World) -> None:
     Client(world, connect("stays", clean=False)).send(subscribe(1, ("a", 1)))
 
 
-#: What happens after a first publication -> how many of this one and three more take the fast path with the route they end with.
+#: What happens after a first publication -> how many of this one and three more take the fast path
+#: with the route they end with.
 DETOURS: dict[Callable[[World], None], int] = {
     _nothing: 4,
     _change_a_binding: 2,

@@ -1,4 +1,6 @@
-"""Sessions: what stays when a client goes, session-present, take-over, expiry by the clock, the backlog."""
+"""Sessions: what stays when a client goes, session-present, take-over, expiry by the clock, the
+backlog.
+"""
 
 from __future__ import annotations
 

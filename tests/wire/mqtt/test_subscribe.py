@@ -1,4 +1,6 @@
-"""SUBSCRIBE and UNSUBSCRIBE: codes filter by filter, what replaces what, and which topics a filter takes."""
+"""SUBSCRIBE and UNSUBSCRIBE: codes filter by filter, what replaces what, and which topics a filter
+takes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""MQTT 5 clients for the tests: octets into the real front end, written and read by another codec (the package mqtt5)."""
+"""MQTT 5 clients for the tests: octets into the real front end, written and read by another codec
+(the package mqtt5).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Level 5 in any pieces: no exception, and the same answers to everybody; and the same octets on the fast path and the other."""
+"""Level 5 in any pieces: no exception, and the same answers to everybody; and the same octets on
+the fast path and the other.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,10 @@ def mutated(draw: st.DrawFn) -> bytes:
 
 
 def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
-    """What everybody hears, and what is left, after one client said all this. `patient`: the verdict comes later."""
+    """What everybody hears, and what is left, after one client said all this.
+
+    `patient`: the verdict comes later.
+    """
     options = MqttOptions()
     options.max_packet = 20_000
     options.sys_interval_s = 0
@@ -223,7 +228,8 @@ def _as_published(world: World) -> None:
     Client5(world, "as-published").subscribe(wish("a", 0, as_published=True))
 
 
-#: What disqualifies the relay of whole packets -> how many of four publications take it all the same.
+#: What disqualifies the relay of whole packets -> how many of four publications take it all the
+#: same.
 DETOURS: dict[Callable[[World], None], int] = {
     _nothing: 4,
     _as_published: 2,

@@ -198,8 +198,9 @@ def test_wrong_properties_of_a_connect_are_answered_with_their_reason(properties
     ],
 )
 def test_malformed_connects_are_answered_with_their_reason(octets: bytes, code: int) -> None:
-    # [MQTT-3.1.2-3], [MQTT-3.1.2-9], [MQTT-3.1.2-11..13], [MQTT-3.1.2-16..19], [MQTT-3.1.3-3], [MQTT-3.1.3-4], [MQTT-3.1.3-11],
-    # [MQTT-3.1.3-12], [MQTT-3.1.4-1], [MQTT-3.2.2-7], [MQTT-4.13.2-1]
+    # [MQTT-3.1.2-3], [MQTT-3.1.2-9], [MQTT-3.1.2-11..13], [MQTT-3.1.2-16..19], [MQTT-3.1.3-3],
+    # [MQTT-3.1.3-4], [MQTT-3.1.3-11], [MQTT-3.1.3-12], [MQTT-3.1.4-1], [MQTT-3.2.2-7],
+    # [MQTT-4.13.2-1]
     client = Client5(World(), octets=octets)
     assert (int(client.connack.reason_code), client.closed) == (code, "protocol_error")
 
@@ -229,7 +230,8 @@ def test_a_newer_connection_takes_the_session_over_and_the_older_one_is_told() -
 def test_session_present_is_right_in_every_combination(
     first_expiry: int, clean: bool, expiry: int, rude: bool
 ) -> None:
-    # [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-3.1.2-23], [MQTT-3.1.3-2], [MQTT-3.1.4-4]
+    # [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3],
+    # [MQTT-3.1.2-23], [MQTT-3.1.3-2], [MQTT-3.1.4-4]
     world = World()
     first = Client5(world, clean=False, session_expiry_interval=first_expiry)
     assert first.connack.session_present is False

@@ -1,7 +1,8 @@
-"""The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), under config/conformance.toml: 10 of 3.1.1, 27 of 5.
+"""The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), under
+config/conformance.toml: 10 of 3.1.1, 27 of 5.
 
-Written from what the scenarios are about, without their waiting and beside the suite's text (client_test5.py of commit 1bfd446d),
-whose steps they follow.
+Written from what the scenarios are about, without their waiting and beside the suite's text
+(client_test5.py of commit 1bfd446d), whose steps they follow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Home automation: discovery topics, wills, take-over, bursts at boot; and thousands of connections that misbehave."""
+"""Home automation: discovery topics, wills, take-over, bursts at boot; and thousands of connections
+that misbehave.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def test_a_house_comes_up() -> None:
             home.send(*[mqtt5.PubAckPacket(one.packet_id or 0) for one in found]) if found else []
         )
     assert len(topics) == len(set(topics)) == DEVICES + 20
-    # The network drops all devices; those with the same identifier take over what the broker still believes connected.
+    # The network drops all devices; those with the same identifier take over what the broker still
+    # believes connected.
     for number in range(0, 20, 2):
         devices[number].vanish()
     again = [
@@ -136,7 +139,8 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
     gc.disable()
     others = {id(one) for one in gc.get_objects() if isinstance(one, (MqttConnection, Session))}
     try:
-        # Compiled, what is in flight when a test ends is not collected: clients of other tests may be here for ever.
+        # Compiled, what is in flight when a test ends is not collected: clients of other tests may
+        # be here for ever.
         others = {id(one) for one in gc.get_objects() if isinstance(one, (MqttConnection, Session))}
         before = len(gc.get_objects())
         misbehave(count)

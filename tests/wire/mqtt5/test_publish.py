@@ -438,10 +438,12 @@ WRONG: dict[bytes, int] = {
 def test_what_no_client_may_send_is_answered_with_its_reason(
     octets: bytes, piecemeal: bool
 ) -> None:
-    # [MQTT-1.5.4-1..3], [MQTT-1.5.5-1], [MQTT-2.1.3-1], [MQTT-2.2.1-2..6], [MQTT-3.3.1-4], [MQTT-3.3.2-1..3], [MQTT-3.6.1-1],
-    # [MQTT-3.8.1-1], [MQTT-3.8.3-1..5], [MQTT-3.10.1-1], [MQTT-3.10.3-1..2], [MQTT-3.14.0-1], [MQTT-4.13.1-1], [MQTT-3.3.1-2],
-    # [MQTT-3.3.2-13..14], [MQTT-3.3.2-19], [MQTT-3.3.4-6], [MQTT-3.14.1-1], [MQTT-3.14.2-1], [MQTT-3.14.4-1..2], [MQTT-3.15.1-1],
-    # [MQTT-4.7.0-1], [MQTT-4.7.1-1..2], [MQTT-4.7.3-1..2], [MQTT-4.8.2-1..2], [MQTT-4.13.2-1]
+    # [MQTT-1.5.4-1..3], [MQTT-1.5.5-1], [MQTT-2.1.3-1], [MQTT-2.2.1-2..6], [MQTT-3.3.1-4],
+    # [MQTT-3.3.2-1..3], [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.8.3-1..5], [MQTT-3.10.1-1],
+    # [MQTT-3.10.3-1..2], [MQTT-3.14.0-1], [MQTT-4.13.1-1], [MQTT-3.3.1-2], [MQTT-3.3.2-13..14],
+    # [MQTT-3.3.2-19], [MQTT-3.3.4-6], [MQTT-3.14.1-1], [MQTT-3.14.2-1], [MQTT-3.14.4-1..2],
+    # [MQTT-3.15.1-1], [MQTT-4.7.0-1], [MQTT-4.7.1-1..2], [MQTT-4.7.3-1..2], [MQTT-4.8.2-1..2],
+    # [MQTT-4.13.2-1]
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("gone"))

@@ -210,8 +210,8 @@ def test_nobody_publishes_to_a_shared_subscription(topic: str) -> None:
 
 
 class Sharing(RuleBasedStateMachine):
-    """Three sessions in two groups, that come, go, subscribe and acknowledge: every publication is acknowledged by one member of
-    each group in the end, one of QoS 2 by no more than one."""
+    """Three sessions in two groups, that come, go, subscribe and acknowledge: every publication is
+    acknowledged by one member of each group in the end, one of QoS 2 by no more than one."""
 
     @initialize(persistent=st.booleans())
     def begin(self, persistent: bool) -> None:

@@ -1,8 +1,10 @@
-"""Did it find what it should? A number for all answers, the same in whatever order, in any language.
+"""Did it find what it should? A number for all answers, the same in whatever order, in any
+language.
 
     digest = sum over topics i and subscribers s of ((i + 1) K  xor  (s + 1) L)   modulo 2^64
 
-Topics and subscribers are numbers from 0. A subscriber that is missing, or there twice, changes count or digest.
+Topics and subscribers are numbers from 0. A subscriber that is missing, or there twice, changes
+count or digest.
 """
 
 from __future__ import annotations
@@ -43,9 +45,11 @@ def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> Ans
 def check(
     match: Callable[[str], Sequence[int]], topics: Sequence[str], expected: Sequence[Sequence[int]]
 ) -> None:
-    """Raise Wrong unless the topics find what is expected: `Answers`, as lists, the fewest topics first.
+    """Raise Wrong unless the topics find what is expected: `Answers`, as lists, the fewest topics
+    first.
 
-    The first of them is compared whatever that takes, the others where that is likely to take no more than a second.
+    The first of them is compared whatever that takes, the others where that is likely to take no
+    more than a second.
     """
     rate = 0.0
     for wanted in expected:

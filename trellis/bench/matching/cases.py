@@ -30,7 +30,10 @@ _EVERY: Final = (0, 1_000, 100, 10)
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is measured: a request, and the words its files hold. `only` names who can do it, if not all."""
+    """One thing that is measured: a request, and the words its files hold.
+
+    `only` names who can do it, if not all.
+    """
 
     part: str
     workload: Workload
@@ -57,7 +60,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases that a contender does in one process in every round, or in one process each in a single round."""
+    """Cases that a contender does in one process in every round, or in one process each in a single
+    round.
+    """
 
     cases: list[Case]
     alone: bool = False
@@ -165,7 +170,9 @@ PARTS: Final = {
 
 
 def batches(names: Sequence[str], sizes: Sequence[int]) -> list[Batch]:
-    """The cases of these parts by size, the small ones first; those about memory at the end of their size."""
+    """The cases of these parts by size, the small ones first; those about memory at the end of
+    their size.
+    """
     cases = [case for name in names for case in PARTS[name].make(sizes)]
     found: list[Batch] = []
     for size in sorted({case.size for case in cases}):

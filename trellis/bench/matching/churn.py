@@ -1,4 +1,6 @@
-"""What does a publication cost while subscriptions come and go? With and without a cache of whole answers."""
+"""What does a publication cost while subscriptions come and go? With and without a cache of whole
+answers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def churn(
     every: int,
     seconds: float,
 ) -> dict[str, float]:
-    """Nanoseconds a publication, with its share of one change every so many publications (0: none). Raises Wrong.
+    """Nanoseconds a publication, with its share of one change every so many publications (0: none).
+    Raises Wrong.
 
     The topics are published once before, so that a cache is full.
     """

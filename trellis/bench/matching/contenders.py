@@ -22,7 +22,8 @@ from trellis.bench.matching.step import CACHED
 
 #: Where `trellis` and `matching` are; the same for the processes started.
 _SITE: Final = str(Path(trellis.__file__ or "").parent.parent)
-#: Interpreted, beside compiled, where a whole run is asked for: those that docs/matching.md has figures of.
+#: Interpreted, beside compiled, where a whole run is asked for: those that docs/matching.md has
+#: figures of.
 INTERPRETED: Final = ("trie", "shapes", "dfa")
 
 
@@ -48,7 +49,9 @@ class Slow(Exception):
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
-    """Every algorithm, the route cache, and those named `interpreted` once more, without being compiled."""
+    """Every algorithm, the route cache, and those named `interpreted` once more, without being
+    compiled.
+    """
     found = [_ours(algorithm) for algorithm in matching.algorithms()]
     found.append(
         Contender(
@@ -115,7 +118,9 @@ def _peer(
     idea: str = "",
     origin: str = "",
 ) -> Contender:
-    """Words of a command that are files in the folder are these; where its first word is none, the peer is not installed."""
+    """Words of a command that are files in the folder are these; where its first word is none, the
+    peer is not installed.
+    """
     found = [
         str((folder / word).absolute()) if (folder / word).is_file() else word for word in command
     ]
@@ -147,7 +152,10 @@ class Running:
         self._in, self._out = self._process.stdin, self._process.stdout
 
     def ask(self, request: dict[str, Any], patience: float) -> dict[str, Any]:
-        """Its answer. Raises Slow when there is none in so many seconds, Failed when there never will be."""
+        """Its answer.
+
+        Raises Slow when there is none in so many seconds, Failed when there never will be.
+        """
         line = b""
         until = time.monotonic() + patience
         try:

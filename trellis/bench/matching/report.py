@@ -1,4 +1,7 @@
-"""What was measured, for people at a terminal: rows of tables. (Pages and charts: benchmarks/matching/report.py.)"""
+"""What was measured, for people at a terminal: rows of tables.
+
+(Pages and charts: benchmarks/matching/report.py.)
+"""
 
 from __future__ import annotations
 

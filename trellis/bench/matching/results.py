@@ -1,4 +1,6 @@
-"""What does a run leave behind? Every round's figures by contender and case, medians, and what they depend on."""
+"""What does a run leave behind? Every round's figures by contender and case, medians, and what they
+depend on.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,10 @@ class CaseAbout:
 
 @dataclass
 class Results:
-    """A run. `rounds` is how many were asked for; `loop_ns` is what the harness adds to each call of ours."""
+    """A run.
+
+    `rounds` is how many were asked for; `loop_ns` is what the harness adds to each call of ours.
+    """
 
     environment: dict[str, Any]
     rounds: int

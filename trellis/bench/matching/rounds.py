@@ -5,7 +5,8 @@
         for each round
             for each contender, beginning with another one each time: start it, do the batch's cases, end it
 
-Who is wrong, too slow, unable or ends is not asked that again, nor, if slow, the same in a larger size.
+Who is wrong, too slow, unable or ends is not asked that again, nor, if slow, the same in a larger
+size.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ from trellis.bench.matching.cases import Batch, Case
 from trellis.bench.matching.contenders import Contender, Failed, Running, Slow, ours
 from trellis.bench.matching.results import CaseAbout, Results
 
-#: What is found is compared over so many topics with `trie`, and with `naive` over as many as this many patterns let it try.
+#: What is found is compared over so many topics with `trie`, and with `naive` over as many as this
+#: many patterns let it try.
 _TOPICS: Final = 200
 _TRIED: Final = 40_000
-#: Seconds for what the contender does besides measuring: a million subscriptions in the slowest language.
+#: Seconds for what the contender does besides measuring: a million subscriptions in the slowest
+#: language.
 _ORACLE_PATIENCE: Final = 600.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Who measures what, how often, how long each figure takes and how long an answer may, in seconds."""
+    """Who measures what, how often, how long each figure takes and how long an answer may, in
+    seconds.
+    """
 
     contenders: Sequence[Contender]
     batches: Sequence[Batch]
@@ -55,7 +60,10 @@ class Disagreement(Exception):
 def measure(
     plan: Plan, results: Results, tell: Callable[[int, str], None], save: Callable[[], None]
 ) -> None:
-    """Do the plan; results grow with every answer. `tell` hears how many requests are done, and which is next."""
+    """Do the plan; results grow with every answer.
+
+    `tell` hears how many requests are done, and which is next.
+    """
     bench = _Bench(plan, results, tell)
     for batch in plan.batches:
         with tempfile.TemporaryDirectory(prefix="trellis-matching-") as folder:
@@ -116,7 +124,10 @@ class _Bench:
         return request
 
     def _expected(self, case: Case, request: dict[str, Any]) -> list[Answers]:
-        """What is to be found, by `naive` on a few topics, by `trie` on more. Raises Disagreement."""
+        """What is to be found, by `naive` on a few topics, by `trie` on more.
+
+        Raises Disagreement.
+        """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: what is to be found")
         few = max(1, min(_TOPICS, _TRIED // case.size))
         found = []

@@ -1,4 +1,5 @@
-"""Does what it is asked, for one algorithm: `python -m trellis.bench.matching.step NAME [--interpreted]`.
+"""Does what it is asked, for one algorithm: `python -m trellis.bench.matching.step NAME
+[--interpreted]`.
 
 A request is a line of JSON, and so is its answer. A peer is a program that does the same.
 

@@ -1,7 +1,8 @@
-"""What is subscribed, and what is published? Patterns and topics of every workload, the same in every run.
+"""What is subscribed, and what is published? Patterns and topics of every workload, the same in
+every run.
 
-All are AMQP keys; a peer with another grammar translates them. The words of `tp`, `iot` and `adv` grow in number with
-the size, so that the patterns that match a topic do not become a share of all.
+All are AMQP keys; a peer with another grammar translates them. The words of `tp`, `iot` and `adv`
+grow in number with the size, so that the patterns that match a topic do not become a share of all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Words:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload: what it is like, and how it is made in any size; `size` is that of one which has only one."""
+    """A workload: what it is like, and how it is made in any size; `size` is that of one which has
+    only one.
+    """
 
     name: str
     text: str
@@ -141,7 +144,9 @@ def _adv(size: int, random: Random) -> Words:
 
 
 def _zipf(exponent: float) -> Callable[[int, Random], Words]:
-    """`iot` whose topics are published as often as in life: the n-th of them as often as 1 / n^exponent says."""
+    """`iot` whose topics are published as often as in life: the n-th of them as often as 1 /
+    n^exponent says.
+    """
 
     def make(size: int, random: Random) -> Words:
         words = _iot(size, random)

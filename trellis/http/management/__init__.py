@@ -1,4 +1,5 @@
-"""The HTTP API: what RabbitMQ's management plugin answers, as far as tools ask for it, and what is our own.
+"""The HTTP API: what RabbitMQ's management plugin answers, as far as tools ask for it, and what is
+our own.
 
     api.py        the table of routes; who may ask; errors as JSON          answers.py  one question, and how it is answered
     paging.py     pages, sorting, columns: long lists are made in slices

@@ -44,7 +44,9 @@ def wrong(reason: str) -> Refusal:
 
 
 class Listing:
-    """Many rows, made one by one: they are paged, sorted and cut down to columns as the question wants it."""
+    """Many rows, made one by one: they are paged, sorted and cut down to columns as the question
+    wants it.
+    """
 
     def __init__(self, rows: AsyncIterator[Row]) -> None:
         self.rows = rows
@@ -172,7 +174,10 @@ def _odd(value: object) -> object:
 
 
 def encode_many(rows: list[Row]) -> bytes:
-    """A JSON list; no row is left afterwards. For a thread: in steps, so that the loop gets its turns."""
+    """A JSON list; no row is left afterwards.
+
+    For a thread: in steps, so that the loop gets its turns.
+    """
     parts: list[bytes] = []
     rows.reverse()
     while rows:

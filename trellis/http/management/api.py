@@ -1,10 +1,11 @@
 """The table of routes: what is answered, and to whom.
 
-ANYBODY         who may log in                                          what `trellis list` asks, cut down to what they may enter
-MANAGEMENT      tag management, or one of the others                    their virtual hosts, their own connections
-POLICYMAKER     tag policymaker or administrator                        policies
-MONITORING      tag monitoring or administrator                         everything is seen
-ADMINISTRATOR   tag administrator                                       users, permissions, virtual hosts, definitions
+ANYBODY         who may log in                                          what `trellis list` asks,
+cut down to what they may enter MANAGEMENT      tag management, or one of the others
+their virtual hosts, their own connections POLICYMAKER     tag policymaker or administrator
+policies MONITORING      tag monitoring or administrator                         everything is seen
+ADMINISTRATOR   tag administrator                                       users, permissions, virtual
+hosts, definitions
 """
 
 from __future__ import annotations

@@ -136,7 +136,10 @@ async def connection(call: Call) -> Row:
 
 
 async def delete_connection(call: Call) -> Done:
-    """Its own, or an administrator any. The header X-Reason of RabbitMQ's tools is not read: the reason is always the same."""
+    """Its own, or an administrator any.
+
+    The header X-Reason of RabbitMQ's tools is not read: the reason is always the same.
+    """
     found = _named(call)
     if not call.identity.administrator and found.describe()["user"] != call.identity.name:
         raise Refusal(

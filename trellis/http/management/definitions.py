@@ -14,7 +14,10 @@ async def give_out(call: Call) -> Response:
 
 
 async def take_in(call: Call) -> Response:
-    """200, with what was taken in and what was not. (RabbitMQ stops at what it does not take; here the rest is taken.)"""
+    """200, with what was taken in and what was not.
+
+    (RabbitMQ stops at what it does not take; here the rest is taken.)
+    """
     imported = defining.take_in(call.broker, call.request.body)
     call.node.review()
     return Response(200, encode({"taken": imported.taken, "refused": imported.refused}), JSON)

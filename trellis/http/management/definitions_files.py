@@ -42,7 +42,9 @@ def give_out(broker: Broker) -> bytes:
 
 
 async def give_out_slowly(broker: Broker, vhost: str | None = None) -> bytes:
-    """The same, while others have their turns; or those of one virtual host, whose rows do not name it."""
+    """The same, while others have their turns; or those of one virtual host, whose rows do not name
+    it.
+    """
     document: dict[str, list[definitions.Row]] = {
         section: [] for section in (definitions.SECTIONS if vhost is None else OWN)
     }
@@ -73,7 +75,10 @@ def _written(document: dict[str, Any]) -> bytes:
 
 
 def take_in_file(broker: Broker, path: str) -> None:
-    """The file of the settings. Raises SettingsError for one that cannot be read; what is refused in it is logged."""
+    """The file of the settings.
+
+    Raises SettingsError for one that cannot be read; what is refused in it is logged.
+    """
     try:
         imported = take_in(broker, Path(path).expanduser().read_bytes())
     except (OSError, ValueError, RuntimeError) as error:

@@ -2,7 +2,8 @@
 
     page, page_size (at most 500)     name, use_regex     sort, sort_reverse     columns
 
-A list without `page` is a JSON list; with it, an object with the list as `items` and how many there are.
+A list without `page` is a JSON list; with it, an object with the list as `items` and how many there
+are.
 """
 
 from __future__ import annotations

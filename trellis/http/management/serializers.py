@@ -33,7 +33,10 @@ def counts(ready: int, unacked: int) -> Row:
 
 
 def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
-    """A queue. Sessions' inboxes are queues of type `MQTT` here, so that tools show where messages wait."""
+    """A queue.
+
+    Sessions' inboxes are queues of type `MQTT` here, so that tools show where messages wait.
+    """
     row: Row = {
         "name": queue.name,
         "vhost": vhost.name,
@@ -96,7 +99,9 @@ def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """What tells a binding from others between the same two, fit for a path: `~` where there is nothing to tell."""
+    """What tells a binding from others between the same two, fit for a path: `~` where there is
+    nothing to tell.
+    """
     key = printable(binding.key)
     if not binding.arguments:
         return key.replace("~", "~~") if key else "~"

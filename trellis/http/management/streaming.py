@@ -1,4 +1,7 @@
-"""Streams: which there are, their segments, and the octets of these. Who may read the stream may have them."""
+"""Streams: which there are, their segments, and the octets of these.
+
+Who may read the stream may have them.
+"""
 
 from __future__ import annotations
 

@@ -84,7 +84,8 @@ async def put_vhost(call: Call) -> Done:
     await call.durable(lambda ticket: call.broker.create_vhost(name, ticket))
     maker = call.identity.name
     if known is None and call.broker.users.by_name.get(maker) is call.identity:
-        # As RabbitMQ does: whoever makes one may use it. (Users of the settings have theirs named there.)
+        # As RabbitMQ does: whoever makes one may use it. (Users of the settings have theirs named
+        # there.)
         await call.durable(
             lambda ticket: call.broker.users.permit(name, maker, ".*", ".*", ".*", ticket)
         )
@@ -287,7 +288,10 @@ async def queue_bindings(call: Call) -> Listing:
 
 
 def _ends(call: Call) -> tuple[VirtualHost, Exchange, Destination, str]:
-    """What the path of a binding names: .../{vhost}/e/{source}/{q or e}/{destination}. Raises Refusal, NotFound."""
+    """What the path of a binding names: .../{vhost}/e/{source}/{q or e}/{destination}.
+
+    Raises Refusal, NotFound.
+    """
     vhost = call.vhost(call.parts[0])
     kind = "queue" if "/q/" in _tail(call) else "exchange"
     source = vhost.exchange(_exchange_name(call.parts[1]))

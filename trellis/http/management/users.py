@@ -111,7 +111,10 @@ async def put_user(call: Call) -> Done:
 
 
 async def _password_hash(call: Call, name: str, row: Row) -> str:
-    """The hash of the password that is given, or that hash; else the one that is there. Raises Refusal, ValueError."""
+    """The hash of the password that is given, or that hash; else the one that is there.
+
+    Raises Refusal, ValueError.
+    """
     if row.get("password_hash") is not None:
         return check_hash(text(row, "password_hash"), text(row, "hashing_algorithm", ""))
     if row.get("password") is not None:
