@@ -185,7 +185,7 @@ class LimitedQueue(Queue):
 
     # -- out
 
-    def drain(self) -> None:
+    def run(self) -> None:
         """Drain: deliver while something waits and a consumer is ready."""
         self._stirred = False
         now: i64 = self.agenda.now

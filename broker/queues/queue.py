@@ -206,7 +206,7 @@ class Queue(MessageSource):
             self._stirred = True
             self.agenda.add(self)
 
-    def drain(self) -> None:
+    def run(self) -> None:
         """Drain: deliver while something waits and a consumer is ready. Hot path."""
         self._stirred = False
         now: i64 = self.agenda.now

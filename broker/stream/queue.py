@@ -156,7 +156,7 @@ class StreamQueue(Queue):
         if not self.readers:
             self.pages.clear()
 
-    def drain(self) -> None:
+    def run(self) -> None:
         """Serve every reader that is ready, up to the end of what is durable."""
         self._stirred = False
         left: i64 = SLICE
