@@ -182,7 +182,7 @@ class DefinitionsRestore:
                 self._broker.vhosts[name].producers.last[producer] = sequence
         reader = store.log.reader()
         for (name, _), position in sorted(survivors.retained.items(), key=_position):
-            message = store.retained(reader, position)
+            message = store.read_retained(reader, position)
             if message is not None and name in self._broker.vhosts:
                 self._broker.vhosts[name].retained.restore(message)
                 report.retained += 1

@@ -25,7 +25,7 @@ from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import Consumer, Delivery, ReturnedMessage
 from broker.queues.paged_tail import stored
 from broker.queues.queue import SLICE, Queue
-from broker.store.contract import LAPSES_MOST, LAPSES_SINCE, Store
+from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
 #: Why a message became a dead letter, as x-death and the metrics name it.
 REASONS: Final[dict[int, str]] = {
@@ -84,8 +84,8 @@ class LimitedQueue(Queue):
         ttl: i64 = self.arguments.ttl
         if ttl < 0:
             return super().annotate(lowered)
-        when = math.ceil(self.agenda.wall + int(ttl) / 1_000) - LAPSES_SINCE
-        return when if 0 < when <= LAPSES_MOST else 0
+        when = math.ceil(self.agenda.wall + int(ttl) / 1_000) - EXPIRY_EPOCH
+        return when if 0 < when <= EXPIRY_SECONDS_MAX else 0
 
     def follow(self, terms: QueueArguments) -> None:
         """From now on these hold. What waits is measured again, as far as it is in memory."""

@@ -64,7 +64,7 @@ class Tail:
     def push(self, message: Message) -> None:
         """Forget the message."""
         if message.position > 0:
-            self._store.page(message)
+            self._store.page_out(message)
         self._room().push(message)
 
     def restore(self, positions: array[int], latest: i64) -> None:

@@ -308,7 +308,7 @@ class Queue(MessageSource):
     def release(self, position: i64) -> None:
         """The same, of a message at this position. A queue that is gone has said all with that."""
         if self.dead:
-            self.store.abandon(self.number, position)
+            self.store.release(self.number, position)
         else:
             self.store.append(MessageSettled(self.number, position), None)
 

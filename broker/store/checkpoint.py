@@ -27,19 +27,19 @@ from broker.store.disk import DamagedStore, File, StoreError, WriteFailed
 from broker.store.files import CHECKPOINT, DATA, FileScan, Head, LogFile, complaint
 from broker.store.layout import (
     CLOSED,
-    EXTENDED,
-    HOLDER,
-    KEPT,
-    MANY,
-    RECEIVED,
+    GROUP,
+    PACKET_ID_HELD,
+    PUBREC_RECEIVED,
+    QUEUE_SIZE,
     RETAINED,
     SEQUENCED,
-    STEPPED,
+    STORED,
+    STREAM_EXTENDED,
     VERSION,
     VERSION_2,
 )
 from broker.store.reading import END, RecordPart, RecordReader, parts
-from broker.store.records import closing, header
+from broker.store.records import closing_record, write_header
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors, producer_key, retained_key
 
@@ -276,7 +276,7 @@ class Checkpointing:
         return Head(CHECKPOINT, self._log.salt, self._made.last, 0).octets()
 
     def _copy_record(self, file: LogFile, reader: RecordReader) -> None:
-        if reader.kind == MANY:
+        if reader.kind == GROUP:
             # Its entries took effect together; from here on each stands for itself.
             for part in parts(reader.octets, reader.position, reader.start, reader.end):
                 self._copy(part, file, reader, False)
@@ -293,26 +293,26 @@ class Checkpointing:
         octets, live = reader.octets, self._live
         kind, position, start = part.kind, part.position, part.start
         head = b""
-        if kind == KEPT:
+        if kind == STORED:
             queues = live.copies.next()
             if not queues:
                 return
             count: i64 = i64(read_i32_be(octets, start)) & _U32
             self._made.copies += len(queues)
             if count != len(queues):
-                holders: i64 = start + 4 + count * HOLDER
+                holders: i64 = start + 4 + count * QUEUE_SIZE
                 head = _remaining(octets, start + 4, holders, queues)
                 start, verbatim = holders, False
-        elif kind == STEPPED:
+        elif kind == PUBREC_RECEIVED:
             if not live.copies.held(read_i64_be(octets, start), read_i64_be(octets, start + 8)):
                 return
-        elif kind == RECEIVED:
+        elif kind == PACKET_ID_HELD:
             if not live.holds(octets, start, position):
                 return
         elif kind == RETAINED:
             if live.retained.get(retained_key(octets, start)) != position:
                 return
-        elif kind == EXTENDED:
+        elif kind == STREAM_EXTENDED:
             if live.streams.get(read_i64_be(octets, start), _NOWHERE)[1] != position:
                 return
         elif kind == SEQUENCED:
@@ -341,7 +341,9 @@ class Checkpointing:
         fixed = before.getvalue()
         rest = memoryview(octets)[start:end]
         self._note(kind, position, 8 + len(fixed) + len(rest))
-        header(8 + len(fixed) + len(rest), crc32(rest, crc32(fixed, self._made.seed)), self._out)
+        write_header(
+            8 + len(fixed) + len(rest), crc32(rest, crc32(fixed, self._made.seed)), self._out
+        )
         self._out.write(fixed)
         self._append(octets, start, end)
 
@@ -361,7 +363,7 @@ class Checkpointing:
         made = self._made
         made.mark(position, self._written + len(self._out))
         made.records += 1
-        if kind == KEPT:
+        if kind == STORED:
             made.kept_octets += size
 
     def _flush(self) -> None:
@@ -396,7 +398,7 @@ class Checkpointing:
     def _finish(self) -> None:
         made, log = self._made, self._log
         self._out.write(
-            closing(
+            closing_record(
                 made.last, made.records, self._written + len(self._out) - DATA, made.salt, made.seed
             )
         )
@@ -443,6 +445,6 @@ def _remaining(octets: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
     write_i32_be(head, i32(len(queues)))
     while start < end:
         if read_i64_be(octets, start) in queues:
-            head.write(octets[start : start + HOLDER])
-        start += HOLDER
+            head.write(octets[start : start + QUEUE_SIZE])
+        start += QUEUE_SIZE
     return head.getvalue()

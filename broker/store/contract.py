@@ -55,8 +55,8 @@ class Ticket:
 
 #: The beginning of 2020, from which seconds count in what the store notes of messages that live for
 #: a time; and the last of them.
-LAPSES_SINCE: Final = 1_577_836_800
-LAPSES_MOST: Final = 2_000_000_000
+EXPIRY_EPOCH: Final = 1_577_836_800
+EXPIRY_SECONDS_MAX: Final = 2_000_000_000
 
 
 @mypyc_attr(acyclic=True)
@@ -76,17 +76,17 @@ class MessageStored(StoreEntry):
     """
 
     def __init__(
-        self, vhost: str, message: Message, queues: list[int], serials: list[int] | None = None
+        self, vhost: str, message: Message, queues: list[int], annotations: list[int] | None = None
     ) -> None:
         self.vhost = vhost
         self.message = message
         self.queues = queues
-        self.serials = serials
+        self.annotations = annotations
 
-    def lapses(self, queue: i64, clock: i64) -> Message:
+    def with_expiry(self, queue: i64, clock: i64) -> Message:
         """The message as a queue takes it whose messages live for a time. `clock` is what the wall
         clock is ahead of the broker's, in ms."""
-        message, serials = self.message, self.serials
+        message, serials = self.message, self.annotations
         serial: i64 = (
             serials[self.queues.index(int(queue))]
             if serials is not None and queue in self.queues
@@ -94,7 +94,7 @@ class MessageStored(StoreEntry):
         )
         if serial <= 0:
             return message
-        expires: i64 = max(1, (serial + LAPSES_SINCE) * 1_000 - clock)
+        expires: i64 = max(1, (serial + EXPIRY_EPOCH) * 1_000 - clock)
         if 0 < message.expires <= expires:
             return message
         lapsing = message.copy(message.qos, message.retained)
@@ -102,9 +102,9 @@ class MessageStored(StoreEntry):
         lapsing.expires = expires
         return lapsing
 
-    def taken_by(self, queue: i64) -> Message:
+    def for_queue(self, queue: i64) -> Message:
         """The message as this queue takes it."""
-        message, serials = self.message, self.serials
+        message, serials = self.message, self.annotations
         if serials is not None and queue in self.queues and serials[self.queues.index(queue)] < 0:
             lowered = message.copy(AT_LEAST_ONCE, message.retained)
             lowered.position = message.position
@@ -239,11 +239,11 @@ class StreamIntake:
     def stream_end(self) -> i64:
         raise NotImplementedError
 
-    def pending(self) -> i64:
+    def pending_bytes(self) -> i64:
         """Octets that wait to be written."""
         raise NotImplementedError
 
-    def share(self) -> StreamWrite:
+    def take_write(self) -> StreamWrite:
         """Hand over what was put since the last call."""
         raise NotImplementedError
 
@@ -256,13 +256,13 @@ class WriteBatch:
         #: The last position that was given before it was taken.
         self.last: i64 = last
         #: What it has for streams. These are written first: the log says how far they are.
-        self.shares: list[StreamWrite] = []
+        self.stream_writes: list[StreamWrite] = []
         #: Files of streams that nobody needs any more.
         self.garbage: list[str] = []
 
     def write_streams(self) -> None:
         """The first step of `write`."""
-        for share in self.shares:
+        for share in self.stream_writes:
             share.write()
 
     def write(self) -> None:
@@ -270,7 +270,7 @@ class WriteBatch:
         raise NotImplementedError
 
 
-def _nobody() -> None:
+def _ignore_request() -> None:
     """Asks nobody: tests take and write themselves."""
 
 
@@ -288,9 +288,9 @@ class Store:
         self.window: i64 = WINDOW
         #: Called when the first entry of a batch comes, and again with the first ticket: somebody
         #: should `take` it.
-        self.wanted: Callable[[], None] = _nobody
+        self.request_batch: Callable[[], None] = _ignore_request
         #: Whether something was appended that no batch has, and whether somebody waits for that.
-        self.waiting = False
+        self.unbatched = False
         self.urgent = False
         #: Streams that something was put into since the last batch, and how far each was when the
         #: gathering began.
@@ -301,18 +301,18 @@ class Store:
         self.stream_root = "streams"
         #: Whether something is written of every publication, so that all publishers wait when too
         #: much waits for the disk.
-        self.recording = False
+        self.journaling = False
         #: Durable offsets of streams that were there when the store was opened, by their numbers.
         self.stream_ends: dict[int, int] = {}
         #: Whether these are the last that there were: the log had no damage.
-        self.stream_ends_sure = True
+        self.stream_ends_exact = True
         #: The last sequence numbers of producers, then: (virtual host, producer) -> number.
         self.sequences: dict[tuple[str, str], int] = {}
         self.garbage: list[str] = []
-        self._ends: dict[StreamIntake, int] = {}
+        self._ends_before_group: dict[StreamIntake, int] = {}
         self._tickets: list[Ticket] = []
-        self._gathered: list[StoreEntry] = []
-        self._gathering: i64 = 0
+        self._group: list[StoreEntry] = []
+        self._group_depth: i64 = 0
 
     def append(self, entry: StoreEntry, ticket: Ticket | None) -> i64:
         """Give the entry its position (> 0, growing), apply it, and let the ticket wait for it.
@@ -321,67 +321,67 @@ class Store:
         """
         position: i64 = self.position + 1
         self.position = position
-        if self._gathering:
+        if self._group_depth:
             assert not isinstance(entry, (Defined, Undefined)), "definitions are not gathered"
-            self._gathered.append(entry)
+            self._group.append(entry)
         else:
             self.apply(position, entry)
         if ticket is not None:
             ticket.outstanding += 1
             self._tickets.append(ticket)
-        if not self.urgent and (ticket is not None or not self.waiting):
+        if not self.urgent and (ticket is not None or not self.unbatched):
             self.urgent = ticket is not None
-            self.waiting = True
-            self.wanted()
+            self.unbatched = True
+            self.request_batch()
         return position
 
-    def wait(self, position: i64, ticket: Ticket) -> None:
+    def wait_for(self, position: i64, ticket: Ticket) -> None:
         """Let the ticket wait for what is at a position, if it is not durable yet."""
         if position > self.durable:
             ticket.outstanding += 1
-            self._await(position, ticket)
+            self._add_ticket(position, ticket)
 
-    def _await(self, position: i64, ticket: Ticket) -> None:
+    def _add_ticket(self, position: i64, ticket: Ticket) -> None:
         """Let the ticket wait for the batch in which the position is."""
         self._tickets.append(ticket)
         if not self.urgent:
             self.urgent = True
-            self.wanted()
+            self.request_batch()
 
-    def stirred(self, stream: StreamIntake) -> None:
+    def add_stream(self, stream: StreamIntake) -> None:
         """Something was put into the stream, for the first time since the last batch."""
         self.streams.append(stream)
-        if not self.waiting:
-            self.waiting = True
-            self.wanted()
+        if not self.unbatched:
+            self.unbatched = True
+            self.request_batch()
 
-    def join(self, ticket: Ticket) -> None:
+    def wait_for_next_batch(self, ticket: Ticket) -> None:
         """Let the ticket wait for the batch that comes."""
         ticket.outstanding += 1
-        self._await(self.position + 1, ticket)
+        self._add_ticket(self.position + 1, ticket)
 
     def wait_for_all(self, ticket: Ticket) -> None:
         """Let the ticket wait for what was appended so far: it found done what it was to do, and
         that may not be durable yet.
         """
-        self.wait(self.position, ticket)
+        self.wait_for(self.position, ticket)
 
     def begin(self) -> None:
         """What is appended from now on belongs together, with what is put into streams.
 
         May be said again inside.
         """
-        if self._gathering == 0 and self.streams:
-            self._ends = {stream: int(stream.stream_end()) for stream in self.streams}
-        self._gathering += 1
+        if self._group_depth == 0 and self.streams:
+            self._ends_before_group = {stream: int(stream.stream_end()) for stream in self.streams}
+        self._group_depth += 1
 
     def commit(self) -> None:
         """... up to here."""
-        if self._gathering == 1:
+        if self._group_depth == 1:
             self._gather_streams()
-        self._gathering -= 1
-        if self._gathering == 0 and self._gathered:
-            gathered, self._gathered = self._gathered, []
+        self._group_depth -= 1
+        if self._group_depth == 0 and self._group:
+            gathered, self._group = self._group, []
             self.apply(
                 self.position - len(gathered) + 1,
                 gathered[0] if len(gathered) == 1 else EntryGroup(gathered),
@@ -389,10 +389,10 @@ class Store:
 
     def _gather_streams(self) -> None:
         """The rows that were put meanwhile are there with the entries, or not at all."""
-        ends, self._ends = self._ends, {}
+        ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()
-            if ends.get(stream) != end and self._gathered:
+            if ends.get(stream) != end and self._group:
                 self.append(StreamExtended(stream.stream_number(), end), None)
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
@@ -401,23 +401,23 @@ class Store:
 
     def take(self) -> WriteBatch:
         """What was appended since the last call."""
-        assert self._gathering == 0, "a batch was taken in the middle of what belongs together"
+        assert self._group_depth == 0, "a batch was taken in the middle of what belongs together"
         for stream in self.streams:
             self.append(StreamExtended(stream.stream_number(), stream.stream_end()), None)
-        self.waiting = self.urgent = False
+        self.unbatched = self.urgent = False
         tickets, self._tickets = self._tickets, []
         batch = self.batch(tickets)
         streams, self.streams = self.streams, []
-        batch.shares = [stream.share() for stream in streams]
+        batch.stream_writes = [stream.take_write() for stream in streams]
         batch.garbage, self.garbage = self.garbage, []
         return batch
 
     def discard(self, paths: list[str]) -> None:
         """Remove these files of streams with the next batch."""
         self.garbage += paths
-        if paths and not self.waiting:
-            self.waiting = True
-            self.wanted()
+        if paths and not self.unbatched:
+            self.unbatched = True
+            self.request_batch()
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
         """The batch that these tickets wait for."""
@@ -426,7 +426,7 @@ class Store:
     def written(self, batch: WriteBatch) -> None:
         """The batch is durable: settle its tickets, then tell every waiter once."""
         self.durable = batch.last
-        for share in batch.shares:
+        for share in batch.stream_writes:
             share.settle()
         ready: dict[Waiter, None] = {}
         for ticket in batch.tickets:
@@ -444,18 +444,18 @@ class Store:
 
     # -- long queues
 
-    def page(self, message: Message) -> None:
+    def page_out(self, message: Message) -> None:
         """A queue forgets a message that is kept here, and will `fetch` it by its position."""
         raise NotImplementedError
 
     def fetch(
-        self, queue: i64, positions: list[int], lapsing: bool = False
+        self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
         """Messages that are kept here, as this queue took them; None for one that cannot be read,
         which is reported. `lapsing` is whether what was noted of each says when it expires."""
         raise NotImplementedError
 
-    def abandon(self, queue: i64, position: i64) -> None:
+    def release(self, queue: i64, position: i64) -> None:
         """A queue that is deleted held the message at this position.
 
         Nobody waits for that: it is dead with its queue.

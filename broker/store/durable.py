@@ -53,12 +53,12 @@ class DurableBatch(WriteBatch):
         self._catalog = catalog
         self._logged = False
         #: Octets of streams.
-        self.streamed = 0
+        self.stream_bytes = 0
 
     @property
-    def octets(self) -> int:
+    def size(self) -> int:
         """What it holds in memory, about."""
-        return int(self.records.octets) + self.streamed
+        return int(self.records.size) + self.stream_bytes
 
     def write(self) -> None:
         if not self._logged:
@@ -80,7 +80,7 @@ class DurableStore(Store):
         catalog: Catalog,
         codecs: Codecs,
         position: i64,
-        exist: set[int],
+        holder_numbers: set[int],
         report: Callable[[str], None],
     ) -> None:
         super().__init__()
@@ -91,28 +91,28 @@ class DurableStore(Store):
         self.stream_root = f"{log.directory.rpartition('/')[0]}/streams"
         #: Numbers of what may hold messages. One whose end is not durable is among them: after a
         #: crash it would be there.
-        self.exist = exist
+        self.holder_numbers = holder_numbers
         self._report = report
         self._recorder = Recorder(codecs, log.seed)
         self._decoder = Decoder(codecs)
         self._changes: list[tuple[int, StoreEntry]] = []
         self._paged: dict[int, Message] = {}
-        self._flying: DurableBatch | None = None
+        self._writing: DurableBatch | None = None
 
-    def tell_time(self, now: i64, wall: float) -> None:
+    def set_clocks(self, now: i64, wall: float) -> None:
         """Clocks of the agenda: times of messages are stored as times of the wall clock."""
         self._recorder.clock = self._decoder.clock = i64(wall * 1000) - now
 
     @property
-    def octets(self) -> int:
+    def unwritten_bytes(self) -> int:
         """Octets that wait to be written. Asked for with every chunk that comes in."""
-        octets: i64 = self._recorder.octets + self._streamed()
-        return int(octets) if self._flying is None else int(octets) + self._flying.octets
+        octets: i64 = self._recorder.size + self._stream_bytes()
+        return int(octets) if self._writing is None else int(octets) + self._writing.size
 
-    def _streamed(self) -> i64:
+    def _stream_bytes(self) -> i64:
         octets: i64 = 0
         for stream in self.streams:
-            octets += stream.pending()
+            octets += stream.pending_bytes()
         return octets
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
@@ -120,35 +120,35 @@ class DurableStore(Store):
             self._changes.append((position, entry))
             if entry.kind in HOLDERS:
                 number = entry.definition.get("number")
-                self.exist.add(number if isinstance(number, int) else position)
+                self.holder_numbers.add(number if isinstance(number, int) else position)
         elif isinstance(entry, Undefined):
             self._changes.append((position, entry))
         else:
             self._recorder.add(position, entry)
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
-        assert self._flying is None, "one batch at a time"
+        assert self._writing is None, "one batch at a time"
         changes, self._changes = self._changes, []
-        batch = self._flying = DurableBatch(
+        batch = self._writing = DurableBatch(
             tickets, self.position, self._recorder.take(), changes, self.log, self.catalog
         )
         batch.paged, self._paged = self._paged, {}
-        batch.streamed = int(self._streamed())
+        batch.stream_bytes = int(self._stream_bytes())
         return batch
 
-    def _await(self, position: i64, ticket: Ticket) -> None:
-        flying = self._flying
+    def _add_ticket(self, position: i64, ticket: Ticket) -> None:
+        flying = self._writing
         if flying is None or position > flying.last:
-            super()._await(position, ticket)
+            super()._add_ticket(position, ticket)
         else:
             flying.tickets.append(ticket)
 
     def written(self, batch: WriteBatch) -> None:
-        flying, self._flying = self._flying, None
+        flying, self._writing = self._writing, None
         assert flying is batch and flying is not None
         for _, entry in flying.changes:
             if isinstance(entry, Undefined):
-                self.exist.discard(entry.number)
+                self.holder_numbers.discard(entry.number)
         super().written(batch)
 
     def close(self) -> None:
@@ -158,29 +158,31 @@ class DurableStore(Store):
 
     # -- long queues
 
-    def page(self, message: Message) -> None:
+    def page_out(self, message: Message) -> None:
         if message.position > self.durable:
             self._paged[message.position] = message
 
     def fetch(
-        self, queue: i64, positions: list[int], lapsing: bool = False
+        self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
         reader = self.log.reader()
-        return [self._fetch(reader, queue, position, lapsing) for position in positions]
+        return [self._fetch(reader, queue, position, expiring) for position in positions]
 
-    def _fetch(self, reader: LogReader, queue: i64, position: i64, lapsing: bool) -> Message | None:
+    def _fetch(
+        self, reader: LogReader, queue: i64, position: i64, expiring: bool
+    ) -> Message | None:
         if position > self.durable:
             message = self._paged.get(position)
-            if message is None and self._flying is not None:
-                message = self._flying.paged.get(position)
+            if message is None and self._writing is not None:
+                message = self._writing.paged.get(position)
             if message is not None:
                 return message
-        kept = self.kept(reader, position)
+        kept = self.read_stored(reader, position)
         if kept is None:
             return None
-        return kept.lapses(queue, self._decoder.clock) if lapsing else kept.taken_by(queue)
+        return kept.with_expiry(queue, self._decoder.clock) if expiring else kept.for_queue(queue)
 
-    def kept(self, reader: LogReader, position: i64) -> MessageStored | None:
+    def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
         """The message at a position, and who held it; None, and a report, when it cannot be read."""
         try:
             if reader.read(position):
@@ -195,7 +197,7 @@ class DurableStore(Store):
         self._report(f"a message is lost: {reason}")
         return None
 
-    def retained(self, reader: LogReader, position: i64) -> Message | None:
+    def read_retained(self, reader: LogReader, position: i64) -> Message | None:
         """The retained message at a position; None, and a report, when it cannot be read."""
         try:
             if reader.read(position):
@@ -210,5 +212,5 @@ class DurableStore(Store):
         self._report(f"a retained message is lost: {reason}")
         return None
 
-    def abandon(self, queue: i64, position: i64) -> None:
+    def release(self, queue: i64, position: i64) -> None:
         self.log.settle(position)

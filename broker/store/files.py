@@ -28,7 +28,14 @@ from librt.strings import (
 from mypy_extensions import i16, i32, i64
 
 from broker.store.disk import Disk, File, StoreError, TooNew
-from broker.store.layout import CLOSED, CLOSING, HEADER, LIKENESS, PAYLOAD_MAX, STRIDE
+from broker.store.layout import (
+    CLOSED,
+    CLOSING_SIZE,
+    HEADER_SIZE,
+    INDEX_STRIDE,
+    PAYLOAD_MAX,
+    RECORD_PATTERN,
+)
 from broker.store.reading import BAD, END, RecordReader
 
 MAGIC: Final = b"TLOG"
@@ -157,12 +164,12 @@ class LogFile:
         self.saved = True
         self._positions: array[int] = array("q")
         self._offsets: array[int] = array("q")
-        self._marked: i64 = -STRIDE
+        self._marked: i64 = -INDEX_STRIDE
         self._file: File | None = None
 
     def mark(self, position: i64, offset: i64, always: bool = False) -> None:
         """Let the index know where a record begins, if it is time."""
-        if always or offset - self._marked >= STRIDE:
+        if always or offset - self._marked >= INDEX_STRIDE:
             self._marked = offset
             self._offsets.append(offset)
             self._positions.append(position)  # Last: another thread that finds it finds its offset.
@@ -284,18 +291,18 @@ class FileScan:
         Raises TooNew, OSError.
         """
         offset: i64 = self.offset + 1
-        while offset + HEADER <= self.size:
+        while offset + HEADER_SIZE <= self.size:
             octets = self._file.read(offset, min(self._chunk, self.size - offset))
             at: i64 = 8
-            match = LIKENESS.search(octets, at)
+            match = RECORD_PATTERN.search(octets, at)
             while match is not None:
                 at = match.start()
                 if self._holds(offset + at - 8):
-                    self._load(offset + at - 8, HEADER)
+                    self._load(offset + at - 8, HEADER_SIZE)
                     return FOUND
                 if self._patience <= 0:
                     return GAVE_UP
-                match = LIKENESS.search(octets, at + 1)
+                match = RECORD_PATTERN.search(octets, at + 1)
             if len(octets) < 16 or offset + len(octets) >= self.size:
                 break
             offset += len(octets) - 15
@@ -303,12 +310,12 @@ class FileScan:
 
     def _holds(self, offset: i64) -> bool:
         """Whether a record begins there."""
-        head = self._file.read(offset, min(HEADER, self.size - offset))
-        self._patience -= HEADER
-        if len(head) < HEADER or read_i64_be(head, 16) < self.reader.last:
+        head = self._file.read(offset, min(HEADER_SIZE, self.size - offset))
+        self._patience -= HEADER_SIZE
+        if len(head) < HEADER_SIZE or read_i64_be(head, 16) < self.reader.last:
             return False
-        size: i64 = HEADER + (i64(read_i32_be(head, 0)) & _U32)
-        if size > HEADER + PAYLOAD_MAX or offset + size > self.size:
+        size: i64 = HEADER_SIZE + (i64(read_i32_be(head, 0)) & _U32)
+        if size > HEADER_SIZE + PAYLOAD_MAX or offset + size > self.size:
             return False
         self._patience -= size
         probe = RecordReader(self.reader.seed, self.reader.last)
@@ -318,16 +325,16 @@ class FileScan:
 
 def closed(file: File, size: i64, seed: i64) -> bool:
     """Whether a file ends as one does that was finished in order."""
-    if size < DATA + CLOSING:
+    if size < DATA + CLOSING_SIZE:
         return False
     reader = RecordReader(seed, 0)
-    reader.load(file.read(size - CLOSING, CLOSING), size - CLOSING)
-    return reader.advance() and reader.at == CLOSING and reader.kind == CLOSED
+    reader.load(file.read(size - CLOSING_SIZE, CLOSING_SIZE), size - CLOSING_SIZE)
+    return reader.advance() and reader.at == CLOSING_SIZE and reader.kind == CLOSED
 
 
 def last_salt(file: File, size: i64) -> i64:
     """The salt as the end of a file says it; -1: it says nothing."""
-    if size < DATA + CLOSING:
+    if size < DATA + CLOSING_SIZE:
         return -1
     salt: i64 = i64(read_i32_be(file.read(size - 4, 4), 0)) & _U32
     return salt if closed(file, size, seed_of(salt)) else -1

@@ -45,7 +45,7 @@ from broker.store.files import (
 from broker.store.findings import QUARANTINED, WRONG, Finding
 from broker.store.layout import CLOSED, KINDS
 from broker.store.reading import END, Decoder
-from broker.store.records import closing
+from broker.store.records import closing_record
 from broker.store.recovery import Recoverer, Replay
 
 #: Further kinds of findings.
@@ -251,7 +251,9 @@ def _rewrite(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -
             size += len(octets)
             start += len(octets)
     if file.checkpoint and not closed(source, int(source.size()), file.seed):
-        target.write(size, closing(file.last, file.records, size - DATA, file.salt, file.seed))
+        target.write(
+            size, closing_record(file.last, file.records, size - DATA, file.salt, file.seed)
+        )
     target.sync()
     disk.rename(temporary, file.path)
     disk.sync_directory(directory)

@@ -21,23 +21,23 @@ VERSION: Final[i64] = 1
 #: ... of records of streams and producers, which came later.
 VERSION_2: Final[i64] = 2
 #: Octets before a record's payload, and of the largest payload.
-HEADER: Final[i64] = 24
+HEADER_SIZE: Final[i64] = 24
 PAYLOAD_MAX: Final[i64] = 1 << 30
 
-KEPT: Final[i64] = 1
+STORED: Final[i64] = 1
 SETTLED: Final[i64] = 2
-STEPPED: Final[i64] = 3
-RECEIVED: Final[i64] = 4
-RELEASED: Final[i64] = 5
+PUBREC_RECEIVED: Final[i64] = 3
+PACKET_ID_HELD: Final[i64] = 4
+PACKET_ID_RELEASED: Final[i64] = 5
 RETAINED: Final[i64] = 6
-MANY: Final[i64] = 7
+GROUP: Final[i64] = 7
 #: The file was finished in order here. Its payload: records u64, octets u64 before it, salt u32. It
 #: takes no position.
 CLOSED: Final[i64] = 8
-EXTENDED: Final[i64] = 9
+STREAM_EXTENDED: Final[i64] = 9
 SEQUENCED: Final[i64] = 10
 #: Octets of the record that closes a file.
-CLOSING: Final[i64] = HEADER + 20
+CLOSING_SIZE: Final[i64] = HEADER_SIZE + 20
 KINDS: Final = (
     "",
     "kept",
@@ -55,19 +55,19 @@ KINDS: Final = (
 RETAINED_FLAG: Final[i64] = 4
 #: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet
 #: identifiers. (They have a sign.)
-SERIALS: Final[i64] = 65_535 * 32_768
+ANNOTATION_MODULUS: Final[i64] = 65_535 * 32_768
 #: Octets of each queue that a Kept names.
-HOLDER: Final[i64] = 12
+QUEUE_SIZE: Final[i64] = 12
 #: Added to the kind of the first record of a batch: all that stands before it in the file was
 #: durable already.
-FIRST: Final[i64] = 0x80
+BATCH_START: Final[i64] = 0x80
 
 #: Octets of a file between two places that its index knows.
-STRIDE: Final[i64] = 4_096
+INDEX_STRIDE: Final[i64] = 4_096
 #: Contents from here on are not copied into the batch, but written from where they are.
-APART: Final[i64] = 16_384
+UNCOPIED_SIZE: Final[i64] = 16_384
 #: Octets of a blob before the names.
-BLOB: Final[i64] = 22
+MESSAGE_HEADER_SIZE: Final[i64] = 22
 #: What a record looks like from its version to the upper half of its epoch; used to find one again
 #: behind damage.
-LIKENESS: Final = re.compile(rb"[\x01\x02][\x01-\x0a\x81-\x8a]\0\0\0\0\0\0")
+RECORD_PATTERN: Final = re.compile(rb"[\x01\x02][\x01-\x0a\x81-\x8a]\0\0\0\0\0\0")

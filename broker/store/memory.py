@@ -41,16 +41,16 @@ class MemoryStore(Store):
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
         return MemoryBatch(tickets, self.position, self.stream_disk)
 
-    def page(self, message: Message) -> None:
+    def page_out(self, message: Message) -> None:
         """It is kept here already."""
 
     def fetch(
-        self, queue: i64, positions: list[int], lapsing: bool = False
+        self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
         messages = self.state.messages
         return [
             messages[position].message if position in messages else None for position in positions
         ]
 
-    def abandon(self, queue: i64, position: i64) -> None:
+    def release(self, queue: i64, position: i64) -> None:
         self.state.apply(0, MessageSettled(queue, position))

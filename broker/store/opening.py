@@ -69,7 +69,7 @@ def open_store(
     position = max(int(recovery.next) - 1, catalog.last)
     store = DurableStore(log, catalog, codecs, position, survivors.exist, report)
     store.stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
-    store.stream_ends_sure = not any(
+    store.stream_ends_exact = not any(
         finding.what in (QUARANTINED, MISSING, WRONG) and finding.file != CATALOG
         for finding in recovery.findings
     )

@@ -27,24 +27,24 @@ from broker.store.contract import (
 )
 from broker.store.disk import DamagedStore, TooNew
 from broker.store.layout import (
-    APART,
-    BLOB,
+    BATCH_START,
     CLOSED,
-    EXTENDED,
-    FIRST,
-    HEADER,
-    HOLDER,
-    KEPT,
+    GROUP,
+    HEADER_SIZE,
     KINDS,
-    MANY,
+    MESSAGE_HEADER_SIZE,
+    PACKET_ID_HELD,
+    PACKET_ID_RELEASED,
     PAYLOAD_MAX,
-    RECEIVED,
-    RELEASED,
+    PUBREC_RECEIVED,
+    QUEUE_SIZE,
     RETAINED,
     RETAINED_FLAG,
     SEQUENCED,
     SETTLED,
-    STEPPED,
+    STORED,
+    STREAM_EXTENDED,
+    UNCOPIED_SIZE,
     VERSION,
     VERSION_2,
 )
@@ -98,18 +98,18 @@ class RecordReader:
         octets = self.octets
         at: i64 = self.at
         left: i64 = len(octets) - at
-        if left < HEADER:
+        if left < HEADER_SIZE:
             self.stop = SHORT if left else END
-            self.needed = HEADER
+            self.needed = HEADER_SIZE
             return False
         length: i64 = i64(read_i32_be(octets, at)) & _U32
         if length > PAYLOAD_MAX:
             return self._bad("a record's length is impossible")
-        if left < HEADER + length:
+        if left < HEADER_SIZE + length:
             self.stop = SHORT
-            self.needed = HEADER + length
+            self.needed = HEADER_SIZE + length
             return False
-        end: i64 = at + HEADER + length
+        end: i64 = at + HEADER_SIZE + length
         if not self.trusting and not self.right(at, end):
             return self._bad("a record's checksum is wrong")
         if octets[at + 8] != VERSION and octets[at + 8] != VERSION_2:
@@ -117,8 +117,8 @@ class RecordReader:
                 f"a record has version {octets[at + 8]}, and this version knows {VERSION_2}"
             )
         kind: i64 = octets[at + 9]
-        self.first_of_batch = kind & FIRST != 0
-        kind &= ~FIRST
+        self.first_of_batch = kind & BATCH_START != 0
+        kind &= ~BATCH_START
         if kind == 0 or kind > SEQUENCED:
             raise TooNew(f"a record has kind {kind}, which this version does not know")
         position: i64 = read_i64_be(octets, at + 16)
@@ -127,10 +127,10 @@ class RecordReader:
         self.kind = kind
         self.position = position
         self.last = position
-        if kind == MANY:
-            self.last += count_of(octets, at + HEADER) - 1
+        if kind == GROUP:
+            self.last += count_of(octets, at + HEADER_SIZE) - 1
         self.began = at
-        self.start = at + HEADER
+        self.start = at + HEADER_SIZE
         self.end = end
         self.at = end
         return True
@@ -139,7 +139,9 @@ class RecordReader:
         """Whether the checksum of the record there is right."""
         octets = self.octets
         crc: i64 = crc32(
-            octets[began + 8 : end] if end - began < APART else memoryview(octets)[began + 8 : end],
+            octets[began + 8 : end]
+            if end - began < UNCOPIED_SIZE
+            else memoryview(octets)[began + 8 : end],
             self.seed,
         )
         return crc == i64(read_i32_be(octets, began + 4)) & _U32
@@ -156,19 +158,19 @@ class RecordReader:
         at: i64 = self.at
         size: i64 = len(octets)
         # (The smallest record is longer than that.)
-        while size - at >= HEADER + 4:
+        while size - at >= HEADER_SIZE + 4:
             position: i64 = read_i64_be(octets, at + 16)
-            kind: i64 = i64(octets[at + 9]) & ~FIRST
+            kind: i64 = i64(octets[at + 9]) & ~BATCH_START
             if position > wanted or kind == CLOSED:
                 return False
             last: i64 = position
-            if kind == MANY:
-                last += count_of(octets, at + HEADER) - 1
+            if kind == GROUP:
+                last += count_of(octets, at + HEADER_SIZE) - 1
             if wanted <= last:
                 self.at = at
                 self.last = position - 1
                 return True
-            at += HEADER + (i64(read_i32_be(octets, at)) & _U32)
+            at += HEADER_SIZE + (i64(read_i32_be(octets, at)) & _U32)
         self.at = at
         return False
 
@@ -220,10 +222,10 @@ class Decoder:
     def entry(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> StoreEntry:
         """The entry whose payload stands there. Raises Damaged, TooNew. Hot path."""
         size: i64 = end - start
-        if kind == KEPT and size >= 4:
+        if kind == STORED and size >= 4:
             left: i64 = i64(read_i32_be(octets, start)) & _U32
             start += 4
-            if start + left * HOLDER <= end:
+            if start + left * QUEUE_SIZE <= end:
                 queues: list[int] = []
                 serials: list[int] | None = None
                 while left > 0:
@@ -235,24 +237,24 @@ class Decoder:
                         serials.append(serial)
                     elif serials is not None:
                         serials.append(0)
-                    start += HOLDER
+                    start += QUEUE_SIZE
                     left -= 1
                 vhost, message = self._message(octets, start, end)
                 message.position = position
                 return MessageStored(vhost, message, queues, serials)
         elif kind == SETTLED and size == 16:
             return MessageSettled(read_i64_be(octets, start), read_i64_be(octets, start + 8))
-        elif kind == STEPPED and size == 16:
+        elif kind == PUBREC_RECEIVED and size == 16:
             return PubrecReceived(read_i64_be(octets, start), read_i64_be(octets, start + 8))
-        elif kind == RECEIVED and size == 10:
+        elif kind == PACKET_ID_HELD and size == 10:
             return PacketIdHeld(
                 read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16
             )
-        elif kind == RELEASED and size == 10:
+        elif kind == PACKET_ID_RELEASED and size == 10:
             return PacketIdReleased(
                 read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16
             )
-        elif kind == EXTENDED and size == 16:
+        elif kind == STREAM_EXTENDED and size == 16:
             return StreamExtended(read_i64_be(octets, start), read_i64_be(octets, start + 8))
         elif kind == SEQUENCED and size >= 10:
             vhost_end: i64 = start + 10 + (i64(read_i16_be(octets, start + 8)) & _U16)
@@ -275,7 +277,7 @@ class Decoder:
                     octets[names:blob].decode("utf-8", "surrogateescape"),
                     retained,
                 )
-        elif kind == MANY and size >= 4:
+        elif kind == GROUP and size >= 4:
             return EntryGroup(
                 [
                     self.entry(part.kind, part.position, octets, part.start, part.end)
@@ -287,7 +289,7 @@ class Decoder:
         )
 
     def _message(self, octets: bytes, start: i64, end: i64) -> tuple[str, Message]:
-        names: i64 = start + BLOB
+        names: i64 = start + MESSAGE_HEADER_SIZE
         if names > end:
             raise DamagedStore("a message is cut off")
         exchange: i64 = names + (i64(read_i16_be(octets, start + 14)) & _U16)

@@ -27,23 +27,23 @@ from broker.store.contract import (
 )
 from broker.store.disk import StoreError
 from broker.store.layout import (
-    APART,
+    ANNOTATION_MODULUS,
+    BATCH_START,
     CLOSED,
-    EXTENDED,
-    FIRST,
-    HEADER,
-    KEPT,
-    MANY,
+    GROUP,
+    HEADER_SIZE,
+    INDEX_STRIDE,
+    PACKET_ID_HELD,
+    PACKET_ID_RELEASED,
     PAYLOAD_MAX,
-    RECEIVED,
-    RELEASED,
+    PUBREC_RECEIVED,
     RETAINED,
     RETAINED_FLAG,
     SEQUENCED,
-    SERIALS,
     SETTLED,
-    STEPPED,
-    STRIDE,
+    STORED,
+    STREAM_EXTENDED,
+    UNCOPIED_SIZE,
     VERSION,
     VERSION_2,
 )
@@ -56,7 +56,7 @@ class Records:
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.octets: i64 = 0
+        self.size: i64 = 0
         self.count: i64 = 0
         #: First position; last one, with those of a Many.
         self.first: i64 = 0
@@ -66,8 +66,8 @@ class Records:
         #: Copies of messages, the octets of their records, and the octets of records that serve
         #: only until a checkpoint.
         self.copies: i64 = 0
-        self.kept_octets: i64 = 0
-        self.passing: i64 = 0
+        self.stored_size: i64 = 0
+        self.transient_size: i64 = 0
         #: Positions of which a copy is settled.
         self.settled: list[int] = []
 
@@ -82,11 +82,11 @@ class Recorder:
         self.clock: i64 = 0
         self._out = BytesWriter()
         self._records = Records()
-        self._marked: i64 = -STRIDE
+        self._marked: i64 = -INDEX_STRIDE
         #: Octets of the entries of the last Many.
         self._sizes: list[int] = []
         self._vhost = ""
-        self._vhost_octets = b""
+        self._vhost_bytes = b""
 
     @property
     def count(self) -> int:
@@ -94,9 +94,9 @@ class Recorder:
         return int(self._records.count)
 
     @property
-    def octets(self) -> int:
+    def size(self) -> int:
         """Octets since the last `take`."""
-        return int(self._records.octets)
+        return int(self._records.size)
 
     def take(self) -> Records:
         """What was added since the last call."""
@@ -105,7 +105,7 @@ class Recorder:
             records.parts.append(self._out.getvalue())
         self._out = BytesWriter()
         self._records = Records()
-        self._marked = -STRIDE
+        self._marked = -INDEX_STRIDE
         return records
 
     def add(self, position: i64, entry: StoreEntry) -> None:
@@ -114,33 +114,35 @@ class Recorder:
         Raises StoreError when no record can hold it; nothing is added then. Hot path.
         """
         records = self._records
-        first: i64 = FIRST << 16 if records.count == 0 else 0
+        first: i64 = BATCH_START << 16 if records.count == 0 else 0
         head = BytesWriter()
         content = b""
         last: i64 = position
-        kind: i64 = kind_of(entry)
-        version: i64 = VERSION_2 if kind > CLOSED or kind == MANY and _newer(entry) else VERSION
+        kind: i64 = record_kind(entry)
+        version: i64 = (
+            VERSION_2 if kind > CLOSED or kind == GROUP and _needs_version_2(entry) else VERSION
+        )
         write_i32_be(head, i32(version << 24 | kind << 16 | first))
         write_i32_be(head, 0)
         write_i64_be(head, position)
         if isinstance(entry, EntryGroup):
-            content = self._many(entry)
+            content = self._encode_group(entry)
             last = position + len(entry.entries) - 1
         else:
-            content = self._payload(head, entry)
+            content = self._write_payload(head, entry)
         tail = head.getvalue()
         size: i64 = len(tail) + len(content) + 8
         if size > PAYLOAD_MAX:
             raise StoreError(f"an entry of {size} octets is larger than a record may be")
         crc: i64 = crc32(tail, self._seed)
         out = self._out
-        offset: i64 = records.octets
+        offset: i64 = records.size
         if content:
             crc = crc32(content, crc)
-        write_i32_be(out, i32(size - HEADER))
+        write_i32_be(out, i32(size - HEADER_SIZE))
         write_i32_be(out, i32(crc - (1 << 32) if crc >= 1 << 31 else crc))
         out.write(tail)
-        if len(content) < APART:
+        if len(content) < UNCOPIED_SIZE:
             out.write(content)
         else:
             records.parts.append(out.getvalue())
@@ -149,47 +151,47 @@ class Recorder:
         if records.count == 0:
             records.first = position
         records.count += 1
-        records.octets = offset + size
+        records.size = offset + size
         records.last = last
-        if offset - self._marked >= STRIDE:
+        if offset - self._marked >= INDEX_STRIDE:
             self._marked = offset
             records.marks.append((position, offset))
-        self._note(records, entry, size)
+        self._count(records, entry, size)
 
-    def _note(self, records: Records, entry: StoreEntry, size: i64) -> None:
+    def _count(self, records: Records, entry: StoreEntry, size: i64) -> None:
         """Count the entry, for a checkpoint to pay."""
         if isinstance(entry, MessageStored):
             records.copies += len(entry.queues)
-            records.kept_octets += size
+            records.stored_size += size
         elif isinstance(entry, EntryGroup):
             for at, one in enumerate(entry.entries):
-                self._note(records, one, self._sizes[at])
+                self._count(records, one, self._sizes[at])
         else:
-            records.passing += size
+            records.transient_size += size
             if isinstance(entry, MessageSettled):
                 records.settled.append(entry.position)
 
-    def _payload(self, out: BytesWriter, entry: StoreEntry) -> bytes:
+    def _write_payload(self, out: BytesWriter, entry: StoreEntry) -> bytes:
         """Write the payload but for its last part, and return that."""
         if isinstance(entry, MessageStored):
             queues = entry.queues
             write_i32_be(out, i32(len(queues)))
-            serials = entry.serials
+            serials = entry.annotations
             for at, queue in enumerate(queues):
                 write_i64_be(out, queue)
                 serial: i64 = 0 if serials is None else serials[at]
-                write_i32_be(out, i32(_wrapped(serial)))
-            return self._blob(out, entry.vhost, entry.message)
+                write_i32_be(out, i32(_wrapped_annotation(serial)))
+            return self._write_message(out, entry.vhost, entry.message)
         if isinstance(entry, MessageSettled):
-            return _pair(out, entry.queue, entry.position)
+            return _write_numbers(out, entry.queue, entry.position)
         if isinstance(entry, PubrecReceived):
-            return _pair(out, entry.queue, entry.position)
+            return _write_numbers(out, entry.queue, entry.position)
         if isinstance(entry, PacketIdHeld):
-            return _identifier(out, entry.session, entry.packet_id)
+            return _write_packet_id(out, entry.session, entry.packet_id)
         if isinstance(entry, PacketIdReleased):
-            return _identifier(out, entry.session, entry.packet_id)
+            return _write_packet_id(out, entry.session, entry.packet_id)
         if isinstance(entry, StreamExtended):
-            return _pair(out, entry.stream, entry.end)
+            return _write_numbers(out, entry.stream, entry.end)
         if isinstance(entry, Sequenced):
             name, producer = entry.vhost.encode(), entry.producer.encode("utf-8", "surrogateescape")
             write_i64_be(out, entry.sequence)
@@ -203,42 +205,42 @@ class Recorder:
             out.write(vhost)
             out.write(key)
             if entry.message is not None:
-                return self._blob(out, entry.vhost, entry.message)
+                return self._write_message(out, entry.vhost, entry.message)
         return b""
 
-    def _blob(self, out: BytesWriter, vhost: str, message: Message) -> bytes:
+    def _write_message(self, out: BytesWriter, vhost: str, message: Message) -> bytes:
         """Write a message but for its content, and return that."""
         tag, parameters, content = self._codecs.dump(message.encoding, message.content)
         address = message.address
         exchange = address.exchange.encode("utf-8", "surrogateescape")
         key = address.key.encode("utf-8", "surrogateescape")
         if vhost != self._vhost:
-            self._vhost, self._vhost_octets = vhost, vhost.encode()
+            self._vhost, self._vhost_bytes = vhost, vhost.encode()
         expires: i64 = message.expires
         out.append(u8(message.qos + (RETAINED_FLAG if message.retained else 0)))
         out.append(u8(tag))
         write_i64_be(out, expires + self.clock if expires > 0 else 0)
         write_i32_be(out, i32(len(parameters)))
-        _write_u16(out, len(self._vhost_octets))
+        _write_u16(out, len(self._vhost_bytes))
         _write_u16(out, len(exchange))
         _write_u16(out, len(key))
         write_i16_be(out, 0)
-        out.write(self._vhost_octets)
+        out.write(self._vhost_bytes)
         out.write(exchange)
         out.write(key)
         out.write(parameters)
         return content
 
-    def _many(self, entry: EntryGroup) -> bytes:
+    def _encode_group(self, entry: EntryGroup) -> bytes:
         """count u32, then kind u8, length u32 and payload of each."""
         self._sizes = []
         out = BytesWriter()
         write_i32_be(out, i32(len(entry.entries)))
         for one in entry.entries:
-            kind: i64 = kind_of(one)
-            assert kind != MANY, "a Many holds no Many"
+            kind: i64 = record_kind(one)
+            assert kind != GROUP, "a Many holds no Many"
             part = BytesWriter()
-            content = self._payload(part, one)
+            content = self._write_payload(part, one)
             size: i64 = len(part) + len(content)
             if size > PAYLOAD_MAX:
                 raise StoreError(f"an entry of {size} octets is larger than a record may be")
@@ -250,49 +252,49 @@ class Recorder:
         return out.getvalue()
 
 
-def kind_of(entry: StoreEntry) -> i64:
+def record_kind(entry: StoreEntry) -> i64:
     """The kind of the entry's record."""
     if isinstance(entry, MessageStored):
-        return KEPT
+        return STORED
     if isinstance(entry, MessageSettled):
         return SETTLED
     if isinstance(entry, PubrecReceived):
-        return STEPPED
+        return PUBREC_RECEIVED
     if isinstance(entry, PacketIdHeld):
-        return RECEIVED
+        return PACKET_ID_HELD
     if isinstance(entry, PacketIdReleased):
-        return RELEASED
+        return PACKET_ID_RELEASED
     if isinstance(entry, RetainedSet):
         return RETAINED
     if isinstance(entry, StreamExtended):
-        return EXTENDED
+        return STREAM_EXTENDED
     if isinstance(entry, Sequenced):
         return SEQUENCED
     assert isinstance(entry, EntryGroup) and entry.entries, f"{entry!r} does not belong in the log"
-    return MANY
+    return GROUP
 
 
-def _newer(entry: StoreEntry) -> bool:
+def _needs_version_2(entry: StoreEntry) -> bool:
     """Whether there is something in a Many that came with version 2."""
     return isinstance(entry, EntryGroup) and any(
         isinstance(one, (StreamExtended, Sequenced)) for one in entry.entries
     )
 
 
-def _wrapped(serial: i64) -> i64:
+def _wrapped_annotation(serial: i64) -> i64:
     """A serial as it fits into four octets, with its sign."""
     if serial > 0:
-        return (serial - 1) % SERIALS + 1
-    return -((-serial - 1) % SERIALS + 1) if serial < 0 else 0
+        return (serial - 1) % ANNOTATION_MODULUS + 1
+    return -((-serial - 1) % ANNOTATION_MODULUS + 1) if serial < 0 else 0
 
 
-def _pair(out: BytesWriter, queue: i64, position: i64) -> bytes:
+def _write_numbers(out: BytesWriter, queue: i64, position: i64) -> bytes:
     write_i64_be(out, queue)
     write_i64_be(out, position)
     return b""
 
 
-def _identifier(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
+def _write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
     write_i64_be(out, session)
     _write_u16(out, packet_id)
     return b""
@@ -304,19 +306,19 @@ def _write_u16(out: BytesWriter, number: i64) -> None:
     write_i16_be(out, i16(number - (1 << 16) if number >= 1 << 15 else number))
 
 
-def header(size: i64, crc: i64, out: BytesWriter) -> None:
+def write_header(size: i64, crc: i64, out: BytesWriter) -> None:
     """Write length and checksum of a record of `size` octets in all."""
-    write_i32_be(out, i32(size - HEADER))
+    write_i32_be(out, i32(size - HEADER_SIZE))
     write_i32_be(out, i32(crc - (1 << 32) if crc >= 1 << 31 else crc))
 
 
-def closing(position: i64, records: i64, octets: i64, salt: i64, seed: i64) -> bytes:
+def closing_record(position: i64, records: i64, octets: i64, salt: i64, seed: i64) -> bytes:
     """The record that ends a file, behind so many records and octets.
 
     It says the salt once more, far from the heads.
     """
     tail = BytesWriter()
-    write_i32_be(tail, i32(VERSION << 24 | (CLOSED | FIRST) << 16))
+    write_i32_be(tail, i32(VERSION << 24 | (CLOSED | BATCH_START) << 16))
     write_i32_be(tail, 0)
     write_i64_be(tail, position)
     write_i64_be(tail, records)
@@ -324,6 +326,6 @@ def closing(position: i64, records: i64, octets: i64, salt: i64, seed: i64) -> b
     write_i32_be(tail, i32(salt - (1 << 32) if salt >= 1 << 31 else salt))
     body = tail.getvalue()
     out = BytesWriter()
-    header(len(body) + 8, crc32(body, seed), out)
+    write_header(len(body) + 8, crc32(body, seed), out)
     out.write(body)
     return out.getvalue()

@@ -38,9 +38,9 @@ from broker.store.files import (
     seed_of,
 )
 from broker.store.findings import CUT, IGNORED, MISSING, QUARANTINED, WRONG, Finding, Quarantine
-from broker.store.layout import CLOSED, KEPT, MANY, RETAINED, SETTLED
+from broker.store.layout import CLOSED, GROUP, RETAINED, SETTLED, STORED
 from broker.store.reading import END, Decoder, RecordReader, parts
-from broker.store.records import closing
+from broker.store.records import closing_record
 
 _U32: Final[i64] = 0xFFFFFFFF
 
@@ -349,7 +349,7 @@ class Recoverer:
 
     def _close(self, file: LogFile) -> None:
         writable = self.disk.open(file.path, True)
-        end = closing(file.last, file.records, file.size - DATA, file.salt, file.seed)
+        end = closing_record(file.last, file.records, file.size - DATA, file.salt, file.seed)
         try:
             writable.write(file.size, end)
         except OSError:
@@ -429,14 +429,14 @@ class Recoverer:
         size: i64 = reader.end - reader.began
         report.records += 1
         file.records += 1
-        if kind == MANY:
+        if kind == GROUP:
             for part in parts(reader.octets, reader.position, reader.start, reader.end):
                 self._count_one(file, part.kind, reader.octets, part.start, part.end - part.start)
         else:
             self._count_one(file, kind, reader.octets, reader.start, size)
 
     def _count_one(self, file: LogFile, kind: i64, octets: bytes, start: i64, size: i64) -> None:
-        if kind == KEPT:
+        if kind == STORED:
             self.report.messages += 1
             file.copies += i64(read_i32_be(octets, start)) & _U32
             file.kept_octets += size

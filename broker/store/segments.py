@@ -22,9 +22,9 @@ from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore, Disk, File, Poisoned, StoreError, WriteFailed
 from broker.store.files import DATA, SEGMENT, FileScan, Head, LogFile, complaint, seed_of
-from broker.store.layout import HEADER, MANY
+from broker.store.layout import GROUP, HEADER_SIZE
 from broker.store.reading import BAD, RecordReader, parts
-from broker.store.records import Records, closing
+from broker.store.records import Records, closing_record
 from broker.store.recovery import Recoverer, Recovery, Replay, holding, settle
 
 #: Octets after which a segment is full.
@@ -115,7 +115,7 @@ class SegmentLog:
         """Write that all is in order, and let go of the files. Raises StoreError."""
         file, handle = self._active, self._handle
         if file is not None and handle is not None and file.records and not self.poisoned:
-            end = closing(self.last, file.records, file.size - DATA, file.salt, file.seed)
+            end = closing_record(self.last, file.records, file.size - DATA, file.salt, file.seed)
             try:
                 handle.write(file.size, end)
                 handle.sync()
@@ -143,7 +143,7 @@ class SegmentLog:
         if (
             file is None
             or handle is None
-            or (file.records and file.size + records.octets > self.segment_octets)
+            or (file.records and file.size + records.size > self.segment_octets)
         ):
             file, handle = self._roll(records.first)
         start: i64 = file.size
@@ -160,8 +160,8 @@ class SegmentLog:
         file.size = at
         file.records += records.count
         file.copies += records.copies
-        file.kept_octets += records.kept_octets
-        file.passing += records.passing
+        file.kept_octets += records.stored_size
+        file.passing += records.transient_size
         file.last = self.last = records.last
         found: LogFile | None = None
         for position in records.settled:
@@ -351,7 +351,7 @@ class LogReader:
             reader.at = start - reader.base
         self._reached = position
         while not reader.hop(position):
-            if len(reader.octets) - reader.at >= HEADER + 4 or not self._more(
+            if len(reader.octets) - reader.at >= HEADER_SIZE + 4 or not self._more(
                 file, _PAGES if reader.octets else _PAGE
             ):
                 return self._absent(file, start, position)
@@ -361,7 +361,7 @@ class LogReader:
                 raise self._damaged(file, position, began, reader.reason or "it is cut off")
         self.octets, self.kind = reader.octets, reader.kind
         self.start, self.end = reader.start, reader.end
-        if self.kind == MANY:
+        if self.kind == GROUP:
             for part in parts(self.octets, reader.position, self.start, self.end):
                 if part.position == position:
                     self.kind, self.start, self.end = part.kind, part.start, part.end

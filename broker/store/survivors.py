@@ -15,16 +15,16 @@ from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore
 from broker.store.layout import (
-    EXTENDED,
-    HOLDER,
-    KEPT,
-    MANY,
-    RECEIVED,
-    RELEASED,
+    GROUP,
+    PACKET_ID_HELD,
+    PACKET_ID_RELEASED,
+    PUBREC_RECEIVED,
+    QUEUE_SIZE,
     RETAINED,
     SEQUENCED,
     SETTLED,
-    STEPPED,
+    STORED,
+    STREAM_EXTENDED,
 )
 from broker.store.reading import parts
 from broker.store.recovery import Replay
@@ -159,19 +159,19 @@ class Survivors(Replay):
 
     def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
         """What the record means for what is live. Raises Damaged. Hot path."""
-        if kind == MANY:
+        if kind == GROUP:
             for part in parts(octets, position, start, end):
                 self.record(part.kind, part.position, octets, part.start, part.end)
-        elif kind == KEPT:
+        elif kind == STORED:
             size: i64 = end - start
             left: i64 = i64(read_i32_be(octets, start)) & _U32
             start += 4
-            if start + left * HOLDER > end:
+            if start + left * QUEUE_SIZE > end:
                 raise DamagedStore("a message is cut off")
             queues: list[int] = []
             while left > 0:
                 queue: i64 = read_i64_be(octets, start)
-                start += HOLDER
+                start += QUEUE_SIZE
                 left -= 1
                 if queue in self.exist:
                     queues.append(queue)
@@ -182,13 +182,13 @@ class Survivors(Replay):
             self.copies.settle(read_i64_be(octets, start), read_i64_be(octets, start + 8))
             if self.stepped:
                 self.stepped.discard((read_i64_be(octets, start), read_i64_be(octets, start + 8)))
-        elif kind == STEPPED:
+        elif kind == PUBREC_RECEIVED:
             self.stepped.add((read_i64_be(octets, start), read_i64_be(octets, start + 8)))
-        elif kind == RECEIVED:
+        elif kind == PACKET_ID_HELD:
             session: i64 = read_i64_be(octets, start)
             if session in self.exist:
                 self.received.setdefault(session, {})[_u16(octets, start + 8)] = position
-        elif kind == RELEASED:
+        elif kind == PACKET_ID_RELEASED:
             self.received.get(read_i64_be(octets, start), {}).pop(_u16(octets, start + 8), None)
         elif kind == RETAINED:
             names: i64 = start + 4 + _u16(octets, start) + _u16(octets, start + 2)
@@ -196,7 +196,7 @@ class Survivors(Replay):
                 self.retained[retained_key(octets, start)] = position
             else:
                 self.retained.pop(retained_key(octets, start), None)
-        elif kind == EXTENDED:
+        elif kind == STREAM_EXTENDED:
             stream: i64 = read_i64_be(octets, start)
             if stream in self.exist:
                 self.streams[stream] = (read_i64_be(octets, start + 8), position)

@@ -127,7 +127,7 @@ class StreamQueue(Queue):
         captured.times.append((len(captured.items), int(self._wall * 1_000_000)))
         if self.intake.idle:
             self.intake.idle = False
-            self.store.stirred(self.intake)
+            self.store.add_stream(self.intake)
 
     def begin_at(self, end: i64) -> None:
         """It was there before, and goes on with this offset."""
@@ -320,10 +320,10 @@ class Intake(StreamIntake):
     def stream_end(self) -> i64:
         return self.captured.end
 
-    def pending(self) -> i64:
+    def pending_bytes(self) -> i64:
         return self.octets
 
-    def share(self) -> StreamWrite:
+    def take_write(self) -> StreamWrite:
         captured = self.captured
         self.captured = Captured(captured.end)
         octets: i64 = self.octets

@@ -43,7 +43,7 @@ class Streams:
             store = self._store
             end = store.stream_ends.pop(number, 0)
             found = Found(
-                store.stream_disk, archive.pen.directory, number, end, store.stream_ends_sure
+                store.stream_disk, archive.pen.directory, number, end, store.stream_ends_exact
             )
             self.findings += found.findings
             archive.restore(found.segments)

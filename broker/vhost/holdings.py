@@ -139,7 +139,7 @@ class Holdings(BackgroundHost):
     def reply_when_durable(self, known: Destination, ticket: Ticket | None) -> None:
         """Somebody is told that this is there: it must be, after a crash too."""
         if ticket is not None:
-            self.store.wait(known.number, ticket)
+            self.store.wait_for(known.number, ticket)
 
     def reply_when_all_durable(self, ticket: Ticket | None) -> None:
         """Somebody is told that a change is made which another one made."""
@@ -422,7 +422,7 @@ class Holdings(BackgroundHost):
         ]
         if journals != self._planner.journals:
             self._planner.journals = journals
-            self.store.recording = self.store.recording or bool(journals)
+            self.store.journaling = self.store.journaling or bool(journals)
             self.changed()
         known = self.queues.get(TOPOLOGY)
         if not isinstance(known, StreamQueue):

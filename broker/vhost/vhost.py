@@ -235,7 +235,7 @@ class VirtualHost(Holdings):
             else:
                 queue.put(message)
         if plan.streams and ticket is not None:
-            self.store.join(ticket)
+            self.store.wait_for_next_batch(ticket)
         for waiting in plan.delays:
             self._delay(waiting, message, route.blind if isinstance(route, CcRoute) else [], ticket)
         (plan.relay if message.qos == AT_MOST_ONCE else plan.reliable_relay).offer(message)

@@ -83,7 +83,7 @@ def test_somebody_is_asked_to_take_the_batch_once_and_again_when_it_becomes_urge
             pass
 
     store, asked = MemoryStore(), list[bool]()
-    store.wanted = lambda: asked.append(store.urgent)
+    store.request_batch = lambda: asked.append(store.urgent)
     for _ in range(3):
         store.append(Undefined("/", "queue", "q"), None)
     assert asked == [False]

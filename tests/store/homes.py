@@ -38,7 +38,7 @@ class Home(World):
         )
         super().__init__(limits, mqtt=mqtt, store=self.opened.store)
         self.broker.agenda.advance(now, wall)
-        self.opened.store.tell_time(now, wall)
+        self.opened.store.set_clocks(now, wall)
         self.report: RestoreReport = reopen(self.broker, self.opened, self.mqtt_front.sessions)
         self.directory = directory
 

@@ -18,7 +18,7 @@ from broker.store.contract import (
     StoreEntry,
 )
 from broker.store.disk import Disk
-from broker.store.layout import SERIALS
+from broker.store.layout import ANNOTATION_MODULUS
 from broker.store.reading import Decoder
 from broker.store.records import Recorder
 from broker.store.recovery import Applying, Recovery
@@ -75,8 +75,8 @@ class Log:
 
     def _recover(self, position: int, entry: StoreEntry) -> None:
         for one in entry.entries if isinstance(entry, EntryGroup) else [entry]:
-            if isinstance(one, MessageStored) and one.serials is not None:
-                assert one.serials == serials(one.message.content, one.queues), (
+            if isinstance(one, MessageStored) and one.annotations is not None:
+                assert one.annotations == serials(one.message.content, one.queues), (
                     "each queue has its own serial"
                 )
         self.state.apply(position, entry)
@@ -114,7 +114,7 @@ def serials(content: bytes, queues: list[int]) -> list[int]:
     Some are large, some are below 0, some are none.
     """
     number = int(content.split()[0])
-    large = (0, 1, SERIALS - number)[number % 3]
+    large = (0, 1, ANNOTATION_MODULUS - number)[number % 3]
     return [
         0 if queue == QUEUES[0] else (number + large) * (1 if queue == QUEUES[1] else -1)
         for queue in queues

@@ -62,7 +62,7 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
             durable[0] = serial
             files = worth(store.log)
             if files:
-                Checkpointing(store.log, files, set(store.exist)).run()
+                Checkpointing(store.log, files, set(store.holder_numbers)).run()
 
     with ThreadPoolExecutor(1) as writer:
         writing = writer.submit(write)

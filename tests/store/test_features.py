@@ -34,7 +34,7 @@ class Lasting(World):
         self.disk: Any = opened.store
         super().__init__(store=self.disk)
         self.broker.agenda.advance(now, wall)
-        self.disk.tell_time(now, wall)
+        self.disk.set_clocks(now, wall)
         self.report: RestoreReport = reopen(self.broker, opened, self.mqtt_front.sessions)
 
     def stop(self) -> None:

@@ -37,15 +37,15 @@ from broker.store.contract import (
 from broker.store.disk import DamagedStore, StoreError, TooNew
 from broker.store.inspect import describe
 from broker.store.layout import (
-    APART,
-    FIRST,
-    HEADER,
-    HOLDER,
-    KEPT,
-    LIKENESS,
-    MANY,
+    ANNOTATION_MODULUS,
+    BATCH_START,
+    GROUP,
+    HEADER_SIZE,
     PAYLOAD_MAX,
-    SERIALS,
+    QUEUE_SIZE,
+    RECORD_PATTERN,
+    STORED,
+    UNCOPIED_SIZE,
 )
 from broker.store.reading import BAD, END, SHORT, Decoder, RecordReader, parts
 from broker.store.records import Recorder
@@ -94,7 +94,11 @@ vhosts = st.sampled_from(["/", "other", "größe"])
 def messages(draw: st.DrawFn) -> Message:
     encoding = draw(st.one_of(st.just(PLAIN), st.integers(1, 65_535).map(framed)))
     content = draw(
-        st.one_of(st.binary(max_size=300), st.just(b"x" * APART), st.just(b"y" * (APART - 1)))
+        st.one_of(
+            st.binary(max_size=300),
+            st.just(b"x" * UNCOPIED_SIZE),
+            st.just(b"y" * (UNCOPIED_SIZE - 1)),
+        )
     )
     message = Message(
         Address(draw(exchanges), draw(keys)), content, encoding, draw(st.integers(0, 2))
@@ -105,7 +109,10 @@ def messages(draw: st.DrawFn) -> Message:
 
 #: Of sessions, near where they begin anew; 0 where nobody asks.
 serials = st.one_of(
-    st.just(0), st.integers(-SERIALS - 3, -1), st.integers(1, SERIALS + 3), st.integers(1, 1 << 50)
+    st.just(0),
+    st.integers(-ANNOTATION_MODULUS - 3, -1),
+    st.integers(1, ANNOTATION_MODULUS + 3),
+    st.integers(1, 1 << 50),
 )
 
 
@@ -125,9 +132,9 @@ def wrapped(serials: list[int] | None) -> list[int] | None:
     if not serials or not any(serials):
         return None
     return [
-        (abs(serial) - 1) % SERIALS + 1
+        (abs(serial) - 1) % ANNOTATION_MODULUS + 1
         if serial > 0
-        else -((abs(serial) - 1) % SERIALS + 1)
+        else -((abs(serial) - 1) % ANNOTATION_MODULUS + 1)
         if serial
         else 0
         for serial in serials
@@ -189,7 +196,7 @@ def seen(entry: StoreEntry, position: int) -> list[object]:
             position,
             entry.vhost,
             entry.queues,
-            wrapped(entry.serials),
+            wrapped(entry.annotations),
             Seen.of(entry.message),
         ]
     if isinstance(entry, RetainedSet):
@@ -217,7 +224,7 @@ def encode(*some: StoreEntry, first: int = 1, clock: int = 0) -> bytes:
         position += width(entry)
     batch = recorder.take()
     octets = b"".join(batch.parts)
-    assert len(octets) == batch.octets and recorder.count == recorder.octets == 0
+    assert len(octets) == batch.size and recorder.count == recorder.size == 0
     return octets
 
 
@@ -324,8 +331,8 @@ def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(
 
 def test_the_first_record_of_a_batch_says_so_and_a_record_looks_like_one() -> None:
     octets = encode(MessageSettled(1, 1), MessageSettled(2, 1))
-    assert [octets[9] & FIRST, octets[HEADER + 16 + 9] & FIRST] == [FIRST, 0]
-    assert [match.start() for match in LIKENESS.finditer(octets)] == [8, HEADER + 16 + 8]
+    assert [octets[9] & BATCH_START, octets[HEADER_SIZE + 16 + 9] & BATCH_START] == [BATCH_START, 0]
+    assert [match.start() for match in RECORD_PATTERN.finditer(octets)] == [8, HEADER_SIZE + 16 + 8]
 
 
 def test_positions_must_grow() -> None:
@@ -355,14 +362,14 @@ def test_a_newer_record_and_an_unknown_encoding_are_refused_by_name() -> None:
     octets = bytearray(
         encode(MessageStored("/", Message(Address("", "q"), b"x", framed(1), 1), [1]))
     )
-    octets[HEADER + 4 + HOLDER + 1] = 9
+    octets[HEADER_SIZE + 4 + QUEUE_SIZE + 1] = 9
     with pytest.raises(TooNew, match=r"encoding \(tag 9\)"):
-        Decoder(CODECS).entry(KEPT, 1, bytes(octets), HEADER, len(octets))
+        Decoder(CODECS).entry(STORED, 1, bytes(octets), HEADER_SIZE, len(octets))
     broken = bytes(octets).replace(b"\x01\x09", b"\x01\x01").replace(b"q1x", b"qyx")
     with pytest.raises(
         DamagedStore, match="the encoding of a message cannot be read: invalid literal"
     ):
-        Decoder(CODECS).entry(KEPT, 1, broken, HEADER, len(broken))
+        Decoder(CODECS).entry(STORED, 1, broken, HEADER_SIZE, len(broken))
 
 
 def test_what_no_record_can_hold_is_refused_and_leaves_the_batch_as_it_was() -> None:
@@ -441,7 +448,10 @@ def test_the_batch_knows_what_the_log_wants_to_know() -> None:
     batch = recorder.take()
     assert (batch.first, batch.last, batch.count) == (5, 13, 7)
     assert batch.settled == [5, 6, 6] and batch.copies == 12
-    assert 6 * 3_000 < batch.kept_octets < 7 * 3_000 and batch.passing == HEADER + 16 + 2 * 16
+    assert (
+        6 * 3_000 < batch.stored_size < 7 * 3_000
+        and batch.transient_size == HEADER_SIZE + 16 + 2 * 16
+    )
     octets = b"".join(batch.parts)
     reader = RecordReader(SEED, 0)
     for position, offset in batch.marks:
@@ -453,7 +463,7 @@ def test_the_batch_knows_what_the_log_wants_to_know() -> None:
 
 def test_the_entries_of_a_many_must_fill_it() -> None:
     octets = encode(EntryGroup([MessageSettled(1, 1), MessageSettled(2, 1)]))
-    payload = octets[HEADER:]
+    payload = octets[HEADER_SIZE:]
     assert [part.position for part in parts(payload, 7, 0, len(payload))] == [7, 8]
     for broken in (
         payload[:-1],
@@ -462,4 +472,4 @@ def test_the_entries_of_a_many_must_fill_it() -> None:
         (1).to_bytes(4, "big") + payload[4:],
     ):
         with pytest.raises(DamagedStore, match="do not fill it"):
-            Decoder(CODECS).entry(MANY, 7, broken, 0, len(broken))
+            Decoder(CODECS).entry(GROUP, 7, broken, 0, len(broken))

@@ -16,7 +16,7 @@ from broker.store.codecs import Codecs
 from broker.store.contract import EntryGroup, MessageSettled, MessageStored, StoreEntry
 from broker.store.disk import DamagedStore, DirectoryLocked, Lock, RealDisk, StoreError, TooNew
 from broker.store.files import DATA, read_head
-from broker.store.layout import CLOSING, KEPT, SETTLED
+from broker.store.layout import CLOSING_SIZE, SETTLED, STORED
 from broker.store.reading import Decoder
 from broker.store.recovery import Replay
 from broker.store.segments import SegmentLog
@@ -90,7 +90,7 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) 
 
     def kept(number: int) -> StoreEntry:
         content = b"%d " % number + b"x" * random.randrange(octets)
-        wanted[number] = (int(KEPT), content)
+        wanted[number] = (int(STORED), content)
         return MessageStored("/", message(content), [3])
 
     for _ in range(40):
@@ -115,7 +115,7 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) 
             kind, content = wanted[position]
             assert reader.kind == kind and found == (kind, reader.octets[reader.start : reader.end])
             entry = decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
-            if kind == KEPT:
+            if kind == STORED:
                 assert isinstance(entry, MessageStored) and entry.message.content == content
 
     rising = list(range(log.position + 3))
@@ -164,7 +164,10 @@ def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
             assert again.log.last == 2  # Cut between two records.
             continue
         assert finding.octets > 0 and finding.offset + finding.octets == size
-        assert len(torn.names[path].durable) == finding.offset + CLOSING and finding.offset >= whole
+        assert (
+            len(torn.names[path].durable) == finding.offset + CLOSING_SIZE
+            and finding.offset >= whole
+        )
         assert again.recovered[0][0] == before[0][0] and again.log.last in (1, 2)
         assert again.recovery.next > again.log.last
         # And it is not there any more.

@@ -104,7 +104,7 @@ def test_a_checkpoint_of_the_log_keeps_the_last_numbers(tmp_path: Path) -> None:
     home = Home(tmp_path / "d")
     home.amqp().publish("", "q", b"x", delivery_mode=2)
     log = home.opened.store.log
-    Checkpointing(log, log.sealed(), set(home.opened.store.exist)).run()
+    Checkpointing(log, log.sealed(), set(home.opened.store.holder_numbers)).run()
     home.crash()
     home = Home(tmp_path / "d")
     assert home.vhost.producers.last == {"p": 4}

@@ -210,7 +210,7 @@ def test_the_checkpoint_of_a_log_knows_how_far_streams_are(tmp_path: Path) -> No
     home.amqp().queue("q", durable=True)
     home.amqp().publish("", "q", b"x", delivery_mode=2)
     log = home.opened.store.log
-    Checkpointing(log, log.sealed(), set(home.opened.store.exist)).run()
+    Checkpointing(log, log.sealed(), set(home.opened.store.holder_numbers)).run()
     home.crash()
     home = Home(tmp_path / "d")
     assert bodies(home) == [b"0", b"1", b"2"] and not home.broker.streams.findings

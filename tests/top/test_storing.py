@@ -142,13 +142,13 @@ async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_
     await running.until(lambda: of(running).backlogged)
     for _ in range(20):
         await heard(bystander)  # Others are heard meanwhile ...
-    held = of(running).durable.octets
+    held = of(running).durable.unwritten_bytes
     assert held < 100_000 + 2 * (
         256 << 10
     )  # ... and this one, after the chunk that was one too many, is not.
     for _ in range(20):
         await heard(bystander)
-    assert of(running).durable.octets == held
+    assert of(running).durable.unwritten_bytes == held
     disk.open_for_syncs.set()
     if protocol == "amqp":
         await confirmed(client, count)

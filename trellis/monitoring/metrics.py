@@ -601,7 +601,9 @@ def _store(page: MetricsPage, storing: StoreWriter) -> None:
             1 if storing.blocked else 0,
         )
         page.gauge(
-            "trellis_store_pending_bytes", "Changes that wait for the disk", storing.durable.octets
+            "trellis_store_pending_bytes",
+            "Changes that wait for the disk",
+            storing.durable.unwritten_bytes,
         )
         page.gauge("trellis_store_log_bytes", "The log on the disk", log.octets)
         page.gauge("trellis_store_log_files", "Files of the log", len(log.files))

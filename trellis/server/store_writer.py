@@ -106,7 +106,7 @@ class DurableStoreWriter(StoreWriter):
     def sync(self) -> None:
         if self._busy or self._broken:
             return
-        if self.durable.urgent or self.durable.octets > LAZY:
+        if self.durable.urgent or self.durable.unwritten_bytes > LAZY:
             self._take()
         elif self._timer is None:
             self._timer = self._loop.call_later(LAZINESS, self._take)
@@ -116,16 +116,16 @@ class DurableStoreWriter(StoreWriter):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._busy and not self._broken and self.durable.waiting:
+        if not self._busy and not self._broken and self.durable.unbatched:
             self._busy = True
             self._work.put(self.durable.take())
 
     @property
     def backlogged(self) -> bool:
-        return self.durable.octets > PENDING
+        return self.durable.unwritten_bytes > PENDING
 
     def tell_time(self, now: int, wall: float) -> None:
-        self.durable.tell_time(now, wall)
+        self.durable.set_clocks(now, wall)
 
     def _written(self, batch: WriteBatch, error: Exception | None) -> None:
         if error is not None:
@@ -138,7 +138,7 @@ class DurableStoreWriter(StoreWriter):
         self._busy = False
         self.wake()
         self.durable.written(batch)
-        if self.durable.waiting:
+        if self.durable.unbatched:
             self.sync()
         else:
             self._rest.set()
@@ -174,7 +174,7 @@ class DurableStoreWriter(StoreWriter):
         if sealed == self._sealed or self._checkpointing is not None:
             return
         self._sealed = sealed
-        self._checkpointing = begin(log, self.durable.exist)
+        self._checkpointing = begin(log, self.durable.holder_numbers)
         if self._checkpointing is not None:
             self._spare.put(self._checkpointing)
 

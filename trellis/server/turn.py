@@ -71,7 +71,7 @@ class LoopTurn:
         broker.agenda.wake = self.schedule
         broker.agenda.clock = time.perf_counter
         broker.agenda.share = SHARE
-        broker.store.wanted = self.sync
+        broker.store.request_batch = self.sync
         storing.wake = self.schedule
         self.tell_time()
         storing.tell_time(int(self._agenda.now), self._agenda.wall)
@@ -130,7 +130,7 @@ class LoopTurn:
     @property
     def recording(self) -> bool:
         """Whether something is written of whatever is published."""
-        return self._storing.store.recording
+        return self._storing.store.journaling
 
     @property
     def backlogged(self) -> bool:

@@ -308,7 +308,7 @@ class Channel(ChannelReceiving):
         finally:
             store.commit()
         if store.position > before or store.streams:
-            store.join(self.ticket)
+            store.wait_for_next_batch(self.ticket)
 
     def rollback(self) -> None:
         """tx.rollback: what was settled is outstanding again, under its old tag.

@@ -160,7 +160,7 @@ class InboxConsumer(Consumer):
         """Send it when it is durable, and nothing before."""
         self._held = delivery
         self.credit -= HELD
-        self.queue.store.wait(delivery.message.position, Ticket(HeldRelease(self)))
+        self.queue.store.wait_for(delivery.message.position, Ticket(HeldRelease(self)))
 
     def go_on(self) -> None:
         """The message is durable."""

@@ -16,7 +16,7 @@ from mypy_extensions import i64
 from broker.queues.consumer import Delivery
 from broker.store.contract import MessageStored
 from broker.store.durable import DurableStore
-from broker.store.layout import SERIALS
+from broker.store.layout import ANNOTATION_MODULUS
 from protocols.mqtt.session.inflight import NOWHERE, InboxConsumer, identifier
 from protocols.mqtt.session.session import Session
 
@@ -27,7 +27,7 @@ def restore_inbox(
     """Give the session its messages back; `stepped` are the positions of those that it said it has."""
     inbox = session.inbox
     reader = store.log.reader()
-    last = _order(store.kept(reader, positions[-1]), inbox.number, 0)
+    last = _order(store.read_stored(reader, positions[-1]), inbox.number, 0)
     reader = store.log.reader()
     count = len(positions)
     in_hand = max(
@@ -38,7 +38,7 @@ def restore_inbox(
     at = 0
     holder = InboxConsumer(session, NOWHERE, 0)
     while at < count:
-        kept = store.kept(reader, positions[at])
+        kept = store.read_stored(reader, positions[at])
         if kept is None:
             at += 1
             inbox.count_unreadable()
@@ -49,11 +49,11 @@ def restore_inbox(
         if at < in_hand:
             _take(
                 session,
-                Delivery(kept.taken_by(inbox.number), holder, order),
+                Delivery(kept.for_queue(inbox.number), holder, order),
                 positions[at] in stepped,
             )
         else:
-            inbox.restore_returned(kept.taken_by(inbox.number), order)
+            inbox.restore_returned(kept.for_queue(inbox.number), order)
         at += 1
     if at < count:
         inbox.restore(positions[at:], order)
@@ -71,13 +71,13 @@ def _take(session: Session, delivery: Delivery, stepped: bool) -> None:
 
 def _order(kept: MessageStored | None, inbox: i64, before: i64) -> i64:
     """The place in the inbox, which is behind that of the message before."""
-    if kept is None or kept.serials is None:
+    if kept is None or kept.annotations is None:
         return before + 1
-    order: i64 = abs(kept.serials[kept.queues.index(inbox)])
+    order: i64 = abs(kept.annotations[kept.queues.index(inbox)])
     if order > before:
         return order
     while order <= before:
-        order += SERIALS  # They began anew ...
+        order += ANNOTATION_MODULUS  # They began anew ...
     return (
-        order if order - before < SERIALS // 2 else before + 1
+        order if order - before < ANNOTATION_MODULUS // 2 else before + 1
     )  # ... or this is none of ours: nobody walks so far.

@@ -159,7 +159,7 @@ class Session(SessionSubscriptions):
             if delivery.message.qos == EXACTLY_ONCE:
                 needed = max(needed, delivery.message.position)
             if needed > store.durable:
-                store.wait(needed, Ticket(Resend(self)))
+                store.wait_for(needed, Ticket(Resend(self)))
                 return
             self._unsent.pop()
             if self.in_flight.get(number) is not delivery:
@@ -373,7 +373,7 @@ class Session(SessionSubscriptions):
             return False
         store, position = self.vhost.store, delivery.message.position
         if packet_id in self.released:
-            store.wait(self.released[packet_id], ticket)
+            store.wait_for(self.released[packet_id], ticket)
         else:
             if self.released is _NONE_RELEASED:
                 self.released = {}

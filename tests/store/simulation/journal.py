@@ -143,13 +143,13 @@ def watched(opened: Opened, journal: Journal, kind: type[WatchedStore]) -> Watch
         plain.catalog,
         plain._recorder._codecs,
         plain.position,
-        plain.exist,
+        plain.holder_numbers,
         plain._report,
     )
     store.journal = journal
-    store.stream_ends, store.stream_ends_sure, store.sequences = (
+    store.stream_ends, store.stream_ends_exact, store.sequences = (
         plain.stream_ends,
-        plain.stream_ends_sure,
+        plain.stream_ends_exact,
         plain.sequences,
     )
     opened.store = store

@@ -67,7 +67,9 @@ Design = Callable[["Life", list[LogFile]], Iterator[None]]
 
 def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
     """As the broker makes them."""
-    checkpointing = Checkpointing(life.durable_store.log, files, set(life.durable_store.exist))
+    checkpointing = Checkpointing(
+        life.durable_store.log, files, set(life.durable_store.holder_numbers)
+    )
     while checkpointing.step():
         yield
 
@@ -112,7 +114,7 @@ class Life(World):
         store.window = window
         super().__init__(store=store)
         self.broker.agenda.advance(*clock)
-        store.tell_time(*clock)
+        store.set_clocks(*clock)
         look(opened)
         reopen(self.broker, opened, self.mqtt_front.sessions)
 
@@ -136,7 +138,7 @@ class Life(World):
 
     def tell_time(self, now: int, wall: float) -> None:
         self.broker.agenda.advance(now, wall)
-        self.durable_store.tell_time(now, wall)
+        self.durable_store.set_clocks(now, wall)
 
     # -- steps
 
@@ -145,7 +147,7 @@ class Life(World):
         self.broker.agenda.turn()
 
     def take(self) -> None:
-        if self._flying is None and self.durable_store.waiting:
+        if self._flying is None and self.durable_store.unbatched:
             batch = self.durable_store.take()
             assert isinstance(batch, DurableBatch)
             self._flying, self._wrote = batch, False
@@ -210,7 +212,7 @@ class Life(World):
 
     def stop(self) -> None:
         """In order: what was appended is written, and the files are closed."""
-        while self._flying is not None or self.durable_store.waiting:
+        while self._flying is not None or self.durable_store.unbatched:
             self.sync()
         self.durable_store.close()
 

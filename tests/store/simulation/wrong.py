@@ -32,7 +32,7 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
     held = [position for position in life.live() if position <= last]
     yield
     for position in held:
-        kept = store.kept(reader, position)
+        kept = store.read_stored(reader, position)
         if kept is not None:
             store.append(MessageStored(kept.vhost, kept.message, kept.queues), None)
     wanted = life.position
@@ -53,7 +53,7 @@ def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
     log = life.durable_store.log
     for file in files:
         file.take(_copy(life.disk, file.path))
-    checkpointing = InPlace(log, files, set(life.durable_store.exist))
+    checkpointing = InPlace(log, files, set(life.durable_store.holder_numbers))
     while checkpointing.step():
         yield
 
@@ -66,7 +66,7 @@ class WithoutSerials(WatchedStore):
     """Sessions count anew after a start."""
 
     def kept(self, reader: LogReader, position: i64) -> MessageStored | None:
-        kept = super().kept(reader, position)
+        kept = super().read_stored(reader, position)
         return None if kept is None else MessageStored(kept.vhost, kept.message, kept.queues)
 
 
@@ -144,7 +144,7 @@ class LogFirst(WatchedStore):
 
     def take(self) -> WriteBatch:
         batch = super().take()
-        batch.shares = [Lazy(share) for share in batch.shares]
+        batch.stream_writes = [Lazy(share) for share in batch.stream_writes]
         return batch
 
 
