@@ -1,6 +1,6 @@
-"""Codecs: how contents are written in the log.
+"""Codecs, which convert the contents of messages to and from their form in the log.
 
-The core knows a plain body; front ends have encodings of their own.
+The core has one encoding, the plain body. The front ends of protocols register codecs for theirs.
 """
 
 from __future__ import annotations
@@ -13,29 +13,32 @@ from broker.store.disk import StoreError, TooNew
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Codec:
-    """How the contents of some encodings are written in the log. Front ends have theirs."""
+    """A converter of the contents of some encodings to and from their form in the log."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        """(tag, parameters, content), from which `load` makes an equal encoding.
+        """Return (tag, parameters, content), from which `load` makes an equal encoding.
 
-        The content may be written anew for that.
+        The returned content may differ from the given one.
         """
         raise NotImplementedError
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
-        """The encoding of the content; the same object for equal ones. Raises ValueError."""
+        """Return the encoding of a stored content, one object for equal encodings.
+
+        Raise ValueError if `parameters` cannot be read.
+        """
         raise NotImplementedError
 
 
 class Codecs:
-    """Which codec writes what. Tag 0 is a body without properties, and needs none."""
+    """The registered codecs, by encoding and by tag. Tag 0, the plain body, needs no codec."""
 
     def __init__(self) -> None:
         self._by_type: dict[type[Encoding], Codec] = {}
         self._by_tag: dict[int, Codec] = {}
 
     def register(self, codec: Codec, encodings: list[type[Encoding]], tags: list[int]) -> None:
-        """The codec writes these kinds of encodings, and reads these tags (1 to 255)."""
+        """Register a codec that writes these types of encodings and reads these tags (1 to 255)."""
         for encoding in encodings:
             self._by_type[encoding] = codec
         for tag in tags:
@@ -43,18 +46,27 @@ class Codecs:
             self._by_tag[tag] = codec
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
+        """Return (tag, parameters, content) from the codec of the encoding, or raise StoreError."""
         if encoding is PLAIN:
             return 0, b"", content
         codec = self._by_type.get(type(encoding))
         if codec is None:
-            raise StoreError(f"contents of kind {type(encoding).__name__} cannot be stored")
+            raise StoreError(
+                f"messages with {type(encoding).__name__} cannot be stored: no codec is registered"
+                " for it"
+            )
         return codec.dump(encoding, content)
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
-        """Raises TooNew, or ValueError."""
+        """Return the encoding of a stored content.
+
+        Raise TooNew if no codec reads the tag, ValueError if `parameters` cannot be read.
+        """
         if tag == 0:
             return PLAIN
         codec = self._by_tag.get(tag)
         if codec is None:
-            raise TooNew(f"a message has an encoding (tag {tag}) that this version does not know")
+            raise TooNew(
+                f"a message has an encoding (tag {tag}) that this version of Trellis does not know"
+            )
         return codec.load(tag, parameters, content)

@@ -1,11 +1,23 @@
-"""The store's contract: one order, one position, tickets for those who must wait.
+"""The contract between the broker and its store: how a message is made durable.
 
-    append(entry, ticket) --> position           applied at once, written with the batch
-    take() --> Batch --> Batch.write()           the only step that may be slow: the server may run it in a thread
-    written(batch) --> Ticket --> Waiter         those whose appends are all durable speak now
+    1. position = store.append(entry, ticket)   in memory, at once: apply the entry, and let the
+                                                ticket count one append that is not durable yet
+    2. batch = store.take()                     in the event loop: cut off what was appended so far
+    3. batch.write()                            write and sync the files; may block, so the server
+                                                calls it in a thread (DurableBatch.write)
+    4. store.written(batch)                     in the event loop: settle the tickets of the batch;
+                                                Waiter.settled then sends PUBACK, basic.ack, ...
 
-A ticket counts appends, it does not compare positions: one day a publication may touch several
-logs.
+A message is durable when step 3 has returned, and its publisher hears of it in step 4, never
+before. The store calls `request_batch` when there is something to take. `sync` does steps 2 to 4 at
+once, for the memory store and for tests.
+
+Entries are ordered: `append` gives each the next position, and batches are written in that order.
+A ticket counts appends instead of remembering one position, so that a reply can wait for any number
+of appends, in several logs too. `begin` and `commit` enclose a group of entries of which a crash
+leaves all or none.
+
+DurableStore (durable.py) writes to disk, MemoryStore (memory.py) keeps nothing.
 """
 
 from __future__ import annotations
@@ -18,22 +30,22 @@ from mypy_extensions import i64, mypyc_attr
 from broker.messages.message import AT_LEAST_ONCE, Message
 from broker.store.disk import Disk
 
-#: Kinds of definitions that may hold messages: an exchange, while it delays them.
+#: Kinds of definitions that can hold messages. (An exchange holds them while it delays them.)
 HOLDERS: Final = ("queue", "session", "exchange")
-#: Messages that a durable queue keeps in memory, if nobody says otherwise.
+#: Default number of messages that a durable queue keeps in memory.
 WINDOW: Final = 4_096
 
 
 class Waiter:
-    """Somebody who may speak only after the store is durable."""
+    """A sender of replies that have to wait until the store is durable."""
 
     def settled(self) -> None:
-        """Tickets of yours are settled."""
+        """Send the replies whose tickets are settled: `outstanding` of at least one became 0."""
         raise NotImplementedError
 
 
 class SettledCallback(Waiter):
-    """Calls somebody who is no part of the core."""
+    """A waiter that calls a function, for code outside the core."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell = tell
@@ -44,7 +56,10 @@ class SettledCallback(Waiter):
 
 @mypyc_attr(acyclic=True)
 class Ticket:
-    """Counts appends that are not durable yet, for one waiter."""
+    """A count of the appends that one reply of a waiter still waits for.
+
+    The ticket is settled when all its appends are durable: `outstanding` is 0.
+    """
 
     __slots__ = ("outstanding", "waiter")
 
@@ -53,26 +68,33 @@ class Ticket:
         self.outstanding: i64 = 0
 
 
-#: The beginning of 2020, from which seconds count in what the store notes of messages that live for
-#: a time; and the last of them.
+#: The start of 2020 in Unix time (seconds). Expiry times are stored as seconds since then, at most
+#: EXPIRY_SECONDS_MAX.
 EXPIRY_EPOCH: Final = 1_577_836_800
 EXPIRY_SECONDS_MAX: Final = 2_000_000_000
 
 
 @mypyc_attr(acyclic=True)
 class StoreEntry:
-    """A change of durable state, decided: it holds no clock, no chance and no question."""
+    """One change of the durable state.
+
+    Its effect is fully determined by its fields: applying it reads no clock and no random numbers,
+    so that recovery arrives at the same state.
+    """
 
 
 @mypyc_attr(acyclic=True)
 class MessageStored(StoreEntry):
-    """A persistent message, once, with the numbers of the queues that hold it.
+    """A persistent message, stored once, with the numbers of the queues that hold it.
 
-    `serials`, where there are any, says for each queue the how manieth message of it this is, or 0
-    where nobody asks: a session's packet identifiers follow from that, so it has the same ones
-    after a crash. Below 0: the queue takes the message, which travels exactly once, with less. Of a
-    queue whose messages live for a time it says when this one's is over, in seconds since
-    LAPSES_SINCE.
+    `annotations`, if given, has one number for each queue:
+
+    - Session inbox: the sequence number of the message in the inbox. Packet identifiers are derived
+      from it, so a session continues with the same ones after a crash. A negative number says that
+      the inbox holds the QoS 2 message with QoS 1.
+    - Queue with a message TTL: the time at which the message expires, in seconds since
+      EXPIRY_EPOCH.
+    - Other queues: 0.
     """
 
     def __init__(
@@ -84,8 +106,10 @@ class MessageStored(StoreEntry):
         self.annotations = annotations
 
     def with_expiry(self, queue: i64, clock: i64) -> Message:
-        """The message as a queue takes it whose messages live for a time. `clock` is what the wall
-        clock is ahead of the broker's, in ms."""
+        """Return the message with the expiry that a queue with a message TTL gave it.
+
+        `clock` is the time of the wall clock minus that of the broker's clock, in ms.
+        """
         message, serials = self.message, self.annotations
         serial: i64 = (
             serials[self.queues.index(int(queue))]
@@ -103,7 +127,7 @@ class MessageStored(StoreEntry):
         return lapsing
 
     def for_queue(self, queue: i64) -> Message:
-        """The message as this queue takes it."""
+        """Return the message as this queue holds it: with QoS 1 if its annotation says so."""
         message, serials = self.message, self.annotations
         if serials is not None and queue in self.queues and serials[self.queues.index(queue)] < 0:
             lowered = message.copy(AT_LEAST_ONCE, message.retained)
@@ -114,7 +138,7 @@ class MessageStored(StoreEntry):
 
 @mypyc_attr(acyclic=True)
 class MessageSettled(StoreEntry):
-    """A queue needs the message at a position no more."""
+    """The end of a message in one queue: acknowledged, expired, dropped or dead-lettered."""
 
     def __init__(self, queue: i64, position: i64) -> None:
         self.queue: i64 = queue
@@ -123,8 +147,9 @@ class MessageSettled(StoreEntry):
 
 @mypyc_attr(acyclic=True)
 class PubrecReceived(StoreEntry):
-    """The reader of a queue has the message at a position (its PUBREC came), and only its PUBCOMP
-    is awaited.
+    """A PUBREC from the client of a session inbox for the QoS 2 message at a position.
+
+    The client has the message; only its PUBCOMP is still awaited.
     """
 
     def __init__(self, queue: i64, position: i64) -> None:
@@ -134,7 +159,7 @@ class PubrecReceived(StoreEntry):
 
 @mypyc_attr(acyclic=True)
 class PacketIdHeld(StoreEntry):
-    """A session's client used a packet identifier for a QoS 2 message: it is held until its PUBREL."""
+    """A QoS 2 PUBLISH from a session's client: its packet identifier is held until the PUBREL."""
 
     def __init__(self, session: i64, packet_id: i64) -> None:
         self.session: i64 = session
@@ -143,7 +168,7 @@ class PacketIdHeld(StoreEntry):
 
 @mypyc_attr(acyclic=True)
 class PacketIdReleased(StoreEntry):
-    """... and is let go."""
+    """A PUBREL from a session's client: the packet identifier is free again."""
 
     def __init__(self, session: i64, packet_id: i64) -> None:
         self.session: i64 = session
@@ -152,8 +177,9 @@ class PacketIdReleased(StoreEntry):
 
 @mypyc_attr(acyclic=True)
 class StreamExtended(StoreEntry):
-    """A stream is written up to an offset, not including it: what stands behind that was promised
-    to nobody.
+    """The durable end of a stream: its rows below the offset `end` are written.
+
+    Rows from `end` on were never confirmed to a publisher; recovery removes them.
     """
 
     def __init__(self, stream: i64, end: i64) -> None:
@@ -163,8 +189,11 @@ class StreamExtended(StoreEntry):
 
 @mypyc_attr(acyclic=True)
 class Sequenced(StoreEntry):
-    """The last sequence number of a producer: what it publishes under this one, or a lower one, was
-    published already. Below 0: nobody knows the producer any more."""
+    """The last sequence number of a producer, for deduplication.
+
+    A message of the producer with this number or a lower one is a duplicate. A negative number says
+    that the producer is forgotten.
+    """
 
     def __init__(self, vhost: str, producer: str, sequence: i64) -> None:
         self.vhost = vhost
@@ -173,10 +202,11 @@ class Sequenced(StoreEntry):
 
 
 class EntryGroup(StoreEntry):
-    """Several entries, all of them or none: a transaction, a dead letter with its settlement.
+    """Several entries of which a crash leaves all or none.
 
-    They stand at consecutive positions: a settlement names a message by its position, so two
-    messages cannot share one. None of them is a Many, a Defined or an Undefined.
+    Examples: a transaction, or a dead letter with the settlement of the original. The entries have
+    consecutive positions, because a settlement names its message by position. None of them is an
+    EntryGroup, a Defined or an Undefined.
     """
 
     def __init__(self, entries: list[StoreEntry]) -> None:
@@ -184,11 +214,10 @@ class EntryGroup(StoreEntry):
 
 
 class Defined(StoreEntry):
-    """An exchange, queue, binding, session or subscription is declared. `name` is unique within its
-    kind and vhost.
+    """A new or changed definition: exchange, queue, binding, session, subscription, ...
 
-    The position of the entry is the number of the queue, or of the session's inbox: a queue
-    declared anew has another.
+    `name` is unique within its kind and vhost. The position of the entry becomes the number of the
+    queue or session inbox, so a queue that is deleted and declared again gets another number.
     """
 
     def __init__(self, vhost: str, kind: str, name: str, definition: dict[str, object]) -> None:
@@ -199,7 +228,10 @@ class Defined(StoreEntry):
 
 
 class Undefined(StoreEntry):
-    """... and is gone. `number` is that of what may have held messages."""
+    """The removal of a definition.
+
+    `number` is that of the removed queue, inbox or exchange if it can hold messages, else 0.
+    """
 
     def __init__(self, vhost: str, kind: str, name: str, number: i64 = 0) -> None:
         self.vhost = vhost
@@ -209,7 +241,7 @@ class Undefined(StoreEntry):
 
 
 class RetainedSet(StoreEntry):
-    """The last message of a topic; None when it is forgotten."""
+    """The retained message of a topic; None if it was removed."""
 
     def __init__(self, vhost: str, key: str, message: Message | None) -> None:
         self.vhost = vhost
@@ -218,111 +250,123 @@ class RetainedSet(StoreEntry):
 
 
 class StreamWrite:
-    """What a batch has for one stream."""
+    """The rows of one stream in a batch."""
 
     def write(self) -> None:
-        """Make it durable; again, after it raised WriteFailed. In the writer's thread."""
+        """Make the rows durable. Runs in the writer's thread; may be repeated after WriteFailed."""
         raise NotImplementedError
 
     def settle(self) -> None:
-        """It is durable, and the log says so. In the loop's thread."""
+        """Publish the rows to readers: they are durable, and so is the log's StreamExtended.
+
+        Runs in the event loop's thread.
+        """
         raise NotImplementedError
 
 
 class StreamIntake:
-    """What the store knows of a stream that something was put into: it takes part in batches. `end`
-    is the offset behind the last row, `number` the position of the entry that declared it."""
+    """The side of a stream that the store sees: rows that wait for the next batch."""
 
     def stream_number(self) -> i64:
+        """Return the number of the stream: the position of the entry that declared it."""
         raise NotImplementedError
 
     def stream_end(self) -> i64:
+        """Return the offset of the next row: the last row's offset + 1."""
         raise NotImplementedError
 
     def pending_bytes(self) -> i64:
-        """Octets that wait to be written."""
+        """Return the size of the rows that wait to be written, in bytes."""
         raise NotImplementedError
 
     def take_write(self) -> StreamWrite:
-        """Hand over what was put since the last call."""
+        """Return the rows that were added since the last call."""
         raise NotImplementedError
 
 
 class WriteBatch:
-    """What was appended between two calls of `take`, and who waits for it."""
+    """The entries appended between two calls of `take`, and the tickets that wait for them."""
 
     def __init__(self, tickets: list[Ticket], last: i64) -> None:
         self.tickets = tickets
-        #: The last position that was given before it was taken.
+        #: The position of the last entry in this batch or before it.
         self.last: i64 = last
-        #: What it has for streams. These are written first: the log says how far they are.
+        #: Rows of streams. They are written before the log, which records the ends of the streams.
         self.stream_writes: list[StreamWrite] = []
-        #: Files of streams that nobody needs any more.
+        #: Paths of stream files to remove, because retention dropped them.
         self.garbage: list[str] = []
 
     def write_streams(self) -> None:
-        """The first step of `write`."""
+        """Make the rows of streams durable: the first step of `write`."""
         for share in self.stream_writes:
             share.write()
 
     def write(self) -> None:
-        """Make the batch durable. May block; touches nothing but the batch and file descriptors."""
+        """Make the batch durable.
+
+        May block, so the server calls it in a thread. Uses only the batch and its open files.
+        """
         raise NotImplementedError
 
 
 def _ignore_request() -> None:
-    """Asks nobody: tests take and write themselves."""
+    """Ignore the request for a batch, in tests that call `take` or `sync` themselves."""
 
 
 class Store:
-    """Appends in call order. Called from the core, synchronously, on one thread.
+    """The base of the stores: the order of entries, groups, tickets and batches.
 
-    Between `begin` and `commit` entries are gathered: they become durable all or none.
+    All methods run in the event loop's thread and return at once; only WriteBatch.write may block.
     """
 
     def __init__(self) -> None:
+        #: The position of the last entry.
         self.position: i64 = 0
-        #: Everything up to this position is durable.
+        #: All entries up to this position are durable.
         self.durable: i64 = 0
-        #: Messages that a durable queue keeps in memory; of the others it knows the positions.
+        #: Messages that a durable queue keeps in memory. Of further messages it keeps positions.
         self.window: i64 = WINDOW
-        #: Called when the first entry of a batch comes, and again with the first ticket: somebody
-        #: should `take` it.
+        #: Called with the first entry of a batch, and again with the first ticket of it: the server
+        #: should call `take`.
         self.request_batch: Callable[[], None] = _ignore_request
-        #: Whether something was appended that no batch has, and whether somebody waits for that.
+        #: True if entries or rows wait for the next batch.
         self.unbatched = False
+        #: True if a ticket waits for the next batch.
         self.urgent = False
-        #: Streams that something was put into since the last batch, and how far each was when the
-        #: gathering began.
+        #: Streams that got rows since the last batch.
         self.streams: list[StreamIntake] = []
-        #: Where they are kept: the store says on which disk, and whoever opens it in which
-        #: directory.
+        #: The disk and the directory of the files of streams.
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"
-        #: Whether something is written of every publication, so that all publishers wait when too
-        #: much waits for the disk.
+        #: True if a topology journal records every publication. Then all publishers are throttled
+        #: while the disk cannot keep up, not only those of persistent messages.
         self.journaling = False
-        #: Durable offsets of streams that were there when the store was opened, by their numbers.
+        #: The durable ends of the streams at the start of the broker: stream number -> offset.
         self.stream_ends: dict[int, int] = {}
-        #: Whether these are the last that there were: the log had no damage.
+        #: True if these are the last ends that were written. False if the log was damaged.
         self.stream_ends_exact = True
-        #: The last sequence numbers of producers, then: (virtual host, producer) -> number.
+        #: The last sequence numbers of producers at the start of the broker, for deduplication:
+        #: (virtual host, producer) -> number.
         self.sequences: dict[tuple[str, str], int] = {}
+        #: Paths of stream files to remove with the next batch.
         self.garbage: list[str] = []
+        #: The ends of `streams` when the current group began.
         self._ends_before_group: dict[StreamIntake, int] = {}
+        #: Tickets of the next batch.
         self._tickets: list[Ticket] = []
+        #: Entries of the current group, and how many calls of `begin` are open.
         self._group: list[StoreEntry] = []
         self._group_depth: i64 = 0
 
     def append(self, entry: StoreEntry, ticket: Ticket | None) -> i64:
-        """Give the entry its position (> 0, growing), apply it, and let the ticket wait for it.
+        """Apply the entry, let the ticket wait until it is durable, and return its position.
 
-        Returns the position.
+        Positions start at 1 and grow by 1.
         """
         position: i64 = self.position + 1
         self.position = position
         if self._group_depth:
-            assert not isinstance(entry, (Defined, Undefined)), "definitions are not gathered"
+            assert not isinstance(entry, (Defined, Undefined)), "a definition cannot join a group"
             self._group.append(entry)
         else:
             self.apply(position, entry)
@@ -336,47 +380,46 @@ class Store:
         return position
 
     def wait_for(self, position: i64, ticket: Ticket) -> None:
-        """Let the ticket wait for what is at a position, if it is not durable yet."""
+        """Let the ticket wait for the entry at a position, unless the entry is durable already."""
         if position > self.durable:
             ticket.outstanding += 1
             self._add_ticket(position, ticket)
 
     def _add_ticket(self, position: i64, ticket: Ticket) -> None:
-        """Let the ticket wait for the batch in which the position is."""
+        """Let the ticket wait for the batch that holds the entry at a position."""
         self._tickets.append(ticket)
         if not self.urgent:
             self.urgent = True
             self.request_batch()
 
     def add_stream(self, stream: StreamIntake) -> None:
-        """Something was put into the stream, for the first time since the last batch."""
+        """Include the rows of a stream in the next batch."""
         self.streams.append(stream)
         if not self.unbatched:
             self.unbatched = True
             self.request_batch()
 
     def wait_for_next_batch(self, ticket: Ticket) -> None:
-        """Let the ticket wait for the batch that comes."""
+        """Let the ticket wait for the next batch."""
         ticket.outstanding += 1
         self._add_ticket(self.position + 1, ticket)
 
     def wait_for_all(self, ticket: Ticket) -> None:
-        """Let the ticket wait for what was appended so far: it found done what it was to do, and
-        that may not be durable yet.
+        """Let the ticket wait until all entries appended so far are durable.
+
+        For a request that changes nothing, such as a declaration of an existing queue: what it
+        confirms may not be durable yet.
         """
         self.wait_for(self.position, ticket)
 
     def begin(self) -> None:
-        """What is appended from now on belongs together, with what is put into streams.
-
-        May be said again inside.
-        """
+        """Begin a group: a crash leaves all its entries and stream rows, or none. Groups nest."""
         if self._group_depth == 0 and self.streams:
             self._ends_before_group = {stream: int(stream.stream_end()) for stream in self.streams}
         self._group_depth += 1
 
     def commit(self) -> None:
-        """... up to here."""
+        """End the group that `begin` began. The outermost `commit` applies its entries."""
         if self._group_depth == 1:
             self._gather_streams()
         self._group_depth -= 1
@@ -388,7 +431,7 @@ class Store:
             )
 
     def _gather_streams(self) -> None:
-        """The rows that were put meanwhile are there with the entries, or not at all."""
+        """Add the new ends of streams to the group: its rows then become durable with it."""
         ends, self._ends_before_group = self._ends_before_group, {}
         for stream in self.streams:
             end = stream.stream_end()
@@ -396,12 +439,12 @@ class Store:
                 self.append(StreamExtended(stream.stream_number(), end), None)
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
-        """Change the durable state: the only way, also in recovery."""
+        """Apply an entry to the state that the next batch makes durable."""
         raise NotImplementedError
 
     def take(self) -> WriteBatch:
-        """What was appended since the last call."""
-        assert self._group_depth == 0, "a batch was taken in the middle of what belongs together"
+        """Return a batch of all entries and rows since the last call."""
+        assert self._group_depth == 0, "a batch was taken within a group of entries"
         for stream in self.streams:
             self.append(StreamExtended(stream.stream_number(), stream.stream_end()), None)
         self.unbatched = self.urgent = False
@@ -413,18 +456,18 @@ class Store:
         return batch
 
     def discard(self, paths: list[str]) -> None:
-        """Remove these files of streams with the next batch."""
+        """Schedule files of streams for removal with the next batch."""
         self.garbage += paths
         if paths and not self.unbatched:
             self.unbatched = True
             self.request_batch()
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
-        """The batch that these tickets wait for."""
+        """Return a new batch for these tickets."""
         raise NotImplementedError
 
     def written(self, batch: WriteBatch) -> None:
-        """The batch is durable: settle its tickets, then tell every waiter once."""
+        """Settle the tickets of a durable batch, and call each of their waiters once."""
         self.durable = batch.last
         for share in batch.stream_writes:
             share.settle()
@@ -437,7 +480,7 @@ class Store:
             waiter.settled()
 
     def sync(self) -> None:
-        """Take, write and settle at once: for stores that need not wait, and for tests."""
+        """Take a batch, write it and settle its tickets: for the memory store and for tests."""
         batch = self.take()
         batch.write()
         self.written(batch)
@@ -445,19 +488,25 @@ class Store:
     # -- long queues
 
     def page_out(self, message: Message) -> None:
-        """A queue forgets a message that is kept here, and will `fetch` it by its position."""
+        """Take over a stored message from a queue that keeps only its position from now on.
+
+        The queue reads the message back with `fetch`.
+        """
         raise NotImplementedError
 
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False
     ) -> list[Message | None]:
-        """Messages that are kept here, as this queue took them; None for one that cannot be read,
-        which is reported. `lapsing` is whether what was noted of each says when it expires."""
+        """Return stored messages as this queue holds them.
+
+        A message that cannot be read is reported, and is None in the result. `expiring` is True if
+        the annotations of the queue are expiry times.
+        """
         raise NotImplementedError
 
     def release(self, queue: i64, position: i64) -> None:
-        """A queue that is deleted held the message at this position.
+        """Release the message at a position for a queue that is deleted.
 
-        Nobody waits for that: it is dead with its queue.
+        This writes nothing: after a crash the message is gone because its queue is.
         """
         raise NotImplementedError

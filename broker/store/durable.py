@@ -1,7 +1,10 @@
-"""The store that remembers: the log for what changes at message rate, the catalog for definitions.
+"""The store on disk: a log for entries at message rate, a catalog (SQLite) for definitions.
 
-append --> Recorder, changes --> take --> DurableBatch.write: log, its sync, catalog --> written
-fetch <-- what is not written yet, else the log
+append   the Recorder encodes the entry; a definition waits in a list of changes
+take     one DurableBatch of both
+write    write_streams --> log.append --> log.sync --> catalog.write, in the writer's thread
+written  settle the tickets (contract.py)
+fetch    a message of a long queue: from the entries not written yet, else from the log
 """
 
 from __future__ import annotations
@@ -31,8 +34,10 @@ from broker.store.segments import LogReader, SegmentLog
 
 
 class DurableBatch(WriteBatch):
-    """Records for the log, then changes for the catalog. `write` may be called again after it
-    raised WriteFailed or CatalogUnwritten; after any other StoreError nothing is written any more.
+    """Records for the log and changes for the catalog, which are made durable together.
+
+    `write` may be repeated after WriteFailed or CatalogUnwritten. After any other StoreError the
+    store is stopped.
     """
 
     def __init__(
@@ -47,17 +52,17 @@ class DurableBatch(WriteBatch):
         super().__init__(tickets, last)
         self.records = records
         self.changes = changes
-        #: Messages that were paged before they were durable.
+        #: Messages that queues paged out before the messages were durable, by position.
         self.paged: dict[int, Message] = {}
         self._log = log
         self._catalog = catalog
         self._logged = False
-        #: Octets of streams.
+        #: Size of the rows of streams, in bytes.
         self.stream_bytes = 0
 
     @property
     def size(self) -> int:
-        """What it holds in memory, about."""
+        """The approximate size of the batch in memory, in bytes."""
         return int(self.records.size) + self.stream_bytes
 
     def write(self) -> None:
@@ -72,7 +77,10 @@ class DurableBatch(WriteBatch):
 
 
 class DurableStore(Store):
-    """A log that is open, and a catalog. `report` is told what cannot be read."""
+    """A store with an open log and an open catalog.
+
+    `report` is called with a sentence about each message that cannot be read.
+    """
 
     def __init__(
         self,
@@ -89,8 +97,8 @@ class DurableStore(Store):
         self.catalog = catalog
         self.stream_disk = log.disk
         self.stream_root = f"{log.directory.rpartition('/')[0]}/streams"
-        #: Numbers of what may hold messages. One whose end is not durable is among them: after a
-        #: crash it would be there.
+        #: Numbers of the definitions that can hold messages. A removed one stays until its removal
+        #: is durable: until then a crash brings it back.
         self.holder_numbers = holder_numbers
         self._report = report
         self._recorder = Recorder(codecs, log.seed)
@@ -100,20 +108,26 @@ class DurableStore(Store):
         self._writing: DurableBatch | None = None
 
     def set_clocks(self, now: i64, wall: float) -> None:
-        """Clocks of the agenda: times of messages are stored as times of the wall clock."""
+        """Set the clocks by which expiry times are converted to the wall clock for the log.
+
+        `now` is the broker's clock in ms, `wall` Unix time in seconds.
+        """
         self._recorder.clock = self._decoder.clock = i64(wall * 1000) - now
 
     @property
     def unwritten_bytes(self) -> int:
-        """Octets that wait to be written. Asked for with every chunk that comes in."""
-        octets: i64 = self._recorder.size + self._stream_bytes()
-        return int(octets) if self._writing is None else int(octets) + self._writing.size
+        """The size of all entries and rows that are not durable yet, in bytes.
+
+        Hot path: the server reads it with every chunk that a client sends.
+        """
+        size: i64 = self._recorder.size + self._stream_bytes()
+        return int(size) if self._writing is None else int(size) + self._writing.size
 
     def _stream_bytes(self) -> i64:
-        octets: i64 = 0
+        size: i64 = 0
         for stream in self.streams:
-            octets += stream.pending_bytes()
-        return octets
+            size += stream.pending_bytes()
+        return size
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
         if isinstance(entry, Defined):
@@ -127,7 +141,7 @@ class DurableStore(Store):
             self._recorder.add(position, entry)
 
     def batch(self, tickets: list[Ticket]) -> WriteBatch:
-        assert self._writing is None, "one batch at a time"
+        assert self._writing is None, "the batch before is not written yet"
         changes, self._changes = self._changes, []
         batch = self._writing = DurableBatch(
             tickets, self.position, self._recorder.take(), changes, self.log, self.catalog
@@ -137,22 +151,22 @@ class DurableStore(Store):
         return batch
 
     def _add_ticket(self, position: i64, ticket: Ticket) -> None:
-        flying = self._writing
-        if flying is None or position > flying.last:
+        writing = self._writing
+        if writing is None or position > writing.last:
             super()._add_ticket(position, ticket)
         else:
-            flying.tickets.append(ticket)
+            writing.tickets.append(ticket)
 
     def written(self, batch: WriteBatch) -> None:
-        flying, self._writing = self._writing, None
-        assert flying is batch and flying is not None
-        for _, entry in flying.changes:
+        writing, self._writing = self._writing, None
+        assert writing is batch and writing is not None
+        for _, entry in writing.changes:
             if isinstance(entry, Undefined):
                 self.holder_numbers.discard(entry.number)
         super().written(batch)
 
     def close(self) -> None:
-        """Nothing may be waiting. Raises StoreError."""
+        """Close the catalog and the log. All batches must be written. Raise StoreError."""
         self.catalog.close()
         self.log.close()
 
@@ -177,17 +191,22 @@ class DurableStore(Store):
                 message = self._writing.paged.get(position)
             if message is not None:
                 return message
-        kept = self.read_stored(reader, position)
-        if kept is None:
+        stored = self.read_stored(reader, position)
+        if stored is None:
             return None
-        return kept.with_expiry(queue, self._decoder.clock) if expiring else kept.for_queue(queue)
+        return (
+            stored.with_expiry(queue, self._decoder.clock) if expiring else stored.for_queue(queue)
+        )
 
     def read_stored(self, reader: LogReader, position: i64) -> MessageStored | None:
-        """The message at a position, and who held it; None, and a report, when it cannot be read."""
+        """Return the entry of the message at a position.
+
+        If it cannot be read, report that and return None.
+        """
         try:
             if reader.read(position):
                 entry = self._decoder.entry(
-                    reader.kind, position, reader.octets, reader.start, reader.end
+                    reader.kind, position, reader.data, reader.start, reader.end
                 )
                 if isinstance(entry, MessageStored):
                     return entry
@@ -198,11 +217,14 @@ class DurableStore(Store):
         return None
 
     def read_retained(self, reader: LogReader, position: i64) -> Message | None:
-        """The retained message at a position; None, and a report, when it cannot be read."""
+        """Return the retained message at a position; None if the topic's message was removed.
+
+        If it cannot be read, report that and return None.
+        """
         try:
             if reader.read(position):
                 entry = self._decoder.entry(
-                    reader.kind, position, reader.octets, reader.start, reader.end
+                    reader.kind, position, reader.data, reader.start, reader.end
                 )
                 if isinstance(entry, RetainedSet):
                     return entry.message

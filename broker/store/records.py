@@ -1,6 +1,7 @@
-"""Records: how entries are written in the log (layout has the format).
+"""Encoding of entries as records of the log. (layout.py has the format, reading.py decodes.)
 
-Recorder.add(position, entry) --> Records --> one write
+Recorder.add(position, entry)   once for each entry
+Recorder.take() --> Records     once for each batch: the bytes of one write to the log
 """
 
 from __future__ import annotations
@@ -52,54 +53,57 @@ _U16: Final[i64] = 0xFFFF
 
 
 class Records:
-    """Encoded records, ready to be written, and what the log wants to know of them."""
+    """The encoded records of one batch, and the figures that the log keeps about them."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.size: i64 = 0
         self.count: i64 = 0
-        #: First position; last one, with those of a Many.
+        #: The first and the last position, those within an EntryGroup included.
         self.first: i64 = 0
         self.last: i64 = 0
-        #: (position, offset) of some records, the first among them.
+        #: (position, offset) of some records, for the index of the file. The first one is among
+        #: them.
         self.marks: list[tuple[int, int]] = []
-        #: Copies of messages, the octets of their records, and the octets of records that serve
-        #: only until a checkpoint.
+        #: Number of (message, queue) pairs, size of the records of messages in bytes, and size of
+        #: the other records, which serve only until a checkpoint.
         self.copies: i64 = 0
         self.stored_size: i64 = 0
         self.transient_size: i64 = 0
-        #: Positions of which a copy is settled.
+        #: Positions of settled messages, once for each queue.
         self.settled: list[int] = []
 
 
 class Recorder:
-    """Encodes entries as they are appended; `take` gives the records of one batch."""
+    """An encoder of entries, which collects the records of the next batch."""
 
     def __init__(self, codecs: Codecs, seed: i64) -> None:
         self._codecs = codecs
         self._seed: i64 = seed
-        #: Added to a message's time, it is ms of the wall clock.
+        #: The wall clock minus the broker's clock, in ms: added to an expiry time before it is
+        #: written.
         self.clock: i64 = 0
         self._out = BytesWriter()
         self._records = Records()
+        #: Offset of the last record in `marks`.
         self._marked: i64 = -INDEX_STRIDE
-        #: Octets of the entries of the last Many.
+        #: Sizes of the members of the last EntryGroup, in bytes.
         self._sizes: list[int] = []
         self._vhost = ""
         self._vhost_bytes = b""
 
     @property
     def count(self) -> int:
-        """Records since the last `take`."""
+        """Number of records since the last `take`."""
         return int(self._records.count)
 
     @property
     def size(self) -> int:
-        """Octets since the last `take`."""
+        """Size of the records since the last `take`, in bytes."""
         return int(self._records.size)
 
     def take(self) -> Records:
-        """What was added since the last call."""
+        """Return the records that were added since the last call."""
         records = self._records
         if len(self._out):
             records.parts.append(self._out.getvalue())
@@ -109,9 +113,9 @@ class Recorder:
         return records
 
     def add(self, position: i64, entry: StoreEntry) -> None:
-        """Encode the entry.
+        """Encode an entry. Hot path.
 
-        Raises StoreError when no record can hold it; nothing is added then. Hot path.
+        Raise StoreError, and add nothing, if the entry is too large for a record.
         """
         records = self._records
         first: i64 = BATCH_START << 16 if records.count == 0 else 0
@@ -133,7 +137,7 @@ class Recorder:
         tail = head.getvalue()
         size: i64 = len(tail) + len(content) + 8
         if size > PAYLOAD_MAX:
-            raise StoreError(f"an entry of {size} octets is larger than a record may be")
+            raise _too_large(size)
         crc: i64 = crc32(tail, self._seed)
         out = self._out
         offset: i64 = records.size
@@ -159,20 +163,20 @@ class Recorder:
         self._count(records, entry, size)
 
     def _count(self, records: Records, entry: StoreEntry, size: i64) -> None:
-        """Count the entry, for a checkpoint to pay."""
+        """Count an entry in the figures by which checkpoints are scheduled."""
         if isinstance(entry, MessageStored):
             records.copies += len(entry.queues)
             records.stored_size += size
         elif isinstance(entry, EntryGroup):
-            for at, one in enumerate(entry.entries):
-                self._count(records, one, self._sizes[at])
+            for at, member in enumerate(entry.entries):
+                self._count(records, member, self._sizes[at])
         else:
             records.transient_size += size
             if isinstance(entry, MessageSettled):
                 records.settled.append(entry.position)
 
     def _write_payload(self, out: BytesWriter, entry: StoreEntry) -> bytes:
-        """Write the payload but for its last part, and return that."""
+        """Write the payload of an entry except its last part, and return that part."""
         if isinstance(entry, MessageStored):
             queues = entry.queues
             write_i32_be(out, i32(len(queues)))
@@ -209,7 +213,7 @@ class Recorder:
         return b""
 
     def _write_message(self, out: BytesWriter, vhost: str, message: Message) -> bytes:
-        """Write a message but for its content, and return that."""
+        """Write a message except its content, and return the encoded content."""
         tag, parameters, content = self._codecs.dump(message.encoding, message.content)
         address = message.address
         exchange = address.exchange.encode("utf-8", "surrogateescape")
@@ -232,18 +236,18 @@ class Recorder:
         return content
 
     def _encode_group(self, entry: EntryGroup) -> bytes:
-        """count u32, then kind u8, length u32 and payload of each."""
+        """Return the payload of a group: count u32, then kind u8, length u32, payload of each."""
         self._sizes = []
         out = BytesWriter()
         write_i32_be(out, i32(len(entry.entries)))
-        for one in entry.entries:
-            kind: i64 = record_kind(one)
-            assert kind != GROUP, "a Many holds no Many"
+        for member in entry.entries:
+            kind: i64 = record_kind(member)
+            assert kind != GROUP, "an EntryGroup cannot hold another one"
             part = BytesWriter()
-            content = self._write_payload(part, one)
+            content = self._write_payload(part, member)
             size: i64 = len(part) + len(content)
             if size > PAYLOAD_MAX:
-                raise StoreError(f"an entry of {size} octets is larger than a record may be")
+                raise _too_large(size)
             self._sizes.append(size)
             out.append(u8(kind))
             write_i32_be(out, i32(size))
@@ -252,8 +256,12 @@ class Recorder:
         return out.getvalue()
 
 
+def _too_large(size: i64) -> StoreError:
+    return StoreError(f"the entry has {size} bytes, and a record holds at most {PAYLOAD_MAX}")
+
+
 def record_kind(entry: StoreEntry) -> i64:
-    """The kind of the entry's record."""
+    """Return the kind of record that holds an entry. Definitions have none."""
     if isinstance(entry, MessageStored):
         return STORED
     if isinstance(entry, MessageSettled):
@@ -270,19 +278,19 @@ def record_kind(entry: StoreEntry) -> i64:
         return STREAM_EXTENDED
     if isinstance(entry, Sequenced):
         return SEQUENCED
-    assert isinstance(entry, EntryGroup) and entry.entries, f"{entry!r} does not belong in the log"
+    assert isinstance(entry, EntryGroup) and entry.entries, f"{entry!r} has no kind of record"
     return GROUP
 
 
 def _needs_version_2(entry: StoreEntry) -> bool:
-    """Whether there is something in a Many that came with version 2."""
+    """True if a group has a member of a kind that came with version 2 of the format."""
     return isinstance(entry, EntryGroup) and any(
-        isinstance(one, (StreamExtended, Sequenced)) for one in entry.entries
+        isinstance(member, (StreamExtended, Sequenced)) for member in entry.entries
     )
 
 
 def _wrapped_annotation(serial: i64) -> i64:
-    """A serial as it fits into four octets, with its sign."""
+    """Return an annotation that fits into a signed 32-bit number, with the sign unchanged."""
     if serial > 0:
         return (serial - 1) % ANNOTATION_MODULUS + 1
     return -((-serial - 1) % ANNOTATION_MODULUS + 1) if serial < 0 else 0
@@ -302,27 +310,29 @@ def _write_packet_id(out: BytesWriter, session: i64, packet_id: i64) -> bytes:
 
 def _write_u16(out: BytesWriter, number: i64) -> None:
     if number > _U16 or number < 0:
-        raise StoreError(f"a name or identifier of {number} does not fit into two octets")
+        raise StoreError(
+            f"{number} does not fit into 16 bits: a name is too long or a packet identifier invalid"
+        )
     write_i16_be(out, i16(number - (1 << 16) if number >= 1 << 15 else number))
 
 
 def write_header(size: i64, crc: i64, out: BytesWriter) -> None:
-    """Write length and checksum of a record of `size` octets in all."""
+    """Write the length and the checksum of a record with `size` bytes in all."""
     write_i32_be(out, i32(size - HEADER_SIZE))
     write_i32_be(out, i32(crc - (1 << 32) if crc >= 1 << 31 else crc))
 
 
-def closing_record(position: i64, records: i64, octets: i64, salt: i64, seed: i64) -> bytes:
-    """The record that ends a file, behind so many records and octets.
+def closing_record(position: i64, records: i64, size: i64, salt: i64, seed: i64) -> bytes:
+    """Return the record that ends a file of `records` records and `size` bytes.
 
-    It says the salt once more, far from the heads.
+    It repeats the salt of the log, in case that both heads of the file are damaged.
     """
     tail = BytesWriter()
     write_i32_be(tail, i32(VERSION << 24 | (CLOSED | BATCH_START) << 16))
     write_i32_be(tail, 0)
     write_i64_be(tail, position)
     write_i64_be(tail, records)
-    write_i64_be(tail, octets)
+    write_i64_be(tail, size)
     write_i32_be(tail, i32(salt - (1 << 32) if salt >= 1 << 31 else salt))
     body = tail.getvalue()
     out = BytesWriter()

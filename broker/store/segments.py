@@ -254,7 +254,7 @@ class SegmentLog:
         reader = LogReader(self)
         if not reader.read(position):
             return None
-        return int(reader.kind), reader.octets[reader.start : reader.end]
+        return int(reader.kind), reader.data[reader.start : reader.end]
 
     def opened(self, file: LogFile) -> File:
         """The file, open for reading; not too many at once."""
@@ -303,7 +303,7 @@ class LogReader:
 
     def __init__(self, log: SegmentLog) -> None:
         self.kind: i64 = 0
-        self.octets = b""
+        self.data = b""
         self.start: i64 = 0
         self.end: i64 = 0
         self._log = log
@@ -359,10 +359,10 @@ class LogReader:
         while not reader.advance():
             if reader.stop == BAD or not self._more(file, max(reader.needed, _PAGE)):
                 raise self._damaged(file, position, began, reader.reason or "it is cut off")
-        self.octets, self.kind = reader.octets, reader.kind
+        self.data, self.kind = reader.octets, reader.kind
         self.start, self.end = reader.start, reader.end
         if self.kind == GROUP:
-            for part in parts(self.octets, reader.position, self.start, self.end):
+            for part in parts(self.data, reader.position, self.start, self.end):
                 if part.position == position:
                     self.kind, self.start, self.end = part.kind, part.start, part.end
                     # The next one asked for may be in the same record.

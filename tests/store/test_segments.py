@@ -113,8 +113,8 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) 
                 assert found is None
                 continue
             kind, content = wanted[position]
-            assert reader.kind == kind and found == (kind, reader.octets[reader.start : reader.end])
-            entry = decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
+            assert reader.kind == kind and found == (kind, reader.data[reader.start : reader.end])
+            entry = decoder.entry(reader.kind, position, reader.data, reader.start, reader.end)
             if kind == STORED:
                 assert isinstance(entry, MessageStored) and entry.message.content == content
 
@@ -144,7 +144,7 @@ def test_reading_goes_on_while_a_checkpoint_takes_the_place_of_the_files(tmp_pat
     log.checkpoint()
     for position in range(6, 61):
         assert reader.read(position)
-        assert reader.octets[reader.start : reader.end].endswith(b"%d" % (position - 1))
+        assert reader.data[reader.start : reader.end].endswith(b"%d" % (position - 1))
 
 
 def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
