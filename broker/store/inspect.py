@@ -45,7 +45,7 @@ from broker.store.files import (
 from broker.store.findings import QUARANTINED, WRONG, Finding
 from broker.store.layout import CLOSED, KINDS
 from broker.store.reading import END, Decoder
-from broker.store.records import closing_record
+from broker.store.records import closing_record, record_kind
 from broker.store.recovery import Recoverer, Replay
 
 #: Further kinds of findings.
@@ -200,7 +200,7 @@ def describe(entry: StoreEntry, contents: bool = False) -> str:
         return f"vhost={entry.vhost} producer={entry.producer!r} {'forgotten' if entry.sequence < 0 else f'sequence={entry.sequence}'}"
     assert isinstance(entry, EntryGroup)
     return f"{len(entry.entries)}: " + "; ".join(
-        f"{type(one).__name__.lower()} {describe(one, contents)}" for one in entry.entries
+        f"{KINDS[record_kind(one)]} {describe(one, contents)}" for one in entry.entries
     )
 
 
