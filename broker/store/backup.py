@@ -39,11 +39,11 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
         copy_catalog(f"{directory}/{CATALOG}", f"{part}/{CATALOG}")
         files = _open_log(f"{directory}/{LOG}")
         try:
-            octets = _copy(files, f"{part}/{LOG}", progress)
+            size = _copy(files, f"{part}/{LOG}", progress)
         finally:
             for descriptor in files.values():
                 os.close(descriptor)
-        octets += _copy_streams(f"{directory}/{STREAMS}", f"{part}/{STREAMS}")
+        size += _copy_streams(f"{directory}/{STREAMS}", f"{part}/{STREAMS}")
         for made in (f"{part}/{LOG}", part):
             _sync_directory(made)
         os.rename(part, target)
@@ -56,7 +56,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
         raise StoreError(
             f"cannot back up {directory} to {target}: {error.strerror or error}"
         ) from error
-    return octets + os.path.getsize(f"{target}/{CATALOG}")
+    return size + os.path.getsize(f"{target}/{CATALOG}")
 
 
 def copy_catalog(source: str, target: str) -> None:
@@ -100,9 +100,9 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
         with open(
             os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
         ) as copy:
-            while octets := os.read(descriptor, _COPY):
-                copy.write(octets)
-                done += len(octets)
+            while data := os.read(descriptor, _COPY):
+                copy.write(data)
+                done += len(data)
                 progress(done, max(done, total))
             copy.flush()
             os.fsync(copy.fileno())

@@ -330,7 +330,7 @@ class Checkpointing:
             self._write(kind, position, head, octets, start, part.end)
 
     def _write(
-        self, kind: i64, position: i64, head: bytes, octets: bytes, start: i64, end: i64
+        self, kind: i64, position: i64, head: bytes, data: bytes, start: i64, end: i64
     ) -> None:
         """A record whose payload is `head` and these octets."""
         before = BytesWriter()
@@ -339,25 +339,25 @@ class Checkpointing:
         write_i64_be(before, position)
         before.write(head)
         fixed = before.getvalue()
-        rest = memoryview(octets)[start:end]
+        rest = memoryview(data)[start:end]
         self._note(kind, position, 8 + len(fixed) + len(rest))
         write_header(
             8 + len(fixed) + len(rest), crc32(rest, crc32(fixed, self._made.seed)), self._out
         )
         self._out.write(fixed)
-        self._append(octets, start, end)
+        self._append(data, start, end)
 
-    def _put(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
+    def _put(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
         """A record as it is."""
         self._note(kind, position, end - start)
-        self._append(octets, start, end)
+        self._append(data, start, end)
 
-    def _append(self, octets: bytes, start: i64, end: i64) -> None:
+    def _append(self, data: bytes, start: i64, end: i64) -> None:
         if end - start < STEP_OCTETS:
-            self._out.write(octets[start:end])
+            self._out.write(data[start:end])
         else:
             self._flush()
-            self._write_out(memoryview(octets)[start:end])
+            self._write_out(memoryview(data)[start:end])
 
     def _note(self, kind: i64, position: i64, size: i64) -> None:
         made = self._made
@@ -367,22 +367,22 @@ class Checkpointing:
             made.kept_octets += size
 
     def _flush(self) -> None:
-        octets = self._out.getvalue()
+        data = self._out.getvalue()
         self._out = BytesWriter()
-        self._write_out(octets)
+        self._write_out(data)
         if self._written - self._synced >= SYNC_OCTETS:
             self._sync()
 
-    def _write_out(self, octets: bytes | memoryview) -> None:
+    def _write_out(self, data: bytes | memoryview) -> None:
         handle = self._handle
         assert handle is not None
         try:
-            handle.write(self._written, octets)
+            handle.write(self._written, data)
         except OSError as error:
             raise WriteFailed(
                 complaint(self._temporary, "write", error), error.errno or 0
             ) from error
-        self._written += len(octets)
+        self._written += len(data)
 
     def _sync(self) -> None:
         handle = self._handle
@@ -439,12 +439,12 @@ class Checkpointing:
             self._log.poison(complaint(self._log.directory, "sync", error))
 
 
-def _remaining(octets: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
+def _remaining(data: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
     """Those of the queues of a Kept that still hold it, as they stood there."""
     head = BytesWriter()
     write_i32_be(head, i32(len(queues)))
     while start < end:
-        if read_i64_be(octets, start) in queues:
-            head.write(octets[start : start + QUEUE_SIZE])
+        if read_i64_be(data, start) in queues:
+            head.write(data[start : start + QUEUE_SIZE])
         start += QUEUE_SIZE
     return head.getvalue()

@@ -60,7 +60,7 @@ class File:
         """Octets from there; fewer than `count` only where the file ends."""
         raise NotImplementedError
 
-    def write(self, offset: i64, octets: bytes | memoryview) -> None:
+    def write(self, offset: i64, data: bytes | memoryview) -> None:
         """Write all of it. After an error some of it may be written."""
         raise NotImplementedError
 
@@ -154,26 +154,26 @@ class RealFile(File):
         self._descriptor = descriptor
 
     def read(self, offset: i64, count: i64) -> bytes:
-        octets = os.pread(self._descriptor, count, offset)
-        got: i64 = len(octets)
+        data = os.pread(self._descriptor, count, offset)
+        got: i64 = len(data)
         if got == count or got == 0:
-            return octets
-        parts = [octets]
+            return data
+        parts = [data]
         while got < count:
-            octets = os.pread(self._descriptor, count - got, offset + got)
-            if not octets:
+            data = os.pread(self._descriptor, count - got, offset + got)
+            if not data:
                 break
-            parts.append(octets)
-            got += len(octets)
+            parts.append(data)
+            got += len(data)
         return b"".join(parts)
 
-    def write(self, offset: i64, octets: bytes | memoryview) -> None:
-        size: i64 = len(octets)
+    def write(self, offset: i64, data: bytes | memoryview) -> None:
+        size: i64 = len(data)
         done: i64 = 0
         if size <= _WRITE_MAX:
-            done = os.pwrite(self._descriptor, octets, offset)
+            done = os.pwrite(self._descriptor, data, offset)
         if done < size:
-            view = memoryview(octets)
+            view = memoryview(data)
             while done < size:
                 done += os.pwrite(self._descriptor, view[done : done + _WRITE_MAX], offset + done)
 

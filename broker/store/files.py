@@ -84,11 +84,11 @@ class Head:
         return f"{'checkpoint-' if self.kind == CHECKPOINT else ''}{self.first:020d}.log"
 
 
-def read_head(octets: bytes) -> Head | None:
+def read_head(data: bytes) -> Head | None:
     """The head of a file that begins so; None when neither copy is whole. Raises TooNew."""
     at: i64 = 0
-    while at + HEAD <= len(octets):
-        copy = octets[at : at + HEAD]
+    while at + HEAD <= len(data):
+        copy = data[at : at + HEAD]
         if copy[:4] == MAGIC and crc32(copy[16:], crc32(copy[:12])) == int.from_bytes(
             copy[12:16], "big"
         ):
@@ -292,9 +292,9 @@ class FileScan:
         """
         offset: i64 = self.offset + 1
         while offset + HEADER_SIZE <= self.size:
-            octets = self._file.read(offset, min(self._chunk, self.size - offset))
+            data = self._file.read(offset, min(self._chunk, self.size - offset))
             at: i64 = 8
-            match = RECORD_PATTERN.search(octets, at)
+            match = RECORD_PATTERN.search(data, at)
             while match is not None:
                 at = match.start()
                 if self._holds(offset + at - 8):
@@ -302,10 +302,10 @@ class FileScan:
                     return FOUND
                 if self._patience <= 0:
                     return GAVE_UP
-                match = RECORD_PATTERN.search(octets, at + 1)
-            if len(octets) < 16 or offset + len(octets) >= self.size:
+                match = RECORD_PATTERN.search(data, at + 1)
+            if len(data) < 16 or offset + len(data) >= self.size:
                 break
-            offset += len(octets) - 15
+            offset += len(data) - 15
         return NOTHING
 
     def _holds(self, offset: i64) -> bool:

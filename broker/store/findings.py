@@ -24,12 +24,12 @@ class Finding:
     """Something that was not as it should be, and what was done."""
 
     def __init__(
-        self, what: str, file: str, offset: int, octets: int, reason: str, copy: str = ""
+        self, what: str, file: str, offset: int, size: int, reason: str, copy: str = ""
     ) -> None:
         self.what = what
         self.file = file
         self.offset = offset
-        self.octets = octets
+        self.octets = size
         self.reason = reason
         #: Where the octets are now, if they were copied.
         self.copy = copy
@@ -94,11 +94,11 @@ class Quarantine:
             target = disk.create(path + ".tmp")
         at = start
         while at < end:
-            octets = source.read(at, min(_COPY, end - at))
-            if not octets:
+            data = source.read(at, min(_COPY, end - at))
+            if not data:
                 break
-            target.write(at - start, octets)
-            at += len(octets)
+            target.write(at - start, data)
+            at += len(data)
         target.sync()
         target.close()
         disk.rename(path + ".tmp", path)

@@ -71,8 +71,8 @@ class Checking(Replay):
         self.ends: dict[int, int] = {}
         self._decoder = Decoder(AnyCodecs())
 
-    def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
-        self._check(self._decoder.entry(kind, position, octets, start, end), position)
+    def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
+        self._check(self._decoder.entry(kind, position, data, start, end), position)
 
     def _check(self, entry: StoreEntry, position: i64) -> None:
         if isinstance(entry, MessageSettled) and entry.position >= position:
@@ -239,17 +239,17 @@ def _rewrite(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -
     temporary = file.path + ".tmp"
     source = file.file()
     target = disk.create(temporary)
-    octets = head.octets()
-    target.write(0, octets)
-    size = len(octets)
+    data = head.octets()
+    target.write(0, data)
+    size = len(data)
     for start, end in file.ranges():
         while start < end:
-            octets = source.read(start, min(_COPY, end - start))
-            if not octets:
+            data = source.read(start, min(_COPY, end - start))
+            if not data:
                 break
-            target.write(size, octets)
-            size += len(octets)
-            start += len(octets)
+            target.write(size, data)
+            size += len(data)
+            start += len(data)
     if file.checkpoint and not closed(source, int(source.size()), file.seed):
         target.write(
             size, closing_record(file.last, file.records, size - DATA, file.salt, file.seed)

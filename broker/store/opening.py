@@ -80,8 +80,8 @@ def open_store(
 def _compare(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None:
     """The catalog and the log each know something about the other's end."""
 
-    def found(what: str, name: str, reason: str, at: int = 0, octets: int = 0) -> None:
-        recovery.findings.append(Finding(what, name, at, octets, reason))
+    def found(what: str, name: str, reason: str, at: int = 0, size: int = 0) -> None:
+        recovery.findings.append(Finding(what, name, at, size, reason))
 
     wal = catalog.wal
     if wal.torn:

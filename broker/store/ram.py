@@ -16,11 +16,11 @@ class MemoryFile(File):
     def read(self, offset: i64, count: i64) -> bytes:
         return bytes(self.octets[offset : offset + count])
 
-    def write(self, offset: i64, octets: bytes | memoryview) -> None:
+    def write(self, offset: i64, data: bytes | memoryview) -> None:
         if offset == len(self.octets):
-            self.octets += octets
+            self.octets += data
         else:
-            self.octets[offset : offset + len(octets)] = octets
+            self.octets[offset : offset + len(data)] = data
 
     def sync(self) -> None:
         """It is as durable as it will be."""

@@ -87,22 +87,22 @@ class RecordReader:
         #: The octets were read before, and their checksums were right.
         self.trusting = False
 
-    def load(self, octets: bytes, base: i64) -> None:
+    def load(self, data: bytes, base: i64) -> None:
         """Go on in these octets."""
-        self.octets = octets
+        self.octets = data
         self.base = base
         self.at = 0
 
     def advance(self) -> bool:
         """Hot path. Raises TooNew."""
-        octets = self.octets
+        data = self.octets
         at: i64 = self.at
-        left: i64 = len(octets) - at
+        left: i64 = len(data) - at
         if left < HEADER_SIZE:
             self.stop = SHORT if left else END
             self.needed = HEADER_SIZE
             return False
-        length: i64 = i64(read_i32_be(octets, at)) & _U32
+        length: i64 = i64(read_i32_be(data, at)) & _U32
         if length > PAYLOAD_MAX:
             return self._bad("a record's length is impossible")
         if left < HEADER_SIZE + length:
@@ -112,23 +112,21 @@ class RecordReader:
         end: i64 = at + HEADER_SIZE + length
         if not self.trusting and not self.right(at, end):
             return self._bad("a record's checksum is wrong")
-        if octets[at + 8] != VERSION and octets[at + 8] != VERSION_2:
-            raise TooNew(
-                f"a record has version {octets[at + 8]}, and this version knows {VERSION_2}"
-            )
-        kind: i64 = octets[at + 9]
+        if data[at + 8] != VERSION and data[at + 8] != VERSION_2:
+            raise TooNew(f"a record has version {data[at + 8]}, and this version knows {VERSION_2}")
+        kind: i64 = data[at + 9]
         self.first_of_batch = kind & BATCH_START != 0
         kind &= ~BATCH_START
         if kind == 0 or kind > SEQUENCED:
             raise TooNew(f"a record has kind {kind}, which this version does not know")
-        position: i64 = read_i64_be(octets, at + 16)
+        position: i64 = read_i64_be(data, at + 16)
         if position <= self.last and not (kind == CLOSED and position == self.last):
             return self._bad(f"a record's position {position} comes after {self.last}")
         self.kind = kind
         self.position = position
         self.last = position
         if kind == GROUP:
-            self.last += count_of(octets, at + HEADER_SIZE) - 1
+            self.last += count_of(data, at + HEADER_SIZE) - 1
         self.began = at
         self.start = at + HEADER_SIZE
         self.end = end
@@ -137,14 +135,14 @@ class RecordReader:
 
     def right(self, began: i64, end: i64) -> bool:
         """Whether the checksum of the record there is right."""
-        octets = self.octets
+        data = self.octets
         crc: i64 = crc32(
-            octets[began + 8 : end]
+            data[began + 8 : end]
             if end - began < UNCOPIED_SIZE
-            else memoryview(octets)[began + 8 : end],
+            else memoryview(data)[began + 8 : end],
             self.seed,
         )
-        return crc == i64(read_i32_be(octets, began + 4)) & _U32
+        return crc == i64(read_i32_be(data, began + 4)) & _U32
 
     def _bad(self, reason: str) -> bool:
         self.stop = BAD
@@ -154,32 +152,32 @@ class RecordReader:
     def hop(self, wanted: i64) -> bool:
         """Go, by headers alone, to the record that holds the position. False when it is not there;
         or, with `at` less than a header before the end, when these octets end before."""
-        octets = self.octets
+        data = self.octets
         at: i64 = self.at
-        size: i64 = len(octets)
+        size: i64 = len(data)
         # (The smallest record is longer than that.)
         while size - at >= HEADER_SIZE + 4:
-            position: i64 = read_i64_be(octets, at + 16)
-            kind: i64 = i64(octets[at + 9]) & ~BATCH_START
+            position: i64 = read_i64_be(data, at + 16)
+            kind: i64 = i64(data[at + 9]) & ~BATCH_START
             if position > wanted or kind == CLOSED:
                 return False
             last: i64 = position
             if kind == GROUP:
-                last += count_of(octets, at + HEADER_SIZE) - 1
+                last += count_of(data, at + HEADER_SIZE) - 1
             if wanted <= last:
                 self.at = at
                 self.last = position - 1
                 return True
-            at += HEADER_SIZE + (i64(read_i32_be(octets, at)) & _U32)
+            at += HEADER_SIZE + (i64(read_i32_be(data, at)) & _U32)
         self.at = at
         return False
 
 
-def count_of(octets: bytes, start: i64) -> i64:
+def count_of(data: bytes, start: i64) -> i64:
     """Entries of a Many whose payload begins there: what its record means, every one at a position
     of its own.
     """
-    return i64(read_i32_be(octets, start)) & _U32
+    return i64(read_i32_be(data, start)) & _U32
 
 
 class RecordPart:
@@ -192,16 +190,16 @@ class RecordPart:
         self.end: i64 = end
 
 
-def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[RecordPart]:
+def parts(data: bytes, position: i64, start: i64, end: i64) -> list[RecordPart]:
     """The entries of a Many. Raises Damaged."""
     found: list[RecordPart] = []
-    left: i64 = count_of(octets, start)
+    left: i64 = count_of(data, start)
     start += 4
     while left > 0 and start + 5 <= end:
-        stop: i64 = start + 5 + (i64(read_i32_be(octets, start + 1)) & _U32)
+        stop: i64 = start + 5 + (i64(read_i32_be(data, start + 1)) & _U32)
         if stop > end:
             break
-        found.append(RecordPart(octets[start], position, start + 5, stop))
+        found.append(RecordPart(data[start], position, start + 5, stop))
         start = stop
         position += 1
         left -= 1
@@ -219,18 +217,18 @@ class Decoder:
         self.clock: i64 = 0
         self._addresses: dict[bytes, tuple[str, Address]] = {}
 
-    def entry(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> StoreEntry:
+    def entry(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> StoreEntry:
         """The entry whose payload stands there. Raises Damaged, TooNew. Hot path."""
         size: i64 = end - start
         if kind == STORED and size >= 4:
-            left: i64 = i64(read_i32_be(octets, start)) & _U32
+            left: i64 = i64(read_i32_be(data, start)) & _U32
             start += 4
             if start + left * QUEUE_SIZE <= end:
                 queues: list[int] = []
                 serials: list[int] | None = None
                 while left > 0:
-                    queues.append(read_i64_be(octets, start))
-                    serial: i64 = i64(read_i32_be(octets, start + 8))
+                    queues.append(read_i64_be(data, start))
+                    serial: i64 = i64(read_i32_be(data, start + 8))
                     if serial:
                         if serials is None:
                             serials = [0] * (len(queues) - 1)
@@ -239,90 +237,88 @@ class Decoder:
                         serials.append(0)
                     start += QUEUE_SIZE
                     left -= 1
-                vhost, message = self._message(octets, start, end)
+                vhost, message = self._message(data, start, end)
                 message.position = position
                 return MessageStored(vhost, message, queues, serials)
         elif kind == SETTLED and size == 16:
-            return MessageSettled(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            return MessageSettled(read_i64_be(data, start), read_i64_be(data, start + 8))
         elif kind == PUBREC_RECEIVED and size == 16:
-            return PubrecReceived(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            return PubrecReceived(read_i64_be(data, start), read_i64_be(data, start + 8))
         elif kind == PACKET_ID_HELD and size == 10:
-            return PacketIdHeld(
-                read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16
-            )
+            return PacketIdHeld(read_i64_be(data, start), i64(read_i16_be(data, start + 8)) & _U16)
         elif kind == PACKET_ID_RELEASED and size == 10:
             return PacketIdReleased(
-                read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16
+                read_i64_be(data, start), i64(read_i16_be(data, start + 8)) & _U16
             )
         elif kind == STREAM_EXTENDED and size == 16:
-            return StreamExtended(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            return StreamExtended(read_i64_be(data, start), read_i64_be(data, start + 8))
         elif kind == SEQUENCED and size >= 10:
-            vhost_end: i64 = start + 10 + (i64(read_i16_be(octets, start + 8)) & _U16)
+            vhost_end: i64 = start + 10 + (i64(read_i16_be(data, start + 8)) & _U16)
             if vhost_end <= end:
                 return Sequenced(
-                    octets[start + 10 : vhost_end].decode(),
-                    octets[vhost_end:end].decode("utf-8", "surrogateescape"),
-                    read_i64_be(octets, start),
+                    data[start + 10 : vhost_end].decode(),
+                    data[vhost_end:end].decode("utf-8", "surrogateescape"),
+                    read_i64_be(data, start),
                 )
         elif kind == RETAINED and size >= 4:
-            names: i64 = start + 4 + (i64(read_i16_be(octets, start)) & _U16)
-            blob: i64 = names + (i64(read_i16_be(octets, start + 2)) & _U16)
+            names: i64 = start + 4 + (i64(read_i16_be(data, start)) & _U16)
+            blob: i64 = names + (i64(read_i16_be(data, start + 2)) & _U16)
             if blob <= end:
                 retained: Message | None = None
                 if blob < end:
-                    retained = self._message(octets, blob, end)[1]
+                    retained = self._message(data, blob, end)[1]
                     retained.retained = True
                 return RetainedSet(
-                    octets[start + 4 : names].decode(),
-                    octets[names:blob].decode("utf-8", "surrogateescape"),
+                    data[start + 4 : names].decode(),
+                    data[names:blob].decode("utf-8", "surrogateescape"),
                     retained,
                 )
         elif kind == GROUP and size >= 4:
             return EntryGroup(
                 [
-                    self.entry(part.kind, part.position, octets, part.start, part.end)
-                    for part in parts(octets, position, start, end)
+                    self.entry(part.kind, part.position, data, part.start, part.end)
+                    for part in parts(data, position, start, end)
                 ]
             )
         raise DamagedStore(
             f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}"
         )
 
-    def _message(self, octets: bytes, start: i64, end: i64) -> tuple[str, Message]:
+    def _message(self, data: bytes, start: i64, end: i64) -> tuple[str, Message]:
         names: i64 = start + MESSAGE_HEADER_SIZE
         if names > end:
             raise DamagedStore("a message is cut off")
-        exchange: i64 = names + (i64(read_i16_be(octets, start + 14)) & _U16)
-        key: i64 = exchange + (i64(read_i16_be(octets, start + 16)) & _U16)
-        parameters: i64 = key + (i64(read_i16_be(octets, start + 18)) & _U16)
-        content_start: i64 = parameters + (i64(read_i32_be(octets, start + 10)) & _U32)
+        exchange: i64 = names + (i64(read_i16_be(data, start + 14)) & _U16)
+        key: i64 = exchange + (i64(read_i16_be(data, start + 16)) & _U16)
+        parameters: i64 = key + (i64(read_i16_be(data, start + 18)) & _U16)
+        content_start: i64 = parameters + (i64(read_i32_be(data, start + 10)) & _U32)
         if content_start > end:
             raise DamagedStore("a message is cut off")
-        spelling = octets[start + 14 : parameters]
+        spelling = data[start + 14 : parameters]
         known = self._addresses.get(spelling)
         if known is None:
             known = (
-                octets[names:exchange].decode(),
+                data[names:exchange].decode(),
                 Address(
-                    octets[exchange:key].decode("utf-8", "surrogateescape"),
-                    octets[key:parameters].decode("utf-8", "surrogateescape"),
+                    data[exchange:key].decode("utf-8", "surrogateescape"),
+                    data[key:parameters].decode("utf-8", "surrogateescape"),
                 ),
             )
             if len(self._addresses) >= _ADDRESSES:
                 self._addresses.clear()
             self._addresses[spelling] = known
-        content = octets[content_start:end]
-        tag: i64 = octets[start + 1]
+        content = data[content_start:end]
+        tag: i64 = data[start + 1]
         encoding: Encoding = PLAIN
         if tag:
             try:
-                encoding = self._codecs.load(tag, octets[parameters:content_start], content)
+                encoding = self._codecs.load(tag, data[parameters:content_start], content)
             except ValueError as error:
                 raise DamagedStore(f"the encoding of a message cannot be read: {error}") from error
-        qos: i64 = octets[start]
+        qos: i64 = data[start]
         message = Message(known[1], content, encoding, qos & ~RETAINED_FLAG)
         message.retained = qos >= RETAINED_FLAG
-        expires: i64 = read_i64_be(octets, start + 2)
+        expires: i64 = read_i64_be(data, start + 2)
         if expires > 0:
             # A time that passed while nobody was here is over at the first tick.
             message.expires = max(expires - self.clock, 1)

@@ -76,7 +76,7 @@ class Recovery:
 class Replay:
     """Who is told the records of the log, in order."""
 
-    def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
+    def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
         """A record; its payload is `octets[start:end]`."""
         raise NotImplementedError
 
@@ -93,8 +93,8 @@ class Applying(Replay):
         self._decoder = decoder
         self._apply = apply
 
-    def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
-        self._apply(position, self._decoder.entry(kind, position, octets, start, end))
+    def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
+        self._apply(position, self._decoder.entry(kind, position, data, start, end))
 
 
 def _quietly(recovery: Recovery) -> None:
@@ -435,15 +435,15 @@ class Recoverer:
         else:
             self._count_one(file, kind, reader.octets, reader.start, size)
 
-    def _count_one(self, file: LogFile, kind: i64, octets: bytes, start: i64, size: i64) -> None:
+    def _count_one(self, file: LogFile, kind: i64, data: bytes, start: i64, size: i64) -> None:
         if kind == STORED:
             self.report.messages += 1
-            file.copies += i64(read_i32_be(octets, start)) & _U32
+            file.copies += i64(read_i32_be(data, start)) & _U32
             file.kept_octets += size
         elif not file.checkpoint or kind < RETAINED:
             file.passing += size
             if kind == SETTLED:
-                settle(self.files, read_i64_be(octets, start + 8))
+                settle(self.files, read_i64_be(data, start + 8))
 
     # -- what is done about damage
 

@@ -157,20 +157,20 @@ class Survivors(Replay):
         self.strange += self.unpromised
         self.unpromised = 0
 
-    def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
+    def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
         """What the record means for what is live. Raises Damaged. Hot path."""
         if kind == GROUP:
-            for part in parts(octets, position, start, end):
-                self.record(part.kind, part.position, octets, part.start, part.end)
+            for part in parts(data, position, start, end):
+                self.record(part.kind, part.position, data, part.start, part.end)
         elif kind == STORED:
             size: i64 = end - start
-            left: i64 = i64(read_i32_be(octets, start)) & _U32
+            left: i64 = i64(read_i32_be(data, start)) & _U32
             start += 4
             if start + left * QUEUE_SIZE > end:
                 raise DamagedStore("a message is cut off")
             queues: list[int] = []
             while left > 0:
-                queue: i64 = read_i64_be(octets, start)
+                queue: i64 = read_i64_be(data, start)
                 start += QUEUE_SIZE
                 left -= 1
                 if queue in self.exist:
@@ -179,35 +179,35 @@ class Survivors(Replay):
                     self.unpromised += 1
             self.copies.keep(position, queues, size)
         elif kind == SETTLED:
-            self.copies.settle(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            self.copies.settle(read_i64_be(data, start), read_i64_be(data, start + 8))
             if self.stepped:
-                self.stepped.discard((read_i64_be(octets, start), read_i64_be(octets, start + 8)))
+                self.stepped.discard((read_i64_be(data, start), read_i64_be(data, start + 8)))
         elif kind == PUBREC_RECEIVED:
-            self.stepped.add((read_i64_be(octets, start), read_i64_be(octets, start + 8)))
+            self.stepped.add((read_i64_be(data, start), read_i64_be(data, start + 8)))
         elif kind == PACKET_ID_HELD:
-            session: i64 = read_i64_be(octets, start)
+            session: i64 = read_i64_be(data, start)
             if session in self.exist:
-                self.received.setdefault(session, {})[_u16(octets, start + 8)] = position
+                self.received.setdefault(session, {})[_u16(data, start + 8)] = position
         elif kind == PACKET_ID_RELEASED:
-            self.received.get(read_i64_be(octets, start), {}).pop(_u16(octets, start + 8), None)
+            self.received.get(read_i64_be(data, start), {}).pop(_u16(data, start + 8), None)
         elif kind == RETAINED:
-            names: i64 = start + 4 + _u16(octets, start) + _u16(octets, start + 2)
+            names: i64 = start + 4 + _u16(data, start) + _u16(data, start + 2)
             if names < end:
-                self.retained[retained_key(octets, start)] = position
+                self.retained[retained_key(data, start)] = position
             else:
-                self.retained.pop(retained_key(octets, start), None)
+                self.retained.pop(retained_key(data, start), None)
         elif kind == STREAM_EXTENDED:
-            stream: i64 = read_i64_be(octets, start)
+            stream: i64 = read_i64_be(data, start)
             if stream in self.exist:
-                self.streams[stream] = (read_i64_be(octets, start + 8), position)
+                self.streams[stream] = (read_i64_be(data, start + 8), position)
             elif stream > self.newest:
                 self.unpromised += 1
         elif kind == SEQUENCED:
-            sequence: i64 = read_i64_be(octets, start)
+            sequence: i64 = read_i64_be(data, start)
             if sequence >= 0:
-                self.sequences[producer_key(octets, start, end)] = (sequence, position)
+                self.sequences[producer_key(data, start, end)] = (sequence, position)
             else:
-                self.sequences.pop(producer_key(octets, start, end), None)
+                self.sequences.pop(producer_key(data, start, end), None)
 
     def known_to(self) -> int:
         """The last number of which the catalog can say whether there is such a queue: all, if its
@@ -215,11 +215,10 @@ class Survivors(Replay):
         """
         return int(self.newest) if self.strange else _ALL
 
-    def holds(self, octets: bytes, start: i64, position: i64) -> bool:
+    def holds(self, data: bytes, start: i64, position: i64) -> bool:
         """Whether the Received there is the last word about its identifier."""
         return (
-            self.received.get(read_i64_be(octets, start), {}).get(_u16(octets, start + 8))
-            == position
+            self.received.get(read_i64_be(data, start), {}).get(_u16(data, start + 8)) == position
         )
 
     def stepped_by_queue(self) -> dict[int, set[int]]:
@@ -230,19 +229,19 @@ class Survivors(Replay):
         return found
 
 
-def retained_key(octets: bytes, start: i64) -> tuple[str, str]:
+def retained_key(data: bytes, start: i64) -> tuple[str, str]:
     """Virtual host and key of a RetainedSet."""
-    vhost: i64 = start + 4 + _u16(octets, start)
-    return octets[start + 4 : vhost].decode(), octets[
-        vhost : vhost + _u16(octets, start + 2)
-    ].decode("utf-8", "surrogateescape")
+    vhost: i64 = start + 4 + _u16(data, start)
+    return data[start + 4 : vhost].decode(), data[vhost : vhost + _u16(data, start + 2)].decode(
+        "utf-8", "surrogateescape"
+    )
 
 
-def producer_key(octets: bytes, start: i64, end: i64) -> tuple[str, str]:
+def producer_key(data: bytes, start: i64, end: i64) -> tuple[str, str]:
     """Virtual host and producer of a Sequenced."""
-    name: i64 = start + 10 + _u16(octets, start + 8)
-    return octets[start + 10 : name].decode(), octets[name:end].decode("utf-8", "surrogateescape")
+    name: i64 = start + 10 + _u16(data, start + 8)
+    return data[start + 10 : name].decode(), data[name:end].decode("utf-8", "surrogateescape")
 
 
-def _u16(octets: bytes, at: i64) -> i64:
-    return i64(read_i16_be(octets, at)) & _U16
+def _u16(data: bytes, at: i64) -> i64:
+    return i64(read_i16_be(data, at)) & _U16

@@ -36,7 +36,7 @@ class Sum:
         self.one: i64 = 0
         self.two: i64 = 0
 
-    def add(self, octets: bytes) -> None:
+    def add(self, data: bytes) -> None:
         """Octets whose count is a multiple of eight.
 
         Hot path: 1,000 pages are some tenths of a second where it is interpreted.
@@ -45,31 +45,26 @@ class Sum:
         two: i64 = self.two
         little = self._little
         at: i64 = 0
-        end: i64 = len(octets)
+        end: i64 = len(data)
         while at < end:
             if little:
-                first: i64 = (
-                    octets[at] | octets[at + 1] << 8 | octets[at + 2] << 16 | octets[at + 3] << 24
-                )
+                first: i64 = data[at] | data[at + 1] << 8 | data[at + 2] << 16 | data[at + 3] << 24
                 second: i64 = (
-                    octets[at + 4]
-                    | octets[at + 5] << 8
-                    | octets[at + 6] << 16
-                    | octets[at + 7] << 24
+                    data[at + 4] | data[at + 5] << 8 | data[at + 6] << 16 | data[at + 7] << 24
                 )
             else:
-                first = i64(read_i32_be(octets, at)) & _U32
-                second = i64(read_i32_be(octets, at + 4)) & _U32
+                first = i64(read_i32_be(data, at)) & _U32
+                second = i64(read_i32_be(data, at + 4)) & _U32
             one = (one + first + two) & _U32
             two = (two + second + one) & _U32
             at += 8
         self.one, self.two = one, two
 
-    def is_in(self, octets: bytes, at: i64) -> bool:
+    def is_in(self, data: bytes, at: i64) -> bool:
         """Whether it stands there."""
         return (
-            self.one == i64(read_i32_be(octets, at)) & _U32
-            and self.two == i64(read_i32_be(octets, at + 4)) & _U32
+            self.one == i64(read_i32_be(data, at)) & _U32
+            and self.two == i64(read_i32_be(data, at + 4)) & _U32
         )
 
 

@@ -247,9 +247,9 @@ class Portion(StreamWrite):
     `write` may be called again after it raised WriteFailed.
     """
 
-    def __init__(self, archive: Archive, captured: Captured, octets: i64) -> None:
+    def __init__(self, archive: Archive, captured: Captured, size: i64) -> None:
         self.archive = archive
-        self.octets: i64 = octets
+        self.octets: i64 = size
         self.end: i64 = captured.end
         self._captured: Captured | None = captured
         self._placing = Placing(archive.pen)

@@ -75,25 +75,25 @@ _TIMES: Final[i64] = FIRST_BUFFER["published_at"] + 1
 
 def schema(stream: int, epoch: int, base: int) -> bytes:
     """How a segment begins: whose it is, which epoch, and its first offset."""
-    octets = bytearray(SCHEMA)
+    data = bytearray(SCHEMA)
     for at, value in ((SCHEMA_STREAM, stream), (SCHEMA_EPOCH, epoch), (SCHEMA_BASE, base)):
-        octets[at : at + _NAME_DIGITS] = b"%020d" % value
-    return bytes(octets)
+        data[at : at + _NAME_DIGITS] = b"%020d" % value
+    return bytes(data)
 
 
-def read_schema(octets: bytes) -> tuple[int, int, int] | None:
+def read_schema(data: bytes) -> tuple[int, int, int] | None:
     """(stream, epoch, base) of a segment that begins so; None when it does not begin like one of
     ours.
     """
-    if len(octets) < SCHEMA_OCTETS:
+    if len(data) < SCHEMA_OCTETS:
         return None
     try:
         stream, epoch, base = (
-            int(octets[at : at + _NAME_DIGITS]) for at in (SCHEMA_STREAM, SCHEMA_EPOCH, SCHEMA_BASE)
+            int(data[at : at + _NAME_DIGITS]) for at in (SCHEMA_STREAM, SCHEMA_EPOCH, SCHEMA_BASE)
         )
     except ValueError:
         return None
-    return (stream, epoch, base) if octets[:SCHEMA_OCTETS] == schema(stream, epoch, base) else None
+    return (stream, epoch, base) if data[:SCHEMA_OCTETS] == schema(stream, epoch, base) else None
 
 
 class Body:
@@ -114,30 +114,30 @@ class Body:
         write_i64_le(self._nodes, self.rows)
         write_i64_le(self._nodes, nulls)
 
-    def _add(self, octets: bytes) -> None:
+    def _add(self, data: bytes) -> None:
         """The next buffer."""
-        size: i64 = len(octets)
+        size: i64 = len(data)
         write_i64_le(self._table, self._size)
         write_i64_le(self._table, size)
         if size > 0:
-            self._parts.append(octets)
+            self._parts.append(data)
             rest: i64 = -size & 7
             if rest > 0:
                 self._parts.append(_PADDING[rest])
             self._size += size + rest
 
-    def numbers(self, octets: bytes) -> None:
+    def numbers(self, data: bytes) -> None:
         """A column of numbers."""
         self._node(0)
         self._add(b"")
-        self._add(octets)
+        self._add(data)
 
-    def texts(self, ends: bytes, octets: bytes) -> None:
+    def texts(self, ends: bytes, data: bytes) -> None:
         """A column of octets."""
         self._node(0)
         self._add(b"")
         self._add(ends)
-        self._add(octets)
+        self._add(data)
 
     def long_texts(self, ends: bytes, parts: list[bytes], size: i64) -> None:
         """A column of octets, `size` in all, that come in parts."""
@@ -201,14 +201,14 @@ class BatchView:
     `end` is where the next message begins.
     """
 
-    def __init__(self, octets: bytes, at: i64) -> None:
-        self.octets = octets
+    def __init__(self, data: bytes, at: i64) -> None:
+        self.octets = data
         self.at: i64 = at
         self.data: i64 = at + BATCH_OCTETS
-        self.end: i64 = self.data + read_i64_le(octets, at + BODY)
-        self.rows: i64 = read_i64_le(octets, at + LENGTH)
+        self.end: i64 = self.data + read_i64_le(data, at + BODY)
+        self.rows: i64 = read_i64_le(data, at + LENGTH)
         self.base: i64 = read_i64_le(
-            octets, self.data + read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS)
+            data, self.data + read_i64_le(data, at + BUFFERS + 16 * _OFFSETS)
         )
 
     def place(self, buffer: i64) -> i64:
@@ -249,8 +249,8 @@ class BatchView:
         if width:
             at: i64 = self.place(i64(FIRST_BUFFER[column]) + 1) + width * row
             return int.from_bytes(self.octets[at : at + width], "little", signed=width > 1)
-        octets = self.text(column, row)
-        return octets if column in ("content_header", "routing_key", "body") else octets.decode()
+        data = self.text(column, row)
+        return data if column in ("content_header", "routing_key", "body") else data.decode()
 
     def sound(self) -> bool:
         """Whether the checksum is right."""
@@ -278,24 +278,24 @@ class BatchView:
         return _summed(meta, self.octets[self.data : self.end])
 
 
-def view(octets: bytes, at: i64) -> BatchView | None:
+def view(data: bytes, at: i64) -> BatchView | None:
     """The batch that begins there; None when it is not all here, or is none."""
-    size: i64 = len(octets)
-    if at + BATCH_OCTETS > size or octets[at : at + 8] != BATCH[:8]:
+    size: i64 = len(data)
+    if at + BATCH_OCTETS > size or data[at : at + 8] != BATCH[:8]:
         return None
-    body: i64 = read_i64_le(octets, at + BODY)
-    if body < 8 or body > size - at - BATCH_OCTETS or read_i64_le(octets, at + LENGTH) <= 0:
+    body: i64 = read_i64_le(data, at + BODY)
+    if body < 8 or body > size - at - BATCH_OCTETS or read_i64_le(data, at + LENGTH) <= 0:
         return None
     if (
-        read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS) != 0
+        read_i64_le(data, at + BUFFERS + 16 * _OFFSETS) != 0
     ):  # The offsets are the first of all buffers.
         return None
-    return BatchView(octets, at)
+    return BatchView(data, at)
 
 
-def needed(octets: bytes, at: i64) -> i64:
+def needed(data: bytes, at: i64) -> i64:
     """Octets of the batch that begins there, as far as can be told; 0 when it is none."""
-    if at + BATCH_OCTETS > len(octets):
+    if at + BATCH_OCTETS > len(data):
         return BATCH_OCTETS
-    body: i64 = read_i64_le(octets, at + BODY)
-    return BATCH_OCTETS + body if octets[at : at + 8] == BATCH[:8] and 8 <= body < 1 << 40 else 0
+    body: i64 = read_i64_le(data, at + BODY)
+    return BATCH_OCTETS + body if data[at : at + 8] == BATCH[:8] and 8 <= body < 1 << 40 else 0

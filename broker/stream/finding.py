@@ -161,12 +161,10 @@ class Found:
             return False
 
     def _tell(
-        self, what: str, name: str, reason: str, at: int = 0, octets: int = 0, copy: str = ""
+        self, what: str, name: str, reason: str, at: int = 0, size: int = 0, copy: str = ""
     ) -> None:
         self.findings.append(
-            Finding(
-                what, f"{self._place}/{name}" if name else self._place, at, octets, reason, copy
-            )
+            Finding(what, f"{self._place}/{name}" if name else self._place, at, size, reason, copy)
         )
 
     def _take(self, epoch: int, base: int, name: str, names: set[str]) -> None:
@@ -289,13 +287,13 @@ class Found:
                 self._sync_part(parts)
                 parts.append(self._part(segment, int(found.base)))
             part = parts[-1]
-            octets = found.octets[found.at : found.end]
-            self._disk.open(part.path, True).write(part.size, octets)
+            data = found.octets[found.at : found.end]
+            self._disk.open(part.path, True).write(part.size, data)
             part.grow(
                 found.base,
                 found.rows,
                 part.size,
-                len(octets),
+                len(data),
                 found.published_at(0),
                 found.published_at(found.rows - 1),
             )
@@ -363,15 +361,15 @@ class Found:
         )
         if rows > 0:
             part = self._part(segment, int(batch.base))
-            octets = batch.first_rows(rows)
+            data = batch.first_rows(rows)
             file = self._disk.open(part.path, True)
-            file.write(part.size, octets)
+            file.write(part.size, data)
             file.sync()
             part.grow(
                 batch.base,
                 rows,
                 SCHEMA_OCTETS,
-                len(octets),
+                len(data),
                 batch.published_at(0),
                 batch.published_at(rows - 1),
             )

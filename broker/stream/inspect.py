@@ -138,7 +138,7 @@ class Nowhere(File):
     def read(self, offset: i64, count: i64) -> bytes:
         return b""
 
-    def write(self, offset: i64, octets: bytes | memoryview) -> None:
+    def write(self, offset: i64, data: bytes | memoryview) -> None:
         """That was all."""
 
     def sync(self) -> None:

@@ -82,12 +82,12 @@ class Pages:
             self.reads += 1
             asked: i64 = min(size, segment.size - place)
             try:
-                octets = segment.file().read(place, asked)
+                data = segment.file().read(place, asked)
             except OSError as error:
                 raise StoreError(complaint(segment.path, "read", error)) from error
             at: i64 = 0
             while True:
-                found = view(octets, at)
+                found = view(data, at)
                 if found is None:
                     break
                 if not segment.ours and not found.sound():
@@ -101,15 +101,15 @@ class Pages:
                 page.place = place + at
                 return page
             place += at
-            wanted: i64 = needed(octets, at)
+            wanted: i64 = needed(data, at)
             size = max(wanted, PAGE)
             # It is none, it ends too late, it is all here and cannot be read, or the file is
             # shorter than it was.
             if (
                 wanted == 0
                 or place + wanted > segment.size
-                or len(octets) - at >= wanted
-                or len(octets) < asked
+                or len(data) - at >= wanted
+                or len(data) < asked
             ):
                 raise _damaged(segment, place)
 

@@ -326,12 +326,12 @@ class Intake(StreamIntake):
     def take_write(self) -> StreamWrite:
         captured = self.captured
         self.captured = Captured(captured.end)
-        octets: i64 = self.octets
+        size: i64 = self.octets
         self.octets = 0
         self.idle = True
         queue = self.queue
         assert queue is not None
-        return StreamShare(queue, Portion(queue.archive, captured, octets))
+        return StreamShare(queue, Portion(queue.archive, captured, size))
 
 
 class StreamShare(StreamWrite):

@@ -49,9 +49,9 @@ class Packets:
     """
 
     def __init__(
-        self, octets: bytes, count: i64, publisher: bytes, routed: i64, described: bool
+        self, data: bytes, count: i64, publisher: bytes, routed: i64, described: bool
     ) -> None:
-        self.octets = octets
+        self.octets = data
         self.count: i64 = count
         self.publisher = publisher
         self.routed: i64 = routed
@@ -130,10 +130,8 @@ class Encoded:
     these microseconds.
     """
 
-    def __init__(
-        self, octets: bytearray, base: i64, count: i64, first_at: i64, last_at: i64
-    ) -> None:
-        self.octets = octets
+    def __init__(self, data: bytearray, base: i64, count: i64, first_at: i64, last_at: i64) -> None:
+        self.octets = data
         self.base: i64 = base
         self.count: i64 = count
         self.first_at: i64 = first_at
@@ -467,13 +465,13 @@ def keep_memory() -> None:
     bytes(_ROOM)
 
 
-def _clean(octets: bytes) -> tuple[bytes, bytes]:
+def _clean(data: bytes) -> tuple[bytes, bytes]:
     """As UTF-8, and the octets themselves where they are none."""
     try:
-        octets.decode()
+        data.decode()
     except UnicodeDecodeError:
-        return octets.decode("utf-8", "replace").encode(), octets
-    return octets, b""
+        return data.decode("utf-8", "replace").encode(), data
+    return data, b""
 
 
 _NOBODY: Final = RowName(b"", b"")

@@ -76,7 +76,7 @@ class Segment:
         return self.path.rpartition("/")[2]
 
     def grow(
-        self, base: i64, count: i64, place: i64, octets: i64, first_at: i64, last_at: i64
+        self, base: i64, count: i64, place: i64, size: i64, first_at: i64, last_at: i64
     ) -> None:
         """A batch stands behind the others."""
         if not self._places or place - self._places[-1] >= STRIDE:
@@ -86,7 +86,7 @@ class Segment:
         if self.end == self.base:
             self.first_at = first_at
         self.end = base + count
-        self.size = place + octets
+        self.size = place + size
         self.last_at = max(self.last_at, last_at)
 
     def place_of(self, offset: i64) -> i64:
@@ -120,7 +120,7 @@ class Segment:
             struct.pack("<qqq", *mark)
             for mark in zip(self._offsets, self._places, self._times, strict=True)
         )
-        octets = (
+        size = (
             _HEAD.pack(
                 _MAGIC,
                 _VERSION,
@@ -132,25 +132,25 @@ class Segment:
             )
             + marks
         )
-        return octets + _SUM.pack(crc32(octets))
+        return size + _SUM.pack(crc32(size))
 
-    def take_index(self, octets: bytes, size: int) -> bool:
+    def take_index(self, data: bytes, size: int) -> bool:
         """Know what an index says; False when it is not whole, or not that of a file of this size.
 
         Raises TooNew.
         """
-        if len(octets) < _HEAD.size + _SUM.size or _SUM.unpack(octets[-_SUM.size :])[0] != crc32(
-            octets[: -_SUM.size]
+        if len(data) < _HEAD.size + _SUM.size or _SUM.unpack(data[-_SUM.size :])[0] != crc32(
+            data[: -_SUM.size]
         ):
             return False
-        magic, version, end, known, first_at, last_at, count = _HEAD.unpack_from(octets)
-        if magic != _MAGIC or known > size or len(octets) != _HEAD.size + 24 * count + _SUM.size:
+        magic, version, end, known, first_at, last_at, count = _HEAD.unpack_from(data)
+        if magic != _MAGIC or known > size or len(data) != _HEAD.size + 24 * count + _SUM.size:
             return False
         if version > _VERSION:
             raise TooNew(
                 f"'{self.path}.index' has version {version}, and this version knows {_VERSION}"
             )
-        for offset, place, moment in struct.iter_unpack("<qqq", octets[_HEAD.size : -_SUM.size]):
+        for offset, place, moment in struct.iter_unpack("<qqq", data[_HEAD.size : -_SUM.size]):
             self._offsets.append(offset)
             self._places.append(place)
             self._times.append(moment)

@@ -58,17 +58,17 @@ class Subscriber(Client):
         #: PUBREC. Its PUBREL comes when the PUBREC is durable, and so they are.
         before: dict[int, list[Message]] = {}
         while count > 0 or self.closing:
-            first, octets = await client.packet()
+            first, data = await client.packet()
             count -= 1
             answer = b""
             if first == PUBREL:
-                packet_id = int.from_bytes(octets, "big")
+                packet_id = int.from_bytes(data, "big")
                 self._held.discard(packet_id)
                 self.settled.update(before.pop(packet_id, ()))
                 answer = short(PUBCOMP, packet_id)
             else:
-                assert first >> 4 == 3, f"{first:#x} {octets.hex()}"
-                publication = read_publish(first, octets)
+                assert first >> 4 == 3, f"{first:#x} {data.hex()}"
+                publication = read_publish(first, data)
                 message = read_body(publication.body)
                 if publication.qos == 1:
                     assert message not in self.settled, (

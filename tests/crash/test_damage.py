@@ -112,9 +112,9 @@ def try_harm(left: Path, whole: dict[str, object], target: Path, seed: int) -> N
     if random.random() < 0.3:
         name = random.choice(["catalog.sqlite", "catalog.sqlite-wal"])
     shutil.copytree(left, target)
-    octets = (target / name).read_bytes()
-    if octets:
-        (target / name).write_bytes(harm(random, octets))
+    data = (target / name).read_bytes()
+    if data:
+        (target / name).write_bytes(harm(random, data))
     try:
         judge(target, whole)
     except Exception as error:
@@ -147,9 +147,9 @@ def test_a_flipped_bit_anywhere_in_the_catalogs_write_ahead_log_is_an_error_or_c
     for at in [0, 9, 20, 30, 40, 60, *range(100, size, size // 12), size - 1]:
         target = tmp_path / str(at)
         shutil.copytree(left, target)
-        octets = bytearray((target / "catalog.sqlite-wal").read_bytes())
-        octets[at] ^= 4
-        (target / "catalog.sqlite-wal").write_bytes(octets)
+        data = bytearray((target / "catalog.sqlite-wal").read_bytes())
+        data[at] ^= 4
+        (target / "catalog.sqlite-wal").write_bytes(data)
         [line] = judge(target, whole)
         said.add(line.partition(" ")[0])
         assert "catalog.sqlite-wal'" in line or "cut: catalog.sqlite-wal at " in line
@@ -194,10 +194,10 @@ def newer_catalog(directory: Path) -> None:
 
 def newer_log(directory: Path) -> None:
     path = first_segment(directory)
-    octets = bytearray(path.read_bytes())
-    head = octets[:4] + b"\x00\x02" + octets[6:12] + octets[16:32]
-    octets[:32] = octets[32:64] = head[:12] + crc32(head).to_bytes(4, "big") + head[12:]
-    path.write_bytes(octets)
+    data = bytearray(path.read_bytes())
+    head = data[:4] + b"\x00\x02" + data[6:12] + data[16:32]
+    data[:32] = data[32:64] = head[:12] + crc32(head).to_bytes(4, "big") + head[12:]
+    path.write_bytes(data)
 
 
 def no_log(directory: Path) -> None:

@@ -56,10 +56,10 @@ class Socket:
         self.reader = reader
         self.writer = writer
 
-    async def send(self, octets: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         if self.writer.transport.is_closing():
             raise ConnectionResetError("it is closed")
-        self.writer.write(octets)
+        self.writer.write(data)
         await self.writer.drain()
 
     def abort(self) -> None:
@@ -138,9 +138,9 @@ class Amqp(Socket):
 
     async def depth(self, queue: str) -> int:
         """How many messages wait."""
-        octets = await self.call(spec.Queue.Declare(queue=queue, passive=True), (50, 11))
-        at = 1 + octets[0]
-        return int.from_bytes(octets[at : at + 4], "big")
+        data = await self.call(spec.Queue.Declare(queue=queue, passive=True), (50, 11))
+        at = 1 + data[0]
+        return int.from_bytes(data[at : at + 4], "big")
 
     async def leave(self) -> None:
         """Say goodbye, and hear what was on its way."""
@@ -203,15 +203,15 @@ class Publication(NamedTuple):
     duplicate: bool
 
 
-def read_publish(first: int, octets: bytes) -> Publication:
-    end = 2 + int.from_bytes(octets[:2], "big")
+def read_publish(first: int, data: bytes) -> Publication:
+    end = 2 + int.from_bytes(data[:2], "big")
     qos = first >> 1 & 3
     start = end + 2 if qos else end
     return Publication(
-        octets[2:end].decode(),
+        data[2:end].decode(),
         qos,
-        int.from_bytes(octets[end:start], "big"),
-        octets[start:],
+        int.from_bytes(data[end:start], "big"),
+        data[start:],
         bool(first & 8),
     )
 

@@ -18,15 +18,15 @@ Event = tuple[str, str, int, bytes]
 
 
 class Inode:
-    def __init__(self, octets: bytes = b"") -> None:
-        self.durable = octets
-        self.now = bytearray(octets)
+    def __init__(self, data: bytes = b"") -> None:
+        self.durable = data
+        self.now = bytearray(data)
         #: (offset, octets), or (size, None) for a truncation.
         self.pending: list[tuple[int, bytes | None]] = []
 
-    def write(self, offset: int, octets: bytes) -> None:
-        self.pending.append((offset, octets))
-        put(self.now, offset, octets)
+    def write(self, offset: int, data: bytes) -> None:
+        self.pending.append((offset, data))
+        put(self.now, offset, data)
 
     def truncate(self, size: int) -> None:
         self.pending.append((size, None))
@@ -39,25 +39,23 @@ class Inode:
     def after_crash(self, random: Random, kept: float) -> bytes:
         """What is on the disk when each unsynced change had this chance."""
         there = bytearray(self.durable)
-        for offset, octets in self.pending:
+        for offset, data in self.pending:
             if random.random() >= kept:
                 continue
-            if octets is None:
+            if data is None:
                 cut(there, offset)
             elif kept == 1 or random.random() < 0.5:
-                put(there, offset, octets)
+                put(there, offset, data)
             elif random.random() < 0.5:
-                put(
-                    there, offset, octets[: random.randrange(len(octets) + 1)]
-                )  # Torn: its beginning.
+                put(there, offset, data[: random.randrange(len(data) + 1)])  # Torn: its beginning.
             else:
                 # Torn: some of its sectors, or what is left of the first one.
-                for start in range(0, len(octets), SECTOR):
+                for start in range(0, len(data), SECTOR):
                     if random.random() < 0.5:
                         put(
                             there,
                             offset + start,
-                            octets[
+                            data[
                                 start : start
                                 + random.choice((SECTOR, SECTOR, random.randrange(SECTOR)))
                             ],
@@ -65,10 +63,10 @@ class Inode:
         return bytes(there)
 
 
-def put(there: bytearray, offset: int, octets: bytes) -> None:
+def put(there: bytearray, offset: int, data: bytes) -> None:
     if len(there) < offset:
         there.extend(bytes(offset - len(there)))
-    there[offset : offset + len(octets)] = octets
+    there[offset : offset + len(data)] = data
 
 
 def cut(there: bytearray, size: int) -> None:
@@ -84,16 +82,16 @@ class SimulatedFile(File):
         self._disk.ask("read", self._path)
         return bytes(self._inode.now[offset : offset + count])
 
-    def write(self, offset: int, octets: bytes | memoryview) -> None:
+    def write(self, offset: int, data: bytes | memoryview) -> None:
         assert self._writable
-        octets = bytes(octets)
+        data = bytes(data)
         try:
             self._disk.ask("write", self._path)
         except OSError:
-            self._inode.write(offset, octets[: len(octets) // 2])
+            self._inode.write(offset, data[: len(data) // 2])
             raise
-        self._disk.happened("write", self._path, offset, octets)
-        self._inode.write(offset, octets)
+        self._disk.happened("write", self._path, offset, data)
+        self._inode.write(offset, data)
 
     def sync(self) -> None:
         self._disk.ask("sync", self._path)
@@ -131,8 +129,8 @@ class SimulatedDisk(Disk):
         if number:
             raise OSError(number, os.strerror(number), path)
 
-    def happened(self, operation: str, path: str, offset: int = 0, octets: bytes = b"") -> None:
-        self.events.append((operation, path, offset, octets))
+    def happened(self, operation: str, path: str, offset: int = 0, data: bytes = b"") -> None:
+        self.events.append((operation, path, offset, data))
 
     # -- Disk
 
@@ -219,9 +217,9 @@ class SimulatedDisk(Disk):
 
     def replay(self, event: Event) -> None:
         """Do what another disk did."""
-        operation, path, offset, octets = event
+        operation, path, offset, data = event
         if operation == "write":
-            self.names[path].write(offset, octets)
+            self.names[path].write(offset, data)
         elif operation == "sync":
             self.names[path].sync()
         elif operation == "truncate":
@@ -229,7 +227,7 @@ class SimulatedDisk(Disk):
         elif operation == "create":
             self.create(path)
         elif operation == "rename":
-            self.rename(path, octets.decode())
+            self.rename(path, data.decode())
         elif operation == "remove":
             self.remove(path)
         else:

@@ -462,12 +462,12 @@ def _furnished(path: Path) -> Path:
 
 def test_damage_is_found_or_changes_nothing(tmp_path: Path) -> None:
     path = _furnished(tmp_path / "c")
-    whole, octets, chance = at(path), path.read_bytes(), random.Random(2)
+    whole, data, chance = at(path), path.read_bytes(), random.Random(2)
     found, silent = 0, list[int]()
     for trial in range(400):
-        spoilt = bytearray(octets)
-        where = chance.randrange(len(octets))
-        for near in range(where, min(where + chance.choice([1, 1, 4, 600]), len(octets))):
+        spoilt = bytearray(data)
+        where = chance.randrange(len(data))
+        for near in range(where, min(where + chance.choice([1, 1, 4, 600]), len(data))):
             spoilt[near] ^= chance.randrange(1, 256)
         broken = tmp_path / f"spoilt{trial}"
         broken.write_bytes(spoilt)

@@ -384,18 +384,18 @@ def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_the
     before = disk.contents()
     log.checkpoint()
     [checkpoint] = [path for path in disk.names if "checkpoint" in path]
-    octets = disk.contents()[checkpoint]
-    for harmed in (octets[:-1], octets[:200], octets[:40], b"", bytes(32) * 2 + octets[64:]):
+    data = disk.contents()[checkpoint]
+    for harmed in (data[:-1], data[:200], data[:40], b"", bytes(32) * 2 + data[64:]):
         again = Log(SimulatedDisk({**before, checkpoint: harmed}))
         assert again.recovered == digest(log.state)
         assert [finding.what for finding in again.recovery.findings] == ["ignored"]
     # When it is gone already, what can be read of the checkpoint is read, and the rest is reported.
     after = {path: kept for path, kept in before.items() if path in disk.names}
-    again = Log(SimulatedDisk({**after, checkpoint: octets[:-1]}))
+    again = Log(SimulatedDisk({**after, checkpoint: data[:-1]}))
     assert again.recovered == digest(log.state) and [
         finding.what for finding in again.recovery.findings
     ] == ["quarantined"]
-    again = Log(SimulatedDisk({**after, checkpoint: octets[:400]}))
+    again = Log(SimulatedDisk({**after, checkpoint: data[:400]}))
     assert set(again.recovered[0]) < set(digest(log.state)[0]) and again.recovery.findings
 
 

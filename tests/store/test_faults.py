@@ -260,11 +260,11 @@ def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
 # -- octets that changed
 
 
-def harm(random: Random, octets: bytes) -> bytes:
+def harm(random: Random, data: bytes) -> bytes:
     """Somebody's bad disk: a flipped bit, a garbled or zeroed stretch, an end that is missing or
     too long, something inserted.
     """
-    there = bytearray(octets)
+    there = bytearray(data)
     at = random.randrange(len(there))
     kind = random.randrange(6)
     length = random.randrange(1, 200)
@@ -375,14 +375,12 @@ def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> N
         MessageSettled(3, 1),
     )
     [path] = disk.names
-    octets = disk.names[path].now
-    at = (
-        octets.index(b"two") - len("key") - len("amq.topic") - len("/") - 4
-    )  # The length of the key.
-    octets[at] = 0xEE
-    start = octets.index((2).to_bytes(8, "big")) - 16
-    size = 24 + int.from_bytes(octets[start : start + 4], "big")
-    octets[start + 4 : start + 8] = crc32(octets[start + 8 : start + size], log.log.seed).to_bytes(
+    data = disk.names[path].now
+    at = data.index(b"two") - len("key") - len("amq.topic") - len("/") - 4  # The length of the key.
+    data[at] = 0xEE
+    start = data.index((2).to_bytes(8, "big")) - 16
+    size = 24 + int.from_bytes(data[start : start + 4], "big")
+    data[start + 4 : start + 8] = crc32(data[start + 8 : start + size], log.log.seed).to_bytes(
         4, "big"
     )
     for found in (list(verify(disk, DIRECTORY)), Log(disk).recovery.findings):
@@ -405,8 +403,8 @@ def test_verify_changes_nothing_and_says_what_recovery_will_do() -> None:
     disk = SimulatedDisk()
     log = filled(disk)
     files = log.log.files
-    octets = disk.names[files[1].path].now
-    octets[200] ^= 1
+    data = disk.names[files[1].path].now
+    data[200] ^= 1
     disk.names[files[-1].path].now.extend(b"torn")
     before, events = disk.contents(), len(disk.events)
     found = list(verify(disk, DIRECTORY))

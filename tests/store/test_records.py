@@ -223,15 +223,15 @@ def encode(*some: StoreEntry, first: int = 1, clock: int = 0) -> bytes:
         recorder.add(position, entry)
         position += width(entry)
     batch = recorder.take()
-    octets = b"".join(batch.parts)
-    assert len(octets) == batch.size and recorder.count == recorder.size == 0
-    return octets
+    data = b"".join(batch.parts)
+    assert len(data) == batch.size and recorder.count == recorder.size == 0
+    return data
 
 
-def decode(octets: bytes, clock: int = 0) -> list[tuple[int, StoreEntry]]:
+def decode(data: bytes, clock: int = 0) -> list[tuple[int, StoreEntry]]:
     decoder, reader = Decoder(CODECS), RecordReader(SEED, 0)
     decoder.clock = clock
-    reader.load(octets, 0)
+    reader.load(data, 0)
     found = []
     while reader.advance():
         found.append(
@@ -242,7 +242,7 @@ def decode(octets: bytes, clock: int = 0) -> list[tuple[int, StoreEntry]]:
                 ),
             )
         )
-    assert reader.stop == END and reader.at == len(octets)
+    assert reader.stop == END and reader.at == len(data)
     return found
 
 
@@ -311,28 +311,26 @@ def test_an_octet_that_changed_is_never_read_as_if_it_had_not(
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_refused_and_nothing_else(octets: bytes) -> None:
+def test_garbage_is_refused_and_nothing_else(data: bytes) -> None:
     reader = RecordReader(SEED, 0)
-    reader.load(octets, 0)
+    reader.load(data, 0)
     assert not reader.advance()
-    assert reader.at == 0 and reader.stop in ((END,) if not octets else (SHORT, BAD))
+    assert reader.at == 0 and reader.stop in ((END,) if not data else (SHORT, BAD))
 
 
 @given(st.integers(0, 11), st.binary(max_size=80))
-def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(
-    kind: int, octets: bytes
-) -> None:
+def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(kind: int, data: bytes) -> None:
     try:
-        entry = Decoder(CODECS).entry(kind, 1, octets, 0, len(octets))
+        entry = Decoder(CODECS).entry(kind, 1, data, 0, len(data))
     except (DamagedStore, TooNew, UnicodeDecodeError, AssertionError):
         return
     assert seen(entry, 1)
 
 
 def test_the_first_record_of_a_batch_says_so_and_a_record_looks_like_one() -> None:
-    octets = encode(MessageSettled(1, 1), MessageSettled(2, 1))
-    assert [octets[9] & BATCH_START, octets[HEADER_SIZE + 16 + 9] & BATCH_START] == [BATCH_START, 0]
-    assert [match.start() for match in RECORD_PATTERN.finditer(octets)] == [8, HEADER_SIZE + 16 + 8]
+    data = encode(MessageSettled(1, 1), MessageSettled(2, 1))
+    assert [data[9] & BATCH_START, data[HEADER_SIZE + 16 + 9] & BATCH_START] == [BATCH_START, 0]
+    assert [match.start() for match in RECORD_PATTERN.finditer(data)] == [8, HEADER_SIZE + 16 + 8]
 
 
 def test_positions_must_grow() -> None:
@@ -352,20 +350,18 @@ def test_records_of_another_log_are_not_taken_for_ours() -> None:
 
 
 def test_a_newer_record_and_an_unknown_encoding_are_refused_by_name() -> None:
-    octets = bytearray(encode(MessageSettled(1, 1)))
-    octets[9] = 77
-    octets[4:8] = crc32(octets[8:], SEED).to_bytes(4, "big")
+    data = bytearray(encode(MessageSettled(1, 1)))
+    data[9] = 77
+    data[4:8] = crc32(data[8:], SEED).to_bytes(4, "big")
     reader = RecordReader(SEED, 0)
-    reader.load(bytes(octets), 0)
+    reader.load(bytes(data), 0)
     with pytest.raises(TooNew, match="a record has kind 77, which this version does not know"):
         reader.advance()
-    octets = bytearray(
-        encode(MessageStored("/", Message(Address("", "q"), b"x", framed(1), 1), [1]))
-    )
-    octets[HEADER_SIZE + 4 + QUEUE_SIZE + 1] = 9
+    data = bytearray(encode(MessageStored("/", Message(Address("", "q"), b"x", framed(1), 1), [1])))
+    data[HEADER_SIZE + 4 + QUEUE_SIZE + 1] = 9
     with pytest.raises(TooNew, match=r"encoding \(tag 9\)"):
-        Decoder(CODECS).entry(STORED, 1, bytes(octets), HEADER_SIZE, len(octets))
-    broken = bytes(octets).replace(b"\x01\x09", b"\x01\x01").replace(b"q1x", b"qyx")
+        Decoder(CODECS).entry(STORED, 1, bytes(data), HEADER_SIZE, len(data))
+    broken = bytes(data).replace(b"\x01\x09", b"\x01\x01").replace(b"q1x", b"qyx")
     with pytest.raises(
         DamagedStore, match="the encoding of a message cannot be read: invalid literal"
     ):
@@ -420,9 +416,9 @@ def test_a_dead_letter_is_written_by_the_codec_of_its_source() -> None:
 def test_a_time_to_live_goes_on_in_another_process() -> None:
     message = Message(Address("", "q"), b"", PLAIN, 1)
     message.expires = 5_000
-    octets = encode(MessageStored("/", message, [1]), clock=1_000_000)
+    data = encode(MessageStored("/", message, [1]), clock=1_000_000)
     for clock, expires in ((1_000_000, 5_000), (1_004_000, 1_000), (1_005_000, 1), (2_000_000, 1)):
-        [(_, entry)] = decode(octets, clock)
+        [(_, entry)] = decode(data, clock)
         assert isinstance(entry, MessageStored) and entry.message.expires == expires
 
 
@@ -452,18 +448,18 @@ def test_the_batch_knows_what_the_log_wants_to_know() -> None:
         6 * 3_000 < batch.stored_size < 7 * 3_000
         and batch.transient_size == HEADER_SIZE + 16 + 2 * 16
     )
-    octets = b"".join(batch.parts)
+    data = b"".join(batch.parts)
     reader = RecordReader(SEED, 0)
     for position, offset in batch.marks:
-        reader.load(octets[offset:], offset)
+        reader.load(data[offset:], offset)
         reader.last = 0
         assert reader.advance() and reader.position == position
     assert batch.marks[0] == (5, 0) and len(batch.marks) == 3
 
 
 def test_the_entries_of_a_many_must_fill_it() -> None:
-    octets = encode(EntryGroup([MessageSettled(1, 1), MessageSettled(2, 1)]))
-    payload = octets[HEADER_SIZE:]
+    data = encode(EntryGroup([MessageSettled(1, 1), MessageSettled(2, 1)]))
+    payload = data[HEADER_SIZE:]
     assert [part.position for part in parts(payload, 7, 0, len(payload))] == [7, 8]
     for broken in (
         payload[:-1],

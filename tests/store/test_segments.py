@@ -83,13 +83,13 @@ def test_a_batch_is_never_split_and_a_large_one_fills_a_segment_alone() -> None:
 
 
 @pytest.mark.parametrize("octets", [10, 4_000, 70_000, 300_000])
-def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) -> None:
-    random, disk = Random(octets), SimulatedDisk()
+def test_every_record_is_found_by_its_position_and_nothing_else_is(size: int) -> None:
+    random, disk = Random(size), SimulatedDisk()
     log, wanted = Log(disk, 50_000), dict[int, tuple[int, bytes]]()
     decoder = Decoder(Codecs())
 
     def kept(number: int) -> StoreEntry:
-        content = b"%d " % number + b"x" * random.randrange(octets)
+        content = b"%d " % number + b"x" * random.randrange(size)
         wanted[number] = (int(STORED), content)
         return MessageStored("/", message(content), [3])
 
@@ -180,10 +180,10 @@ def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None
     for content in (b"one", b"two", b"three"):
         log.put(MessageStored("/", message(content), [3]))
     [path] = disk.names
-    octets = bytearray(disk.contents()[path])
-    at = octets.index(b"two")
-    octets[at] ^= 1
-    harmed = SimulatedDisk({path: bytes(octets)})
+    data = bytearray(disk.contents()[path])
+    at = data.index(b"two")
+    data[at] ^= 1
+    harmed = SimulatedDisk({path: bytes(data)})
     for _ in range(2):  # It is found again, and copied once.
         again = Log(harmed)
         assert [content for _, content, _ in again.recovered[0]] == [b"one", b"three"]
@@ -208,9 +208,9 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
         starts.append(DATA if not log.log.files else int(log.log.files[0].size))
         log.put(MessageStored("/", message(b"%d" % number), [3]))
     [path] = disk.names
-    octets = bytearray(disk.contents()[path])
-    octets[starts[2] : starts[2] + 4] = bytes(4)
-    harmed = SimulatedDisk({path: bytes(octets)})
+    data = bytearray(disk.contents()[path])
+    data[starts[2] : starts[2] + 4] = bytes(4)
+    harmed = SimulatedDisk({path: bytes(data)})
     again = Log(harmed)
     assert [position for position in range(1, 7) if position in again.state.messages] == [
         1,
@@ -282,9 +282,9 @@ def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> Non
     log.put(MessageStored("/", message(fake), [3]))
     log.put(MessageStored("/", message(b"two"), [3]))
     [path] = disk.names
-    octets = bytearray(disk.contents()[path])
-    octets[octets.index(fake) - 30] ^= 1
-    again = Log(SimulatedDisk({path: bytes(octets)}))
+    data = bytearray(disk.contents()[path])
+    data[data.index(fake) - 30] ^= 1
+    again = Log(SimulatedDisk({path: bytes(data)}))
     assert [content for _, content, _ in again.recovered[0]] == [b"one", b"two"]
     assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
 
@@ -305,9 +305,9 @@ def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
     log.put(MessageStored("/", message(head * 20_000), [3]))
     log.put(MessageStored("/", message(b"two"), [3]))
     [path] = disk.names
-    octets = bytearray(disk.contents()[path])
-    octets[DATA + 3] ^= 1
-    again = Log(SimulatedDisk({path: bytes(octets)}))
+    data = bytearray(disk.contents()[path])
+    data[DATA + 3] ^= 1
+    again = Log(SimulatedDisk({path: bytes(data)}))
     [finding] = again.recovery.findings
     assert finding.what == "quarantined" and finding.offset == DATA and not again.state.messages
 
@@ -316,20 +316,20 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     disk = SimulatedDisk()
     Log(disk).put(MessageStored("/", message(b"one"), [3]))
     [path] = disk.names
-    octets = disk.contents()[path]
-    head = bytearray(octets[:32])
+    data = disk.contents()[path]
+    head = bytearray(data[:32])
     head[5] = 2
     head[12:16] = crc32(head[16:], crc32(head[:12])).to_bytes(4, "big")
     with pytest.raises(
         TooNew, match=r"has format 2, and this version knows 1; use the version that wrote it"
     ):
-        Log(SimulatedDisk({path: bytes(head) * 2 + octets[DATA:]}))
-    record = bytearray(octets[DATA:])
+        Log(SimulatedDisk({path: bytes(head) * 2 + data[DATA:]}))
+    record = bytearray(data[DATA:])
     record[8] = 3
-    log = Log(SimulatedDisk({path: octets}))
+    log = Log(SimulatedDisk({path: data}))
     record[4:8] = crc32(record[8:], log.log.seed).to_bytes(4, "big")
     with pytest.raises(TooNew, match="a record has version 3, and this version knows 2"):
-        Log(SimulatedDisk({path: octets[:DATA] + bytes(record)}))
+        Log(SimulatedDisk({path: data[:DATA] + bytes(record)}))
 
 
 def test_a_file_under_another_name_is_refused() -> None:
@@ -358,7 +358,7 @@ def test_progress_is_told_in_octets() -> None:
     seen: list[tuple[int, int]] = []
 
     class Deaf(Replay):
-        def record(self, kind: int, position: int, octets: bytes, start: int, end: int) -> None:
+        def record(self, kind: int, position: int, data: bytes, start: int, end: int) -> None:
             pass
 
     recovery = SegmentLog(disk, DIRECTORY).open(

@@ -30,8 +30,8 @@ def rows_of(queue: StreamQueue) -> list[dict[str, Any]]:
     return found
 
 
-def rows_in(octets: bytes) -> list[dict[str, Any]]:
-    table = pa.ipc.open_stream(io.BytesIO(octets)).read_all()
+def rows_in(data: bytes) -> list[dict[str, Any]]:
+    table = pa.ipc.open_stream(io.BytesIO(data)).read_all()
     table.validate(full=True)
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows

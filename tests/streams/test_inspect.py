@@ -89,9 +89,9 @@ def test_a_stream_that_is_whole_is_said_to_be_fine(home: Home) -> None:
 
 
 def flip(path: Path, at: int) -> None:
-    octets = bytearray(path.read_bytes())
-    octets[at] ^= 1
-    path.write_bytes(octets)
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
 
 
 def in_a_full_segment(home: Home) -> str:
@@ -229,10 +229,10 @@ def test_a_segment_that_nobody_knows_stays(home: Home) -> None:
 def without_the_last_records(home: Home) -> None:
     """Octets that changed in the log, where it says how far the stream is."""
     log = max((home.directory / LOG).glob("0*.log"))
-    octets = bytearray(log.read_bytes())
-    octets[len(octets) // 2] ^= 1
-    octets[-20] ^= 1
-    log.write_bytes(octets + bytes(100))
+    data = bytearray(log.read_bytes())
+    data[len(data) // 2] ^= 1
+    data[-20] ^= 1
+    log.write_bytes(data + bytes(100))
 
 
 @pytest.mark.parametrize("mended", [False, True])
@@ -319,11 +319,11 @@ def test_a_new_stream_has_nothing_of_what_nobody_was_promised_under_its_name(
     home.store.take().write_streams()
     home.crash()
     [left] = segments(home)
-    octets = left.read_bytes()
+    data = left.read_bytes()
     home = Home(tmp_path / "d")
     assert not left.parent.exists()
     left.parent.mkdir(parents=True)
-    left.write_bytes(octets)
+    left.write_bytes(data)
     declare(home.amqp())
     fill(home.amqp(), 7, 4)
     home.crash()

@@ -80,7 +80,7 @@ class Reading(threading.Thread):
         )
 
     def run(self) -> None:
-        octets, offset, tag = b"", -1, 0
+        data, offset, tag = b"", -1, 0
         while True:
             try:
                 more = self._socket.recv(65_536)
@@ -88,10 +88,10 @@ class Reading(threading.Thread):
                 return
             if not more:
                 return
-            octets += more
-            while len(octets) >= 7 and len(octets) >= 8 + int.from_bytes(octets[3:7], "big"):
-                size, _, frame = pamqp.frame.unmarshal(octets)
-                octets = octets[size:]
+            data += more
+            while len(data) >= 7 and len(data) >= 8 + int.from_bytes(data[3:7], "big"):
+                size, _, frame = pamqp.frame.unmarshal(data)
+                data = data[size:]
                 if isinstance(frame, spec.Basic.Deliver):
                     tag = frame.delivery_tag or 0
                 elif isinstance(frame, ContentHeader):

@@ -127,13 +127,13 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
         portion.settle()
     [path] = disk.names
     files = disk.contents()
-    octets = bytearray(files[path])
+    data = bytearray(files[path])
     if damage:
-        octets[stream.segments[0].place_of(10) + 3_000] ^= 1
+        data[stream.segments[0].place_of(10) + 3_000] ^= 1
     end, lost = (40, range(5, 10)) if damage else (38, range(0))
     after = 0
     while True:
-        disk = SimulatedDisk({path: bytes(octets)})
+        disk = SimulatedDisk({path: bytes(data)})
         ended = interrupted(disk, end, after)
         for _ in range(2):
             disk = disk.crashed(random, kept)

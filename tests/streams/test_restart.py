@@ -84,8 +84,8 @@ def test_a_batch_of_which_the_log_knows_a_part_is_there_in_part(tmp_path: Path) 
     batch.write()
     home.crash()
     [segment] = sorted((tmp_path / "d" / "log").glob("0*.log"))[-1:]
-    octets = segment.read_bytes()
-    segment.write_bytes(octets[:-40])  # The last record is how far the stream is.
+    data = segment.read_bytes()
+    segment.write_bytes(data[:-40])  # The last record is how far the stream is.
     home = Home(tmp_path / "d")
     assert bodies(home) == [b"0", b"1", b"2"] and home.queue("q").depth == 1
     fill(home.amqp(), 3, 2)
@@ -104,8 +104,8 @@ def test_a_torn_end_of_a_segment_is_cut(tmp_path: Path, lost: str) -> None:
     home.store.take().write_streams()
     home.crash()
     [path] = segments(home)
-    octets = path.read_bytes()
-    path.write_bytes(octets[:-9] if lost == "part" else octets[:-900])
+    data = path.read_bytes()
+    path.write_bytes(data[:-9] if lost == "part" else data[:-900])
     home = Home(tmp_path / "d")
     assert bodies(home) == [b"0", b"1"]
 
@@ -117,14 +117,14 @@ def test_a_damaged_segment_is_put_aside_and_named_and_what_follows_is_read(tmp_p
     fill(client, 0, 9, 3_000)
     home.crash()
     [first, second, *_] = segments(home)
-    octets = bytearray(second.read_bytes())
-    octets[SCHEMA_OCTETS + 2_500] ^= 1
-    second.write_bytes(octets)
+    data = bytearray(second.read_bytes())
+    data[SCHEMA_OCTETS + 2_500] ^= 1
+    second.write_bytes(data)
     (tmp_path / f"d/streams/%2F/s/{second.name}.index").unlink()
     home = Home(tmp_path / "d")
     [finding] = home.broker.streams.findings
     assert finding.what == "quarantined" and finding.file == f"streams/%2F/s/{second.name}"
-    assert Path(finding.copy).read_bytes() == bytes(octets)
+    assert Path(finding.copy).read_bytes() == bytes(data)
     queue = stream(home.broker, "s")
     lost, goes_on = int(queue.archive.segments[0].end), int(queue.archive.segments[1].base)
     assert lost < goes_on
@@ -150,9 +150,9 @@ def test_damage_that_only_a_reader_meets_is_an_error(tmp_path: Path) -> None:
     fill(client, 0, 3, 3_000)
     home.crash()
     first = segments(home)[0]
-    octets = bytearray(first.read_bytes())
-    octets[SCHEMA_OCTETS + 2_500] ^= 1
-    first.write_bytes(octets)
+    data = bytearray(first.read_bytes())
+    data[SCHEMA_OCTETS + 2_500] ^= 1
+    first.write_bytes(data)
     home = Home(tmp_path / "d")
     code, text = reason(consume(home.amqp(), 0))
     assert code == 406 and "is damaged at" in text
@@ -168,13 +168,13 @@ def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(
     declare(client, x_stream_max_segment_size_bytes=4_096)
     fill(client, 0, 3, 3_000)
     home.crash()
-    octets = bytearray(segments(home)[0].read_bytes())
+    data = bytearray(segments(home)[0].read_bytes())
     if harm == "cut":
-        del octets[int(SCHEMA_OCTETS) :]
+        del data[int(SCHEMA_OCTETS) :]
     else:
         at = int(SCHEMA_OCTETS + (LENGTH if harm == "rows" else BUFFERS + 16))
-        octets[at : at + 8] = bytes(8) if harm == "rows" else b"\x08" + bytes(7)
-    segments(home)[0].write_bytes(octets)
+        data[at : at + 8] = bytes(8) if harm == "rows" else b"\x08" + bytes(7)
+    segments(home)[0].write_bytes(data)
     home = Home(tmp_path / "d")
     if harm == "cut":
         assert [finding.what for finding in home.broker.streams.findings] == ["wrong", "missing"]
@@ -260,13 +260,13 @@ def test_segments_of_a_stream_that_had_the_name_before_go(tmp_path: Path) -> Non
     declare(client)
     fill(client, 0, 3)
     [old] = segments(home)
-    octets = old.read_bytes()
+    data = old.read_bytes()
     client.send(spec.Queue.Delete(queue="s"))
     home.turn()
     declare(client)
     fill(client, 7, 1)
     home.crash()
-    (old.parent / "0000000009-00000000000000000000.arrow").write_bytes(octets)
+    (old.parent / "0000000009-00000000000000000000.arrow").write_bytes(data)
     assert bodies(Home(tmp_path / "d")) == [b"7"]
 
 

@@ -95,8 +95,8 @@ def expected_row(
     header: bytes,
     said: dict[str, Any],
 ) -> dict[str, Any]:
-    octets = key.encode("utf-8", "surrogateescape")
-    odd = octets if "\udcff" in key else None
+    data = key.encode("utf-8", "surrogateescape")
+    odd = data if "\udcff" in key else None
     columns = said | ({"headers": '{"h":1}'} if "headers" in said else {})
     return (
         dict.fromkeys(COLUMNS)
@@ -104,7 +104,7 @@ def expected_row(
         | {
             "vhost": "v",
             "exchange": exchange,
-            "topic": octets.decode("utf-8", "replace"),
+            "topic": data.decode("utf-8", "replace"),
             "protocol": protocol,
             "publisher": publisher,
             "qos": qos,
@@ -133,11 +133,11 @@ def play(steps: list[Any], captured: Captured) -> list[dict[str, Any]]:
         for _ in range(count):
             if kind == "run":
                 described, publisher, routed, packets = what
-                octets = b"".join(
+                data = b"".join(
                     mqtt_publish(key.replace(".", "/"), (b"\0" if described else b"") + body)
                     for key, body in packets
                 )
-                captured.items.append(Packets(octets, len(packets), publisher, routed, described))
+                captured.items.append(Packets(data, len(packets), publisher, routed, described))
                 write_i32_le(captured.routed, 0)
                 made += [
                     expected_row(
@@ -168,10 +168,10 @@ def play(steps: list[Any], captured: Captured) -> list[dict[str, Any]]:
                 )
             else:
                 exchange, key, origin, said, body, quality, routed = what
-                octets = content(body, **said)
+                data = content(body, **said)
                 header, message = (
-                    FRAMES.whole_header(octets),
-                    Message(Address(exchange, key), octets, FRAMES, quality),
+                    FRAMES.whole_header(data),
+                    Message(Address(exchange, key), data, FRAMES, quality),
                 )
             message.address.origin = origin
             captured.items.append(message)
@@ -299,12 +299,12 @@ SAID = [
 ]
 
 
-def columns_of(octets: bytes) -> list[tuple[int, bytes]]:
+def columns_of(data: bytes) -> list[tuple[int, bytes]]:
     """What columns are to say of flags and properties, by the reader of properties that all else
     uses.
     """
     found = []
-    for name, kind, value in split_properties(octets):
+    for name, kind, value in split_properties(data):
         if kind == "text":
             found.append((PLACES[name], value[1:].decode("utf-8", "replace").encode()))
         elif kind == "table":
@@ -325,8 +325,8 @@ def columns_of(octets: bytes) -> list[tuple[int, bytes]]:
 )
 @example(flags=0x2000, octets=[], cut=0)
 @example(flags=0xFFFC, octets=[], cut=2)
-def test_columns_say_what_the_properties_are(flags: int, octets: list[bytes], cut: int) -> None:
-    whole = flags.to_bytes(2, "big") + b"".join(octets)
+def test_columns_say_what_the_properties_are(flags: int, data: list[bytes], cut: int) -> None:
+    whole = flags.to_bytes(2, "big") + b"".join(data)
     scribe, head = AmqpHeaderCodec(), b"\x00\x3c\x00\x00" + bytes(8)
     for said in (whole, whole[:-cut], whole[:cut]):
         assert scribe.properties(head + said) == columns_of(said)

@@ -170,20 +170,18 @@ async def test_segments_are_served_as_they_stand(served: Served) -> None:
     assert len(segments) > 2 and segments[-1]["end"] == 40
     rows = []
     for segment in segments:
-        status, headers, octets = await served.get(
+        status, headers, data = await served.get(
             f"/api/streams/segment?queue=s&segment={segment['name']}"
         )
         assert (
-            status == 200
-            and len(octets) == segment["bytes"]
-            and headers["X-Trellis-Durable"] == "40"
+            status == 200 and len(data) == segment["bytes"] and headers["X-Trellis-Durable"] == "40"
         )
-        rows += rows_in(octets)
+        rows += rows_in(data)
     assert [row["body"] for row in rows] == [b"%d" % number for number in range(40)]
     status, _, part = await served.get(
         f"/api/streams/segment?queue=s&segment={segment['name']}&start=100&end=110"
     )
-    assert part == octets[100:110]
+    assert part == data[100:110]
 
 
 @pytest.mark.parametrize(

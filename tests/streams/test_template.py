@@ -32,8 +32,8 @@ FRAMES = frames_of(1, 131_072)
 
 def content(body: bytes, **properties: Any) -> bytes:
     """Header and body frames of a publication."""
-    octets = publication("", "", body, **properties)
-    return octets[8 + int.from_bytes(octets[3:7], "big") :]
+    data = publication("", "", body, **properties)
+    return data[8 + int.from_bytes(data[3:7], "big") :]
 
 
 class Kept(Sink):
@@ -179,11 +179,11 @@ def test_the_first_rows_of_a_batch_are_a_batch() -> None:
 
 
 def test_any_octet_that_is_another_is_noticed() -> None:
-    octets = bytes(encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].octets)
-    for at in range(8, len(octets), 3):
-        changed = octets[:at] + bytes([octets[at] ^ 1]) + octets[at + 1 :]
+    data = bytes(encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].octets)
+    for at in range(8, len(data), 3):
+        changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
         found = view(changed, 0)
-        assert found is None or not found.sound() or found.end != len(octets)
+        assert found is None or not found.sound() or found.end != len(data)
 
 
 def test_a_column_of_which_all_or_nothing_is_null() -> None:
@@ -202,10 +202,10 @@ def test_a_torn_end_leaves_all_batches_before_it() -> None:
         encode([Message(Address("", "k"), content(b"%d" % n), FRAMES, 0)], [0], n)[0].octets
         for n in range(3)
     ]
-    octets = schema(1, 1, 0) + b"".join(encoded)
+    data = schema(1, 1, 0) + b"".join(encoded)
     whole = len(schema(1, 1, 0)) + len(encoded[0]) + len(encoded[1])
-    for size in range(whole, len(octets), 7):
-        reader = pa.ipc.open_stream(io.BytesIO(octets[:size]))
+    for size in range(whole, len(data), 7):
+        reader = pa.ipc.open_stream(io.BytesIO(data[:size]))
         assert [reader.read_next_batch().column("body").to_pylist() for _ in range(2)] == [
             [b"0"],
             [b"1"],

@@ -38,11 +38,11 @@ class Amqp(Client):
         self._frame: Any = None
         self.tell(LOGIN + self.set_up)
 
-    def hear(self, octets: bytes) -> None:
-        octets = self._rest + octets
-        while octets:
-            size, _, frame = pamqp.frame.unmarshal(octets)
-            octets = octets[size:]
+    def hear(self, data: bytes) -> None:
+        data = self._rest + data
+        while data:
+            size, _, frame = pamqp.frame.unmarshal(data)
+            data = data[size:]
             if isinstance(frame, pamqp.body.ContentBody):
                 self.got(self._frame, frame.value)
             elif isinstance(frame, spec.Connection.Close | spec.Channel.Close):

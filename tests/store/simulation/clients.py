@@ -42,10 +42,10 @@ class Client:
             and not connection.finished
         )
 
-    def tell(self, octets: bytes) -> None:
+    def tell(self, data: bytes) -> None:
         """Send, if there is somebody at the other end."""
         if self.connection is not None:
-            self.connection.receive_data(octets)
+            self.connection.receive_data(data)
 
     def flush(self) -> None:
         """The broker writes what it has for us."""
@@ -102,7 +102,7 @@ class Client:
     def act(self) -> None:
         raise NotImplementedError
 
-    def hear(self, octets: bytes) -> None:
+    def hear(self, data: bytes) -> None:
         raise NotImplementedError
 
     def cut_off(self) -> None:

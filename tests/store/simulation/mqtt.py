@@ -39,8 +39,8 @@ class Mqtt(Client):
                 self.name, lambda: self.world.definitions.session(self.name)
             )
 
-    def hear(self, octets: bytes) -> None:
-        for one in packets(octets):
+    def hear(self, data: bytes) -> None:
+        for one in packets(data):
             kind = one[0] >> 4
             if kind == 2:
                 assert one[3] == 0, one
@@ -55,7 +55,7 @@ class Mqtt(Client):
     def begun(self, present: bool) -> None:
         """CONNACK came; whether the session was there."""
 
-    def told(self, kind: int, packet_id: int, octets: bytes) -> None:
+    def told(self, kind: int, packet_id: int, data: bytes) -> None:
         """A packet came."""
 
     def cut_off(self) -> None:
@@ -123,7 +123,7 @@ class MqttPublisher(Mqtt):
         self._open[packet_id] = (message, topic, body, flags, False)
         self.tell(mqtt_publish(topic, body, self.quality, packet_id, flags))
 
-    def told(self, kind: int, packet_id: int, octets: bytes) -> None:
+    def told(self, kind: int, packet_id: int, data: bytes) -> None:
         if kind in (4, 5):
             message, topic, body, flags, recorded = self._open[packet_id]
             if not recorded:
@@ -170,9 +170,9 @@ class Subscriber(Mqtt):
         self._answers.clear()
         self._asked = None
 
-    def told(self, kind: int, packet_id: int, octets: bytes) -> None:
+    def told(self, kind: int, packet_id: int, data: bytes) -> None:
         if kind == 3:
-            self._publication(publications(octets)[0])
+            self._publication(publications(data)[0])
         elif kind == 6:
             self._held.discard(packet_id)
             self._answers.append((pubcomp(packet_id), self._under.get(packet_id, "")))

@@ -101,10 +101,10 @@ def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]
     """(offset, body) of all rows, as they stand on the disk."""
     found: list[tuple[int, bytes]] = []
     for segment in queue.archive.segments:
-        octets = bytes(disk.names[segment.path].now[: int(segment.size)])
+        data = bytes(disk.names[segment.path].now[: int(segment.size)])
         at: i64 = SCHEMA_OCTETS
-        while at < len(octets):
-            batch = view(octets, at)
+        while at < len(data):
+            batch = view(data, at)
             assert batch is not None and batch.sound(), f"{segment.path} at {at}"
             found += [
                 (int(batch.base) + row, batch.text("body", row)) for row in range(int(batch.rows))
