@@ -179,10 +179,6 @@ class LogFile:
         at = bisect_right(self._positions, position)
         return DATA if at == 0 else self._offsets[at - 1]
 
-    def index_octets(self) -> int:
-        """Memory that the index takes."""
-        return 16 * len(self._positions)
-
     @property
     def waste(self) -> int:
         """About how many of its octets a checkpoint of all full files would not copy."""

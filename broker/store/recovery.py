@@ -19,7 +19,6 @@ from typing import Final
 from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64, mypyc_attr
 
-from broker.store.contract import StoreEntry
 from broker.store.disk import DamagedStore, Disk, StoreError, TooNew
 from broker.store.files import (
     CHECKPOINT,
@@ -39,7 +38,7 @@ from broker.store.files import (
 )
 from broker.store.findings import CUT, IGNORED, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.store.layout import CLOSED, GROUP, RETAINED, SETTLED, STORED
-from broker.store.reading import END, Decoder, RecordReader, parts
+from broker.store.reading import END, RecordReader, parts
 from broker.store.records import closing_record
 
 _U32: Final[i64] = 0xFFFFFFFF
@@ -84,17 +83,6 @@ class Replay:
         """The next record is the first of its batch: all before it was durable, and the catalog
         written, when it was.
         """
-
-
-class Applying(Replay):
-    """Makes entries of the records, and applies them."""
-
-    def __init__(self, decoder: Decoder, apply: Callable[[i64, StoreEntry], None]) -> None:
-        self._decoder = decoder
-        self._apply = apply
-
-    def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        self._apply(position, self._decoder.entry(kind, position, data, start, end))
 
 
 def _quietly(recovery: Recovery) -> None:

@@ -320,11 +320,11 @@ def columns_of(data: bytes) -> list[tuple[int, bytes]]:
 @settings(max_examples=300, deadline=None)
 @given(
     flags=st.integers(0, 0xFFFF),
-    octets=st.lists(st.sampled_from(SAID), max_size=16),
+    data=st.lists(st.sampled_from(SAID), max_size=16),
     cut=st.integers(0, 40),
 )
-@example(flags=0x2000, octets=[], cut=0)
-@example(flags=0xFFFC, octets=[], cut=2)
+@example(flags=0x2000, data=[], cut=0)
+@example(flags=0xFFFC, data=[], cut=2)
 def test_columns_say_what_the_properties_are(flags: int, data: list[bytes], cut: int) -> None:
     whole = flags.to_bytes(2, "big") + b"".join(data)
     scribe, head = AmqpHeaderCodec(), b"\x00\x3c\x00\x00" + bytes(8)
