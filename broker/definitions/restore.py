@@ -25,7 +25,7 @@ from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.route import Subscriber
 from broker.store.contract import Defined
 from broker.store.durable import DurableStore
-from broker.store.opening import Opened
+from broker.store.opening import OpenedStore
 from broker.stream.queue import StreamQueue
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT
@@ -105,7 +105,7 @@ def restore(
     return restoring.report
 
 
-def reopen(broker: Broker, opened: Opened, keeper: SessionRestorer) -> RestoreReport:
+def reopen(broker: Broker, opened: OpenedStore, keeper: SessionRestorer) -> RestoreReport:
     """Restore all that was in a data directory: what the definitions say, and who held which
     message.
     """
@@ -144,10 +144,10 @@ class DefinitionsRestore:
         else:
             report.restored[entry.kind] = report.restored.get(entry.kind, 0) + 1
 
-    def fill(self, opened: Opened) -> None:
+    def fill(self, opened: OpenedStore) -> None:
         """Give the queues, sessions and topics what they held."""
         store, survivors, report = opened.store, opened.survivors, self.report
-        stepped = survivors.stepped_by_queue()
+        stepped = survivors.pubrec_received_by_queue()
         held = survivors.copies.by_queue()
         for vhost in self._broker.vhosts.values():
             found = 0
@@ -168,15 +168,17 @@ class DefinitionsRestore:
                     self._keeper.restore_inbox(
                         listener, store, positions, stepped.get(inbox.number, set())
                     )
-                if inbox.number in survivors.received:
-                    self._keeper.restore_received(listener, list(survivors.received[inbox.number]))
+                if inbox.number in survivors.held_packet_ids:
+                    self._keeper.restore_received(
+                        listener, list(survivors.held_packet_ids[inbox.number])
+                    )
             vhost.internal.count_copies(found, 0)
             report.copies += found
         report.orphaned = sum(len(positions) for positions in held.values())
         queues = [
             (entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"
         ]
-        self._broker.streams.sweep(queues, survivors.known_to())
+        self._broker.streams.sweep(queues, survivors.known_number())
         for (name, producer), sequence in store.sequences.items():
             if name in self._broker.vhosts:
                 self._broker.vhosts[name].producers.last[producer] = sequence

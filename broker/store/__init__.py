@@ -1,15 +1,26 @@
-"""What survives: everything that was confirmed, with its place in the queue (docs/storage.md).
+"""The store: keeps every confirmed change through a crash (docs/storage.md).
 
-Reading order:
+Modules, in reading order:
 
-    contract     entries, positions, tickets, batches: all that the core knows of a store
-    state        what entries mean, in memory           memory      the store that forgets
-    durable      the store that remembers               opening     a data directory, when the broker starts
-    layout       how a record stands                    codecs      how contents are written
-    records      entries as octets                      reading     octets as entries
-    files        files of records                       segments    the log
-    recovery     reading it at a start                  findings    what was damaged, and where that is kept
-    survivors    what of it is live                     checkpoint  giving space back
-    catalog      definitions, in SQLite                 values      how they are written
-    disk         the seam to the operating system       inspect, backup    for `trellis store`
+    contract     how a message is made durable: append, take, write, written
+    state        the durable state in memory: what each entry changes
+    memory       the store of a broker without a data directory
+    durable      the store with a data directory
+    opening      opens a data directory when the broker starts
+    layout       the format of a record in the log
+    codecs       converts the contents of messages
+    records      encodes entries as records
+    reading      decodes records into entries
+    files        the files of the log: heads, indexes, scanning
+    segments     the log: append, sync, read by position
+    recovery     reads the log when it is opened, and deals with damage
+    findings     damage that was found, and the quarantine directory
+    survivors    finds the live entries of the log
+    checkpoint   gives back the disk space of settled messages
+    catalog      definitions of queues, exchanges, users, ..., in SQLite
+    values       definitions as JSON
+    wal          checks the catalog's write-ahead log for damage
+    disk, ram    files of the operating system, files in memory
+    inspect      `trellis store verify`, `dump` and `repair`
+    backup       `trellis store backup`
 """

@@ -1,11 +1,15 @@
-"""A copy of a data directory that a broker is writing in: everything that was confirmed when the
-copy was begun is in it.
+"""Backups of the data directory of a running broker.
 
-    the catalog first, as SQLite copies it --> the log's files, opened before any is copied --> TARGET, under its name last
+A backup contains everything that was confirmed before it began. It copies, in this order:
 
-Definitions are then older than the log, never younger: what the log says of queues that came later
-is for nobody. Files of the log only grow, or are removed when a checkpoint speaks for them; one
-that is open can be read to its end. The end of the newest may be torn, as after a crash.
+    1. the catalog, with SQLite's backup interface
+    2. the files of the log, all opened before the first is copied
+    3. the segments of streams
+    4. rename TARGET.part to TARGET
+
+So the definitions are never newer than the log; messages in the log for later queues are ignored.
+Files of the log only grow, or are removed when a checkpoint has replaced them; a removed file stays
+readable while it is open. The end of the newest file may be torn, as after a crash.
 """
 
 from __future__ import annotations
@@ -19,19 +23,21 @@ from typing import Final
 from broker.store.disk import StoreError
 from broker.store.opening import CATALOG, LOG, STREAMS
 
-#: Octets copied at once.
+#: Number of bytes copied at once.
 _COPY: Final = 1 << 20
-#: Times that the list of files may change while they are opened.
+#: Attempts to open all files of the log before one of them is removed.
 _TRIES: Final = 1_000
 
 
 def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -> int:
-    """Copy a store to a directory that is not there yet; returns its octets. `progress` gets octets
-    done and in all. Raises StoreError."""
+    """Copy a store to a new directory, and return the size of the copy in bytes.
+
+    `progress` is called with the bytes copied and the bytes in all. Raise StoreError.
+    """
     if not os.path.exists(f"{directory}/{CATALOG}"):
         raise StoreError(f"there is no store in {directory}")
     if os.path.exists(target):
-        raise StoreError(f"cannot back up to {target}: there is something already")
+        raise StoreError(f"cannot back up to {target}: it exists already")
     part = target.rstrip("/") + ".part"
     try:
         os.mkdir(part, 0o700)
@@ -50,7 +56,8 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
         _sync_directory(os.path.dirname(os.path.abspath(target)))
     except FileExistsError as error:
         raise StoreError(
-            f"cannot back up to {target}: {part} is there, left by a backup that was broken off, or at work now"
+            f"cannot back up to {target}: {part} exists: another backup is running, or was"
+            " interrupted (then remove the directory)"
         ) from error
     except OSError as error:
         raise StoreError(
@@ -60,7 +67,7 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
 
 
 def copy_catalog(source: str, target: str) -> None:
-    """Copy a catalog, as it is at one moment, while others may write in it. Raises StoreError."""
+    """Copy a consistent state of a catalog that a broker may be writing. Raise StoreError."""
     try:
         with (
             closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,
@@ -73,7 +80,7 @@ def copy_catalog(source: str, target: str) -> None:
 
 
 def _open_log(directory: str) -> dict[str, int]:
-    """Name -> descriptor of the files that make up the log at one moment."""
+    """Return name -> descriptor of the files of the log, all open at one moment."""
     for _ in range(_TRIES):
         names = _names(directory)
         files: dict[str, int] = {}
@@ -110,9 +117,11 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
 
 
 def _copy_streams(source: str, target: str) -> int:
-    """Segments, after the log: it says how far they are, and what stands behind that is cut at a
-    start. The newest first, and an index before its segment: retention, which removes the oldest
-    meanwhile, leaves no gap, and no index says more than there is.
+    """Copy the segments of streams, after the log, and return their size in bytes.
+
+    The log has the durable ends of the streams, and a start cuts the rows behind them. The newest
+    segments come first, because retention may remove the oldest ones meanwhile, which must not
+    leave a gap. An index is copied before its segment, so that it covers no rows that are missing.
     """
     done = 0
     for directory, _, names in os.walk(source):

@@ -1,18 +1,19 @@
-"""Checkpoints give space back: what is still live of the first files of the log, in one file, at
-its old positions.
+"""Checkpoints: give back the disk space of settled messages.
 
-    mark     read the files: which copies are not settled, which identifiers are held, which retained message is the last
-    copy     read them again: write what is live into checkpoint-P.log.tmp
-    finish   sync it, rename it, sync the directory: from now on it speaks for everything up to P
-    remove   the files that it replaced
+A checkpoint replaces the first files of the log by one file with their live records, at their old
+positions.
+
+    mark     read the files, to find the live records (survivors.py)
+    copy     read them again, and write the live records to checkpoint-P.log.tmp
+    finish   sync the file, rename it, sync the directory: it now covers all positions up to P
+    remove   remove the replaced files
 
 Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as
-controls): moving stragglers to the end under new positions, and writing over the last checkpoint in
-place.
+controls): moving live records to the end under new positions, and overwriting the last checkpoint
+in place.
 
-A crash anywhere leaves the old files or the new one. Work is done in steps of about a millisecond,
-or one call of the operating system, so that a thread can do it and others run in between. It reads
-the disk, not the broker's memory.
+A crash at any point leaves the old files or the new one. The work is done by a thread, in steps of
+about a millisecond or one system call, between which other threads run. It reads only the disk.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, w
 from mypy_extensions import i32, i64
 
 from broker.store.disk import DamagedStore, File, StoreError, WriteFailed
-from broker.store.files import CHECKPOINT, DATA, FileScan, Head, LogFile, complaint
+from broker.store.files import CHECKPOINT, DATA_START, FileScan, Head, LogFile, os_error_text
 from broker.store.layout import (
     CLOSED,
     GROUP,
@@ -38,24 +39,23 @@ from broker.store.layout import (
     VERSION,
     VERSION_2,
 )
-from broker.store.reading import END, RecordPart, RecordReader, parts
+from broker.store.reading import END, GroupMember, RecordReader, group_members
 from broker.store.records import closing_record, write_header
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors, producer_key, retained_key
 
-#: Records, and octets, of one step.
+#: Most records and most bytes of one step.
 STEP_RECORDS: Final[i64] = 400
-STEP_OCTETS: Final[i64] = 1 << 18
-#: Octets that are read at once: after each reading the thread waits for the interpreter, for 5 ms
-#: where the loop is at full speed.
-READ_OCTETS: Final[i64] = 4 << 20
-#: Octets that are written before the disk is asked to have them: so that the last sync has little
-#: left to do.
-SYNC_OCTETS: Final[i64] = 32 << 20
-#: So many small files pay for a checkpoint too.
+STEP_SIZE: Final[i64] = 1 << 18
+#: Bytes read at once. After each read the thread waits for the interpreter lock, 5 ms if the event
+#: loop is busy.
+READ_SIZE: Final[i64] = 4 << 20
+#: Bytes written between two syncs, so that the last sync is short.
+SYNC_SIZE: Final[i64] = 32 << 20
+#: Above this number of small files, a checkpoint is made to merge them.
 FILES_MAX: Final = 64
 
-#: What a Checkpointing does next.
+#: Stages of a Checkpointing.
 MARK: Final[i64] = 0
 COPY: Final[i64] = 1
 FINISH: Final[i64] = 2
@@ -63,46 +63,45 @@ REMOVE: Final[i64] = 3
 DONE: Final[i64] = 4
 
 _U32: Final[i64] = 0xFFFFFFFF
-_NOWHERE: Final = (0, 0)
+_NO_ENTRY: Final = (0, 0)
 
 
-def begin(log: SegmentLog, exist: set[int]) -> Checkpointing | None:
-    """A checkpoint of the files that are full, if one may be worth it.
+def begin_checkpoint(log: SegmentLog, holder_numbers: set[int]) -> Checkpointing | None:
+    """Begin a checkpoint of the full files; return None if it is certainly not worth it.
 
-    It finds out, and ends early if it is not.
+    A Checkpointing measures how much is live, and ends early if too little space would be freed.
     """
-    sealed = worth(log)
+    sealed = files_worth_checkpoint(log)
     if sealed:
         return Checkpointing(
-            log, sealed, set(exist), 0 if _many_small(log, sealed) else _half(sealed)
+            log, sealed, set(holder_numbers), 0 if _many_small(log, sealed) else _half_size(sealed)
         )
     sealed = log.sealed()
     if (
         log.poisoned
-        or log.unsaved
+        or log.no_checkpoint_reason
         or not sealed
         or sealed[-1].checkpoint
-        or sum(int(file.size) for file in sealed) < log.look_at
+        or sum(int(file.size) for file in sealed) < log.check_size
     ):
         return None
-    return Checkpointing(log, sealed, set(exist), _half(sealed))
+    return Checkpointing(log, sealed, set(holder_numbers), _half_size(sealed))
 
 
-def worth(log: SegmentLog) -> list[LogFile]:
-    """The files of the log that are full, if a checkpoint of them seems to give back half of their
-    octets; else none.
+def files_worth_checkpoint(log: SegmentLog) -> list[LogFile]:
+    """Return the full files if a checkpoint seems to free half of their bytes, else none.
 
-    So the log is never much larger than twice what is live, and no octet is copied for which
-    another was not given back. Fewer files would not do: queues are read from their oldest
-    messages, and those are settled in the newest files.
+    So the log is at most about twice as large as its live records, and each copied byte frees
+    another one. A checkpoint of fewer files would not help: consumers settle the oldest messages,
+    and the entries about that are in the newest files.
     """
     sealed = log.sealed()
-    if log.poisoned or log.unsaved or not sealed or sealed[-1].checkpoint:
+    if log.poisoned or log.no_checkpoint_reason or not sealed or sealed[-1].checkpoint:
         return []
-    gone = sum(file.waste for file in sealed)
+    gone = sum(file.reclaimable for file in sealed)
     return (
         sealed
-        if _many_small(log, sealed) or gone >= max(_half(sealed), int(log.look_beyond))
+        if _many_small(log, sealed) or gone >= max(_half_size(sealed), int(log.check_reclaimable))
         else []
     )
 
@@ -110,66 +109,69 @@ def worth(log: SegmentLog) -> list[LogFile]:
 def _many_small(log: SegmentLog, sealed: list[LogFile]) -> bool:
     return (
         len(sealed) > FILES_MAX
-        and sum(int(file.size) for file in sealed) < len(sealed) * int(log.segment_octets) // 8
+        and sum(int(file.size) for file in sealed) < len(sealed) * int(log.segment_size) // 8
     )
 
 
-def _half(files: list[LogFile]) -> int:
-    """Octets that must be given back, if no more are copied."""
+def _half_size(files: list[LogFile]) -> int:
+    """Return half of the size of the files: a checkpoint that frees that copies no more."""
     return (sum(int(file.size) for file in files) + 1) // 2
 
 
 class Checkpointing:
-    """Makes a checkpoint of the first files of a log, step by step.
+    """The making of one checkpoint from the first files of a log, step by step.
 
-    `exist` holds the numbers of all queues and sessions that exist, and must not change. One whose
-    deletion is not durable yet exists: after a crash it would be there, without its messages. If it
-    gives back less than `least` octets, none is made.
+    `holder_numbers` are the numbers of all existing queues, sessions, streams and delayed
+    exchanges. The set must not change. A queue whose deletion is not durable yet counts as
+    existing, because a crash would bring it back, without its messages. A checkpoint that would
+    free fewer than `least` bytes is not made.
     """
 
     def __init__(
-        self, log: SegmentLog, files: list[LogFile], exist: set[int], least: int = 0
+        self, log: SegmentLog, files: list[LogFile], holder_numbers: set[int], least: int = 0
     ) -> None:
         assert files and not files[-1].checkpoint
         self.stage: i64 = MARK
-        self.octets: i64 = 0
-        #: Octets of all steps: each file is read twice.
-        self.octets_total: i64 = 2 * sum(int(file.size) for file in files)
+        self.bytes_done: i64 = 0
+        #: Bytes to read in all steps: each file is read twice.
+        self.bytes_total: i64 = 2 * sum(int(file.size) for file in files)
         self._log = log
         self._files = files
-        self._live = Survivors(exist)
+        self._survivors = Survivors(holder_numbers)
         self._least = least
-        #: Whether it took effect.
-        self.made = False
+        #: True once the checkpoint has replaced the files.
+        self.completed = False
         self._file_at = 0
         self._range_at = 0
         self._scan: FileScan | None = None
-        self._made = LogFile(log.disk, log.directory, Head(CHECKPOINT, log.salt, files[-1].last, 0))
-        self._temporary = self._made.path + ".tmp"
+        self._checkpoint = LogFile(
+            log.disk, log.directory, Head(CHECKPOINT, log.salt, files[-1].last, 0)
+        )
+        self._temporary = self._checkpoint.path + ".tmp"
         self._handle: File | None = None
         self._out = BytesWriter()
         self._written: i64 = 0
         self._synced: i64 = 0
 
     def step(self) -> bool:
-        """Do a little; False when all is done.
+        """Do one step, and return False when the checkpoint is done.
 
-        Raises StoreError: then it is over, and the log is as it was before.
+        After a StoreError the checkpoint is cancelled, and the log is unchanged.
         """
         try:
             self._step()
         except StoreError:
-            self.abandon()
+            self.cancel()
             raise
         return self.stage != DONE
 
     def run(self) -> None:
-        """Do it all."""
+        """Do all steps."""
         while self.step():
             pass
 
-    def abandon(self) -> None:
-        """Leave the log as it is."""
+    def cancel(self) -> None:
+        """Cancel the checkpoint, and leave the log unchanged."""
         if self._handle is not None and self.stage < REMOVE:
             self._handle = None
             try:
@@ -193,7 +195,7 @@ class Checkpointing:
     # -- reading, twice
 
     def _read(self) -> bool:
-        """Some records; False when there are no more."""
+        """Read some records; return False if there are no more."""
         scan = self._scan
         if scan is None:
             scan = self._scan = self._next_range()
@@ -204,7 +206,7 @@ class Checkpointing:
         start: i64 = scan.offset
         file = self._files[self._file_at]
         try:
-            while left > 0 and scan.offset - start < STEP_OCTETS:
+            while left > 0 and scan.offset - start < STEP_SIZE:
                 if not scan.advance():
                     if reader.stop != END:
                         raise self._damaged(file, f"at {scan.offset} {reader.reason}")
@@ -213,37 +215,36 @@ class Checkpointing:
                     break
                 left -= 1
                 if self.stage == MARK:
-                    self._live.record(
-                        reader.kind, reader.position, reader.octets, reader.start, reader.end
+                    self._survivors.record(
+                        reader.kind, reader.position, reader.data, reader.start, reader.end
                     )
                 else:
                     self._copy_record(file, reader)
         except OSError as error:
-            raise StoreError(complaint(file.path, "read", error)) from error
-        self.octets += scan.offset - start
-        if self.stage == COPY and len(self._out) >= STEP_OCTETS:
+            raise StoreError(os_error_text(file.path, "read", error)) from error
+        self.bytes_done += scan.offset - start
+        if self.stage == COPY and len(self._out) >= STEP_SIZE:
             self._flush()
         return True
 
     def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
-        """Damage that recovery did not see: only recovery may deal with it."""
-        self._log.unsaved = f"'{file.path}' {reason}"
+        """Disable checkpoints because of damage that only recovery can quarantine."""
+        self._log.no_checkpoint_reason = f"'{file.path}' {reason}"
         return DamagedStore(
-            f"no checkpoint is made, for '{file.path}' is damaged: {reason}. Nothing was removed; "
-            "a restart, or `trellis store repair`, puts the damage aside"
+            f"no checkpoint is made, because '{file.path}' is damaged: {reason}. Nothing was "
+            "removed; restart the broker or run `trellis store repair` to quarantine the damage"
         )
 
     def _next_range(self) -> FileScan | None:
-        """What can be read next of the files: they may have holes, which recovery has put aside."""
+        """Return a scan of the next undamaged part of the files; None behind the last one."""
         while self._file_at < len(self._files):
             file = self._files[self._file_at]
-            ranges = file.ranges()
+            ranges = file.readable_ranges()
             if self._range_at < len(ranges):
                 start, end = ranges[self._range_at]
-                scan = FileScan(file.file(), start, end, file.seed, 0, READ_OCTETS)
-                scan.reader.trusting = (
-                    self.stage == COPY
-                )  # It was marked: only what is copied is looked at again.
+                scan = FileScan(file.file(), start, end, file.seed, 0, READ_SIZE)
+                # The mark stage checked all checksums. Copied records are checked again.
+                scan.reader.skip_checksums = self.stage == COPY
                 return scan
             file.close_scan()
             self._file_at += 1
@@ -252,10 +253,10 @@ class Checkpointing:
         return None
 
     def _decide(self) -> None:
-        """What is live is known."""
-        live = self._live.copies.octets
-        if self.octets_total // 2 - live < self._least:
-            self._log.measured(live)
+        """Begin to copy, or end if too little space would be freed."""
+        live = self._survivors.copies.size
+        if self.bytes_total // 2 - live < self._least:
+            self._log.postpone_checkpoint(live)
             self.stage = DONE
         else:
             self.stage = COPY
@@ -269,70 +270,72 @@ class Checkpointing:
                 self._log.disk.remove(self._temporary)
             self._handle = self._log.disk.create(self._temporary)
         except OSError as error:
-            raise StoreError(complaint(self._temporary, "make", error)) from error
-        self._out.write(self._made_head())
+            raise StoreError(os_error_text(self._temporary, "make", error)) from error
+        self._out.write(self._encode_head())
 
-    def _made_head(self) -> bytes:
-        return Head(CHECKPOINT, self._log.salt, self._made.last, 0).octets()
+    def _encode_head(self) -> bytes:
+        return Head(CHECKPOINT, self._log.salt, self._checkpoint.last, 0).encode()
 
     def _copy_record(self, file: LogFile, reader: RecordReader) -> None:
         if reader.kind == GROUP:
-            # Its entries took effect together; from here on each stands for itself.
-            for part in parts(reader.octets, reader.position, reader.start, reader.end):
-                self._copy(part, file, reader, False)
+            # The members took effect together, so each live one becomes a record of its own.
+            for member in group_members(reader.data, reader.position, reader.start, reader.end):
+                self._copy_if_live(member, file, reader, False)
         elif reader.kind != CLOSED:
-            self._copy(
-                RecordPart(reader.kind, reader.position, reader.start, reader.end),
+            self._copy_if_live(
+                GroupMember(reader.kind, reader.position, reader.start, reader.end),
                 file,
                 reader,
-                file.seed == self._made.seed,
+                file.seed == self._checkpoint.seed,
             )
 
-    def _copy(self, part: RecordPart, file: LogFile, reader: RecordReader, verbatim: bool) -> None:
-        """Write the entry if it is live. Hot path."""
-        octets, live = reader.octets, self._live
-        kind, position, start = part.kind, part.position, part.start
+    def _copy_if_live(
+        self, member: GroupMember, file: LogFile, reader: RecordReader, verbatim: bool
+    ) -> None:
+        """Write an entry to the checkpoint if it is live. Hot path."""
+        data, live = reader.data, self._survivors
+        kind, position, start = member.kind, member.position, member.start
         head = b""
         if kind == STORED:
-            queues = live.copies.next()
+            queues = live.copies.next_holders()
             if not queues:
                 return
-            count: i64 = i64(read_i32_be(octets, start)) & _U32
-            self._made.copies += len(queues)
+            count: i64 = i64(read_i32_be(data, start)) & _U32
+            self._checkpoint.copies += len(queues)
             if count != len(queues):
                 holders: i64 = start + 4 + count * QUEUE_SIZE
-                head = _remaining(octets, start + 4, holders, queues)
+                head = _remaining_queues(data, start + 4, holders, queues)
                 start, verbatim = holders, False
         elif kind == PUBREC_RECEIVED:
-            if not live.copies.held(read_i64_be(octets, start), read_i64_be(octets, start + 8)):
+            if not live.copies.is_held(read_i64_be(data, start), read_i64_be(data, start + 8)):
                 return
         elif kind == PACKET_ID_HELD:
-            if not live.holds(octets, start, position):
+            if not live.holds_packet_id(data, start, position):
                 return
         elif kind == RETAINED:
-            if live.retained.get(retained_key(octets, start)) != position:
+            if live.retained.get(retained_key(data, start)) != position:
                 return
         elif kind == STREAM_EXTENDED:
-            if live.streams.get(read_i64_be(octets, start), _NOWHERE)[1] != position:
+            if live.streams.get(read_i64_be(data, start), _NO_ENTRY)[1] != position:
                 return
         elif kind == SEQUENCED:
-            if live.sequences.get(producer_key(octets, start, part.end), _NOWHERE)[1] != position:
+            if live.sequences.get(producer_key(data, start, member.end), _NO_ENTRY)[1] != position:
                 return
         else:
             return
-        if not reader.right(reader.began, reader.end):
+        if not reader.is_intact(reader.record_start, reader.end):
             raise self._damaged(
-                file, f"at {reader.base + reader.began} a record's checksum is wrong now"
+                file, f"at {reader.base + reader.record_start} a record's checksum is wrong now"
             )
         if verbatim:
-            self._put(kind, position, octets, reader.began, reader.end)
+            self._copy_verbatim(kind, position, data, reader.record_start, reader.end)
         else:
-            self._write(kind, position, head, octets, start, part.end)
+            self._write_record(kind, position, head, data, start, member.end)
 
-    def _write(
+    def _write_record(
         self, kind: i64, position: i64, head: bytes, data: bytes, start: i64, end: i64
     ) -> None:
-        """A record whose payload is `head` and these octets."""
+        """Write a record with the payload `head + data[start:end]`."""
         before = BytesWriter()
         write_i32_be(before, i32((VERSION_2 if kind > CLOSED else VERSION) << 24 | kind << 16))
         write_i32_be(before, 0)
@@ -340,37 +343,37 @@ class Checkpointing:
         before.write(head)
         fixed = before.getvalue()
         rest = memoryview(data)[start:end]
-        self._note(kind, position, 8 + len(fixed) + len(rest))
+        self._count(kind, position, 8 + len(fixed) + len(rest))
         write_header(
-            8 + len(fixed) + len(rest), crc32(rest, crc32(fixed, self._made.seed)), self._out
+            8 + len(fixed) + len(rest), crc32(rest, crc32(fixed, self._checkpoint.seed)), self._out
         )
         self._out.write(fixed)
         self._append(data, start, end)
 
-    def _put(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """A record as it is."""
-        self._note(kind, position, end - start)
+    def _copy_verbatim(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
+        """Write the record `data[start:end]` unchanged."""
+        self._count(kind, position, end - start)
         self._append(data, start, end)
 
     def _append(self, data: bytes, start: i64, end: i64) -> None:
-        if end - start < STEP_OCTETS:
+        if end - start < STEP_SIZE:
             self._out.write(data[start:end])
         else:
             self._flush()
             self._write_out(memoryview(data)[start:end])
 
-    def _note(self, kind: i64, position: i64, size: i64) -> None:
-        made = self._made
-        made.mark(position, self._written + len(self._out))
-        made.records += 1
+    def _count(self, kind: i64, position: i64, size: i64) -> None:
+        checkpoint = self._checkpoint
+        checkpoint.add_to_index(position, self._written + len(self._out))
+        checkpoint.records += 1
         if kind == STORED:
-            made.kept_octets += size
+            checkpoint.stored_size += size
 
     def _flush(self) -> None:
         data = self._out.getvalue()
         self._out = BytesWriter()
         self._write_out(data)
-        if self._written - self._synced >= SYNC_OCTETS:
+        if self._written - self._synced >= SYNC_SIZE:
             self._sync()
 
     def _write_out(self, data: bytes | memoryview) -> None:
@@ -380,7 +383,7 @@ class Checkpointing:
             handle.write(self._written, data)
         except OSError as error:
             raise WriteFailed(
-                complaint(self._temporary, "write", error), error.errno or 0
+                os_error_text(self._temporary, "write", error), error.errno or 0
             ) from error
         self._written += len(data)
 
@@ -390,36 +393,40 @@ class Checkpointing:
         try:
             handle.sync()
         except OSError as error:
-            self._log.poison(complaint(self._temporary, "sync", error))
+            self._log.poison(os_error_text(self._temporary, "sync", error))
         self._synced = self._written
 
     # -- taking effect
 
     def _finish(self) -> None:
-        made, log = self._made, self._log
+        checkpoint, log = self._checkpoint, self._log
         self._out.write(
             closing_record(
-                made.last, made.records, self._written + len(self._out) - DATA, made.salt, made.seed
+                checkpoint.last,
+                checkpoint.records,
+                self._written + len(self._out) - DATA_START,
+                checkpoint.salt,
+                checkpoint.seed,
             )
         )
         self._flush()
-        made.size = self._written
+        checkpoint.size = self._written
         self._sync()
         try:
-            log.disk.rename(self._temporary, made.path)
+            log.disk.rename(self._temporary, checkpoint.path)
         except OSError as error:
-            raise StoreError(complaint(self._temporary, "rename", error)) from error
+            raise StoreError(os_error_text(self._temporary, "rename", error)) from error
         self._handle = None
-        self._settle_directory()
-        log.replace(self._files, made)
-        log.look_at = 2 * made.size
-        log.look_beyond = 0
-        self.made = True
+        self._sync_directory()
+        log.replace(self._files, checkpoint)
+        log.check_size = 2 * checkpoint.size
+        log.check_reclaimable = 0
+        self.completed = True
         self.stage = REMOVE
         self._file_at = 0
 
     def _remove(self) -> None:
-        """One file a step: they are large, and removing them takes time."""
+        """Remove one replaced file: removing a large file takes some time."""
         if self._file_at < len(self._files):
             file = self._files[self._file_at]
             self._file_at += 1
@@ -427,20 +434,20 @@ class Checkpointing:
             try:
                 self._log.disk.remove(file.path)
             except OSError as error:
-                raise StoreError(complaint(file.path, "remove", error)) from error
+                raise StoreError(os_error_text(file.path, "remove", error)) from error
         else:
-            self._settle_directory()
+            self._sync_directory()
             self.stage = DONE
 
-    def _settle_directory(self) -> None:
+    def _sync_directory(self) -> None:
         try:
             self._log.disk.sync_directory(self._log.directory)
         except OSError as error:
-            self._log.poison(complaint(self._log.directory, "sync", error))
+            self._log.poison(os_error_text(self._log.directory, "sync", error))
 
 
-def _remaining(data: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
-    """Those of the queues of a Kept that still hold it, as they stood there."""
+def _remaining_queues(data: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
+    """Return the list of queues of a STORED record, reduced to the queues that still hold it."""
     head = BytesWriter()
     write_i32_be(head, i32(len(queues)))
     while start < end:

@@ -1,11 +1,11 @@
-"""The disk, as the store sees it: a seam, so that tests can drop, tear, reorder and fail what is
-written.
+"""The interface between the store and the file system, and its errors.
 
-Everything a store does to files goes through a `Disk`, in this order where it matters:
+All file operations of the log and of streams go through a `Disk`, so that tests can lose, tear,
+reorder and fail writes. Where the order matters, it is:
 
-    write --> sync of the file --> rename --> sync of the directory --> removal of what it replaces
+    write --> sync the file --> rename --> sync the directory --> remove the replaced files
 
-The catalog is SQLite's own affair, and its files are not touched here.
+SQLite accesses the files of the catalog itself.
 """
 
 from __future__ import annotations
@@ -17,27 +17,24 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-#: Octets of the largest single write.
+#: Size of the largest single write in bytes.
 _WRITE_MAX: Final[i64] = 1 << 26
 
 
 class StoreError(Exception):
-    """The store cannot do what it was asked; says to which file, and what to do."""
+    """A failure of the store. The text names the file and says what to do."""
 
 
 class DirectoryLocked(StoreError):
-    """Another process has the data directory."""
+    """The data directory is in use by another process."""
 
 
 class Poisoned(StoreError):
-    """A sync failed: nobody knows what is on the disk, so nothing is written any more."""
+    """A sync failed, so it is unknown what is on the disk. The store is stopped."""
 
 
 class WriteFailed(StoreError):
-    """A write failed, and its octets were cut off again: the same may be tried later.
-
-    `errno` says why.
-    """
+    """A write failed and left nothing behind, so it can be repeated. `errno` has the reason."""
 
     def __init__(self, text: str, errno: int) -> None:
         super().__init__(text)
@@ -45,87 +42,95 @@ class WriteFailed(StoreError):
 
 
 class DamagedStore(StoreError):
-    """What was read is not what was written."""
+    """Data on the disk is damaged: it differs from the data that was written."""
 
 
 class TooNew(StoreError):
-    """Written in a format that this version does not know."""
+    """Data on the disk has a format that only a later version of Trellis reads."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class File:
-    """An open file. Any of its methods raises OSError."""
+    """An open file. All methods may raise OSError."""
 
     def read(self, offset: i64, count: i64) -> bytes:
-        """Octets from there; fewer than `count` only where the file ends."""
+        """Return `count` bytes from an offset, or fewer if the file ends before."""
         raise NotImplementedError
 
     def write(self, offset: i64, data: bytes | memoryview) -> None:
-        """Write all of it. After an error some of it may be written."""
+        """Write all of `data` at an offset. After an error, a part of it may be written."""
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Returns when content and size are durable."""
+        """Make the content and the size of the file durable."""
         raise NotImplementedError
 
     def truncate(self, size: i64) -> None:
+        """Cut the file to `size` bytes."""
         raise NotImplementedError
 
     def size(self) -> i64:
+        """Return the size of the file in bytes."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Not called while others may still read: the file closes itself when nobody holds it any
-        more.
+        """Close the file.
+
+        Files that several threads read are not closed this way, but by their last reference.
         """
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Disk:
-    """Directories and files, by path. Any of its methods raises OSError."""
+    """A file system. All methods may raise OSError."""
 
     def open(self, path: str, writable: bool) -> File:
-        """A file that is there."""
+        """Open an existing file."""
         raise NotImplementedError
 
     def create(self, path: str) -> File:
-        """A file that is not there yet, for reading and writing."""
+        """Create a file that does not exist yet, and open it for reading and writing."""
         raise NotImplementedError
 
     def list(self, directory: str) -> list[str]:
-        """Names in it, sorted."""
+        """Return the sorted names of the files and directories in a directory."""
         raise NotImplementedError
 
     def make_directory(self, path: str) -> None:
-        """One that may be there already; its parent must be."""
+        """Make a directory unless it exists. Its parent must exist."""
         raise NotImplementedError
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; a file called `new` is replaced."""
+        """Rename a file atomically, replacing a file called `new`."""
         raise NotImplementedError
 
     def remove(self, path: str) -> None:
+        """Remove a file."""
         raise NotImplementedError
 
     def remove_directory(self, path: str) -> None:
-        """One that is empty."""
+        """Remove an empty directory."""
         raise NotImplementedError
 
     def sync_directory(self, path: str) -> None:
-        """Returns when what was created, renamed and removed in it is durable."""
+        """Make the creations, renames and removals in a directory durable."""
         raise NotImplementedError
 
     def free(self, directory: str) -> i64:
-        """Octets that may still be written there."""
+        """Return the free space for a directory, in bytes."""
         raise NotImplementedError
 
 
 def remove_files(disk: Disk, paths: list[str]) -> None:
-    """Remove what is there of these. A path that ends with `/` is a directory: it goes if it is
-    empty, and the one that it is in with it. One that ends with `/.` is a directory too: what was
-    removed there before is gone for good before the next one goes. What cannot be removed stays: a
-    start looks at it again.
+    """Remove files and directories, and skip those that cannot be removed.
+
+    The next start of the broker finds and removes what was skipped. The end of a path says what to
+    do:
+
+    - `/`: remove the directory and then its parent, each only if it is empty.
+    - `/.`: sync the directory, so that removals in it are durable before the next removal.
+    - Otherwise: remove the file.
     """
     for path in paths:
         try:
@@ -148,7 +153,7 @@ def _remove_empty(disk: Disk, path: str) -> None:
 
 
 class RealFile(File):
-    """A file descriptor."""
+    """A file of the operating system."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -187,7 +192,7 @@ class RealFile(File):
         return os.fstat(self._descriptor).st_size
 
     def duplicate(self) -> int:
-        """Another descriptor of the file, the caller's own."""
+        """Return a duplicate of the file descriptor, which the caller has to close."""
         return os.dup(self._descriptor)
 
     def close(self) -> None:
@@ -200,7 +205,7 @@ class RealFile(File):
 
 
 class RealDisk(Disk):
-    """The operating system's."""
+    """The file system of the operating system."""
 
     def open(self, path: str, writable: bool) -> File:
         return RealFile(os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC))
@@ -232,26 +237,31 @@ class RealDisk(Disk):
             os.close(descriptor)
 
     def free(self, directory: str) -> i64:
-        there = os.statvfs(directory)
-        return there.f_bavail * there.f_frsize
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
 
 
 def _sync(descriptor: int) -> None:
-    """macOS has no fdatasync, and its fsync stops at the drive's cache."""
-    if sys.platform == "darwin":
+    if (
+        sys.platform == "darwin"
+    ):  # There is no fdatasync, and fsync leaves data in the drive's cache.
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(descriptor)
 
 
 class Lock:
-    """One process per data directory.
+    """The lock that lets only one process use a data directory.
 
-    Held until `release`, or until the process ends, however it does.
+    The operating system releases it when the process ends, also after a crash.
     """
 
     def __init__(self, directory: str) -> None:
-        """Raises Locked, or StoreError when the directory cannot be written in."""
+        """Take the lock.
+
+        Raise DirectoryLocked if another process holds it, StoreError if the directory is not
+        writable.
+        """
         path = f"{directory}/lock"
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -283,7 +293,7 @@ class Lock:
             ) from refusal
 
     def release(self) -> None:
-        """Let another process in."""
+        """Release the lock."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)

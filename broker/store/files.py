@@ -1,11 +1,12 @@
-"""Files of the log: their headers, what is known of each, and the walk over one.
+"""Files of the log: their heads, the figures kept about each, and scanning for records.
 
-    head      magic "TLOG" | format u16 | kind u16 | salt u32 | crc u32 | first u64 | after u64
-    file      head, the same head again, record, record, ...
+    head      magic "TLOG" | format u16 | kind u16 | salt u32 | crc u32 | first u64 |
+              previous_last u64
+    file      head, a copy of the head, record, record, ...
 
-A segment's `first` is the first position in it, `after` the last one in the file before it, so that
-a missing file is noticed. A checkpoint's `first` is the last position it speaks for. The seed of
-all checksums comes from the salt.
+`first` is the first position in a segment, and `previous_last` the last position in the file
+before, so that a missing file is noticed. `first` of a checkpoint is the last position that the
+checkpoint covers. The seed of all checksums is derived from the salt.
 """
 
 from __future__ import annotations
@@ -42,30 +43,30 @@ MAGIC: Final = b"TLOG"
 FORMAT: Final[i64] = 1
 SEGMENT: Final[i64] = 1
 CHECKPOINT: Final[i64] = 2
-#: Octets of a head, and of what stands before the records.
-HEAD: Final[i64] = 32
-DATA: Final[i64] = 64
-#: Octets that are read at once in recovery.
-CHUNK: Final[i64] = 1 << 20
-#: A search behind damage checks at most so many times the octets of the file: a message may be full
-#: of what looks like records.
-_PATIENCE: Final[i64] = 16
+#: Size of a head, and offset of the first record, in bytes.
+HEAD_SIZE: Final[i64] = 32
+DATA_START: Final[i64] = 64
+#: Number of bytes that recovery reads at once.
+CHUNK_SIZE: Final[i64] = 1 << 20
+#: A search for records behind damage checks at most this many times the size of the file, because
+#: a message may be full of bytes that look like records.
+_SEARCH_BUDGET: Final[i64] = 16
 
 _NAME: Final = re.compile(r"(checkpoint-)?(\d{20})\.log")
 _U32: Final[i64] = 0xFFFFFFFF
 
 
 class Head:
-    """What a file says of itself."""
+    """The head of a file: kind, salt, first position, last position of the file before."""
 
-    def __init__(self, kind: i64, salt: i64, first: i64, after: i64) -> None:
+    def __init__(self, kind: i64, salt: i64, first: i64, previous_last: i64) -> None:
         self.kind: i64 = kind
         self.salt: i64 = salt
         self.first: i64 = first
-        self.after: i64 = after
+        self.previous_last: i64 = previous_last
 
-    def octets(self) -> bytes:
-        """Twice the same, so that the salt is not lost with one octet."""
+    def encode(self) -> bytes:
+        """Return the head twice, so that one damaged byte does not lose the salt."""
         out = BytesWriter()
         out.write(MAGIC)
         write_i16_be(out, i16(FORMAT))
@@ -74,21 +75,25 @@ class Head:
         start = out.getvalue()
         rest = BytesWriter()
         write_i64_be(rest, self.first)
-        write_i64_be(rest, self.after)
+        write_i64_be(rest, self.previous_last)
         end = rest.getvalue()
         head = start + int(crc32(end, crc32(start))).to_bytes(4, "big") + end
         return head + head
 
     @property
     def name(self) -> str:
+        """The name of the file."""
         return f"{'checkpoint-' if self.kind == CHECKPOINT else ''}{self.first:020d}.log"
 
 
 def read_head(data: bytes) -> Head | None:
-    """The head of a file that begins so; None when neither copy is whole. Raises TooNew."""
+    """Return the head of a file from its first bytes; None if both copies are damaged.
+
+    Raise TooNew for an unknown format.
+    """
     at: i64 = 0
-    while at + HEAD <= len(data):
-        copy = data[at : at + HEAD]
+    while at + HEAD_SIZE <= len(data):
+        copy = data[at : at + HEAD_SIZE]
         if copy[:4] == MAGIC and crc32(copy[16:], crc32(copy[:12])) == int.from_bytes(
             copy[12:16], "big"
         ):
@@ -101,40 +106,39 @@ def read_head(data: bytes) -> Head | None:
                 read_i64_be(copy, 16),
                 read_i64_be(copy, 24),
             )
-        at += HEAD
+        at += HEAD_SIZE
     return None
 
 
 def parse_name(name: str) -> tuple[int, int] | None:
-    """(kind, first) of a file of the log; None when it is none."""
+    """Return (kind, first) from the name of a file; None if it is not a file of the log."""
     match = _NAME.fullmatch(name)
     return None if match is None else (int(CHECKPOINT if match[1] else SEGMENT), int(match[2]))
 
 
 def seed_of(salt: i64) -> i64:
-    """What the checksums start from."""
+    """Return the seed of the checksums of a log with this salt."""
     return crc32(int(salt).to_bytes(4, "big"))
 
 
-def complaint(path: str, verb: str, error: OSError) -> str:
-    """A line about what the operating system refused."""
+def os_error_text(path: str, verb: str, error: OSError) -> str:
+    """Return a sentence about a failed operation on a file."""
     return f"cannot {verb} '{path}': {error.strerror or error}"
 
 
-def opened(disk: Disk, path: str) -> File:
-    """The file, open for reading. Raises StoreError."""
+def open_for_reading(disk: Disk, path: str) -> File:
+    """Open a file for reading. Raise StoreError."""
     try:
         return disk.open(path, False)
     except OSError as error:
-        raise StoreError(complaint(path, "open", error)) from error
+        raise StoreError(os_error_text(path, "open", error)) from error
 
 
 class LogFile:
-    """A file of the log. `size` is what is written in order; `first` to `last` the positions it
-    speaks for.
+    """A file of the log, with its index and figures about its records.
 
-    The index knows every record that begins STRIDE octets or more behind the one before: 16 octets
-    of memory for 4 KiB.
+    `size` counts the bytes written completely. The file covers the positions `first` to `last`. The
+    index has one record for each INDEX_STRIDE bytes of the file: 16 bytes of memory for 4 KiB.
     """
 
     def __init__(self, disk: Disk, directory: str, head: Head) -> None:
@@ -145,118 +149,120 @@ class LogFile:
         self.salt: i64 = head.salt
         self.seed: i64 = seed_of(head.salt)
         self.first: i64 = 0 if self.checkpoint else head.first
-        self.last: i64 = head.first if self.checkpoint else head.after
-        self.after: i64 = head.after
-        self.size: i64 = DATA
+        self.last: i64 = head.first if self.checkpoint else head.previous_last
+        self.previous_last: i64 = head.previous_last
+        self.size: i64 = DATA_START
         self.records: i64 = 0
-        #: Copies of messages; how many of them are settled in files that are full, and in the one
-        #: that is written.
+        #: Number of (message, queue) pairs in this file. Of these: settled by an entry in a full
+        #: file, and settled by an entry in the active file.
         self.copies: i64 = 0
-        self.dead: i64 = 0
-        self.fresh: i64 = 0
-        #: Octets of the records of messages; octets of the others.
-        self.kept_octets: i64 = 0
-        self.passing: i64 = 0
-        #: Ends with the record that says so.
+        self.settled: i64 = 0
+        self.settled_lately: i64 = 0
+        #: Size of the records of messages, and of the other records, in bytes.
+        self.stored_size: i64 = 0
+        self.transient_size: i64 = 0
+        #: True if the file ends with a closing record.
         self.closed = False
-        #: (offset, octets) of damage; whether all of it was copied aside.
+        #: (offset, size) of damaged parts. `damage_saved` is True if all are in the quarantine.
         self.holes: list[tuple[int, int]] = []
-        self.saved = True
+        self.damage_saved = True
         self._positions: array[int] = array("q")
         self._offsets: array[int] = array("q")
-        self._marked: i64 = -INDEX_STRIDE
+        self._last_indexed: i64 = -INDEX_STRIDE
         self._file: File | None = None
 
-    def mark(self, position: i64, offset: i64, always: bool = False) -> None:
-        """Let the index know where a record begins, if it is time."""
-        if always or offset - self._marked >= INDEX_STRIDE:
-            self._marked = offset
+    def add_to_index(self, position: i64, offset: i64, always: bool = False) -> None:
+        """Add a record to the index if it is at least INDEX_STRIDE behind the last one there."""
+        if always or offset - self._last_indexed >= INDEX_STRIDE:
+            self._last_indexed = offset
             self._offsets.append(offset)
-            self._positions.append(position)  # Last: another thread that finds it finds its offset.
+            # Last, so that a thread that reads the position finds its offset.
+            self._positions.append(position)
 
     def offset_of(self, position: i64) -> i64:
-        """Where a record begins from which one comes to the position."""
+        """Return the offset of a record at or before a position, from which to search."""
         at = bisect_right(self._positions, position)
-        return DATA if at == 0 else self._offsets[at - 1]
+        return DATA_START if at == 0 else self._offsets[at - 1]
 
     @property
-    def waste(self) -> int:
-        """About how many of its octets a checkpoint of all full files would not copy."""
+    def reclaimable(self) -> int:
+        """The estimated number of bytes that a checkpoint of all full files would not copy."""
         dead = (
-            int(self.kept_octets)
-            * min(int(self.dead), int(self.copies))
+            int(self.stored_size)
+            * min(int(self.settled), int(self.copies))
             // max(int(self.copies), 1)
         )
-        return dead if self.checkpoint else dead + int(self.passing)
+        return dead if self.checkpoint else dead + int(self.transient_size)
 
     def file(self) -> File:
-        """The file, open for reading.
+        """Return the file, open for reading. Raise StoreError.
 
-        Whoever holds the result may go on reading when the file is removed. Raises StoreError.
+        The result stays readable after the file is removed.
         """
         if self._file is None:
-            self._file = opened(self.disk, self.path)
+            self._file = open_for_reading(self.disk, self.path)
         return self._file
 
-    def take(self, file: File) -> None:
-        """This is the file, open."""
+    def attach(self, file: File) -> None:
+        """Use a file that is open already."""
         self._file = file
 
     @property
     def is_open(self) -> bool:
+        """True if the file is open for reading."""
         return self._file is not None
 
     def close_scan(self) -> None:
-        """Close the file when nobody reads it any more."""
+        """Drop the open file: it is closed when its last reader drops it too."""
         self._file = None
 
-    def ranges(self) -> list[tuple[int, int]]:
-        """(from, to) of what can be read."""
+    def readable_ranges(self) -> list[tuple[int, int]]:
+        """Return (start, end) of the undamaged parts."""
         found: list[tuple[int, int]] = []
-        start = int(DATA)
-        for offset, octets in self.holes:
+        start = int(DATA_START)
+        for offset, size in self.holes:
             found.append((start, offset))
-            start = offset + octets
+            start = offset + size
         found.append((start, int(self.size)))
         return [(begin, end) for begin, end in found if end > begin]
 
 
-#: What `Scan.find` says.
+#: Results of `FileScan.find_next_record`.
 FOUND: Final[i64] = 0
 NOTHING: Final[i64] = 1
 GAVE_UP: Final[i64] = 2
 
 
 class FileScan:
-    """Walks over the records of a file, from `start` to `size`.
+    """A scan over the records of a file from `start` to `size`.
 
-    `reader` holds the record after each `advance`.
+    After each `advance`, `reader` has the record.
     """
 
     def __init__(
-        self, file: File, start: i64, size: i64, seed: i64, last: i64, chunk: i64 = CHUNK
+        self, file: File, start: i64, size: i64, seed: i64, last: i64, chunk: i64 = CHUNK_SIZE
     ) -> None:
         self.reader = RecordReader(seed, last)
         self.reader.base = start
         self.size: i64 = size
         self._file = file
         self._chunk: i64 = chunk
-        self._patience: i64 = _PATIENCE * size
+        self._search_budget: i64 = _SEARCH_BUDGET * size
 
     @property
     def offset(self) -> i64:
-        """Where the next record begins, or what cannot be read."""
+        """The offset of the next record, or of the damage at which `advance` stopped."""
         return self.reader.base + self.reader.at
 
     @property
-    def began(self) -> i64:
-        """Where this record began."""
-        return self.reader.base + self.reader.began
+    def record_start(self) -> i64:
+        """The offset of the current record."""
+        return self.reader.base + self.reader.record_start
 
     def advance(self) -> bool:
-        """Go to the next record.
+        """Go to the next record. Return False at the END of the file or if data is BAD.
 
-        False at the END, or where something is BAD. Raises TooNew, OSError.
+        Raise TooNew, or OSError.
         """
         reader = self.reader
         while not reader.advance():
@@ -272,8 +278,8 @@ class FileScan:
                 reader.reason = "a record is cut off"
                 return False
             self._load(offset, need)
-            if len(reader.octets) < need:
-                self.size = offset + len(reader.octets)
+            if len(reader.data) < need:
+                self.size = offset + len(reader.data)
         return True
 
     def _load(self, offset: i64, need: i64) -> None:
@@ -281,10 +287,10 @@ class FileScan:
             self._file.read(offset, min(max(self._chunk, need), self.size - offset)), offset
         )
 
-    def find(self) -> i64:
-        """Go to the next record behind what is BAD: FOUND, NOTHING, or GAVE_UP.
+    def find_next_record(self) -> i64:
+        """Go to the next record behind damage. Return FOUND, NOTHING or GAVE_UP.
 
-        Raises TooNew, OSError.
+        Raise TooNew, or OSError.
         """
         offset: i64 = self.offset + 1
         while offset + HEADER_SIZE <= self.size:
@@ -293,10 +299,10 @@ class FileScan:
             match = RECORD_PATTERN.search(data, at)
             while match is not None:
                 at = match.start()
-                if self._holds(offset + at - 8):
+                if self._record_begins_at(offset + at - 8):
                     self._load(offset + at - 8, HEADER_SIZE)
                     return FOUND
-                if self._patience <= 0:
+                if self._search_budget <= 0:
                     return GAVE_UP
                 match = RECORD_PATTERN.search(data, at + 1)
             if len(data) < 16 or offset + len(data) >= self.size:
@@ -304,33 +310,33 @@ class FileScan:
             offset += len(data) - 15
         return NOTHING
 
-    def _holds(self, offset: i64) -> bool:
-        """Whether a record begins there."""
+    def _record_begins_at(self, offset: i64) -> bool:
+        """True if an intact record begins at an offset."""
         head = self._file.read(offset, min(HEADER_SIZE, self.size - offset))
-        self._patience -= HEADER_SIZE
+        self._search_budget -= HEADER_SIZE
         if len(head) < HEADER_SIZE or read_i64_be(head, 16) < self.reader.last:
             return False
         size: i64 = HEADER_SIZE + (i64(read_i32_be(head, 0)) & _U32)
         if size > HEADER_SIZE + PAYLOAD_MAX or offset + size > self.size:
             return False
-        self._patience -= size
+        self._search_budget -= size
         probe = RecordReader(self.reader.seed, self.reader.last)
         probe.load(self._file.read(offset, size), offset)
         return probe.advance()
 
 
-def closed(file: File, size: i64, seed: i64) -> bool:
-    """Whether a file ends as one does that was finished in order."""
-    if size < DATA + CLOSING_SIZE:
+def is_closed(file: File, size: i64, seed: i64) -> bool:
+    """True if a file ends with a closing record."""
+    if size < DATA_START + CLOSING_SIZE:
         return False
     reader = RecordReader(seed, 0)
     reader.load(file.read(size - CLOSING_SIZE, CLOSING_SIZE), size - CLOSING_SIZE)
     return reader.advance() and reader.at == CLOSING_SIZE and reader.kind == CLOSED
 
 
-def last_salt(file: File, size: i64) -> i64:
-    """The salt as the end of a file says it; -1: it says nothing."""
-    if size < DATA + CLOSING_SIZE:
+def read_closing_salt(file: File, size: i64) -> i64:
+    """Return the salt in the closing record of a file; -1 if the file has none."""
+    if size < DATA_START + CLOSING_SIZE:
         return -1
     salt: i64 = i64(read_i32_be(file.read(size - 4, 4), 0)) & _U32
-    return salt if closed(file, size, seed_of(salt)) else -1
+    return salt if is_closed(file, size, seed_of(salt)) else -1

@@ -1,4 +1,4 @@
-"""What was not as it should be on disk, and the directory where damage is kept."""
+"""Findings about damaged or missing data on the disk, and the quarantine for damaged data."""
 
 from __future__ import annotations
 
@@ -6,58 +6,62 @@ from typing import Final
 
 from broker.store.disk import Disk, File
 
-#: What a Finding found.
+#: Kinds of findings. The torn end of the last batch, which was never confirmed, is removed:
 CUT: Final = "cut"
+#: Damaged data is copied to the quarantine:
 QUARANTINED: Final = "quarantined"
+#: Data should exist and does not:
 MISSING: Final = "missing"
+#: A file is not used, and is moved to the quarantine:
 IGNORED: Final = "ignored"
-#: As it was written, but it makes no sense.
+#: Data is undamaged, but contradicts other data:
 WRONG: Final = "wrong"
 
-#: The directory.
+#: Name of the quarantine directory.
 QUARANTINE: Final = "quarantine"
-#: Octets that are copied at once.
+#: Number of bytes copied at once.
 _COPY: Final = 1 << 20
 
 
 class Finding:
-    """Something that was not as it should be, and what was done."""
+    """A problem found on the disk: its kind, its place in a file, the reason, the copy made."""
 
     def __init__(
-        self, what: str, file: str, offset: int, size: int, reason: str, copy: str = ""
+        self, kind: str, file: str, offset: int, size: int, reason: str, copy: str = ""
     ) -> None:
-        self.what = what
+        self.kind = kind
         self.file = file
         self.offset = offset
-        self.octets = size
+        self.size = size
         self.reason = reason
-        #: Where the octets are now, if they were copied.
+        #: Path of the copy in the quarantine; empty if there is none.
         self.copy = copy
 
     def __str__(self) -> str:
-        place = f" at {self.offset}, {self.octets} octets" if self.octets else ""
-        kept = f", copied to {self.copy}" if self.copy else ""
-        return f"{self.what}: {self.file}{place}: {self.reason}{kept}"
+        place = f" at {self.offset}, {self.size} bytes" if self.size else ""
+        copied = f", copied to {self.copy}" if self.copy else ""
+        return f"{self.kind}: {self.file}{place}: {self.reason}{copied}"
 
 
 class Quarantine:
-    """`quarantine/` below a directory of files: copies of what was damaged in them, for people to
-    look at. Raises OSError.
+    """The directory `quarantine/` beside some files, with copies of their damaged parts.
+
+    Operators can examine the copies. All methods may raise OSError.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
 
-    def _made(self) -> str:
+    def _make_directory(self) -> str:
         path = f"{self._directory}/{QUARANTINE}"
         self._disk.make_directory(path)
         self._disk.sync_directory(self._directory)
         return path
 
-    def note(self, name: str) -> bool:
-        """Whether there is a file of that name; there is one from now on, with nothing in it."""
-        path = self._made()
+    def mark(self, name: str) -> bool:
+        """Create an empty file in the quarantine. Return True if it exists already."""
+        path = self._make_directory()
         if name in self._disk.list(path):
             return True
         self._disk.create(f"{path}/{name}").close()
@@ -65,25 +69,25 @@ class Quarantine:
         return False
 
     def names(self) -> list[str]:
-        """What is there."""
+        """Return the names of the files in the quarantine."""
         try:
             return self._disk.list(f"{self._directory}/{QUARANTINE}")
         except FileNotFoundError:
             return []
 
-    def take(self, name: str) -> str:
-        """Move a whole file there; returns where it is now."""
-        path = f"{self._made()}/{name}"
+    def move(self, name: str) -> str:
+        """Move a whole file to the quarantine, and return its new path."""
+        path = f"{self._make_directory()}/{name}"
         self._disk.rename(f"{self._directory}/{name}", path)
         self._disk.sync_directory(self._directory)
         return path
 
     def copy(self, source: File, start: int, end: int, name: str) -> str:
-        """Copy a part of a file there, under this name; returns where it is now.
+        """Copy a part of a file to the quarantine, and return the path of the copy.
 
-        What is there was found before.
+        A copy that exists already is left as it is: the same damage was found before.
         """
-        disk, directory = self._disk, self._made()
+        disk, directory = self._disk, self._make_directory()
         path = f"{directory}/{name}"
         if name in disk.list(directory):
             return path

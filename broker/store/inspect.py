@@ -1,9 +1,8 @@
-"""Looking into the log of a stopped broker: verify, dump, repair. The commands print what these
-yield.
+"""Verification, dump and repair of the log of a stopped broker, for `trellis store`.
 
-verify    reads all as recovery would, changes nothing, and says what recovery would do
-dump      a line for each record
-repair    does what recovery would do, then writes damaged files anew, without the damage
+verify    read the log as recovery does, change nothing, and report what recovery would do
+dump      return a line for each record
+repair    do what recovery does, then rewrite damaged files without the damage
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from broker.store.contract import (
 from broker.store.disk import DamagedStore, Disk, StoreError
 from broker.store.files import (
     CHECKPOINT,
-    DATA,
+    DATA_START,
     FOUND,
     SEGMENT,
     FileScan,
     Head,
     LogFile,
-    closed,
-    complaint,
+    is_closed,
+    os_error_text,
     parse_name,
     read_head,
     seed_of,
@@ -52,92 +51,100 @@ from broker.store.recovery import Recoverer, Replay
 FINE: Final = "fine"
 REPAIRED: Final = "repaired"
 
-#: Octets that are copied at once.
+#: Number of bytes copied at once.
 _COPY: Final = 1 << 20
 
 
-class AnyCodecs(Codecs):
-    """Reads messages without understanding their contents."""
+class OpaqueCodecs(Codecs):
+    """Codecs that accept every encoding and leave the contents of messages opaque."""
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
         return PLAIN
 
 
-class Checking(Replay):
-    """Reads every entry, and refuses those that make no sense."""
+class EntryCheck(Replay):
+    """A replay that decodes every entry and raises DamagedStore for impossible ones."""
 
     def __init__(self) -> None:
-        #: Stream -> the offset behind its last row, as the last entry about it says.
+        #: Stream -> its end (the offset of its next row) in the last entry about it.
         self.ends: dict[int, int] = {}
-        self._decoder = Decoder(AnyCodecs())
+        self._decoder = Decoder(OpaqueCodecs())
 
     def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
         self._check(self._decoder.entry(kind, position, data, start, end), position)
 
     def _check(self, entry: StoreEntry, position: i64) -> None:
         if isinstance(entry, MessageSettled) and entry.position >= position:
-            raise DamagedStore(f"it settles position {entry.position}, which comes later")
+            raise DamagedStore(
+                f"it settles the message at position {entry.position}, which comes later"
+            )
         if isinstance(entry, PubrecReceived) and entry.position >= position:
-            raise DamagedStore(f"it steps position {entry.position}, which comes later")
+            raise DamagedStore(
+                f"it is a PUBREC for the message at position {entry.position}, which comes later"
+            )
         if isinstance(entry, StreamExtended):
             self.ends[int(entry.stream)] = int(entry.end)
         if isinstance(entry, EntryGroup):
-            for one in entry.entries:
-                self._check(one, position)
+            for member in entry.entries:
+                self._check(member, position)
                 position += 1
 
 
 def verify(
-    disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None
+    disk: Disk, directory: str, salt: int = 0, check: EntryCheck | None = None
 ) -> Iterator[Finding]:
-    """A line for each file, and what is wrong with it.
+    """Yield a finding for each file and for each problem, without changing anything.
 
-    Changes nothing; `checking` reads along. Raises StoreError.
+    `check` receives all records. Raise StoreError.
     """
-    yield from _recover(Recoverer(disk, directory, salt, checking or Checking(), changing=False))
+    yield from _recover(
+        Recoverer(disk, directory, salt, check or EntryCheck(), changes_files=False)
+    )
 
 
 def _recover(recoverer: Recoverer) -> Iterator[Finding]:
-    """What recovery does, file by file."""
+    """Run a recovery, and yield its findings file by file."""
     recoverer.start()
     report = recoverer.report
-    told = files = 0
-    going = True
-    while going:
-        going = recoverer.next()
-        yield from report.findings[told:]
-        told = len(report.findings)
+    yielded = files = 0
+    has_more = True
+    while has_more:
+        has_more = recoverer.next()
+        yield from report.findings[yielded:]
+        yielded = len(report.findings)
         for file in recoverer.files[files:]:
             yield Finding(
                 FINE,
                 file.name,
                 0,
                 0,
-                f"{file.records} records up to position {file.last}, {file.size} octets, "
-                f"{file.copies} copies of messages, {file.dead} of them settled",
+                f"{file.records} records up to position {file.last}, {file.size} bytes, "
+                f"{file.copies} copies of messages, {file.settled} of them settled",
             )
         files = len(recoverer.files)
     for name in report.removed:
-        yield Finding(FINE, name, 0, 0, "replaced, or never used: opening the log removes it")
+        yield Finding(
+            FINE, name, 0, 0, "replaced, or never used: the next start of the broker removes it"
+        )
 
 
 def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
-    """A line for each record: position, kind, and what it says; with `contents` also the bodies, as
-    far as they can be shown.
+    """Yield a line for each record: position, kind and fields. Raise StoreError.
 
-    Files that a checkpoint has replaced are shown as well. Raises StoreError.
+    `contents` adds the first 200 bytes of each body. Files that a checkpoint has replaced are
+    included.
     """
-    decoder = Decoder(AnyCodecs())
+    decoder = Decoder(OpaqueCodecs())
     for name in _names(disk, directory):
         path = f"{directory}/{name}"
         try:
             file = disk.open(path, False)
             size = int(file.size())
-            head = read_head(file.read(0, DATA))
-            yield f"-- {name}, {size} octets{'' if head else ', both heads damaged'}"
+            head = read_head(file.read(0, DATA_START))
+            yield f"-- {name}, {size} bytes{'' if head else ', both heads damaged'}"
             if head is None:
                 continue
-            scan = FileScan(file, DATA, size, seed_of(head.salt), 0)
+            scan = FileScan(file, DATA_START, size, seed_of(head.salt), 0)
             reader = scan.reader
             found = True
             while found:
@@ -147,7 +154,7 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
                         continue
                     try:
                         entry = decoder.entry(
-                            reader.kind, reader.position, reader.octets, reader.start, reader.end
+                            reader.kind, reader.position, reader.data, reader.start, reader.end
                         )
                         yield f"{reader.position} {KINDS[reader.kind]} {describe(entry, contents)}"
                     except (DamagedStore, ValueError) as error:
@@ -155,18 +162,19 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
                 if reader.stop == END:
                     break
                 offset, reason = scan.offset, reader.reason
-                found = scan.find() == FOUND
-                yield f"-- at {offset}: {reason}; {(scan.offset if found else size) - offset} octets skipped"
+                found = scan.find_next_record() == FOUND
+                skipped = (scan.offset if found else size) - offset
+                yield f"-- at {offset}: {reason}; {skipped} bytes skipped"
         except OSError as error:
-            raise StoreError(complaint(path, "read", error)) from error
+            raise StoreError(os_error_text(path, "read", error)) from error
 
 
 def _names(disk: Disk, directory: str) -> list[str]:
-    """The files of the log, checkpoints first."""
+    """Return the names of the files of the log, checkpoints first."""
     try:
         known = {name: parse_name(name) for name in disk.list(directory)}
     except OSError as error:
-        raise StoreError(complaint(directory, "read", error)) from error
+        raise StoreError(os_error_text(directory, "read", error)) from error
     return [
         name
         for kind in (CHECKPOINT, SEGMENT)
@@ -176,12 +184,13 @@ def _names(disk: Disk, directory: str) -> list[str]:
 
 
 def describe(entry: StoreEntry, contents: bool = False) -> str:
-    """One line, without its kind."""
+    """Return the fields of an entry in one line, without its kind."""
     if isinstance(entry, MessageStored):
         message = entry.message
         body = f" content={message.content[:200]!r}" if contents else ""
         return (
-            f"vhost={entry.vhost} exchange={message.address.exchange!r} key={message.address.key!r} queues={entry.queues} "
+            f"vhost={entry.vhost} exchange={message.address.exchange!r} "
+            f"key={message.address.key!r} queues={entry.queues} "
             f"assurance={message.qos} expires={message.expires} octets={len(message.content)}{body}"
         )
     if isinstance(entry, MessageSettled):
@@ -193,44 +202,55 @@ def describe(entry: StoreEntry, contents: bool = False) -> str:
     if isinstance(entry, PacketIdReleased):
         return f"session={entry.session} packet_id={entry.packet_id}"
     if isinstance(entry, RetainedSet):
-        return f"vhost={entry.vhost} key={entry.key!r} {'forgotten' if entry.message is None else f'octets={len(entry.message.content)}'}"
+        retained = entry.message
+        size = "forgotten" if retained is None else f"octets={len(retained.content)}"
+        return f"vhost={entry.vhost} key={entry.key!r} {size}"
     if isinstance(entry, StreamExtended):
         return f"stream={entry.stream} end={entry.end}"
     if isinstance(entry, Sequenced):
-        return f"vhost={entry.vhost} producer={entry.producer!r} {'forgotten' if entry.sequence < 0 else f'sequence={entry.sequence}'}"
+        sequence = "forgotten" if entry.sequence < 0 else f"sequence={entry.sequence}"
+        return f"vhost={entry.vhost} producer={entry.producer!r} {sequence}"
     assert isinstance(entry, EntryGroup)
     return f"{len(entry.entries)}: " + "; ".join(
-        f"{KINDS[record_kind(one)]} {describe(one, contents)}" for one in entry.entries
+        f"{KINDS[record_kind(member)]} {describe(member, contents)}" for member in entry.entries
     )
 
 
 def repair(
-    disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None
+    disk: Disk, directory: str, salt: int = 0, check: EntryCheck | None = None
 ) -> Iterator[Finding]:
-    """Cut the tail, put damage aside, and write damaged files anew: after that `verify` finds
-    nothing. Raises StoreError.
+    """Repair the log, and yield a finding for each problem and each repaired file.
+
+    Cut the torn tail, quarantine damage and rewrite damaged files: after that, `verify` finds no
+    problem. Raise StoreError.
     """
-    recoverer = Recoverer(disk, directory, salt, checking or Checking())
+    recoverer = Recoverer(disk, directory, salt, check or EntryCheck())
     yield from _recover(recoverer)
-    damaged = {finding.file for finding in recoverer.report.found(QUARANTINED)}
+    damaged = {finding.file for finding in recoverer.report.findings_of(QUARANTINED)}
     last: i64 = 0
     for file in recoverer.files:
-        if not file.saved:
+        if not file.damage_saved:
             yield Finding(
-                WRONG, file.name, 0, 0, "left as it is, for its damage could not be copied aside"
+                WRONG,
+                file.name,
+                0,
+                0,
+                "left as it is: its damage could not be copied to the quarantine",
             )
-        elif file.name in damaged or (not file.closed if file.checkpoint else file.after != last):
+        elif file.name in damaged or (
+            not file.closed if file.checkpoint else file.previous_last != last
+        ):
             try:
-                _rewrite(disk, directory, file, recoverer.salt, last)
+                _rewrite_file(disk, directory, file, recoverer.salt, last)
             except OSError as error:
-                raise StoreError(complaint(file.path, "write anew", error)) from error
-            yield Finding(REPAIRED, file.name, 0, 0, "written anew, without the damage")
-        if file.checkpoint or file.records or file.closed or not file.saved:
-            last = file.last  # Of one in which nothing is left, nobody will know where it ended.
+                raise StoreError(os_error_text(file.path, "rewrite", error)) from error
+            yield Finding(REPAIRED, file.name, 0, 0, "rewritten without the damage")
+        if file.checkpoint or file.records or file.closed or not file.damage_saved:
+            last = file.last  # Recovery takes a file without records for empty.
 
 
-def _rewrite(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -> None:
-    """The same records behind a whole head, beside it, then under its name."""
+def _rewrite_file(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -> None:
+    """Replace a file by one with an intact head and the undamaged records."""
     head = (
         Head(CHECKPOINT, salt, file.last, 0)
         if file.checkpoint
@@ -239,10 +259,10 @@ def _rewrite(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -
     temporary = file.path + ".tmp"
     source = file.file()
     target = disk.create(temporary)
-    data = head.octets()
+    data = head.encode()
     target.write(0, data)
     size = len(data)
-    for start, end in file.ranges():
+    for start, end in file.readable_ranges():
         while start < end:
             data = source.read(start, min(_COPY, end - start))
             if not data:
@@ -250,9 +270,9 @@ def _rewrite(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -
             target.write(size, data)
             size += len(data)
             start += len(data)
-    if file.checkpoint and not closed(source, int(source.size()), file.seed):
+    if file.checkpoint and not is_closed(source, int(source.size()), file.seed):
         target.write(
-            size, closing_record(file.last, file.records, size - DATA, file.salt, file.seed)
+            size, closing_record(file.last, file.records, size - DATA_START, file.salt, file.seed)
         )
     target.sync()
     disk.rename(temporary, file.path)

@@ -1,13 +1,15 @@
-"""How records stand in the log: numbers that who writes them and who reads them share.
-(docs/storage.md is the format; all numbers big-endian.)
+"""The layout of records in the log: constants that the encoder and the decoder share.
 
-    record    length u32 | crc u32 | version u8 | kind u8 | node u8 | shard u8 | epoch u32 | position u64 | payload
-    payload   of a Kept: queues u32, (queue u64, serial i32) ..., blob     (the blob is opaque to who only moves it)
-    blob      assurance u8 (+ 4: retained) | tag u8 | expires i64 | lengths: parameters u32, vhost u16, exchange u16, key u16 | 0 u16 |
-              vhost, exchange, key, parameters, content
+docs/storage.md describes the format. All numbers are big-endian.
 
-The checksum (docs/decisions/0007) starts from the log's seed, so what looks like a record inside a
-message is none.
+    record    length u32 | crc u32 | version u8 | kind u8 | node u8 | shard u8 | epoch u32 |
+              position u64 | payload
+    payload   of STORED: queues u32, (queue u64, annotation i32) ..., message
+    message   qos u8 (+ 4: retained) | codec tag u8 | expires i64 | sizes: parameters u32,
+              vhost u16, exchange u16, key u16 | 0 u16 | vhost, exchange, key, parameters, content
+
+A checkpoint copies messages without decoding them. The checksum (docs/decisions/0007) starts from
+the seed of the log, so bytes within a message that look like a record do not count as one.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
+#: The version of most records, and that of records of streams and producers.
 VERSION: Final[i64] = 1
-#: ... of records of streams and producers, which came later.
 VERSION_2: Final[i64] = 2
-#: Octets before a record's payload, and of the largest payload.
+#: Size of a record without its payload, and of the largest payload, in bytes.
 HEADER_SIZE: Final[i64] = 24
 PAYLOAD_MAX: Final[i64] = 1 << 30
 
+#: Kinds of records, one for each subclass of StoreEntry that the log holds.
 STORED: Final[i64] = 1
 SETTLED: Final[i64] = 2
 PUBREC_RECEIVED: Final[i64] = 3
@@ -31,13 +34,14 @@ PACKET_ID_HELD: Final[i64] = 4
 PACKET_ID_RELEASED: Final[i64] = 5
 RETAINED: Final[i64] = 6
 GROUP: Final[i64] = 7
-#: The file was finished in order here. Its payload: records u64, octets u64 before it, salt u32. It
-#: takes no position.
+#: The last record of a file that was closed in order. It has no position of its own. Payload:
+#: number of records u64, their size in bytes u64, salt u32.
 CLOSED: Final[i64] = 8
 STREAM_EXTENDED: Final[i64] = 9
 SEQUENCED: Final[i64] = 10
-#: Octets of the record that closes a file.
+#: Size of that record in bytes.
 CLOSING_SIZE: Final[i64] = HEADER_SIZE + 20
+#: The names of the kinds, by number, as `trellis store` shows them.
 KINDS: Final = (
     "",
     "kept",
@@ -51,23 +55,23 @@ KINDS: Final = (
     "extended",
     "sequenced",
 )
-#: Added to the assurance of a message that was retained.
+#: Added to the QoS of a message that was published with the retain flag.
 RETAINED_FLAG: Final[i64] = 4
-#: Serials of a queue, after which they begin anew: a multiple of the number of MQTT's packet
-#: identifiers. (They have a sign.)
+#: Annotations are stored modulo this number, which fits into 31 bits. It is a multiple of 65,535,
+#: the number of MQTT's packet identifiers.
 ANNOTATION_MODULUS: Final[i64] = 65_535 * 32_768
-#: Octets of each queue that a Kept names.
+#: Size of each (queue, annotation) pair of a STORED record, in bytes.
 QUEUE_SIZE: Final[i64] = 12
-#: Added to the kind of the first record of a batch: all that stands before it in the file was
-#: durable already.
+#: Added to the kind of the first record of a batch. It says that all bytes before the record were
+#: durable when the batch was written.
 BATCH_START: Final[i64] = 0x80
 
-#: Octets of a file between two places that its index knows.
+#: Least distance between two records in the index of a file, in bytes.
 INDEX_STRIDE: Final[i64] = 4_096
-#: Contents from here on are not copied into the batch, but written from where they are.
+#: Contents of at least this size are written without a copy into the batch, in bytes.
 UNCOPIED_SIZE: Final[i64] = 16_384
-#: Octets of a blob before the names.
+#: Size of a stored message before its names, in bytes.
 MESSAGE_HEADER_SIZE: Final[i64] = 22
-#: What a record looks like from its version to the upper half of its epoch; used to find one again
+#: The pattern of a record's bytes 8 to 15, from version to epoch: for finding the next record
 #: behind damage.
 RECORD_PATTERN: Final = re.compile(rb"[\x01\x02][\x01-\x0a\x81-\x8a]\0\0\0\0\0\0")

@@ -1,6 +1,6 @@
-"""The store that forgets everything when the process ends.
+"""The store of a broker without a data directory: everything is gone when the process ends.
 
-It keeps the contract, so confirms wait as they will.
+It follows the contract (tickets, batches), so publishers are confirmed as with a durable store.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from broker.store.state import State
 
 
 class MemoryBatch(WriteBatch):
-    """Durable as soon as it is written, which is nothing, but for streams."""
+    """A batch with nothing to write except the rows of streams."""
 
     def __init__(self, tickets: list[Ticket], last: i64, disk: Disk) -> None:
         super().__init__(tickets, last)
         self._disk = disk
 
     def write(self) -> None:
-        """Streams have a disk of their own there; all else is where it is."""
+        """Write the rows of streams to the disk in memory."""
         self.write_streams()
         remove_files(self._disk, self.garbage)
 
 
 class MemoryStore(Store):
-    """Keeps the durable state of this process."""
+    """A store that keeps the durable state in memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class MemoryStore(Store):
         return MemoryBatch(tickets, self.position, self.stream_disk)
 
     def page_out(self, message: Message) -> None:
-        """It is kept here already."""
+        """Do nothing: the state holds the message already."""
 
     def fetch(
         self, queue: i64, positions: list[int], expiring: bool = False

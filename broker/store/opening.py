@@ -1,7 +1,7 @@
-"""Opening a data directory: the catalog, then the log; what is in them, ready to be restored.
+"""Opening of a data directory when the broker starts.
 
-DIRECTORY/catalog.sqlite, log/ --> definitions with their numbers, survivors, a store at the next
-free position
+catalog.sqlite --> definitions with their numbers --+
+log/ --> recovery --> Survivors (live records) -----+--> OpenedStore --> broker/definitions
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.store.durable import DurableStore
 from broker.store.files import parse_name
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding
 from broker.store.recovery import Recovery
-from broker.store.segments import SEGMENT_OCTETS, SegmentLog
+from broker.store.segments import SEGMENT_SIZE, SegmentLog
 from broker.store.survivors import Survivors
 
 CATALOG: Final = "catalog.sqlite"
@@ -25,8 +25,8 @@ LOG: Final = "log"
 STREAMS: Final = "streams"
 
 
-class Opened:
-    """A store, and what was in it."""
+class OpenedStore:
+    """An open store, with its definitions, its live records and the report of the recovery."""
 
     def __init__(
         self,
@@ -48,74 +48,87 @@ def open_store(
     salt: int,
     report: Callable[[str], None],
     progress: Callable[[Recovery], None],
-    segment_octets: int = SEGMENT_OCTETS,
-) -> Opened:
-    """Open what is there, or begin. `salt` is a random number below 2**32. Raises StoreError."""
+    segment_size: int = SEGMENT_SIZE,
+) -> OpenedStore:
+    """Open the store in a directory, or create it. Raise StoreError.
+
+    `salt` is a random number below 2**32, for a new store. `report` is called with sentences about
+    lost messages, `progress` while the log is read.
+    """
     catalog = Catalog(f"{directory}/{CATALOG}", _has_log(disk, f"{directory}/{LOG}"))
     try:
         definitions = list(catalog.load())
         survivors = Survivors(
             {number for number, entry in definitions if entry.kind in HOLDERS}, catalog.last
         )
-        log = SegmentLog(disk, f"{directory}/{LOG}", segment_octets, salt)
+        log = SegmentLog(disk, f"{directory}/{LOG}", segment_size, salt)
         recovery = log.open(survivors, progress)
     except StoreError:
         catalog.close()
         raise
-    live = survivors.copies.octets
-    if 2 * live > log.octets:
-        log.measured(live)
-    _compare(catalog, survivors, recovery)
+    live = survivors.copies.size
+    if 2 * live > log.size:
+        log.postpone_checkpoint(live)
+    _compare_catalog_and_log(catalog, survivors, recovery)
     position = max(int(recovery.next) - 1, catalog.last)
-    store = DurableStore(log, catalog, codecs, position, survivors.exist, report)
+    store = DurableStore(log, catalog, codecs, position, survivors.holder_numbers, report)
     store.stream_ends = {number: end for number, (end, _) in survivors.streams.items()}
     store.stream_ends_exact = not any(
-        finding.what in (QUARANTINED, MISSING, WRONG) and finding.file != CATALOG
+        finding.kind in (QUARANTINED, MISSING, WRONG) and finding.file != CATALOG
         for finding in recovery.findings
     )
     store.sequences = {key: sequence for key, (sequence, _) in survivors.sequences.items()}
-    return Opened(store, definitions, survivors, recovery)
+    return OpenedStore(store, definitions, survivors, recovery)
 
 
-def _compare(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None:
-    """The catalog and the log each know something about the other's end."""
+def _compare_catalog_and_log(catalog: Catalog, survivors: Survivors, recovery: Recovery) -> None:
+    """Report a missing end of the catalog or the log, which the other one proves."""
 
-    def found(what: str, name: str, reason: str, at: int = 0, size: int = 0) -> None:
-        recovery.findings.append(Finding(what, name, at, size, reason))
+    def add(kind: str, name: str, reason: str, at: int = 0, size: int = 0) -> None:
+        recovery.findings.append(Finding(kind, name, at, size, reason))
 
     wal = catalog.wal
-    if wal.torn:
-        found(CUT, f"{CATALOG}-wal", "a transaction is cut off", int(wal.torn_at), int(wal.torn))
-    if catalog.seen >= recovery.next:
-        found(
+    if wal.torn_size:
+        add(
+            CUT,
+            f"{CATALOG}-wal",
+            "a transaction is cut off",
+            int(wal.torn_offset),
+            int(wal.torn_size),
+        )
+    if catalog.log_position >= recovery.next:
+        add(
             MISSING,
             LOG,
-            f"the log ends at position {recovery.last}, and was written up to {catalog.seen}",
+            f"the log ends at position {recovery.last}, and was written up to "
+            f"{catalog.log_position}",
         )
     later = "copies of messages for queues and sessions that were declared later"
-    if survivors.strange:
-        found(
+    if survivors.unknown_holders:
+        add(
             MISSING,
             CATALOG,
             f"the catalog ends at position {catalog.last}, and the log has "
-            f"{survivors.strange + survivors.unpromised} {later}",
+            f"{survivors.unknown_holders + survivors.unconfirmed_holders} {later}",
         )
-    elif survivors.unpromised:
-        found(
+    elif survivors.unconfirmed_holders:
+        add(
             CUT,
             CATALOG,
-            f"the catalog ends at position {catalog.last}, and the log's last batch has {survivors.unpromised} {later}: "
-            "they were declared in that batch, and nobody was told that they are there",
+            f"the catalog ends at position {catalog.last}, and the log's last batch has "
+            f"{survivors.unconfirmed_holders} {later}: "
+            "they were declared in that batch, and their declaration was not confirmed",
         )
-    if survivors.strange or survivors.unpromised:
+    if survivors.unknown_holders or survivors.unconfirmed_holders:
         try:
-            catalog.write([], int(recovery.last))  # It is told once.
+            # So that the next start does not report it again.
+            catalog.write([], int(recovery.last))
         except CatalogUnwritten:
-            pass  # ... or again, after a full disk.
+            pass
 
 
 def _has_log(disk: Disk, directory: str) -> bool:
-    """Whether something was ever written there."""
+    """True if the directory has files of a log."""
     try:
         return any(parse_name(name) is not None for name in disk.list(directory))
     except FileNotFoundError:

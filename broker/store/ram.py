@@ -1,4 +1,4 @@
-"""A disk in memory: what a broker that keeps nothing has its streams on."""
+"""A disk in memory, for the streams of a broker without a data directory."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from broker.store.disk import Disk, File
 
 
 class MemoryFile(File):
-    """Octets that whoever holds the file may read, also after it is removed."""
+    """A file in memory. It stays readable through open references after its removal."""
 
     def __init__(self) -> None:
-        self.octets = bytearray()
+        self.data = bytearray()
 
     def read(self, offset: i64, count: i64) -> bytes:
-        return bytes(self.octets[offset : offset + count])
+        return bytes(self.data[offset : offset + count])
 
     def write(self, offset: i64, data: bytes | memoryview) -> None:
-        if offset == len(self.octets):
-            self.octets += data
+        if offset == len(self.data):
+            self.data += data
         else:
-            self.octets[offset : offset + len(data)] = data
+            self.data[offset : offset + len(data)] = data
 
     def sync(self) -> None:
-        """It is as durable as it will be."""
+        """Do nothing: memory is never durable."""
 
     def truncate(self, size: i64) -> None:
-        del self.octets[size:]
+        del self.data[size:]
 
     def size(self) -> i64:
-        return len(self.octets)
+        return len(self.data)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no descriptor to close."""
 
 
 class MemoryDisk(Disk):
-    """Files by path; directories are where files are."""
+    """A file system in memory. A directory exists while a file is in it."""
 
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
 
     def open(self, path: str, writable: bool) -> File:
-        return self._there(path)
+        return self._file(path)
 
-    def _there(self, path: str) -> MemoryFile:
+    def _file(self, path: str) -> MemoryFile:
         file = self._files.get(path)
         if file is None:
             raise FileNotFoundError(2, "no such file", path)
@@ -52,7 +52,7 @@ class MemoryDisk(Disk):
 
     def create(self, path: str) -> File:
         if path in self._files:
-            raise FileExistsError(17, "there is such a file", path)
+            raise FileExistsError(17, "the file exists", path)
         file = self._files[path] = MemoryFile()
         return file
 
@@ -65,21 +65,21 @@ class MemoryDisk(Disk):
         return sorted(names)
 
     def make_directory(self, path: str) -> None:
-        """It is there."""
+        """Do nothing: directories appear with their first file."""
 
     def rename(self, old: str, new: str) -> None:
-        self._files[new] = self._there(old)
+        self._files[new] = self._file(old)
         del self._files[old]
 
     def remove(self, path: str) -> None:
-        self._there(path)
+        self._file(path)
         del self._files[path]
 
     def remove_directory(self, path: str) -> None:
-        """It is gone with its last file."""
+        """Do nothing: directories disappear with their last file."""
 
     def sync_directory(self, path: str) -> None:
-        """It is as durable as it will be."""
+        """Do nothing: memory is never durable."""
 
     def free(self, directory: str) -> i64:
         return 1 << 60

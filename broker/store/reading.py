@@ -1,6 +1,6 @@
-"""Reading records: walking over them in octets, and making entries of them.
+"""Decoding of records: from the bytes of a file to records, from a record to its entry.
 
-Reader.advance() --> Decoder.entry()
+RecordReader.advance() --> kind, position, payload --> Decoder.entry() --> StoreEntry
 """
 
 from __future__ import annotations
@@ -51,51 +51,51 @@ from broker.store.layout import (
 
 _U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
-#: Addresses that a Decoder remembers, so that messages share them.
+#: Most addresses that a Decoder caches, so that messages share them.
 _ADDRESSES: Final = 65_536
 
-#: Why a Reader stopped.
+#: Why a RecordReader stopped: end of the data, more data needed, damage.
 END: Final[i64] = 0
 SHORT: Final[i64] = 1
 BAD: Final[i64] = 2
 
 
 class RecordReader:
-    """Walks over records in octets, which are those of a file from `base` on.
+    """A reader of records in `data`, which are the bytes of a file from offset `base` on.
 
-    After `advance` has said True, `kind`, `position` and `octets[start:end]` are the record's.
-    After it has said False, `at` is where the next record begins, and `stop` says why: END of the
-    octets, SHORT (the record needs `needed` octets), or BAD (`reason`).
+    After `advance` returned True, `kind`, `position` and the payload `data[start:end]` belong to
+    the record. After it returned False, `at` is the index of the next record in `data`, and `stop`
+    says why: END of the data, SHORT (the record needs `needed` bytes) or BAD (`reason`).
     """
 
     def __init__(self, seed: i64, last: i64) -> None:
         self.seed: i64 = seed
-        self.octets = b""
+        self.data = b""
         self.base: i64 = 0
         self.at: i64 = 0
-        self.began: i64 = 0
+        self.record_start: i64 = 0
         self.start: i64 = 0
         self.end: i64 = 0
         self.kind: i64 = 0
         self.position: i64 = 0
-        #: The record's last position: one for each entry of a Many.
+        #: The last position of the record: a group has one for each member.
         self.last: i64 = last
         self.first_of_batch = False
         self.stop: i64 = END
         self.needed: i64 = 0
         self.reason = ""
-        #: The octets were read before, and their checksums were right.
-        self.trusting = False
+        #: True while data is read again whose checksums were right before.
+        self.skip_checksums = False
 
     def load(self, data: bytes, base: i64) -> None:
-        """Go on in these octets."""
-        self.octets = data
+        """Continue with these bytes of the file, which begin at offset `base`."""
+        self.data = data
         self.base = base
         self.at = 0
 
     def advance(self) -> bool:
-        """Hot path. Raises TooNew."""
-        data = self.octets
+        """Go to the next record; return False if there is none. Raise TooNew. Hot path."""
+        data = self.data
         at: i64 = self.at
         left: i64 = len(data) - at
         if left < HEADER_SIZE:
@@ -110,7 +110,7 @@ class RecordReader:
             self.needed = HEADER_SIZE + length
             return False
         end: i64 = at + HEADER_SIZE + length
-        if not self.trusting and not self.right(at, end):
+        if not self.skip_checksums and not self.is_intact(at, end):
             return self._bad("a record's checksum is wrong")
         if data[at + 8] != VERSION and data[at + 8] != VERSION_2:
             raise TooNew(f"a record has version {data[at + 8]}, and this version knows {VERSION_2}")
@@ -126,16 +126,16 @@ class RecordReader:
         self.position = position
         self.last = position
         if kind == GROUP:
-            self.last += count_of(data, at + HEADER_SIZE) - 1
-        self.began = at
+            self.last += group_size(data, at + HEADER_SIZE) - 1
+        self.record_start = at
         self.start = at + HEADER_SIZE
         self.end = end
         self.at = end
         return True
 
-    def right(self, began: i64, end: i64) -> bool:
-        """Whether the checksum of the record there is right."""
-        data = self.octets
+    def is_intact(self, began: i64, end: i64) -> bool:
+        """True if the checksum of the record at `data[began:end]` is right."""
+        data = self.data
         crc: i64 = crc32(
             data[began + 8 : end]
             if end - began < UNCOPIED_SIZE
@@ -149,13 +149,16 @@ class RecordReader:
         self.reason = reason
         return False
 
-    def hop(self, wanted: i64) -> bool:
-        """Go, by headers alone, to the record that holds the position. False when it is not there;
-        or, with `at` less than a header before the end, when these octets end before."""
-        data = self.octets
+    def seek(self, wanted: i64) -> bool:
+        """Go to the record that holds a position, and return True, reading headers only.
+
+        Return False if there is no such record, or if the data ends before it: then less than a
+        header is left behind `at`.
+        """
+        data = self.data
         at: i64 = self.at
         size: i64 = len(data)
-        # (The smallest record is longer than that.)
+        # Every record is at least this long.
         while size - at >= HEADER_SIZE + 4:
             position: i64 = read_i64_be(data, at + 16)
             kind: i64 = i64(data[at + 9]) & ~BATCH_START
@@ -163,7 +166,7 @@ class RecordReader:
                 return False
             last: i64 = position
             if kind == GROUP:
-                last += count_of(data, at + HEADER_SIZE) - 1
+                last += group_size(data, at + HEADER_SIZE) - 1
             if wanted <= last:
                 self.at = at
                 self.last = position - 1
@@ -173,15 +176,16 @@ class RecordReader:
         return False
 
 
-def count_of(data: bytes, start: i64) -> i64:
-    """Entries of a Many whose payload begins there: what its record means, every one at a position
-    of its own.
+def group_size(data: bytes, start: i64) -> i64:
+    """Return the number of members of the group whose payload begins at `start`.
+
+    Each member has a position of its own.
     """
     return i64(read_i32_be(data, start)) & _U32
 
 
-class RecordPart:
-    """One entry of a Many, where it stands."""
+class GroupMember:
+    """One member of an encoded group: its kind, its position, and the place of its payload."""
 
     def __init__(self, kind: i64, position: i64, start: i64, end: i64) -> None:
         self.kind: i64 = kind
@@ -190,56 +194,59 @@ class RecordPart:
         self.end: i64 = end
 
 
-def parts(data: bytes, position: i64, start: i64, end: i64) -> list[RecordPart]:
-    """The entries of a Many. Raises Damaged."""
-    found: list[RecordPart] = []
-    left: i64 = count_of(data, start)
+def group_members(data: bytes, position: i64, start: i64, end: i64) -> list[GroupMember]:
+    """Return the members of the group in `data[start:end]`. Raise DamagedStore."""
+    found: list[GroupMember] = []
+    left: i64 = group_size(data, start)
     start += 4
     while left > 0 and start + 5 <= end:
         stop: i64 = start + 5 + (i64(read_i32_be(data, start + 1)) & _U32)
         if stop > end:
             break
-        found.append(RecordPart(data[start], position, start + 5, stop))
+        found.append(GroupMember(data[start], position, start + 5, stop))
         start = stop
         position += 1
         left -= 1
     if left or start != end:
-        raise DamagedStore(f"the entries of the record at position {position} do not fill it")
+        raise DamagedStore(f"the group at position {position} has another size than its members")
     return found
 
 
 class Decoder:
-    """Makes entries of payloads."""
+    """A decoder of payloads into entries."""
 
     def __init__(self, codecs: Codecs) -> None:
         self._codecs = codecs
-        #: Subtracted from wall clock ms, it is a message's time.
+        #: The wall clock minus the broker's clock, in ms: subtracted from stored expiry times.
         self.clock: i64 = 0
         self._addresses: dict[bytes, tuple[str, Address]] = {}
 
     def entry(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> StoreEntry:
-        """The entry whose payload stands there. Raises Damaged, TooNew. Hot path."""
+        """Return the entry with the payload `data[start:end]`.
+
+        Raise DamagedStore, or TooNew. Hot path.
+        """
         size: i64 = end - start
         if kind == STORED and size >= 4:
             left: i64 = i64(read_i32_be(data, start)) & _U32
             start += 4
             if start + left * QUEUE_SIZE <= end:
                 queues: list[int] = []
-                serials: list[int] | None = None
+                annotations: list[int] | None = None
                 while left > 0:
                     queues.append(read_i64_be(data, start))
-                    serial: i64 = i64(read_i32_be(data, start + 8))
-                    if serial:
-                        if serials is None:
-                            serials = [0] * (len(queues) - 1)
-                        serials.append(serial)
-                    elif serials is not None:
-                        serials.append(0)
+                    annotation: i64 = i64(read_i32_be(data, start + 8))
+                    if annotation:
+                        if annotations is None:
+                            annotations = [0] * (len(queues) - 1)
+                        annotations.append(annotation)
+                    elif annotations is not None:
+                        annotations.append(0)
                     start += QUEUE_SIZE
                     left -= 1
                 vhost, message = self._message(data, start, end)
                 message.position = position
-                return MessageStored(vhost, message, queues, serials)
+                return MessageStored(vhost, message, queues, annotations)
         elif kind == SETTLED and size == 16:
             return MessageSettled(read_i64_be(data, start), read_i64_be(data, start + 8))
         elif kind == PUBREC_RECEIVED and size == 16:
@@ -262,26 +269,27 @@ class Decoder:
                 )
         elif kind == RETAINED and size >= 4:
             names: i64 = start + 4 + (i64(read_i16_be(data, start)) & _U16)
-            blob: i64 = names + (i64(read_i16_be(data, start + 2)) & _U16)
-            if blob <= end:
+            message_start: i64 = names + (i64(read_i16_be(data, start + 2)) & _U16)
+            if message_start <= end:
                 retained: Message | None = None
-                if blob < end:
-                    retained = self._message(data, blob, end)[1]
+                if message_start < end:
+                    retained = self._message(data, message_start, end)[1]
                     retained.retained = True
                 return RetainedSet(
                     data[start + 4 : names].decode(),
-                    data[names:blob].decode("utf-8", "surrogateescape"),
+                    data[names:message_start].decode("utf-8", "surrogateescape"),
                     retained,
                 )
         elif kind == GROUP and size >= 4:
             return EntryGroup(
                 [
-                    self.entry(part.kind, part.position, data, part.start, part.end)
-                    for part in parts(data, position, start, end)
+                    self.entry(member.kind, member.position, data, member.start, member.end)
+                    for member in group_members(data, position, start, end)
                 ]
             )
         raise DamagedStore(
-            f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}"
+            f"the record at position {position} holds no "
+            f"{KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}"
         )
 
     def _message(self, data: bytes, start: i64, end: i64) -> tuple[str, Message]:
@@ -294,8 +302,8 @@ class Decoder:
         content_start: i64 = parameters + (i64(read_i32_be(data, start + 10)) & _U32)
         if content_start > end:
             raise DamagedStore("a message is cut off")
-        spelling = data[start + 14 : parameters]
-        known = self._addresses.get(spelling)
+        address_bytes = data[start + 14 : parameters]
+        known = self._addresses.get(address_bytes)
         if known is None:
             known = (
                 data[names:exchange].decode(),
@@ -306,7 +314,7 @@ class Decoder:
             )
             if len(self._addresses) >= _ADDRESSES:
                 self._addresses.clear()
-            self._addresses[spelling] = known
+            self._addresses[address_bytes] = known
         content = data[content_start:end]
         tag: i64 = data[start + 1]
         encoding: Encoding = PLAIN
@@ -320,6 +328,6 @@ class Decoder:
         message.retained = qos >= RETAINED_FLAG
         expires: i64 = read_i64_be(data, start + 2)
         if expires > 0:
-            # A time that passed while nobody was here is over at the first tick.
+            # A message that expired while the broker was stopped expires at the first tick.
             message.expires = max(expires - self.clock, 1)
         return known[0], message

@@ -180,11 +180,11 @@ class Recorder:
         if isinstance(entry, MessageStored):
             queues = entry.queues
             write_i32_be(out, i32(len(queues)))
-            serials = entry.annotations
+            annotations = entry.annotations
             for at, queue in enumerate(queues):
                 write_i64_be(out, queue)
-                serial: i64 = 0 if serials is None else serials[at]
-                write_i32_be(out, i32(_wrapped_annotation(serial)))
+                annotation: i64 = 0 if annotations is None else annotations[at]
+                write_i32_be(out, i32(_wrapped_annotation(annotation)))
             return self._write_message(out, entry.vhost, entry.message)
         if isinstance(entry, MessageSettled):
             return _write_numbers(out, entry.queue, entry.position)
@@ -289,11 +289,11 @@ def _needs_version_2(entry: StoreEntry) -> bool:
     )
 
 
-def _wrapped_annotation(serial: i64) -> i64:
+def _wrapped_annotation(annotation: i64) -> i64:
     """Return an annotation that fits into a signed 32-bit number, with the sign unchanged."""
-    if serial > 0:
-        return (serial - 1) % ANNOTATION_MODULUS + 1
-    return -((-serial - 1) % ANNOTATION_MODULUS + 1) if serial < 0 else 0
+    if annotation > 0:
+        return (annotation - 1) % ANNOTATION_MODULUS + 1
+    return -((-annotation - 1) % ANNOTATION_MODULUS + 1) if annotation < 0 else 0
 
 
 def _write_numbers(out: BytesWriter, queue: i64, position: i64) -> bytes:

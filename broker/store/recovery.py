@@ -1,14 +1,14 @@
-"""Reading the log when the store is opened: which files count, where the tail is cut, what is
-quarantined.
+"""Recovery: reads the log when the store is opened, after a crash too.
 
-    names --> heads --> the newest checkpoint and the segments behind it --> records --> Replay
-                            |                                                  |
-                     what it replaced is removed            bad in the last segment, nothing durable behind it: cut
-                                                            bad elsewhere: copied to quarantine/, and read on behind it
+    1. read the heads of all files
+    2. choose the newest checkpoint and the segments behind it; remove the files it replaced
+    3. read the records of each chosen file, and pass them to a Replay
+       bad data at the end of the last segment, nothing durable behind it: cut the file there
+       bad data elsewhere: copy it to quarantine/, and read on behind it
 
-A record that was the first of its batch says that all before it in the file was durable already:
-damage before it is damage, and not the torn end of a batch that nobody was promised. Nothing is
-skipped without a Finding.
+The first record of a batch says that all bytes before it were durable. So bad data before such a
+record is damage; else it is the torn end of the last batch, which was never confirmed. Whatever is
+skipped is reported as a Finding.
 """
 
 from __future__ import annotations
@@ -22,75 +22,79 @@ from mypy_extensions import i64, mypyc_attr
 from broker.store.disk import DamagedStore, Disk, StoreError, TooNew
 from broker.store.files import (
     CHECKPOINT,
-    DATA,
+    DATA_START,
     FOUND,
     GAVE_UP,
     SEGMENT,
     FileScan,
     Head,
     LogFile,
-    closed,
-    complaint,
-    last_salt,
+    is_closed,
+    os_error_text,
     parse_name,
+    read_closing_salt,
     read_head,
     seed_of,
 )
 from broker.store.findings import CUT, IGNORED, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.store.layout import CLOSED, GROUP, RETAINED, SETTLED, STORED
-from broker.store.reading import END, RecordReader, parts
+from broker.store.reading import END, RecordReader, group_members
 from broker.store.records import closing_record
 
 _U32: Final[i64] = 0xFFFFFFFF
 
 
 class Recovery:
-    """What recovery has read so far, and what it found."""
+    """The progress and the result of a recovery."""
 
     def __init__(self) -> None:
         self.files = 0
-        self.octets: i64 = 0
-        self.octets_total: i64 = 0
+        self.bytes_read: i64 = 0
+        self.bytes_total: i64 = 0
         self.records: i64 = 0
         self.messages: i64 = 0
-        #: The last position in the log, and the first that is certainly free.
+        #: The last position in the log, and the first that was certainly never used.
         self.last: i64 = 0
         self.next: i64 = 1
-        #: Files removed because a checkpoint had replaced them, or because nothing was written in
-        #: them yet.
+        #: Names of removed files: replaced by a checkpoint, or without a record.
         self.removed: list[str] = []
         self.findings: list[Finding] = []
 
-    def found(self, what: str) -> list[Finding]:
-        """Findings of this kind."""
-        return [finding for finding in self.findings if finding.what == what]
+    def findings_of(self, kind: str) -> list[Finding]:
+        """Return the findings of one kind."""
+        return [finding for finding in self.findings if finding.kind == kind]
 
     @property
-    def lost(self) -> int:
-        """Octets that could not be read, the cut tail among them."""
-        return sum(finding.octets for finding in self.findings)
+    def lost_bytes(self) -> int:
+        """Size of the data that could not be read, with the cut tail, in bytes."""
+        return sum(finding.size for finding in self.findings)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Replay:
-    """Who is told the records of the log, in order."""
+    """A receiver of the records of the log, in their order."""
 
     def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """A record; its payload is `octets[start:end]`."""
+        """Process a record with the payload `data[start:end]`."""
         raise NotImplementedError
 
     def batch(self) -> None:
-        """The next record is the first of its batch: all before it was durable, and the catalog
-        written, when it was.
+        """Process the beginning of a batch.
+
+        All records before were durable, and their definitions in the catalog, when the batch was
+        written.
         """
 
 
-def _quietly(recovery: Recovery) -> None:
-    """Tells nobody about the progress."""
+def ignore_progress(recovery: Recovery) -> None:
+    """Ignore the progress of a recovery."""
 
 
 class Recoverer:
-    """Opens a directory once. `changing` False only looks: `trellis store verify`."""
+    """One recovery of the log in a directory.
+
+    With `changes_files` False, it only reads, for `trellis store verify`.
+    """
 
     def __init__(
         self,
@@ -98,8 +102,8 @@ class Recoverer:
         directory: str,
         salt: i64,
         replay: Replay,
-        progress: Callable[[Recovery], None] = _quietly,
-        changing: bool = True,
+        progress: Callable[[Recovery], None] = ignore_progress,
+        changes_files: bool = True,
     ) -> None:
         self.disk = disk
         self.directory = directory
@@ -108,52 +112,52 @@ class Recoverer:
         self.files: list[LogFile] = []
         self.replay = replay
         self._progress = progress
-        self._changing = changing
-        self._kept = Quarantine(disk, directory)
+        self._changes_files = changes_files
+        self._quarantine_directory = Quarantine(disk, directory)
         self._heads: dict[str, Head] = {}
-        #: Files whose heads are damaged: their names must do.
+        #: Files with damaged heads. These heads are made from the names of the files.
         self._headless: dict[str, Head] = {}
         self._sizes: dict[str, int] = {}
         self._names: list[str] = []
-        self._at = 0
+        self._next_name = 0
         self._last: i64 = 0
 
     def run(self) -> None:
-        """Read everything. Raises StoreError, TooNew."""
+        """Read the whole log. Raise StoreError, or TooNew."""
         self.start()
         while self.next():
             pass
 
     def start(self) -> None:
-        """Find out which files to read."""
+        """Choose the files to read."""
         try:
-            self._look()
-            self._names = self._choose()
+            self._read_heads()
+            self._names = self._choose_files()
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._open_error(error) from error
         self.report.files = len(self._names)
-        self.report.octets_total = sum(self._sizes[name] for name in self._names)
+        self.report.bytes_total = sum(self._sizes[name] for name in self._names)
 
     def next(self) -> bool:
-        """Read a file; False when there are no more."""
+        """Read the next file; return False if there are no more."""
         report = self.report
-        if self._at < len(self._names):
-            self._at += 1
+        if self._next_name < len(self._names):
+            self._next_name += 1
             try:
-                self._read(self._names[self._at - 1], self._at == len(self._names))
+                self._read(self._names[self._next_name - 1], self._next_name == len(self._names))
             except OSError as error:
-                raise self._refused(error) from error
+                raise self._open_error(error) from error
             except TooNew as error:
-                raise self._too_new(self._names[self._at - 1], error) from error
+                raise self._too_new(self._names[self._next_name - 1], error) from error
             return True
         try:
             self._finish()
         except OSError as error:
-            raise self._refused(error) from error
+            raise self._open_error(error) from error
         report.last = self._last
-        # What was lost had positions: none of them is used again. (No entry takes less than an
-        # octet.)
-        report.next = self._last + report.lost + 1
+        # The lost records had positions, which must not be used again. Each record has more than
+        # one byte, so there were fewer positions than lost bytes.
+        report.next = self._last + report.lost_bytes + 1
         return False
 
     def _too_new(self, name: str, error: TooNew) -> TooNew:
@@ -161,7 +165,7 @@ class Recoverer:
             f"cannot read '{self.directory}/{name}': {error}; use the version that wrote it"
         )
 
-    def _refused(self, error: OSError) -> StoreError:
+    def _open_error(self, error: OSError) -> StoreError:
         return StoreError(
             f"cannot open the log in '{self.directory}': {error.strerror or error}"
             f"{f': {error.filename}' if error.filename else ''}"
@@ -169,8 +173,8 @@ class Recoverer:
 
     # -- which files
 
-    def _look(self) -> None:
-        """Read all heads."""
+    def _read_heads(self) -> None:
+        """Read the heads of all files."""
         disk = self.disk
         for name in disk.list(self.directory):
             path = f"{self.directory}/{name}"
@@ -183,80 +187,84 @@ class Recoverer:
             file = disk.open(path, False)
             self._sizes[name] = int(file.size())
             try:
-                head = read_head(file.read(0, DATA))
+                head = read_head(file.read(0, DATA_START))
             except TooNew as error:
                 raise self._too_new(name, error) from error
             if head is None:
                 self._headless[name] = Head(parsed[0], 0, parsed[1], -1)
             elif head.name != name:
                 raise StoreError(
-                    f"the file '{path}' was called '{head.name}' when it was written: give it its name back"
+                    f"the file '{path}' was written as '{head.name}': rename it back to that"
                 )
             else:
                 self._heads[name] = head
         if self._heads:
-            # One salt for all files of a log: so a file without a head can be read.
+            # All files of a log have one salt, so a file with damaged heads can be read.
             self.salt = self._heads[max(self._heads)].salt
         for name, head in self._headless.items():
-            salt = last_salt(disk.open(f"{self.directory}/{name}", False), self._sizes[name])
+            salt = read_closing_salt(
+                disk.open(f"{self.directory}/{name}", False), self._sizes[name]
+            )
             head.salt = self.salt if salt < 0 else salt
             if not self._heads:
                 self.salt = head.salt
 
-    def _choose(self) -> list[str]:
-        """Files to read, in order; what a checkpoint has replaced goes."""
+    def _choose_files(self) -> list[str]:
+        """Return the names of the files to read, in order. Remove those a checkpoint replaced."""
         heads = {**self._heads, **self._headless}
         checkpoints = sorted(name for name, head in heads.items() if head.kind == CHECKPOINT)
         segments = sorted(name for name, head in heads.items() if head.kind == SEGMENT)
-        if segments and segments[-1] in self._headless and self._sizes[segments[-1]] <= DATA:
-            # The crash came before its head was durable, hence before its first record.
+        if segments and segments[-1] in self._headless and self._sizes[segments[-1]] <= DATA_START:
+            # The crash came before the head was durable, hence before the first record.
             self._remove(segments.pop())
         if not checkpoints:
             return segments
         newest = checkpoints.pop()
-        whole = newest in self._heads and self._closed(newest)
+        whole = newest in self._heads and self._is_closed(newest)
         replaced = [
             *checkpoints,
             *(name for name in segments if heads[name].first <= heads[newest].first),
         ]
-        if not whole and self._complete(checkpoints, segments):
-            # Its predecessors are all there still: it never took effect.
-            self._set_aside(
-                newest, IGNORED, "this checkpoint is not whole, but what it replaces is still there"
+        if not whole and self._follow_each_other(checkpoints, segments):
+            # All files that it replaces still exist, so it never took effect.
+            self._move_to_quarantine(
+                newest,
+                IGNORED,
+                "this checkpoint is incomplete, but the files that it replaces still exist",
             )
             return [*checkpoints[-1:], *segments]
         for name in replaced:
             if whole:
                 self._remove(name)
             else:
-                self._set_aside(
+                self._move_to_quarantine(
                     name, IGNORED, "a checkpoint replaced this file, but is damaged itself"
                 )
         return [newest, *(name for name in segments if heads[name].first > heads[newest].first)]
 
-    def _closed(self, name: str) -> bool:
+    def _is_closed(self, name: str) -> bool:
         head = self._heads[name]
-        return closed(
+        return is_closed(
             self.disk.open(f"{self.directory}/{name}", False), self._sizes[name], seed_of(head.salt)
         )
 
-    def _complete(self, checkpoints: list[str], segments: list[str]) -> bool:
-        """Whether these files follow each other from the beginning of the log."""
+    def _follow_each_other(self, checkpoints: list[str], segments: list[str]) -> bool:
+        """True if these files are complete and follow each other from the start of the log."""
         last: i64 = 0
         for name in [*checkpoints[-1:], *segments]:
             head = self._heads.get(name)
             if head is None:
                 return False
             if head.kind == CHECKPOINT:
-                if not self._closed(name):
+                if not self._is_closed(name):
                     return False
                 last = head.first
                 continue
-            if head.after != last:
+            if head.previous_last != last:
                 return False
             scan = FileScan(
                 self.disk.open(f"{self.directory}/{name}", False),
-                DATA,
+                DATA_START,
                 self._sizes[name],
                 seed_of(head.salt),
                 last,
@@ -276,26 +284,29 @@ class Recoverer:
         report = self.report
         size: i64 = self._sizes[name]
         if name in self._headless:
-            file.after = self._last
+            file.previous_last = self._last
             if not file.checkpoint:
                 file.last = self._last
-            self._quarantine(file, 0, min(DATA, size), "both heads are damaged")
+            self._quarantine(file, 0, min(DATA_START, size), "both heads are damaged")
             file.holes.clear()  # The records behind them are read all the same.
-        elif not file.checkpoint and head.after != self._last and not self._explained():
+        elif (
+            not file.checkpoint and head.previous_last != self._last and not self._follows_damage()
+        ):
             report.findings.append(
                 Finding(
                     MISSING,
                     name,
                     0,
                     0,
-                    f"the log goes from position {self._last} to {head.first}, but the file before ended at {head.after}",
+                    f"the log goes from position {self._last} to {head.first}, "
+                    f"but the file before ended at {head.previous_last}",
                 )
             )
         covered: i64 = file.last
-        # A checkpoint's positions begin anywhere; a segment's behind those of the file before.
+        # A checkpoint may begin at any position, a segment only behind the file before.
         scan = FileScan(
             file.file(),
-            DATA,
+            DATA_START,
             size,
             file.seed,
             0 if file.checkpoint else max(self._last, head.first - 1),
@@ -309,178 +320,183 @@ class Recoverer:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:
             file.last = scan.reader.last
-        # Else nothing was ever written in it, and the log ends where it ended before: its first
-        # position may be one that was never written.
+        # Else the file never got a record: the position in its head may never have been written.
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
-        """Nothing is appended to these files any more, so what is damaged in them from now on is
-        never the torn end of a batch.
-        """
+        """Close the last file: from now on, bad data in it is damage and never a torn batch."""
         if (
             self.files
             and not self.files[-1].checkpoint
             and self.files[-1].records == 0
             and not self.files[-1].holes
         ):
-            # So that the next one may have its name; and before the one before is closed, which is
-            # not the last while this one is there: what a crash leaves of the closing would be
-            # taken for damage.
+            # Remove the empty last file, so that the next one can have its name. This comes before
+            # the file before it is closed: until it is the last file, a closing record torn by a
+            # crash would be taken for damage.
             self._remove(self.files.pop().name)
         if (
             self.files
             and not self.files[-1].checkpoint
             and not self.files[-1].closed
-            and self._changing
+            and self._changes_files
         ):
             self._close(self.files[-1])
 
     def _close(self, file: LogFile) -> None:
         writable = self.disk.open(file.path, True)
-        end = closing_record(file.last, file.records, file.size - DATA, file.salt, file.seed)
+        end = closing_record(file.last, file.records, file.size - DATA_START, file.salt, file.seed)
         try:
             writable.write(file.size, end)
         except OSError:
-            writable.truncate(file.size)  # A full disk; it can do without.
+            writable.truncate(file.size)  # The disk is full. The closing record is optional.
         else:
             file.size += len(end)
         writable.sync()
         writable.close()
 
-    def _explained(self) -> bool:
-        """Whether the file before has damage, where its last records may have been."""
+    def _follows_damage(self) -> bool:
+        """True if the file before has damage, in which missing records may have been."""
         return bool(self.files) and bool(self.files[-1].holes)
 
     def _walk(self, file: LogFile, scan: FileScan, may_cut: bool) -> None:
-        """Read the file's records, and past its damage."""
+        """Read the records of a file, skipping damage."""
         report, reader = self.report, scan.reader
         replay = self.replay
         base: i64 = -1
-        #: Everything before it was durable. Not known yet: -1.
-        vouched: i64 = -1
+        #: All bytes before this offset were durable. -1: unknown yet.
+        durable_before: i64 = -1
         behind_damage = False
         while True:
             while scan.advance():
                 if reader.base != base:
                     base = reader.base
-                    report.octets += len(reader.octets)
+                    report.bytes_read += len(reader.data)
                     self._progress(report)
                 if reader.kind == CLOSED:
                     file.closed = True
                     continue
-                file.mark(reader.position, reader.base + reader.began, behind_damage)
+                file.add_to_index(reader.position, reader.base + reader.record_start, behind_damage)
                 behind_damage = False
                 try:
                     self._count(file, reader)
                     if reader.first_of_batch:
                         replay.batch()
                     replay.record(
-                        reader.kind, reader.position, reader.octets, reader.start, reader.end
+                        reader.kind, reader.position, reader.data, reader.start, reader.end
                     )
                 except (DamagedStore, ValueError) as error:
                     reason = f"the record at position {reader.position}: {error}"
-                    report.findings.append(Finding(WRONG, file.name, int(scan.began), 0, reason))
+                    report.findings.append(
+                        Finding(WRONG, file.name, int(scan.record_start), 0, reason)
+                    )
             file.size = scan.offset
             if reader.stop == END:
                 return
-            bad, why = scan.offset, reader.reason
-            found = scan.find()
+            bad, reason = scan.offset, reader.reason
+            found = scan.find_next_record()
             end: i64 = scan.offset if found == FOUND else scan.size
             if may_cut and found != GAVE_UP:
-                if vouched < 0:
-                    vouched = (
-                        self._vouched(file, end, scan.size, reader.last) if found == FOUND else 0
+                if durable_before < 0:
+                    durable_before = (
+                        self._find_durable_before(file, end, scan.size, reader.last)
+                        if found == FOUND
+                        else 0
                     )
-                if vouched < end:
-                    self._cut(file, bad, scan.size, why)
+                if durable_before < end:
+                    self._cut(file, bad, scan.size, reason)
                     return
-            self._quarantine(file, bad, end, why)
+            self._quarantine(file, bad, end, reason)
             file.size = end
             if found != FOUND:
                 return
             behind_damage = True
 
-    def _vouched(self, file: LogFile, start: i64, size: i64, last: i64) -> i64:
-        """Where the last record begins that was the first of its batch; 0: nowhere behind `start`."""
+    def _find_durable_before(self, file: LogFile, start: i64, size: i64, last: i64) -> i64:
+        """Return the offset of the last record from `start` on that is the first of its batch.
+
+        All bytes before that offset were durable. Return 0 if there is no such record.
+        """
         scan = FileScan(file.file(), start, size, file.seed, last)
-        vouched: i64 = 0
+        durable_before: i64 = 0
         while True:
             while scan.advance():
                 if scan.reader.first_of_batch:
-                    vouched = scan.began
-            if scan.reader.stop == END or scan.find() != FOUND:
-                return vouched
+                    durable_before = scan.record_start
+            if scan.reader.stop == END or scan.find_next_record() != FOUND:
+                return durable_before
 
     def _count(self, file: LogFile, reader: RecordReader) -> None:
         report = self.report
         kind = reader.kind
-        size: i64 = reader.end - reader.began
+        size: i64 = reader.end - reader.record_start
         report.records += 1
         file.records += 1
         if kind == GROUP:
-            for part in parts(reader.octets, reader.position, reader.start, reader.end):
-                self._count_one(file, part.kind, reader.octets, part.start, part.end - part.start)
+            for member in group_members(reader.data, reader.position, reader.start, reader.end):
+                self._count_one(
+                    file, member.kind, reader.data, member.start, member.end - member.start
+                )
         else:
-            self._count_one(file, kind, reader.octets, reader.start, size)
+            self._count_one(file, kind, reader.data, reader.start, size)
 
     def _count_one(self, file: LogFile, kind: i64, data: bytes, start: i64, size: i64) -> None:
         if kind == STORED:
             self.report.messages += 1
             file.copies += i64(read_i32_be(data, start)) & _U32
-            file.kept_octets += size
+            file.stored_size += size
         elif not file.checkpoint or kind < RETAINED:
-            file.passing += size
+            file.transient_size += size
             if kind == SETTLED:
-                settle(self.files, read_i64_be(data, start + 8))
+                count_settled(self.files, read_i64_be(data, start + 8))
 
     # -- what is done about damage
 
     def _cut(self, file: LogFile, offset: i64, size: i64, reason: str) -> None:
-        """The end of a batch that was being written when the end came."""
+        """Cut the torn end of the last batch off the file."""
         self.report.findings.append(
             Finding(CUT, file.name, int(offset), int(size - offset), reason)
         )
-        if self._changing:
+        if self._changes_files:
             writable = self.disk.open(file.path, True)
             try:
-                writable.truncate(
-                    offset
-                )  # Synced when the file is closed; if nothing is left of it, it goes.
+                # `_finish` syncs the file, or removes it if no record is left.
+                writable.truncate(offset)
             except OSError as error:
-                raise StoreError(complaint(file.path, "cut the tail of", error)) from error
+                raise StoreError(os_error_text(file.path, "cut the tail of", error)) from error
             writable.close()
 
     def _quarantine(self, file: LogFile, start: i64, end: i64, reason: str) -> None:
-        """Copy damage aside: it stays in its file until a checkpoint replaces that."""
+        """Copy damage to the quarantine. Its file keeps it until a checkpoint replaces the file."""
         finding = Finding(QUARANTINED, file.name, int(start), int(end - start), reason)
         self.report.findings.append(finding)
         file.holes.append((int(start), int(end - start)))
-        if not self._changing:
+        if not self._changes_files:
             return
         try:
-            finding.copy = self._kept.copy(
+            finding.copy = self._quarantine_directory.copy(
                 file.file(), int(start), int(end), f"{file.name}-{start}-{end - start}.bad"
             )
         except OSError as error:
-            file.saved = False
+            file.damage_saved = False
             finding.reason += f" (not copied: {error.strerror or error})"
 
-    def _set_aside(self, name: str, what: str, reason: str) -> None:
-        """Move a whole file to the quarantine."""
-        finding = Finding(what, name, 0, 0, reason)
+    def _move_to_quarantine(self, name: str, kind: str, reason: str) -> None:
+        """Move a whole file to the quarantine, and report that."""
+        finding = Finding(kind, name, 0, 0, reason)
         self.report.findings.append(finding)
-        if self._changing:
-            finding.copy = self._kept.take(name)
+        if self._changes_files:
+            finding.copy = self._quarantine_directory.move(name)
 
     def _remove(self, name: str) -> None:
         self.report.removed.append(name)
-        if self._changing:
+        if self._changes_files:
             self.disk.remove(f"{self.directory}/{name}")
             self.disk.sync_directory(self.directory)
 
 
-def holding(files: list[LogFile], position: i64) -> LogFile | None:
-    """The file that speaks for the position."""
+def file_holding(files: list[LogFile], position: i64) -> LogFile | None:
+    """Return the file that covers a position; None if the position comes before all files."""
     low: i64 = 0
     high: i64 = len(files)
     try:
@@ -492,13 +508,12 @@ def holding(files: list[LogFile], position: i64) -> LogFile | None:
                 high = middle
         return files[low - 1] if low > 0 else None
     except IndexError:
-        return holding(files, position)  # Another thread put a checkpoint in the place of some.
+        # Another thread replaced some files by a checkpoint meanwhile.
+        return file_holding(files, position)
 
 
-def settle(files: list[LogFile], position: i64) -> None:
-    """A copy of the message at the position is settled, or its queue is gone: count it where the
-    message is.
-    """
-    file = holding(files, position)
+def count_settled(files: list[LogFile], position: i64) -> None:
+    """Count a settled message in the figures of the file that holds it."""
+    file = file_holding(files, position)
     if file is not None:
-        file.dead += 1
+        file.settled += 1

@@ -1,16 +1,15 @@
-"""The segment log: octets of batches go to its end, recovery reads it from the beginning, paging
-reads single records.
+"""The segment log: appends batches, is read by recovery as a whole and by queues record by record.
 
-    log/   checkpoint-00..0420.log     what is live of all up to position 420
-           00..0421.log                a segment, full: it is never written again
-           00..0977.log                the segment that is written
-           quarantine/                 copies of what could not be read
+    log/   checkpoint-00..0420.log     the live entries up to position 420
+           00..0421.log                a full segment, which is never written again
+           00..0977.log                the active segment
+           quarantine/                 copies of damaged data
 
     open(replay) --> Recovery        append(records), sync()         reader().read(position)
     (any thread, first)              (the writer thread)             (any thread)
 
-After an append one sync must come before the next append: the first record of every batch says so
-on disk.
+Each append must be followed by a sync before the next append. Recovery relies on that: the first
+record of a batch says that all bytes before it were durable.
 """
 
 from __future__ import annotations
@@ -21,106 +20,117 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore, Disk, File, Poisoned, StoreError, WriteFailed
-from broker.store.files import DATA, SEGMENT, FileScan, Head, LogFile, complaint, seed_of
+from broker.store.files import DATA_START, SEGMENT, FileScan, Head, LogFile, os_error_text, seed_of
 from broker.store.layout import GROUP, HEADER_SIZE
-from broker.store.reading import BAD, RecordReader, parts
+from broker.store.reading import BAD, RecordReader, group_members
 from broker.store.records import Records, closing_record
-from broker.store.recovery import Recoverer, Recovery, Replay, holding, settle
+from broker.store.recovery import (
+    Recoverer,
+    Recovery,
+    Replay,
+    count_settled,
+    file_holding,
+    ignore_progress,
+)
 
-#: Octets after which a segment is full.
-SEGMENT_OCTETS: Final = 64 << 20
+#: Size at which a segment is full, in bytes.
+SEGMENT_SIZE: Final = 64 << 20
 #: Sealed files that stay open for reading.
 _OPEN_MAX: Final = 64
-#: Octets that are read at once for paging: somewhere, and going on from there.
-_PAGE: Final[i64] = 8_192
-_PAGES: Final[i64] = 65_536
-
-
-def _quietly(recovery: Recovery) -> None:
-    """Tells nobody about the progress."""
+#: Bytes read at once for a record by position: first, and when reading on from there.
+_FIRST_READ_SIZE: Final[i64] = 8_192
+_NEXT_READ_SIZE: Final[i64] = 65_536
 
 
 class SegmentLog:
-    """A directory of segments.
+    """A log in a directory of segments.
 
-    `salt` is any number below 2**32, for a log that has no file yet: different for every log.
+    `salt` is a random number below 2**32, which a log without files gets.
     """
 
     def __init__(
-        self, disk: Disk, directory: str, segment_octets: int = SEGMENT_OCTETS, salt: int = 0
+        self, disk: Disk, directory: str, segment_size: int = SEGMENT_SIZE, salt: int = 0
     ) -> None:
         self.disk = disk
         self.directory = directory
-        self.segment_octets: i64 = segment_octets
-        #: Files in the order of their positions: a checkpoint perhaps, then segments.
+        self.segment_size: i64 = segment_size
+        #: Files in the order of their positions: at most one checkpoint, then segments.
         self.files: list[LogFile] = []
         #: The last position in the log.
         self.last: i64 = 0
-        #: Why nothing is written any more; empty: all is well.
+        #: Why the log is stopped; empty if it is not.
         self.poisoned = ""
-        #: Why there is no checkpoint any more: damage that was not copied aside must not go with
-        #: its file.
-        self.unsaved = ""
-        #: When somebody should find out exactly what is live, for `LogFile.waste` may be far off:
-        #: at so many octets of full files, or at so much waste. (Large messages go and small ones
-        #: stay, or the other way round.)
-        self.look_at: i64 = 0
-        self.look_beyond: i64 = 0
-        #: Of the files that are there, once the log is open.
+        #: Why checkpoints are disabled; empty if they are not. A checkpoint would remove a file
+        #: with damage that could not be copied to the quarantine.
+        self.no_checkpoint_reason = ""
+        #: When to measure exactly how much is live: at this size of full files, or at this sum of
+        #: `LogFile.reclaimable`, in bytes. That estimate assumes messages of equal size.
+        self.check_size: i64 = 0
+        self.check_reclaimable: i64 = 0
+        #: The salt of the log's files, once the log is open.
         self.salt: i64 = salt
         self._active: LogFile | None = None
         self._handle: File | None = None
         self._unsynced = False
-        self._reading: list[LogFile] = []
+        self._open_files: list[LogFile] = []
 
     @property
     def seed(self) -> int:
-        """What the checksums of a Recorder start from. Known when the log is open."""
+        """The seed for the checksums of a Recorder. Known once the log is open."""
         return int(seed_of(self.salt))
 
     @property
-    def octets(self) -> int:
-        """Octets of all files."""
+    def size(self) -> int:
+        """Size of all files in bytes."""
         return sum(int(file.size) for file in self.files)
 
     @property
     def active(self) -> LogFile | None:
-        """The segment that is written: all others are never written again."""
+        """The segment that is written. No other file is ever written again."""
         return self._active
 
     def sealed(self) -> list[LogFile]:
-        """The files that are never written again."""
+        """Return all files but the active one: they are never written again."""
         return [file for file in self.files if file is not self._active]
 
     # -- opening and closing
 
-    def open(self, replay: Replay, progress: Callable[[Recovery], None] = _quietly) -> Recovery:
-        """Read all of the log, and be ready to append. Raises StoreError, TooNew."""
+    def open(
+        self, replay: Replay, progress: Callable[[Recovery], None] = ignore_progress
+    ) -> Recovery:
+        """Recover the log, passing all records to `replay`, and get ready to append.
+
+        Raise StoreError, or TooNew.
+        """
         try:
             self.disk.make_directory(self.directory)
             self.disk.sync_directory(self.directory.rpartition("/")[0] or ".")
         except OSError as error:
-            raise StoreError(complaint(self.directory, "make", error)) from error
+            raise StoreError(os_error_text(self.directory, "make", error)) from error
         recoverer = Recoverer(self.disk, self.directory, self.salt, replay, progress)
         recoverer.run()
         self.files = recoverer.files
         self.salt = recoverer.salt
         self.last = recoverer.report.last
         for file in self.files:
-            if not file.saved:
-                self.unsaved = f"damage in '{file.path}' could not be copied to the quarantine"
+            if not file.damage_saved:
+                self.no_checkpoint_reason = (
+                    f"damage in '{file.path}' could not be copied to the quarantine"
+                )
         return recoverer.report
 
     def close(self) -> None:
-        """Write that all is in order, and let go of the files. Raises StoreError."""
+        """Write a closing record, and close the files. Raise StoreError."""
         file, handle = self._active, self._handle
         if file is not None and handle is not None and file.records and not self.poisoned:
-            end = closing_record(self.last, file.records, file.size - DATA, file.salt, file.seed)
+            end = closing_record(
+                self.last, file.records, file.size - DATA_START, file.salt, file.seed
+            )
             try:
                 handle.write(file.size, end)
                 handle.sync()
             except OSError as error:
-                raise StoreError(complaint(file.path, "finish", error)) from error
+                raise StoreError(os_error_text(file.path, "finish", error)) from error
             file.size += len(end)
             file.closed = True
         self._active = self._handle = None
@@ -130,12 +140,12 @@ class SegmentLog:
     # -- writing
 
     def append(self, records: Records) -> None:
-        """Write the records of a batch to the end.
+        """Write the records of a batch to the end of the log.
 
-        Raises WriteFailed, when they may be appended again later; Poisoned.
+        Raise WriteFailed if the batch can be appended again later, Poisoned if it cannot.
         """
         self._check()
-        assert not self._unsynced, "a batch was not synced before the next"
+        assert not self._unsynced, "the batch before is not synced"
         if records.count == 0:
             return
         assert records.first > self.last, "positions must grow"
@@ -143,35 +153,35 @@ class SegmentLog:
         if (
             file is None
             or handle is None
-            or (file.records and file.size + records.size > self.segment_octets)
+            or (file.records and file.size + records.size > self.segment_size)
         ):
             file, handle = self._roll(records.first)
         start: i64 = file.size
         at: i64 = start
         try:
-            for part in records.parts:
-                handle.write(at, part)
-                at += len(part)
+            for member in records.parts:
+                handle.write(at, member)
+                at += len(member)
         except OSError as error:
             self._cut_back(file, handle, error)
         self._unsynced = True
         for position, offset in records.marks:
-            file.mark(position, start + offset)
+            file.add_to_index(position, start + offset)
         file.size = at
         file.records += records.count
         file.copies += records.copies
-        file.kept_octets += records.stored_size
-        file.passing += records.transient_size
+        file.stored_size += records.stored_size
+        file.transient_size += records.transient_size
         file.last = self.last = records.last
         found: LogFile | None = None
         for position in records.settled:
             if found is None or not found.first <= position <= found.last:
-                found = holding(self.files, position)
+                found = file_holding(self.files, position)
             if found is not None:
-                found.fresh += 1
+                found.settled_lately += 1
 
     def sync(self) -> None:
-        """Returns when everything appended is durable. Raises Poisoned."""
+        """Make everything appended durable. Raise Poisoned."""
         self._check()
         file, handle = self._active, self._handle
         if not self._unsynced or file is None or handle is None:
@@ -179,47 +189,45 @@ class SegmentLog:
         try:
             handle.sync()
         except OSError as error:
-            self.poison(complaint(file.path, "sync", error))
+            self.poison(os_error_text(file.path, "sync", error))
         self._unsynced = False
 
     def settle(self, position: i64) -> None:
-        """A copy of the message at the position is dead, and no Settled says so: its queue was
-        deleted.
-        """
-        settle(self.files, position)
+        """Count a message as settled whose queue was deleted, without an entry that settles it."""
+        count_settled(self.files, position)
 
     def poison(self, reason: str) -> None:
-        """Write nothing any more. Raises Poisoned."""
+        """Stop the log for a reason. Raise Poisoned."""
         self.poisoned = reason
         self._check()
 
     def _check(self) -> None:
         if self.poisoned:
             raise Poisoned(
-                f"{self.poisoned}. The store writes nothing any more: see to the disk, then start the broker again"
+                f"{self.poisoned}. The store is stopped: repair the disk, then restart the broker"
             )
 
     def _cut_back(self, file: LogFile, handle: File, error: OSError) -> None:
-        """A write failed: what it left must not stand before the next batch."""
-        reason = complaint(file.path, "write", error)
+        """Remove the bytes that a failed write left, and raise WriteFailed."""
+        reason = os_error_text(file.path, "write", error)
         try:
             handle.truncate(file.size)
         except OSError as failure:
-            self.poison(f"{reason}, and cannot cut it back: {failure.strerror or failure}")
+            self.poison(f"{reason}, and cannot truncate it: {failure.strerror or failure}")
         raise WriteFailed(reason, error.errno or 0) from error
 
     def _roll(self, first: i64) -> tuple[LogFile, File]:
-        """Begin a segment: durable, with its name, before anything is written in it."""
+        """Create the next segment and make it durable, before any record is written to it."""
         head = Head(SEGMENT, self.salt, first, self.last)
         file = LogFile(self.disk, self.directory, head)
         try:
             handle = self.disk.create(file.path)
         except OSError as error:
-            raise WriteFailed(complaint(file.path, "make", error), error.errno or 0) from error
+            raise WriteFailed(os_error_text(file.path, "make", error), error.errno or 0) from error
         try:
-            handle.write(0, head.octets())
+            handle.write(0, head.encode())
         except OSError as error:
-            reason = complaint(file.path, "write", error)
+            reason = os_error_text(file.path, "write", error)
             try:
                 self.disk.remove(file.path)
             except OSError as failure:
@@ -229,13 +237,13 @@ class SegmentLog:
             handle.sync()
             self.disk.sync_directory(self.directory)
         except OSError as error:
-            self.poison(complaint(file.path, "sync", error))
-        file.take(handle)
+            self.poison(os_error_text(file.path, "sync", error))
+        file.attach(handle)
         if self._active is not None:
             self._active.close_scan()
         for full in self.files:
-            full.dead += full.fresh
-            full.fresh = 0
+            full.settled += full.settled_lately
+            full.settled_lately = 0
         self.files.append(file)
         self._active, self._handle = file, handle
         return file, handle
@@ -243,62 +251,60 @@ class SegmentLog:
     # -- reading
 
     def reader(self) -> LogReader:
-        """For reading records by their positions, best in rising order."""
+        """Return a reader of records by position. It is fastest in rising order."""
         return LogReader(self)
 
     def read(self, position: i64) -> tuple[int, bytes] | None:
-        """(kind, payload) of the record at a position; None when the log has none.
+        """Return (kind, payload) of the record at a position; None if there is no such record.
 
-        Raises Damaged, StoreError.
+        Raise DamagedStore, or StoreError.
         """
         reader = LogReader(self)
         if not reader.read(position):
             return None
         return int(reader.kind), reader.data[reader.start : reader.end]
 
-    def opened(self, file: LogFile) -> File:
-        """The file, open for reading; not too many at once."""
+    def open_file(self, file: LogFile) -> File:
+        """Return a file of the log, open for reading. Close the oldest if too many are open."""
         if not file.is_open:
-            self._reading.append(file)
-            if len(self._reading) > _OPEN_MAX:
-                oldest = self._reading.pop(0)
+            self._open_files.append(file)
+            if len(self._open_files) > _OPEN_MAX:
+                oldest = self._open_files.pop(0)
                 if oldest is not self._active:
                     oldest.close_scan()
         return file.file()
 
     # -- checkpoints
 
-    def measured(self, live: i64) -> None:
-        """So many octets of the full files are live, and that is too much for a checkpoint: look
-        again when there is much more.
+    def postpone_checkpoint(self, live: i64) -> None:
+        """Postpone the next check for a checkpoint, since `live` bytes of the full files are live.
+
+        The next check comes when the full files, or their reclaimable part, have grown enough.
         """
         total: i64 = sum(int(file.size) for file in self.sealed())
-        self.look_at = max(2 * live, total + total // 4)
-        gone = sum(file.waste for file in self.sealed())
-        self.look_beyond = gone + (total - gone) // 2
+        self.check_size = max(2 * live, total + total // 4)
+        reclaimable = sum(file.reclaimable for file in self.sealed())
+        self.check_reclaimable = reclaimable + (total - reclaimable) // 2
 
     def replace(self, replaced: list[LogFile], checkpoint: LogFile) -> None:
-        """A checkpoint, durable under its name, speaks for the first files now.
-
-        One step for whoever looks on.
-        """
+        """Replace the first files by a durable checkpoint, atomically for threads that read."""
         count = len(replaced)
         assert self.files[:count] == replaced
         copies = dead = fresh = 0
         for file in replaced:
             copies += int(file.copies)
-            dead += int(file.dead)
-            fresh += int(file.fresh)
-        # What was settled while it was written, it still holds.
-        checkpoint.dead = max(dead - (copies - int(checkpoint.copies)), 0)
-        checkpoint.fresh = fresh
+            dead += int(file.settled)
+            fresh += int(file.settled_lately)
+        # The checkpoint still holds the messages that were settled while it was written.
+        checkpoint.settled = max(dead - (copies - int(checkpoint.copies)), 0)
+        checkpoint.settled_lately = fresh
         self.files[:count] = [checkpoint]
 
 
 class LogReader:
-    """Reads records by position.
+    """A reader of records by position.
 
-    After `read` has said True, `kind` and `octets[start:end]` are the record's.
+    After `read` returned True, `kind` and the payload `data[start:end]` belong to the record.
     """
 
     def __init__(self, log: SegmentLog) -> None:
@@ -309,72 +315,71 @@ class LogReader:
         self._log = log
         self._file: LogFile | None = None
         self._reader = RecordReader(0, 0)
-        #: The last position that was read: records before it are behind the reader.
+        #: The last position that was read. The records up to it are behind the reader.
         self._reached: i64 = 0
 
     def read(self, position: i64) -> bool:
-        """Go to the record at a position, also one in a Many; False when the log has none.
+        """Go to the record or group member at a position; return False if there is none.
 
-        Raises Damaged, StoreError.
+        Raise DamagedStore, or StoreError.
         """
         log, reader = self._log, self._reader
-        file = holding(log.files, position)
+        file = file_holding(log.files, position)
         while file is not None and position <= file.last:
             try:
                 return self._read(file, position)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                raise StoreError(complaint(file.path, "read", error)) from error
+                raise StoreError(os_error_text(file.path, "read", error)) from error
             except StoreError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
-            # A checkpoint took the file's place while we looked.
-            known, file = file, holding(log.files, position)
+            # A checkpoint replaced the file meanwhile.
+            known, file = file, file_holding(log.files, position)
             if file is known:
-                raise StoreError(f"the file '{known.path}' is gone")
+                raise StoreError(f"the file '{known.path}' is missing")
         reader.load(b"", 0)
         return False
 
     def _read(self, file: LogFile, position: i64) -> bool:
         reader = self._reader
         start: i64 = file.offset_of(position)
-        if (
-            file is not self._file
-            or start < reader.base
-            or start > reader.base + len(reader.octets)
-        ):
+        if file is not self._file or start < reader.base or start > reader.base + len(reader.data):
             self._file = file
             self._reader = reader = RecordReader(file.seed, 0)
             reader.base = start
         elif position <= self._reached or start > reader.base + reader.at:
             reader.at = start - reader.base
         self._reached = position
-        while not reader.hop(position):
-            if len(reader.octets) - reader.at >= HEADER_SIZE + 4 or not self._more(
-                file, _PAGES if reader.octets else _PAGE
+        while not reader.seek(position):
+            if len(reader.data) - reader.at >= HEADER_SIZE + 4 or not self._more(
+                file, _NEXT_READ_SIZE if reader.data else _FIRST_READ_SIZE
             ):
                 return self._absent(file, start, position)
         began: i64 = reader.base + reader.at
         while not reader.advance():
-            if reader.stop == BAD or not self._more(file, max(reader.needed, _PAGE)):
+            if reader.stop == BAD or not self._more(file, max(reader.needed, _FIRST_READ_SIZE)):
                 raise self._damaged(file, position, began, reader.reason or "it is cut off")
-        self.data, self.kind = reader.octets, reader.kind
+        self.data, self.kind = reader.data, reader.kind
         self.start, self.end = reader.start, reader.end
         if self.kind == GROUP:
-            for part in parts(self.data, reader.position, self.start, self.end):
-                if part.position == position:
-                    self.kind, self.start, self.end = part.kind, part.start, part.end
-                    # The next one asked for may be in the same record.
-                    reader.at = reader.began
+            for member in group_members(self.data, reader.position, self.start, self.end):
+                if member.position == position:
+                    self.kind, self.start, self.end = member.kind, member.start, member.end
+                    # The next position may be in the same group.
+                    reader.at = reader.record_start
                     return True
             return False
         return reader.position == position
 
     def _absent(self, file: LogFile, start: i64, position: i64) -> bool:
-        """False, if the way to where the position would be is whole: heads alone may lie."""
+        """Return False, after checking all records up to the place where the position would be.
+
+        A damaged header may have led `seek` past the record: then raise DamagedStore.
+        """
         self._file = None
-        scan = FileScan(self._log.opened(file), start, file.size, file.seed, 0, _PAGE)
+        scan = FileScan(self._log.open_file(file), start, file.size, file.seed, 0, _FIRST_READ_SIZE)
         while scan.advance():
             if scan.reader.last >= position:
                 return False
@@ -384,15 +389,16 @@ class LogReader:
 
     def _damaged(self, file: LogFile, position: i64, offset: i64, reason: str) -> DamagedStore:
         return DamagedStore(
-            f"the record at position {position} cannot be read ('{file.path}' at {offset}): {reason}"
+            f"the record at position {position} cannot be read ('{file.path}' at offset {offset}):"
+            f" {reason}"
         )
 
     def _more(self, file: LogFile, count: i64) -> bool:
-        """Read on in the file; False at its end."""
+        """Load the next bytes of the file; return False at its end."""
         reader = self._reader
         offset: i64 = reader.base + reader.at
-        had: i64 = len(reader.octets) - reader.at
+        had: i64 = len(reader.data) - reader.at
         if offset + had >= file.size:
             return False
-        reader.load(self._log.opened(file).read(offset, min(count, file.size - offset)), offset)
-        return len(reader.octets) > had
+        reader.load(self._log.open_file(file).read(offset, min(count, file.size - offset)), offset)
+        return len(reader.data) > had

@@ -1,4 +1,4 @@
-"""The durable state: what a broker must know again after a crash. Changed by `apply` alone."""
+"""The durable state: the part of the broker's state that survives a crash, changed by entries."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ from broker.store.contract import (
 )
 
 
-class Live:
-    """A message and the numbers of the queues that still hold it. (A list: most messages have one
-    queue, and a set costs 216 octets.)"""
+class StoredMessage:
+    """A message and the numbers of the queues that still hold it.
+
+    `queues` is a list, because most messages are in one queue and a set takes 216 bytes.
+    """
 
     __slots__ = ("message", "queues", "vhost")
 
@@ -34,62 +36,64 @@ class Live:
 
 
 class State:
-    """A machine without clock, chance or ids of its own: equal entries make equal states."""
+    """The state after some entries. Equal sequences of entries give equal states."""
 
     def __init__(self) -> None:
-        self.messages: dict[int, Live] = {}
-        #: (queue, position) of messages whose reader has them, unsettled.
-        self.stepped: set[tuple[int, int]] = set()
-        #: Session -> packet identifiers held.
-        self.received: dict[int, set[int]] = {}
+        self.messages: dict[int, StoredMessage] = {}
+        #: (queue, position) of QoS 2 messages whose PUBREC came and whose PUBCOMP has not.
+        self.pubrec_received: set[tuple[int, int]] = set()
+        #: Session -> packet identifiers of its QoS 2 publications without PUBREL yet.
+        self.held_packet_ids: dict[int, set[int]] = {}
+        #: (virtual host, kind, name) -> definition.
         self.definitions: dict[tuple[str, str, str], dict[str, object]] = {}
-        #: Where each was defined first: of a queue or session, its number.
+        #: (virtual host, kind, name) -> position of the first definition: a queue's number.
         self.numbers: dict[tuple[str, str, str], int] = {}
+        #: (virtual host, topic) -> retained message.
         self.retained: dict[tuple[str, str], Message] = {}
-        #: Stream -> the offset behind its last row.
+        #: Stream -> its end: the offset of its next row.
         self.streams: dict[int, int] = {}
         #: (virtual host, producer) -> its last sequence number.
         self.sequences: dict[tuple[str, str], int] = {}
-        #: Number of a thing -> the bindings and subscriptions that lead there or away from there.
-        self._ways: dict[int, dict[tuple[str, str, str], None]] = {}
+        #: Number of an exchange, queue or session -> keys of its bindings and subscriptions.
+        self._links: dict[int, dict[tuple[str, str, str], None]] = {}
 
     def apply(self, position: i64, entry: StoreEntry) -> None:
-        """Settling twice, or what is not there, changes nothing."""
+        """Apply an entry. Settling a message again, or one that is gone, changes nothing."""
         if isinstance(entry, MessageStored):
-            self.messages[position] = Live(entry.vhost, entry.message, list(entry.queues))
+            self.messages[position] = StoredMessage(entry.vhost, entry.message, list(entry.queues))
         elif isinstance(entry, MessageSettled):
-            live = self.messages.get(entry.position)
-            if live is not None and entry.queue in live.queues:
-                live.queues.remove(entry.queue)
-                self.stepped.discard((entry.queue, entry.position))
-                if not live.queues:
+            stored = self.messages.get(entry.position)
+            if stored is not None and entry.queue in stored.queues:
+                stored.queues.remove(entry.queue)
+                self.pubrec_received.discard((entry.queue, entry.position))
+                if not stored.queues:
                     del self.messages[entry.position]
         elif isinstance(entry, PubrecReceived):
-            live = self.messages.get(entry.position)
-            if live is not None and entry.queue in live.queues:
-                self.stepped.add((entry.queue, entry.position))
+            stored = self.messages.get(entry.position)
+            if stored is not None and entry.queue in stored.queues:
+                self.pubrec_received.add((entry.queue, entry.position))
         elif isinstance(entry, PacketIdHeld):
-            self.received.setdefault(entry.session, set()).add(entry.packet_id)
+            self.held_packet_ids.setdefault(entry.session, set()).add(entry.packet_id)
         elif isinstance(entry, PacketIdReleased):
-            held = self.received.get(entry.session, set())
+            held = self.held_packet_ids.get(entry.session, set())
             held.discard(entry.packet_id)
             if not held:
-                self.received.pop(entry.session, None)
+                self.held_packet_ids.pop(entry.session, None)
         elif isinstance(entry, EntryGroup):
-            for one in entry.entries:
-                self.apply(position, one)
+            for member in entry.entries:
+                self.apply(position, member)
                 position += 1
         elif isinstance(entry, Defined):
             key = entry.vhost, entry.kind, entry.name
             self.definitions[key] = entry.definition
             self.numbers.setdefault(key, position)
-            for number in _ends(entry.definition):
-                self._ways.setdefault(number, {})[key] = None
+            for number in _link_ends(entry.definition):
+                self._links.setdefault(number, {})[key] = None
         elif isinstance(entry, Undefined):
-            self._forget((entry.vhost, entry.kind, entry.name))
-            for key in list(self._ways.get(entry.number, ())):
-                self._forget(key)
-            self.received.pop(entry.number, None)
+            self._remove((entry.vhost, entry.kind, entry.name))
+            for key in list(self._links.get(entry.number, ())):
+                self._remove(key)
+            self.held_packet_ids.pop(entry.number, None)
             self.streams.pop(entry.number, None)
         elif isinstance(entry, RetainedSet):
             if entry.message is None:
@@ -106,19 +110,22 @@ class State:
         else:
             raise AssertionError(f"unknown entry {entry!r}")
 
-    def _forget(self, key: tuple[str, str, str]) -> None:
+    def _remove(self, key: tuple[str, str, str]) -> None:
         self.numbers.pop(key, None)
         definition = self.definitions.pop(key, None)
-        for number in () if definition is None else _ends(definition):
-            ways = self._ways.get(number)
-            if ways is not None:
-                ways.pop(key, None)
-                if not ways:
-                    del self._ways[number]
+        for number in () if definition is None else _link_ends(definition):
+            links = self._links.get(number)
+            if links is not None:
+                links.pop(key, None)
+                if not links:
+                    del self._links[number]
 
 
-def _ends(definition: dict[str, object]) -> list[int]:
-    """From where to where a binding or a subscription leads, by number; nothing else has ends."""
+def _link_ends(definition: dict[str, object]) -> list[int]:
+    """Return the numbers of a binding's or subscription's source and destination.
+
+    Other definitions have neither.
+    """
     return [
         end
         for end in (definition.get("source"), definition.get("destination"))

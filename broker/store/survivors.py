@@ -1,7 +1,6 @@
-"""What is still live of the records that were read so far: what a recovery keeps, and what a
-checkpoint copies.
+"""The live records of the log: those that recovery restores and a checkpoint copies.
 
-It knows positions, not messages: 20 octets a message, and more for one of several queues.
+Messages are known by position only: 20 bytes for each, and more for one in several queues.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from broker.store.layout import (
     STORED,
     STREAM_EXTENDED,
 )
-from broker.store.reading import parts
+from broker.store.reading import group_members
 from broker.store.recovery import Replay
 
 _U16: Final[i64] = 0xFFFF
@@ -34,31 +33,32 @@ _U32: Final[i64] = 0xFFFFFFFF
 _ALL: Final = (1 << 63) - 1
 
 
-class Copies:
-    """Which messages are live, and for whom.
+class LiveMessages:
+    """The live messages and the queues that hold them, in three parallel arrays.
 
-        positions   rising
-        queues      the only queue that still holds it; 0: none does; below 0: see `shared`
-        sizes       octets of the record
+        positions   positions of the messages, rising
+        queues      the only queue that still holds the message; 0: none; below 0: see `_shared`
+        sizes       size of the record in bytes
 
-    `octets` is how many are live.
+    `size` is the total size of the live records in bytes.
     """
 
     def __init__(self) -> None:
         self._positions: array[int] = array("q")
         self._queues: array[int] = array("q")
         self._sizes: array[int] = array("I")
-        self.octets: i64 = 0
+        self.size: i64 = 0
         self._shared: dict[int, list[int]] = {}
         self._next: i64 = 0
-        #: Behind the message that was looked for last: mostly the next one is looked for then.
+        #: Index behind the last message found: mostly the next one to be found.
         self._hint: i64 = 0
 
-    def keep(self, position: i64, queues: list[int], size: i64) -> None:
+    def add(self, position: i64, queues: list[int], size: i64) -> None:
+        """Add a message with the queues that hold it."""
         self._positions.append(position)
         self._sizes.append(size)
         if queues:
-            self.octets += size
+            self.size += size
         if len(queues) == 1:
             self._queues.append(queues[0])
         elif queues:
@@ -68,7 +68,7 @@ class Copies:
             self._queues.append(0)
 
     def _find(self, position: i64) -> i64:
-        """Where the message stands; -1: nowhere. Hot path."""
+        """Return the index of the message at a position, or -1. Hot path."""
         positions = self._positions
         at: i64 = self._hint
         if at >= len(positions) or positions[at] != position:
@@ -79,32 +79,33 @@ class Copies:
         return at
 
     def settle(self, queue: i64, position: i64) -> None:
+        """Settle a message in one queue; ignore a message that the queue does not hold."""
         at = self._find(position)
         if at < 0:
             return
         holder: i64 = self._queues[at]
         if holder == queue:
             self._queues[at] = 0
-            self.octets -= self._sizes[at]
+            self.size -= self._sizes[at]
         elif holder < 0:
             queues = self._shared[position]
             if queue in queues:
                 queues.remove(queue)
                 if not queues:
                     self._queues[at] = 0
-                    self.octets -= self._sizes[at]
+                    self.size -= self._sizes[at]
                     del self._shared[position]
 
-    def held(self, queue: i64, position: i64) -> bool:
-        """Whether the queue still holds the message."""
+    def is_held(self, queue: i64, position: i64) -> bool:
+        """True if the queue still holds the message."""
         at = self._find(position)
         if at < 0:
             return False
         holder: i64 = self._queues[at]
         return holder == queue if holder >= 0 else queue in self._shared[position]
 
-    def next(self) -> list[int]:
-        """Who still holds the message, asked for one after the other."""
+    def next_holders(self) -> list[int]:
+        """Return the queues that hold the next message. Each call goes on by one message."""
         at: i64 = self._next
         self._next = at + 1
         holder: i64 = self._queues[at]
@@ -113,7 +114,7 @@ class Copies:
         return self._shared[int(self._positions[at])] if holder < 0 else []
 
     def by_queue(self) -> dict[int, array[int]]:
-        """Number of a queue -> positions of what it holds, rising."""
+        """Return queue number -> positions of its messages, rising."""
         found: dict[int, array[int]] = {}
         last: i64 = 0
         same: array[int] = array("q")
@@ -131,37 +132,41 @@ class Copies:
 
 
 class Survivors(Replay):
-    """Reads records. `exist` holds the numbers of all queues and sessions that there are: others
-    hold nothing. None had a number beyond `newest`."""
+    """A replay that finds the live records.
 
-    def __init__(self, exist: set[int], newest: i64 = 0) -> None:
-        self.exist = exist
-        self.newest: i64 = newest
-        #: Copies of messages for queues beyond that, and rows for streams; in the last batch they
-        #: are `unpromised`: it was written, the catalog not yet.
-        self.strange: i64 = 0
-        self.unpromised: i64 = 0
-        self.copies = Copies()
-        #: (queue, position) of messages whose reader has them.
-        self.stepped: set[tuple[int, int]] = set()
-        #: Session -> packet identifiers held, and where the last entry about each stands.
-        self.received: dict[int, dict[int, int]] = {}
-        #: Where the last retained message of a (virtual host, key) stands.
+    `holder_numbers` are the numbers of all existing queues, sessions, streams and delayed
+    exchanges; messages of others are dead. `newest_number` is the last position in the catalog.
+    """
+
+    def __init__(self, holder_numbers: set[int], newest_number: i64 = 0) -> None:
+        self.holder_numbers = holder_numbers
+        self.newest_number: i64 = newest_number
+        #: Number of records for queues and streams with a number above that. Those in the last
+        #: batch are counted separately: a crash came between the log and the catalog, so the
+        #: declarations were never confirmed.
+        self.unknown_holders: i64 = 0
+        self.unconfirmed_holders: i64 = 0
+        self.copies = LiveMessages()
+        #: (queue, position) of QoS 2 messages whose PUBREC came.
+        self.pubrec_received: set[tuple[int, int]] = set()
+        #: Session -> held packet identifier -> position of the last entry about it.
+        self.held_packet_ids: dict[int, dict[int, int]] = {}
+        #: (virtual host, topic) -> position of its retained message.
         self.retained: dict[tuple[str, str], int] = {}
-        #: Stream -> the offset behind its last row, and where the last entry about that stands.
+        #: Stream -> its end (offset of the next row), and the position of the last entry about it.
         self.streams: dict[int, tuple[int, int]] = {}
-        #: (virtual host, producer) -> its last sequence number, and where the entry stands.
+        #: (virtual host, producer) -> last sequence number, and the position of its entry.
         self.sequences: dict[tuple[str, str], tuple[int, int]] = {}
 
     def batch(self) -> None:
-        self.strange += self.unpromised
-        self.unpromised = 0
+        self.unknown_holders += self.unconfirmed_holders
+        self.unconfirmed_holders = 0
 
     def record(self, kind: i64, position: i64, data: bytes, start: i64, end: i64) -> None:
-        """What the record means for what is live. Raises Damaged. Hot path."""
+        """Process a record. Raise DamagedStore. Hot path."""
         if kind == GROUP:
-            for part in parts(data, position, start, end):
-                self.record(part.kind, part.position, data, part.start, part.end)
+            for member in group_members(data, position, start, end):
+                self.record(member.kind, member.position, data, member.start, member.end)
         elif kind == STORED:
             size: i64 = end - start
             left: i64 = i64(read_i32_be(data, start)) & _U32
@@ -173,23 +178,25 @@ class Survivors(Replay):
                 queue: i64 = read_i64_be(data, start)
                 start += QUEUE_SIZE
                 left -= 1
-                if queue in self.exist:
+                if queue in self.holder_numbers:
                     queues.append(queue)
-                elif queue > self.newest:
-                    self.unpromised += 1
-            self.copies.keep(position, queues, size)
+                elif queue > self.newest_number:
+                    self.unconfirmed_holders += 1
+            self.copies.add(position, queues, size)
         elif kind == SETTLED:
             self.copies.settle(read_i64_be(data, start), read_i64_be(data, start + 8))
-            if self.stepped:
-                self.stepped.discard((read_i64_be(data, start), read_i64_be(data, start + 8)))
+            if self.pubrec_received:
+                self.pubrec_received.discard(
+                    (read_i64_be(data, start), read_i64_be(data, start + 8))
+                )
         elif kind == PUBREC_RECEIVED:
-            self.stepped.add((read_i64_be(data, start), read_i64_be(data, start + 8)))
+            self.pubrec_received.add((read_i64_be(data, start), read_i64_be(data, start + 8)))
         elif kind == PACKET_ID_HELD:
             session: i64 = read_i64_be(data, start)
-            if session in self.exist:
-                self.received.setdefault(session, {})[_u16(data, start + 8)] = position
+            if session in self.holder_numbers:
+                self.held_packet_ids.setdefault(session, {})[_u16(data, start + 8)] = position
         elif kind == PACKET_ID_RELEASED:
-            self.received.get(read_i64_be(data, start), {}).pop(_u16(data, start + 8), None)
+            self.held_packet_ids.get(read_i64_be(data, start), {}).pop(_u16(data, start + 8), None)
         elif kind == RETAINED:
             names: i64 = start + 4 + _u16(data, start) + _u16(data, start + 2)
             if names < end:
@@ -198,10 +205,10 @@ class Survivors(Replay):
                 self.retained.pop(retained_key(data, start), None)
         elif kind == STREAM_EXTENDED:
             stream: i64 = read_i64_be(data, start)
-            if stream in self.exist:
+            if stream in self.holder_numbers:
                 self.streams[stream] = (read_i64_be(data, start + 8), position)
-            elif stream > self.newest:
-                self.unpromised += 1
+            elif stream > self.newest_number:
+                self.unconfirmed_holders += 1
         elif kind == SEQUENCED:
             sequence: i64 = read_i64_be(data, start)
             if sequence >= 0:
@@ -209,28 +216,27 @@ class Survivors(Replay):
             else:
                 self.sequences.pop(producer_key(data, start, end), None)
 
-    def known_to(self) -> int:
-        """The last number of which the catalog can say whether there is such a queue: all, if its
-        end is not missing.
-        """
-        return int(self.newest) if self.strange else _ALL
+    def known_number(self) -> int:
+        """Return the highest number for which the catalog is known to be complete."""
+        return int(self.newest_number) if self.unknown_holders else _ALL
 
-    def holds(self, data: bytes, start: i64, position: i64) -> bool:
-        """Whether the Received there is the last word about its identifier."""
+    def holds_packet_id(self, data: bytes, start: i64, position: i64) -> bool:
+        """True if the PACKET_ID_HELD record at a position is the last one about its identifier."""
         return (
-            self.received.get(read_i64_be(data, start), {}).get(_u16(data, start + 8)) == position
+            self.held_packet_ids.get(read_i64_be(data, start), {}).get(_u16(data, start + 8))
+            == position
         )
 
-    def stepped_by_queue(self) -> dict[int, set[int]]:
-        """Number of an inbox -> positions of the messages that its client said it has."""
+    def pubrec_received_by_queue(self) -> dict[int, set[int]]:
+        """Return inbox number -> positions of the messages whose PUBREC came."""
         found: dict[int, set[int]] = {}
-        for queue, position in self.stepped:
+        for queue, position in self.pubrec_received:
             found.setdefault(queue, set()).add(position)
         return found
 
 
 def retained_key(data: bytes, start: i64) -> tuple[str, str]:
-    """Virtual host and key of a RetainedSet."""
+    """Return the virtual host and the topic of an encoded RetainedSet."""
     vhost: i64 = start + 4 + _u16(data, start)
     return data[start + 4 : vhost].decode(), data[vhost : vhost + _u16(data, start + 2)].decode(
         "utf-8", "surrogateescape"
@@ -238,7 +244,7 @@ def retained_key(data: bytes, start: i64) -> tuple[str, str]:
 
 
 def producer_key(data: bytes, start: i64, end: i64) -> tuple[str, str]:
-    """Virtual host and producer of a Sequenced."""
+    """Return the virtual host and the producer of an encoded Sequenced."""
     name: i64 = start + 10 + _u16(data, start + 8)
     return data[start + 10 : name].decode(), data[name:end].decode("utf-8", "surrogateescape")
 

@@ -1,15 +1,14 @@
-"""How definitions are written: JSON, with a tag on each value that JSON has no word for, so that
-none is lost.
+"""Definitions as JSON text, with tagged objects for the values that JSON does not have.
 
     None, bool, int, str, float, list, dict     as they are
     bytes                                       {"$bytes": "in base64"}
     Decimal                                     {"$decimal": "1.50"}
     datetime                                    {"$time": "2024-02-29T12:00:00+00:00"}
-    a float that is no number                   {"$float": "8 octets in hexadecimal"}
+    nan, inf                                    {"$float": "8 bytes in hexadecimal"}
     a dict that looks like one of these         {"$table": [[name, value], ...]}
 
-The text is ASCII: octets of a key that are no UTF-8 (lone surrogates in a str) are written as
-escapes.
+The text is ASCII: bytes of a routing key that are not UTF-8 (lone surrogates in a str) become
+escape sequences.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ Definition = dict[str, object]
 
 
 def dump(definition: Mapping[str, object]) -> str:
-    """Raises TypeError for a value that no field table holds."""
+    """Return a definition as text. Raise TypeError for a value that no field table can hold."""
     return _ENCODER.encode(_plain(definition))
 
 
 def load(text: str) -> Definition:
-    """Raises ValueError for what `dump` did not write."""
+    """Return the definition in a text. Raise ValueError if `dump` cannot have written it."""
     try:
         definition = (_TAGGED if '{"$' in text else _UNTAGGED).decode(text)
     except (ValueError, ArithmeticError, TypeError, struct.error, RecursionError) as error:
@@ -43,7 +42,7 @@ def load(text: str) -> Definition:
 
 
 def _plain(value: object) -> object:
-    """The value in JSON's types."""
+    """Return a value in JSON's types."""
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, float):
@@ -60,11 +59,11 @@ def _plain(value: object) -> object:
         return {"$decimal": str(value)}
     if isinstance(value, datetime):
         return {"$time": value.isoformat()}
-    raise TypeError(f"a definition holds no {type(value).__name__}")
+    raise TypeError(f"a definition cannot hold a value of type {type(value).__name__}")
 
 
 def _tagged(table: Definition) -> object:
-    """What an object stands for."""
+    """Return the value that a JSON object stands for."""
     if len(table) != 1:
         return table
     [(tag, value)] = table.items()
@@ -73,7 +72,7 @@ def _tagged(table: Definition) -> object:
     if tag == "$table" and isinstance(value, list):
         return dict(value)
     if not isinstance(value, str):
-        raise ValueError(f"{tag} without its text")
+        raise ValueError(f"{tag} has no text")
     if tag == "$bytes":
         return base64.b64decode(value, validate=True)
     if tag == "$decimal":
@@ -88,5 +87,5 @@ def _tagged(table: Definition) -> object:
 
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 _UNTAGGED: Final = json.JSONDecoder()
-#: Twice as slow.
+#: The decoder of texts with tagged values takes twice as long.
 _TAGGED: Final = json.JSONDecoder(object_hook=_tagged)

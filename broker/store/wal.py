@@ -1,14 +1,16 @@
-"""Whether SQLite's write-ahead log is whole. SQLite itself reads it as far as it can, and passes
-over the rest in silence.
+"""A check of SQLite's write-ahead log for damage, which SQLite itself ignores silently.
 
-    head     magic, version, page size, checkpoint, salt, salt, sum, sum                  8 x u32
-    frame    page number, size of the database after it if it ends a transaction, else 0,
-             salt, salt, sum, sum                                                         6 x u32, then a page
+SQLite reads the log up to the first bad frame and skips the rest without an error.
 
-(https://sqlite.org/fileformat2.html, section 4.) A sum goes on from that of the frame before.
-Frames of an earlier round, with other salts, may stand at the end. Each transaction is synced
-before the next begins: so what cannot be read is damage, if a transaction follows it; and else
-perhaps the torn end of the last one, which nobody was promised.
+    head     magic, version, page size, checkpoint, salt, salt, sum, sum            8 x u32
+    frame    page number, size of the database if the frame ends a transaction (else 0),
+             salt, salt, sum, sum                                                   6 x u32
+             a page
+
+(https://sqlite.org/fileformat2.html, section 4.) Each checksum continues that of the frame before.
+Frames of an earlier round, with other salts, may follow at the end. Each transaction is synced
+before the next one begins. So a bad frame is damage if a complete transaction follows it, else the
+torn end of the last transaction, which was never confirmed.
 """
 
 from __future__ import annotations
@@ -28,21 +30,21 @@ _PAGES: Final = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 _U32: Final[i64] = 0xFFFFFFFF
 
 
-class Sum:
-    """SQLite's checksum."""
+class WalChecksum:
+    """A running checksum as SQLite computes it."""
 
     def __init__(self, little: bool) -> None:
         self._little = little
-        self.one: i64 = 0
-        self.two: i64 = 0
+        self.first_sum: i64 = 0
+        self.second_sum: i64 = 0
 
     def add(self, data: bytes) -> None:
-        """Octets whose count is a multiple of eight.
+        """Add data with a size that is a multiple of 8 bytes.
 
-        Hot path: 1,000 pages are some tenths of a second where it is interpreted.
+        Hot path: uncompiled, 1,000 pages take some tenths of a second.
         """
-        one: i64 = self.one
-        two: i64 = self.two
+        first_sum: i64 = self.first_sum
+        second_sum: i64 = self.second_sum
         little = self._little
         at: i64 = 0
         end: i64 = len(data)
@@ -55,49 +57,48 @@ class Sum:
             else:
                 first = i64(read_i32_be(data, at)) & _U32
                 second = i64(read_i32_be(data, at + 4)) & _U32
-            one = (one + first + two) & _U32
-            two = (two + second + one) & _U32
+            first_sum = (first_sum + first + second_sum) & _U32
+            second_sum = (second_sum + second + first_sum) & _U32
             at += 8
-        self.one, self.two = one, two
+        self.first_sum, self.second_sum = first_sum, second_sum
 
-    def is_in(self, data: bytes, at: i64) -> bool:
-        """Whether it stands there."""
+    def matches(self, data: bytes, at: i64) -> bool:
+        """True if the checksum at `data[at:]` equals this one."""
         return (
-            self.one == i64(read_i32_be(data, at)) & _U32
-            and self.two == i64(read_i32_be(data, at + 4)) & _U32
+            self.first_sum == i64(read_i32_be(data, at)) & _U32
+            and self.second_sum == i64(read_i32_be(data, at + 4)) & _U32
         )
 
 
-class Wal:
-    """What a look at the file found. Raises OSError."""
+class WalCheck:
+    """The result of checking a write-ahead log. The constructor may raise OSError."""
 
     def __init__(self, disk: Disk, path: str) -> None:
-        #: What is damaged; empty: nothing.
+        #: The damaged part, in words; empty if there is no damage.
         self.damage = ""
-        #: Where the last transaction begins to be unreadable, and how much follows; no octets: it
-        #: is whole.
-        self.torn_at: i64 = 0
-        self.torn: i64 = 0
+        #: Offset and size of the torn end of the last transaction; size 0 if it is complete.
+        self.torn_offset: i64 = 0
+        self.torn_size: i64 = 0
         try:
             self._file = disk.open(path, False)
         except FileNotFoundError:
             return
         self._size: i64 = self._file.size()
-        if self._size > _HEAD:  # Else there never was a frame in it.
-            self._look()
+        if self._size > _HEAD:  # Else it never had a frame.
+            self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         file, size = self._file, self._size
         head = file.read(0, _HEAD)
         magic: i64 = i64(read_i32_be(head, 0)) & _U32
         page: i64 = i64(read_i32_be(head, 8)) & _U32
-        sums = Sum(magic & 1 == 0)
-        sums.add(head[:24])
+        checksum = WalChecksum(magic & 1 == 0)
+        checksum.add(head[:24])
         if (
             magic & ~1 != _MAGIC
             or read_i32_be(head, 4) != _VERSION
             or page not in _PAGES
-            or not sums.is_in(head, 24)
+            or not checksum.matches(head, 24)
         ):
             self.damage = "its head"
             return
@@ -105,23 +106,23 @@ class Wal:
         at: i64 = _HEAD
         while at + _FRAME + page <= size:
             frame = file.read(at, _FRAME + page)
-            sums.add(frame[:8])
-            sums.add(frame[_FRAME:])
-            if frame[8:16] != salts or not sums.is_in(frame, 16):
+            checksum.add(frame[:8])
+            checksum.add(frame[_FRAME:])
+            if frame[8:16] != salts or not checksum.matches(frame, 16):
                 break
             at += _FRAME + page
-        self._look_behind(at, page, salts)
+        self._check_behind(at, page, salts)
 
-    def _look_behind(self, bad: i64, page: i64, salts: bytes) -> None:
-        """Frames of this round behind one that cannot be read, or that one itself."""
-        at: i64 = bad
+    def _check_behind(self, bad_offset: i64, page: i64, salts: bytes) -> None:
+        """Check the frames of this round from the first bad one on, to tell damage from a tear."""
+        at: i64 = bad_offset
         ended = False
         while at + _FRAME <= self._size:
             frame = self._file.read(at, _FRAME)
             at += _FRAME + page
             if frame[8:12] == salts[:4] or frame[12:16] == salts[4:]:
                 if ended:
-                    self.damage = f"at {bad}"
+                    self.damage = f"at {bad_offset}"
                     return
                 ended = read_i32_be(frame, 4) != 0
-                self.torn_at, self.torn = bad, min(at, self._size) - bad
+                self.torn_offset, self.torn_size = bad_offset, min(at, self._size) - bad_offset

@@ -20,7 +20,7 @@ from mypy_extensions import i64
 
 from broker.store.contract import StreamWrite
 from broker.store.disk import Disk, File, Poisoned, WriteFailed
-from broker.store.files import complaint
+from broker.store.files import os_error_text
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, schema
 from broker.stream.rows import Captured, Encoded, RowCodecs, RowWriter, Sink
 from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
@@ -101,7 +101,7 @@ class SegmentWriter:
         try:
             file.write(place, memoryview(encoded.octets))
         except OSError as error:
-            reason = complaint(segment.path, "write", error)
+            reason = os_error_text(segment.path, "write", error)
             try:
                 file.truncate(place)
             except OSError as failure:
@@ -120,7 +120,7 @@ class SegmentWriter:
         try:
             file.sync()
         except OSError as error:
-            self._poison(complaint(segment.path, "sync", error))
+            self._poison(os_error_text(segment.path, "sync", error))
         self._unsynced = False
 
     def finish(self) -> None:
@@ -138,7 +138,7 @@ class SegmentWriter:
             # All its rows are as they were; a start finds out what the index would say, and that it
             # ends there.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                self._poison(complaint(segment.path, "finish", error))
+                self._poison(os_error_text(segment.path, "finish", error))
 
     def _poison(self, reason: str) -> None:
         self.poisoned = reason
@@ -160,12 +160,12 @@ class SegmentWriter:
             file = self.disk.create(path)
         except OSError as error:
             raise WriteFailed(
-                complaint(self.directory, "make a segment in", error), error.errno or 0
+                os_error_text(self.directory, "make a segment in", error), error.errno or 0
             ) from error
         try:
             file.write(0, schema(self.number, self.epoch, int(base)))
         except OSError as error:
-            reason = complaint(path, "write", error)
+            reason = os_error_text(path, "write", error)
             try:
                 self.disk.remove(path)
             except OSError as failure:
@@ -175,7 +175,7 @@ class SegmentWriter:
             file.sync()
             self.disk.sync_directory(self.directory)
         except OSError as error:
-            self._poison(complaint(path, "sync", error))
+            self._poison(os_error_text(path, "sync", error))
         self._segment, self._shadow = (
             Segment(self.disk, path, self.epoch, int(base)) for _ in range(2)
         )

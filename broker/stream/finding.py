@@ -19,7 +19,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.store.disk import Disk, File, StoreError
-from broker.store.files import complaint
+from broker.store.files import os_error_text
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.stream.archive import write_index
 from broker.stream.arrow import (
@@ -91,7 +91,7 @@ class Found:
         try:
             self._look()
         except OSError as error:
-            raise StoreError(complaint(directory, "read", error)) from error
+            raise StoreError(os_error_text(directory, "read", error)) from error
 
     def _look(self) -> None:
         try:
@@ -154,7 +154,7 @@ class Found:
             self._disk.sync_directory(path)
             path = f"{path}/{part}"
         try:
-            return self._kept.note(mark)
+            return self._kept.mark(mark)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -415,7 +415,7 @@ class Found:
     def _set_aside(self, name: str, reason: str) -> None:
         """Move a whole file to the quarantine."""
         size = int(self._disk.open(f"{self._directory}/{name}", False).size())
-        self._tell(QUARANTINED, name, reason, 0, size, self._kept.take(name))
+        self._tell(QUARANTINED, name, reason, 0, size, self._kept.move(name))
 
 
 class BatchWalk:

@@ -39,13 +39,13 @@ def verify(
     """A line for each stream, and what is wrong with it. Changes nothing. `ends` says how far the
     log knows each stream, by its number; `sure`: the log has no damage. Raises StoreError."""
     for finding in _look(Aloof(disk), root, list(definitions), ends, sure):
-        if finding.what in _ADVICE:
+        if finding.kind in _ADVICE:
             yield Finding(
-                finding.what,
+                finding.kind,
                 finding.file,
                 finding.offset,
-                finding.octets,
-                f"{finding.reason}; {_ADVICE[finding.what]}",
+                finding.size,
+                f"{finding.reason}; {_ADVICE[finding.kind]}",
             )
         else:
             yield finding

@@ -11,7 +11,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.store.disk import DamagedStore, StoreError
-from broker.store.files import complaint
+from broker.store.files import os_error_text
 from broker.stream.archive import Archive
 from broker.stream.arrow import BatchView, needed, view
 from broker.stream.segments import Segment
@@ -84,7 +84,7 @@ class Pages:
             try:
                 data = segment.file().read(place, asked)
             except OSError as error:
-                raise StoreError(complaint(segment.path, "read", error)) from error
+                raise StoreError(os_error_text(segment.path, "read", error)) from error
             at: i64 = 0
             while True:
                 found = view(data, at)

@@ -20,7 +20,7 @@ from zlib import crc32
 from mypy_extensions import i64
 
 from broker.store.disk import Disk, File, TooNew
-from broker.store.files import opened
+from broker.store.files import open_for_reading
 from broker.stream.arrow import SCHEMA_OCTETS
 
 #: Octets of a segment between two places that its index knows.
@@ -106,7 +106,7 @@ class Segment:
     def file(self) -> File:
         """Open for reading. Raises StoreError."""
         if self._file is None:
-            self._file = opened(self.disk, self.path)
+            self._file = open_for_reading(self.disk, self.path)
         return self._file
 
     def close(self) -> None:

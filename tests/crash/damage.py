@@ -53,7 +53,7 @@ class Home(World):
         ]
 
     def checkpoint(self) -> None:
-        Checkpointing(self.log, self.log.sealed(), set(self.store.exist)).run()
+        Checkpointing(self.log, self.log.sealed(), set(self.store.holder_numbers)).run()
 
     def leave(self) -> None:
         """Let go of the files."""

@@ -223,7 +223,7 @@ def no_data_in_the_last_file(directory: Path) -> None:
         (no_segment_in_the_middle, "of stream 'tape' in vhost '/' is lost"),
         (gone("catalog.sqlite"), "error: the catalog "),
         (empty("catalog.sqlite"), "error: the catalog "),
-        (of_something_else, "is a database of something else: move it away"),
+        (of_something_else, "is not a catalog of Trellis: move it away"),
         (no_database, "is damaged (file is not a database): "),
         (newer_catalog, "has schema version 99, and this broker knows up to "),
         (newer_log, "it has format 2, and this version knows 1; use the version that wrote it"),

@@ -1,7 +1,8 @@
-"""A log with a model beside it: what tests of every kind do to logs."""
+"""A segment log with a model of its contents, for the tests of the store."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 from broker.messages.message import PLAIN, Address, Message
@@ -21,14 +22,15 @@ from broker.store.disk import Disk
 from broker.store.layout import ANNOTATION_MODULUS
 from broker.store.reading import Decoder
 from broker.store.records import Recorder
-from broker.store.recovery import Applying, Recovery
+from broker.store.recovery import Recovery, Replay
 from broker.store.segments import SegmentLog
 from broker.store.state import State
 
 DIRECTORY = "/data/log"
 QUEUES = (3, 4, 5)
 
-#: Copies in order, those with their readers, identifiers held, retained messages.
+#: Messages in order of position, (queue, position) of messages with a PUBREC, (session, packet
+#: identifier) of held identifiers, retained messages.
 Digest = tuple[
     tuple[tuple[int, bytes, tuple[int, ...]], ...],
     frozenset[tuple[int, int]],
@@ -38,16 +40,16 @@ Digest = tuple[
 
 
 def digest(state: State) -> Digest:
-    """All of a state, to compare."""
+    """Return everything in a state, in a form that can be compared."""
     return (
         tuple(
             (position, live.message.content, tuple(sorted(live.queues)))
             for position, live in sorted(state.messages.items())
         ),
-        frozenset(state.stepped),
+        frozenset(state.pubrec_received),
         frozenset(
             (session, held)
-            for session, identifiers in state.received.items()
+            for session, identifiers in state.held_packet_ids.items()
             for held in identifiers
         ),
         tuple(sorted((key, message.content) for (_, key), message in state.retained.items())),
@@ -58,31 +60,42 @@ def message(content: bytes, key: str = "key", qos: int = 1) -> Message:
     return Message(Address("amq.topic", key), content, PLAIN, qos)
 
 
+class EntryReplay(Replay):
+    """A replay that decodes each record and passes its entry to a function."""
+
+    def __init__(self, decoder: Decoder, apply: Callable[[int, StoreEntry], None]) -> None:
+        self._decoder = decoder
+        self._apply = apply
+
+    def record(self, kind: int, position: int, data: bytes, start: int, end: int) -> None:
+        self._apply(position, self._decoder.entry(kind, position, data, start, end))
+
+
 class Log:
-    """A SegmentLog, what it should hold, and what recovery said."""
+    """A SegmentLog, a model of what it should hold, and the report of its recovery."""
 
     def __init__(
-        self, disk: Disk, segment_octets: int = 2_000, directory: str = DIRECTORY, salt: int = 7
+        self, disk: Disk, segment_size: int = 2_000, directory: str = DIRECTORY, salt: int = 7
     ) -> None:
         self.state = State()
-        self.log = SegmentLog(disk, directory, segment_octets, salt)
+        self.log = SegmentLog(disk, directory, segment_size, salt)
         codecs = Codecs()
-        self.recovery: Recovery = self.log.open(Applying(Decoder(codecs), self._recover))
+        self.recovery: Recovery = self.log.open(EntryReplay(Decoder(codecs), self._recover))
         self.recovered = digest(self.state)
         self.position = self.recovery.next - 1
         self.recorder = Recorder(codecs, self.log.seed)
         self.published = 0
 
     def _recover(self, position: int, entry: StoreEntry) -> None:
-        for one in entry.entries if isinstance(entry, EntryGroup) else [entry]:
-            if isinstance(one, MessageStored) and one.annotations is not None:
-                assert one.annotations == serials(one.message.content, one.queues), (
-                    "each queue has its own serial"
-                )
+        for member in entry.entries if isinstance(entry, EntryGroup) else [entry]:
+            if isinstance(member, MessageStored) and member.annotations is not None:
+                assert member.annotations == annotations_of(
+                    member.message.content, member.queues
+                ), "each queue has its own annotation"
         self.state.apply(position, entry)
 
     def add(self, *entries: StoreEntry) -> int:
-        """Give an entry its position, apply it, and encode it; returns the first position."""
+        """Apply and encode entries at the next positions; return the first position."""
         first = self.position + 1
         for entry in entries:
             position = self.position + 1
@@ -92,26 +105,28 @@ class Log:
         return first
 
     def write(self) -> None:
-        """Make what was added durable."""
+        """Write and sync the entries that were added."""
         self.log.append(self.recorder.take())
         self.log.sync()
 
     def put(self, *entries: StoreEntry) -> int:
-        """Add and write."""
+        """Add entries and write them; return the first position."""
         first = self.add(*entries)
         self.write()
         return first
 
-    def checkpoint(self, files: int | None = None, exist: set[int] | None = None) -> None:
-        """A checkpoint of the first sealed files."""
+    def checkpoint(self, files: int | None = None, holder_numbers: set[int] | None = None) -> None:
+        """Make a checkpoint of the first sealed files."""
         chosen = self.log.sealed()[:files]
-        Checkpointing(self.log, chosen, set(QUEUES) | {9} if exist is None else exist).run()
+        Checkpointing(
+            self.log, chosen, set(QUEUES) | {9} if holder_numbers is None else holder_numbers
+        ).run()
 
 
-def serials(content: bytes, queues: list[int]) -> list[int]:
-    """Those of a random message: they follow from it.
+def annotations_of(content: bytes, queues: list[int]) -> list[int]:
+    """Return the annotations of a random message, derived from its content.
 
-    Some are large, some are below 0, some are none.
+    Some are large, some are negative, some are 0.
     """
     number = int(content.split()[0])
     large = (0, 1, ANNOTATION_MODULUS - number)[number % 3]
@@ -122,12 +137,12 @@ def serials(content: bytes, queues: list[int]) -> list[int]:
 
 
 def held(state: State) -> list[tuple[int, int]]:
-    """(queue, position) of every copy."""
+    """Return (queue, position) of every message in every queue."""
     return [(queue, position) for position, live in state.messages.items() for queue in live.queues]
 
 
 def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
-    """Something that may happen next."""
+    """Return a random entry that may follow in the log."""
     copies = held(log.state)
     choice = random.random()
     if copies and choice < 0.4:
@@ -153,10 +168,13 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
     queues = random.sample(QUEUES, random.choice((1, 1, 1, 2, 3)))
     content = b"%d " % log.published + b"x" * random.choice((0, 10, 100, 700))
     return MessageStored(
-        "/", message(content), queues, serials(content, queues) if random.random() < 0.5 else None
+        "/",
+        message(content),
+        queues,
+        annotations_of(content, queues) if random.random() < 0.5 else None,
     )
 
 
-def read_all(disk: Disk, segment_octets: int = 2_000) -> Log:
-    """The log as it is on the disk."""
-    return Log(disk, segment_octets)
+def read_all(disk: Disk, segment_size: int = 2_000) -> Log:
+    """Open the log as it is on the disk."""
+    return Log(disk, segment_size)

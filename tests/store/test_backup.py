@@ -11,14 +11,14 @@ import pytest
 
 from broker.messages.message import PLAIN, Address, Message
 from broker.store.backup import back_up, copy_catalog
-from broker.store.checkpoint import Checkpointing, worth
+from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
 from broker.store.codecs import Codecs
 from broker.store.contract import Defined, MessageSettled, MessageStored
 from broker.store.disk import RealDisk, StoreError
-from broker.store.opening import CATALOG, LOG, Opened, open_store
+from broker.store.opening import CATALOG, LOG, OpenedStore, open_store
 
 
-def opened(directory: Path, complaints: list[str] | None = None) -> Opened:
+def opened(directory: Path, complaints: list[str] | None = None) -> OpenedStore:
     found: list[str] = [] if complaints is None else complaints
     return open_store(
         RealDisk(), str(directory), Codecs(), 7, found.append, lambda recovery: None, 4_096
@@ -60,7 +60,7 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
             )  # Before it is durable: a backup may miss up to here.
             store.sync()
             durable[0] = serial
-            files = worth(store.log)
+            files = files_worth_checkpoint(store.log)
             if files:
                 Checkpointing(store.log, files, set(store.holder_numbers)).run()
 
@@ -99,7 +99,7 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
                     range(gone + 1, before + 1)
                 )
                 assert [
-                    finding.what for finding in copy.recovery.findings if finding.what != "cut"
+                    finding.kind for finding in copy.recovery.findings if finding.kind != "cut"
                 ] == []
                 copy.store.close()
         finally:
@@ -117,10 +117,10 @@ def test_a_backup_overwrites_nothing_and_says_why_it_failed(tmp_path: Path) -> N
     store = opened(home).store
     store.append(MessageStored("/", Message(Address("", "q"), b"x", PLAIN, 1), [1]), None)
     store.sync()
-    with pytest.raises(StoreError, match="there is something already"):
+    with pytest.raises(StoreError, match="it exists already"):
         back_up(str(home), str(home), lambda done, total: None)
     (tmp_path / "copy.part").mkdir()
-    with pytest.raises(StoreError, match=r"copy.part is there, left by a backup"):
+    with pytest.raises(StoreError, match=r"copy.part exists: another backup is running"):
         back_up(str(home), str(tmp_path / "copy"), lambda done, total: None)
     (tmp_path / "copy.part").rmdir()
     with pytest.raises(StoreError, match="unable to open database file"):

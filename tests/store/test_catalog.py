@@ -41,7 +41,7 @@ def at(path: Path) -> tuple[Loaded, int, int]:
     """What a broker that starts finds: definitions, log position seen, last position used."""
     catalog = Catalog(str(path))
     try:
-        return loaded(catalog), catalog.seen, catalog.last
+        return loaded(catalog), catalog.log_position, catalog.last
     finally:
         catalog.close()
 
@@ -188,7 +188,7 @@ def test_a_broker_that_starts_finds_what_was_written(
             catalog.close()
             catalog = Catalog(str(path))
         assert without_vhosts(loaded(catalog)) == model.listed()
-        assert (catalog.seen, catalog.last) == (seen, last)
+        assert (catalog.log_position, catalog.last) == (seen, last)
     assert {row[3] for row in loaded(catalog) if row[2] == "vhost"} == {
         entry.vhost for changes in batches for _, entry in changes if isinstance(entry, Defined)
     }
@@ -292,7 +292,7 @@ def test_whatever_is_left_of_the_last_writes_a_batch_is_there_or_not(tmp_path: P
 
 
 def at_rest(catalog: Catalog) -> tuple[Loaded, int, int]:
-    return loaded(catalog), catalog.seen, catalog.last
+    return loaded(catalog), catalog.log_position, catalog.last
 
 
 @pytest.mark.parametrize(
@@ -329,12 +329,12 @@ def test_a_full_disk_loses_the_batch_and_nothing_else(tmp_path: Path) -> None:
     catalog._db.execute(f"PRAGMA max_page_count = {pages}")
     big: Changes = [(2, queue("b" * 100_000))]
     for _ in range(2):
-        with pytest.raises(CatalogFull, match="no room"):
+        with pytest.raises(CatalogFull, match="the disk is full"):
             catalog.write(big, 2)
         assert at_rest(catalog) == before
     catalog._db.execute("PRAGMA max_page_count = 1000000")
     catalog.write(big, 2)
-    assert catalog.seen == 2
+    assert catalog.log_position == 2
     catalog.close()
     assert at(tmp_path / "c")[1:] == (2, 2)
 
@@ -427,8 +427,8 @@ def _cut(path: Path) -> None:
     ("spoil", "says"),
     [
         (lambda path: path.write_bytes(b"not a database at all " * 500), "damaged"),
-        (_other_application, "something else"),
-        (_other_tables, "something else"),
+        (_other_application, "is not a catalog of Trellis"),
+        (_other_tables, "is not a catalog of Trellis"),
         (_no_meta, "schema version"),
         (_cut, "damaged"),
         (lambda path: path.mkdir(), "open"),

@@ -49,7 +49,7 @@ def test_only_a_later_batch_shows_that_the_catalog_was_written(
     written(tmp_path, batches)
     home = Home(tmp_path)
     findings = home.opened.recovery.findings
-    assert [finding.what for finding in findings] == what
+    assert [finding.kind for finding in findings] == what
     assert words in findings[0].reason and findings[0].file == CATALOG
     assert set(home.vhost.queues) == {"early"} and home.report.copies == 0
     home.crash()

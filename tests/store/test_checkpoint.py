@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.checkpoint import DONE, FILES_MAX, Checkpointing, begin, worth
+from broker.store.checkpoint import (
+    DONE,
+    FILES_MAX,
+    Checkpointing,
+    begin_checkpoint,
+    files_worth_checkpoint,
+)
 from broker.store.contract import (
     EntryGroup,
     MessageSettled,
@@ -75,9 +81,9 @@ def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(
         if set(log.state.messages[position].queues) - gone:
             assert log.log.read(position) is not None and again.log.read(position) is not None
     if log.log.last:
-        again.checkpoint(exist=EXIST - gone) if again.log.sealed() and not again.log.sealed()[
-            -1
-        ].checkpoint else None
+        again.checkpoint(
+            holder_numbers=EXIST - gone
+        ) if again.log.sealed() and not again.log.sealed()[-1].checkpoint else None
         assert without(Log(disk).recovered, gone) == without(digest(log.state), gone)
 
 
@@ -223,7 +229,7 @@ def test_each_step_reads_or_writes_a_bounded_piece() -> None:
         writes = len(disk.events)
         steps += 1
     assert steps > 2 * 9_000 // 400
-    assert checkpointing.octets <= checkpointing.octets_total
+    assert checkpointing.bytes_done <= checkpointing.bytes_total
     assert Log(disk).recovered == digest(log.state)
 
 
@@ -231,27 +237,27 @@ def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
     log = Log(SimulatedDisk(), 20_000)
     for _ in range(190):
         log.put(MessageStored("/", message(b"x" * 1_000), [3]))
-    assert len(log.log.sealed()) >= 5 and not worth(log.log)
+    assert len(log.log.sealed()) >= 5 and not files_worth_checkpoint(log.log)
     for position in range(1, 80):
         log.put(MessageSettled(3, position))
-    assert not worth(log.log)
+    assert not files_worth_checkpoint(log.log)
     for position in range(80, 110):
         log.put(MessageSettled(3, position))
     for _ in range(20):
         log.put(
             MessageStored("/", message(b"x" * 1_000), [3])
         )  # So that the settlements are in a file that is full.
-    files = worth(log.log)
+    files = files_worth_checkpoint(log.log)
     assert files == log.log.sealed()
-    before = log.log.octets
+    before = log.log.size
     Checkpointing(log.log, files, EXIST).run()
-    assert log.log.octets < before * 0.6 and not worth(log.log)
+    assert log.log.size < before * 0.6 and not files_worth_checkpoint(log.log)
     [checkpoint, *_] = log.log.files
-    assert checkpoint.dead == 0 and checkpoint.copies == len(
+    assert checkpoint.settled == 0 and checkpoint.copies == len(
         [position for position in log.state.messages if position <= checkpoint.last]
     )
     log.put(MessageSettled(3, 110), MessageSettled(3, 111))
-    assert (checkpoint.dead, checkpoint.fresh) == (0, 2)
+    assert (checkpoint.settled, checkpoint.settled_lately) == (0, 2)
 
 
 def test_settlements_in_the_file_that_is_written_do_not_count_yet() -> None:
@@ -261,19 +267,19 @@ def test_settlements_in_the_file_that_is_written_do_not_count_yet() -> None:
     sealed = log.log.sealed()
     for position in range(1, 41):
         log.put(MessageSettled(3, position))
-    assert log.log.sealed() == sealed and not worth(log.log)
+    assert log.log.sealed() == sealed and not files_worth_checkpoint(log.log)
     log.log.close()
-    assert worth(Log(log.log.disk, 20_000).log)
+    assert files_worth_checkpoint(Log(log.log.disk, 20_000).log)
 
 
 def test_a_deleted_queue_counts_when_the_log_is_told() -> None:
     log = Log(SimulatedDisk(), 20_000)
     for _ in range(60):
         log.put(MessageStored("/", message(b"x" * 1_000), [3]))
-    assert not worth(log.log)
+    assert not files_worth_checkpoint(log.log)
     for position in range(1, 61):
         log.log.settle(position)
-    assert worth(log.log)
+    assert files_worth_checkpoint(log.log)
 
 
 @pytest.mark.parametrize("kind", ["retained", "identifiers", "messages"])
@@ -294,12 +300,12 @@ def test_a_log_does_not_grow_for_ever_while_little_is_live(kind: str) -> None:
                     ]
                 )
             )
-        files = worth(log.log)
+        files = files_worth_checkpoint(log.log)
         if files:
             written += sum(int(file.size) for file in files if not file.checkpoint)
             Checkpointing(log.log, files, EXIST).run()
             copied += int(log.log.files[0].size)
-        assert log.log.octets < 40_000
+        assert log.log.size < 40_000
     assert 0 < copied < written / 2
 
 
@@ -308,11 +314,11 @@ def test_a_log_of_live_things_is_not_copied_again_and_again() -> None:
     made = 0
     for number in range(2_000):
         log.put(RetainedSet("/", f"k{number}", message(b"x" * 100)))
-        files = worth(log.log)
+        files = files_worth_checkpoint(log.log)
         if files:
             made += 1
             Checkpointing(log.log, files, EXIST).run()
-    assert log.log.octets > 300_000 and 2 <= made <= 12
+    assert log.log.size > 300_000 and 2 <= made <= 12
 
 
 def test_many_small_files_become_one() -> None:
@@ -323,8 +329,8 @@ def test_many_small_files_become_one() -> None:
         log.log.close()
     log = Log(disk, 100_000)
     before = digest(log.state)
-    assert worth(log.log) == log.log.files
-    Checkpointing(log.log, worth(log.log), EXIST).run()
+    assert files_worth_checkpoint(log.log) == log.log.files
+    Checkpointing(log.log, files_worth_checkpoint(log.log), EXIST).run()
     assert len(disk.names) == 1 and Log(disk).recovered == before
 
 
@@ -336,20 +342,20 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     first = log.log.files[0]
     for position in range(1, 9):
         log.log.settle(position)
-    assert worth(log.log)
+    assert files_worth_checkpoint(log.log)
     disk.names[first.path].now[100] ^= 1
     before = disk.contents()
     with pytest.raises(
         DamagedStore,
-        match=r"no checkpoint is made, for .* is damaged: at 64 a record's checksum is wrong. Nothing was removed",
+        match=r"no checkpoint is made, because .* is damaged: at 64 a record's checksum is wrong. Nothing was removed",
     ):
         log.checkpoint()
-    assert disk.contents() == before and not worth(log.log)
+    assert disk.contents() == before and not files_worth_checkpoint(log.log)
     # The log itself goes on, and recovery puts the damage aside; then a checkpoint is made without
     # it.
     log.put(MessageStored("/", message(b"later"), [3]))
     again = Log(disk, 500)
-    assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
+    assert [finding.kind for finding in again.recovery.findings] == ["quarantined"]
     again.checkpoint()
     last = Log(disk, 500)
     assert last.recovered == again.recovered and not last.recovery.findings
@@ -372,7 +378,7 @@ def test_nothing_is_given_up_that_could_not_be_put_aside() -> None:
         ) != refusing
         for position in range(1, 11):
             again.log.settle(position)
-        assert bool(worth(again.log)) != refusing
+        assert bool(files_worth_checkpoint(again.log)) != refusing
         disk.refuse = lambda operation, path: 0
 
 
@@ -388,12 +394,12 @@ def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_the
     for harmed in (data[:-1], data[:200], data[:40], b"", bytes(32) * 2 + data[64:]):
         again = Log(SimulatedDisk({**before, checkpoint: harmed}))
         assert again.recovered == digest(log.state)
-        assert [finding.what for finding in again.recovery.findings] == ["ignored"]
+        assert [finding.kind for finding in again.recovery.findings] == ["ignored"]
     # When it is gone already, what can be read of the checkpoint is read, and the rest is reported.
     after = {path: kept for path, kept in before.items() if path in disk.names}
     again = Log(SimulatedDisk({**after, checkpoint: data[:-1]}))
     assert again.recovered == digest(log.state) and [
-        finding.what for finding in again.recovery.findings
+        finding.kind for finding in again.recovery.findings
     ] == ["quarantined"]
     again = Log(SimulatedDisk({**after, checkpoint: data[:400]}))
     assert set(again.recovered[0]) < set(digest(log.state)[0]) and again.recovery.findings
@@ -426,14 +432,14 @@ def test_space_comes_back_whatever_the_sizes_of_what_stays_and_goes(
         log.add(MessageStored("/", message(b"s" * staying), [3]))
         gone = log.add(MessageStored("/", message(b"g" * going), [4]))
         log.put(MessageSettled(4, gone))
-        checkpointing = begin(log.log, EXIST)
+        checkpointing = begin_checkpoint(log.log, EXIST)
         if checkpointing is not None:
             checkpointing.run()
-            read += int(checkpointing.octets)
-            made += checkpointing.made
+            read += int(checkpointing.bytes_done)
+            made += checkpointing.completed
         live = sum(len(one.message.content) + 80 for one in log.state.messages.values())
         if number > 20:
-            assert log.log.octets < 2.6 * live + 6 * 20_000
+            assert log.log.size < 2.6 * live + 6 * 20_000
     assert made >= 2 and read < 12 * 800 * (staying + going + 300)
     assert Log(log.log.disk).recovered == digest(log.state)
 
@@ -450,18 +456,18 @@ def test_much_that_is_large_is_not_copied_for_little_that_is_small() -> None:
             log.put(MessageSettled(4, position))
     for _ in range(8):
         log.put(MessageStored("/", message(b"x" * 3_000), [3]))
-    assert worth(log.log)
+    assert files_worth_checkpoint(log.log)
     before = log.log.disk.contents()  # type: ignore[attr-defined]
-    checkpointing = begin(log.log, EXIST)
+    checkpointing = begin_checkpoint(log.log, EXIST)
     assert checkpointing is not None
     checkpointing.run()
-    assert not checkpointing.made and log.log.disk.contents() == before  # type: ignore[attr-defined]
-    assert begin(log.log, EXIST) is None
+    assert not checkpointing.completed and log.log.disk.contents() == before  # type: ignore[attr-defined]
+    assert begin_checkpoint(log.log, EXIST) is None
     for position in range(1, 501, 5):
         log.put(MessageSettled(3, position))
     for _ in range(8):
         log.put(MessageStored("/", message(b"x" * 3_000), [3]))
-    checkpointing = begin(log.log, EXIST)
+    checkpointing = begin_checkpoint(log.log, EXIST)
     assert checkpointing is not None
     checkpointing.run()
-    assert checkpointing.made and log.log.octets < 60_000
+    assert checkpointing.completed and log.log.size < 60_000

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from broker.definitions.restore import reopen
-from broker.store.opening import Opened, open_store
+from broker.store.opening import OpenedStore, open_store
 from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.store.simulated import SimulatedDisk
@@ -46,7 +46,7 @@ class Home(World):
         options = MqttOptions()
         options.receive_maximum = in_flight
         self.reported: list[str] = []
-        self.opened: Opened = open_store(
+        self.opened: OpenedStore = open_store(
             disk, str(directory), codecs(), 7, self.reported.append, lambda recovery: None, 3_000
         )
         self.opened.store.window = window

@@ -125,7 +125,7 @@ class InPlace(Checkpointing):
         self._temporary = last.path
         self._handle = self._log.disk.open(self._temporary, True)
         self._handle.truncate(0)
-        self._out.write(self._head.octets())
+        self._out.write(self._head.encode())
 
     def _remove(self) -> None:
         if self._file_at == 0 and self._files[0].checkpoint:
@@ -139,7 +139,7 @@ def overwritten(log: Log, files: list[LogFile]) -> Iterator[None]:
     kept = {file: log.log.disk.names[file.path] for file in files}  # type: ignore[attr-defined]
     for file, inode in kept.items():
         copy = SimulatedDisk({file.path: bytes(inode.now)})
-        file.take(copy.open(file.path, False))
+        file.attach(copy.open(file.path, False))
     while checkpointing.step():
         yield
 
@@ -183,7 +183,7 @@ def check_every_prefix(seed: int) -> None:
         if last:
             assert log.recovered == history.digests[last], (seed, events)
         # What is cut was never promised, so it is no damage.
-        assert not [finding for finding in log.recovery.findings if finding.what != "cut"], (
+        assert not [finding for finding in log.recovery.findings if finding.kind != "cut"], (
             seed,
             events,
         )

@@ -47,7 +47,7 @@ from broker.store.layout import (
     STORED,
     UNCOPIED_SIZE,
 )
-from broker.store.reading import BAD, END, SHORT, Decoder, RecordReader, parts
+from broker.store.reading import BAD, END, SHORT, Decoder, RecordReader, group_members
 from broker.store.records import Recorder
 
 SEED = 0x1234
@@ -237,9 +237,7 @@ def decode(data: bytes, clock: int = 0) -> list[tuple[int, StoreEntry]]:
         found.append(
             (
                 int(reader.position),
-                decoder.entry(
-                    reader.kind, reader.position, reader.octets, reader.start, reader.end
-                ),
+                decoder.entry(reader.kind, reader.position, reader.data, reader.start, reader.end),
             )
         )
     assert reader.stop == END and reader.at == len(data)
@@ -297,12 +295,10 @@ def test_an_octet_that_changed_is_never_read_as_if_it_had_not(
     reader, decoder, found = RecordReader(SEED, 0), Decoder(CODECS), []
     reader.load(bytes(octets), 0)
     while reader.advance():
-        assert reader.end <= at or reader.began > at
+        assert reader.end <= at or reader.record_start > at
         found.append(
             seen(
-                decoder.entry(
-                    reader.kind, reader.position, reader.octets, reader.start, reader.end
-                ),
+                decoder.entry(reader.kind, reader.position, reader.data, reader.start, reader.end),
                 reader.position,
             )
         )
@@ -460,12 +456,12 @@ def test_the_batch_knows_what_the_log_wants_to_know() -> None:
 def test_the_entries_of_a_many_must_fill_it() -> None:
     data = encode(EntryGroup([MessageSettled(1, 1), MessageSettled(2, 1)]))
     payload = data[HEADER_SIZE:]
-    assert [part.position for part in parts(payload, 7, 0, len(payload))] == [7, 8]
+    assert [part.position for part in group_members(payload, 7, 0, len(payload))] == [7, 8]
     for broken in (
         payload[:-1],
         payload + b"x",
         (3).to_bytes(4, "big") + payload[4:],
         (1).to_bytes(4, "big") + payload[4:],
     ):
-        with pytest.raises(DamagedStore, match="do not fill it"):
+        with pytest.raises(DamagedStore, match="has another size than its members"):
             Decoder(CODECS).entry(GROUP, 7, broken, 0, len(broken))

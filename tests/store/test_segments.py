@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from broker.store.codecs import Codecs
 from broker.store.contract import EntryGroup, MessageSettled, MessageStored, StoreEntry
 from broker.store.disk import DamagedStore, DirectoryLocked, Lock, RealDisk, StoreError, TooNew
-from broker.store.files import DATA, read_head
+from broker.store.files import DATA_START, read_head
 from broker.store.layout import CLOSING_SIZE, SETTLED, STORED
 from broker.store.reading import Decoder
 from broker.store.recovery import Replay
@@ -68,7 +68,7 @@ def test_a_segment_is_called_by_its_first_position_and_rolls_when_it_is_full() -
         log.put(MessageStored("/", message(b"x" * 100), [3]))
     assert len(log.log.files) > 2
     for file, after in zip(log.log.files[1:], log.log.files, strict=False):
-        assert file.first == after.last + 1 and file.after == after.last
+        assert file.first == after.last + 1 and file.previous_last == after.last
     for file in log.log.files:
         assert file.size <= 1_000 and file.name == f"{file.first:020d}.log"
         head = read_head(disk.contents()[file.path])
@@ -159,11 +159,11 @@ def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
     for size in range(whole + 1, len(contents[path])):
         torn = SimulatedDisk({path: contents[path][:size]})
         again = Log(torn)
-        [finding] = again.recovery.found("cut") if again.recovery.findings else [None]
+        [finding] = again.recovery.findings_of("cut") if again.recovery.findings else [None]
         if finding is None:
             assert again.log.last == 2  # Cut between two records.
             continue
-        assert finding.octets > 0 and finding.offset + finding.octets == size
+        assert finding.size > 0 and finding.offset + finding.size == size
         assert (
             len(torn.names[path].durable) == finding.offset + CLOSING_SIZE
             and finding.offset >= whole
@@ -188,9 +188,7 @@ def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None
         again = Log(harmed)
         assert [content for _, content, _ in again.recovered[0]] == [b"one", b"three"]
         [finding] = again.recovery.findings
-        assert (
-            finding.what == "quarantined" and finding.offset < at < finding.offset + finding.octets
-        )
+        assert finding.kind == "quarantined" and finding.offset < at < finding.offset + finding.size
         assert b"two"[1:] in harmed.contents()[finding.copy]
         with pytest.raises(
             DamagedStore, match=r"the record at position 2 cannot be read .*checksum is wrong"
@@ -205,7 +203,7 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
     log = Log(disk)
     starts = []
     for number in range(6):
-        starts.append(DATA if not log.log.files else int(log.log.files[0].size))
+        starts.append(DATA_START if not log.log.files else int(log.log.files[0].size))
         log.put(MessageStored("/", message(b"%d" % number), [3]))
     [path] = disk.names
     data = bytearray(disk.contents()[path])
@@ -240,11 +238,11 @@ def test_a_missing_segment_is_reported() -> None:
     contents = disk.contents()
     del contents[files[1].path]
     [finding] = Log(SimulatedDisk(contents)).recovery.findings
-    assert finding.what == "missing" and finding.file == files[2].name
+    assert finding.kind == "missing" and finding.file == files[2].name
     contents = disk.contents()
     del contents[files[0].path]
     [finding] = Log(SimulatedDisk(contents)).recovery.findings
-    assert finding.what == "missing" and finding.file == files[1].name
+    assert finding.kind == "missing" and finding.file == files[1].name
 
 
 def test_a_segment_is_read_without_its_heads() -> None:
@@ -254,10 +252,10 @@ def test_a_segment_is_read_without_its_heads() -> None:
         log.put(MessageStored("/", message(b"x" * 100), [3]))
     for file in log.log.files:
         contents = disk.contents()
-        contents[file.path] = bytes(DATA) + contents[file.path][DATA:]
+        contents[file.path] = bytes(DATA_START) + contents[file.path][DATA_START:]
         again = Log(SimulatedDisk(contents), 500)
         assert again.recovered == digest(log.state)
-        assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
+        assert [finding.kind for finding in again.recovery.findings] == ["quarantined"]
     # Alone, the end of the file says the salt; or whoever opens the log.
     for closed, salt in ((True, 1), (False, 7)):
         disk = SimulatedDisk()
@@ -266,7 +264,9 @@ def test_a_segment_is_read_without_its_heads() -> None:
         if closed:
             log.log.close()
         [path] = disk.names
-        again = Log(SimulatedDisk({path: bytes(DATA) + disk.contents()[path][DATA:]}), salt=salt)
+        again = Log(
+            SimulatedDisk({path: bytes(DATA_START) + disk.contents()[path][DATA_START:]}), salt=salt
+        )
         assert again.recovered == digest(log.state) and again.log.salt == 7
 
 
@@ -286,7 +286,7 @@ def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> Non
     data[data.index(fake) - 30] ^= 1
     again = Log(SimulatedDisk({path: bytes(data)}))
     assert [content for _, content, _ in again.recovered[0]] == [b"one", b"two"]
-    assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
+    assert [finding.kind for finding in again.recovery.findings] == ["quarantined"]
 
 
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
@@ -306,10 +306,12 @@ def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
     log.put(MessageStored("/", message(b"two"), [3]))
     [path] = disk.names
     data = bytearray(disk.contents()[path])
-    data[DATA + 3] ^= 1
+    data[DATA_START + 3] ^= 1
     again = Log(SimulatedDisk({path: bytes(data)}))
     [finding] = again.recovery.findings
-    assert finding.what == "quarantined" and finding.offset == DATA and not again.state.messages
+    assert (
+        finding.kind == "quarantined" and finding.offset == DATA_START and not again.state.messages
+    )
 
 
 def test_a_newer_format_is_refused_with_a_clear_line() -> None:
@@ -323,20 +325,20 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     with pytest.raises(
         TooNew, match=r"has format 2, and this version knows 1; use the version that wrote it"
     ):
-        Log(SimulatedDisk({path: bytes(head) * 2 + data[DATA:]}))
-    record = bytearray(data[DATA:])
+        Log(SimulatedDisk({path: bytes(head) * 2 + data[DATA_START:]}))
+    record = bytearray(data[DATA_START:])
     record[8] = 3
     log = Log(SimulatedDisk({path: data}))
     record[4:8] = crc32(record[8:], log.log.seed).to_bytes(4, "big")
     with pytest.raises(TooNew, match="a record has version 3, and this version knows 2"):
-        Log(SimulatedDisk({path: data[:DATA] + bytes(record)}))
+        Log(SimulatedDisk({path: data[:DATA_START] + bytes(record)}))
 
 
 def test_a_file_under_another_name_is_refused() -> None:
     disk = SimulatedDisk()
     Log(disk).put(MessageStored("/", message(b"one"), [3]))
     [octets] = disk.contents().values()
-    with pytest.raises(StoreError, match=r"was called '0{19}1\.log' when it was written"):
+    with pytest.raises(StoreError, match=r"was written as '0{19}1\.log'"):
         Log(SimulatedDisk({f"{DIRECTORY}/{5:020d}.log": octets}))
 
 
@@ -362,12 +364,12 @@ def test_progress_is_told_in_octets() -> None:
             pass
 
     recovery = SegmentLog(disk, DIRECTORY).open(
-        Deaf(), lambda recovery: seen.append((int(recovery.octets), int(recovery.octets_total)))
+        Deaf(), lambda recovery: seen.append((int(recovery.bytes_read), int(recovery.bytes_total)))
     )
     assert len(seen) == recovery.files == len(log.log.files) and [
         octets for octets, _ in seen
     ] == sorted(octets for octets, _ in seen)
-    assert seen[-1][0] == seen[-1][1] - DATA * recovery.files
+    assert seen[-1][0] == seen[-1][1] - DATA_START * recovery.files
     assert (recovery.records, recovery.messages) == (60, 60)
 
 
@@ -379,8 +381,8 @@ def test_a_segment_in_which_nothing_was_written_before_the_crash_leaves_no_gap()
     log = Log(disk)
     log.position += 3
     log.put(MessageStored("/", message(b"torn"), [3]))
-    disk.names[log.log.files[-1].path].truncate(int(DATA) + 10)
+    disk.names[log.log.files[-1].path].truncate(int(DATA_START) + 10)
     log = Log(disk)
-    assert [finding.what for finding in log.recovery.findings] == ["cut"] and log.log.last == 1
+    assert [finding.kind for finding in log.recovery.findings] == ["cut"] and log.log.last == 1
     log.put(MessageStored("/", message(b"last"), [3]))
     assert not Log(disk).recovery.findings

@@ -10,11 +10,10 @@ import pytest
 
 from broker.store.codecs import Codecs
 from broker.store.reading import Decoder
-from broker.store.recovery import Applying
 from broker.store.segments import SegmentLog
 from broker.store.state import State
 from broker.store.survivors import Survivors
-from tests.store.logs import DIRECTORY, QUEUES, Log, random_entry
+from tests.store.logs import DIRECTORY, QUEUES, EntryReplay, Log, random_entry
 from tests.store.simulated import SimulatedDisk
 
 
@@ -26,11 +25,11 @@ def test_survivors_are_what_the_state_holds(seed: int) -> None:
     for _ in range(random.randrange(1, 120)):
         log.put(random_entry(random, log))
         if random.random() < 0.05 and log.log.sealed() and not log.log.sealed()[-1].checkpoint:
-            log.checkpoint(exist=exist)
+            log.checkpoint(holder_numbers=exist)
     survivors, state = Survivors(exist), State()
     SegmentLog(SimulatedDisk(disk.contents()), DIRECTORY, 2_000, 7).open(survivors)
     SegmentLog(SimulatedDisk(disk.contents()), DIRECTORY, 2_000, 7).open(
-        Applying(Decoder(Codecs()), state.apply)
+        EntryReplay(Decoder(Codecs()), state.apply)
     )
     # The same records, read in the other way; and what was applied while they were written.
     for one in (state, log.state):
@@ -45,13 +44,13 @@ def test_survivors_are_what_the_state_holds(seed: int) -> None:
             for queue, positions in survivors.copies.by_queue().items()
             for position in positions
         } == held
-        assert all(survivors.copies.held(*copy) for copy in held)
+        assert all(survivors.copies.is_held(*copy) for copy in held)
         assert {
-            copy for copy in survivors.stepped if survivors.copies.held(*copy)
-        } == one.stepped & held
-        assert {session: set(found) for session, found in survivors.received.items() if found} == {
-            session: found for session, found in one.received.items() if session in exist
-        }
+            copy for copy in survivors.pubrec_received if survivors.copies.is_held(*copy)
+        } == one.pubrec_received & held
+        assert {
+            session: set(found) for session, found in survivors.held_packet_ids.items() if found
+        } == {session: found for session, found in one.held_packet_ids.items() if session in exist}
         assert survivors.retained.keys() == one.retained.keys()
     assert all(
         list(positions) == sorted(positions) for positions in survivors.copies.by_queue().values()

@@ -39,17 +39,17 @@ def look(directory: Path, repairing: bool = False) -> list[Finding]:
     catalog = Catalog(str(directory / CATALOG))
     definitions = list(catalog.load())
     catalog.close()
-    checking = inspect.Checking()
+    checking = inspect.EntryCheck()
     of_log = inspect.repair if repairing else inspect.verify
     of_streams = streams.repair if repairing else streams.verify
     found = [
         one
-        for one in of_log(RealDisk(), str(directory / LOG), checking=checking)
-        if one.what not in ("fine", "cut")
+        for one in of_log(RealDisk(), str(directory / LOG), check=checking)
+        if one.kind not in ("fine", "cut")
     ]
     found += of_streams(RealDisk(), str(directory / STREAMS), definitions, checking.ends, not found)
     assert repairing or tree(directory) == before
-    return [one for one in found if one.what != "fine"]
+    return [one for one in found if one.kind != "fine"]
 
 
 @pytest.fixture
@@ -163,10 +163,10 @@ def test_damage_is_named_in_a_line_and_repaired_once(
 ) -> None:
     name = harm(home)
     [finding] = look(home.directory)
-    assert finding.what == what and finding.file == f"streams/%2F/s/{name}", str(finding)
+    assert finding.kind == what and finding.file == f"streams/%2F/s/{name}", str(finding)
     assert "`trellis store repair`" in str(finding) and "\n" not in str(finding)
     [finding] = look(home.directory, repairing=True)
-    assert finding.what == what
+    assert finding.kind == what
     assert look(home.directory) == []
     there = numbers(home)
     assert there == sorted(there) and len(there) == ROWS - lost
@@ -194,7 +194,7 @@ def test_what_a_deleted_stream_left_goes_with_the_next_start(home: Home) -> None
     for path in segments(home):
         (left / path.name).write_bytes(path.read_bytes())
     [finding] = look(home.directory)
-    assert (finding.what, finding.file) == ("cut", "streams/gone/q") and "deleted" in finding.reason
+    assert (finding.kind, finding.file) == ("cut", "streams/gone/q") and "deleted" in finding.reason
     assert numbers(home) == list(range(ROWS))
     assert not left.parent.exists() and look(home.directory) == []
 
@@ -207,7 +207,7 @@ def test_what_belongs_to_nobody_is_told_and_stays(home: Home) -> None:
     other.parent.mkdir()
     for path in (stray, other):
         path.write_bytes(b"mine")
-    assert sorted((one.what, one.file) for one in look(home.directory, True)) == [
+    assert sorted((one.kind, one.file) for one in look(home.directory, True)) == [
         ("cut", "streams/%2F/q"),
         ("ignored", "streams/%2F/s/notes.txt"),
     ]
@@ -220,7 +220,7 @@ def test_a_segment_that_nobody_knows_stays(home: Home) -> None:
     left.write_bytes(b"x" * (int(SCHEMA_OCTETS) + 1))
     [finding] = look(home.directory, True)
     assert (
-        finding.what == "ignored"
+        finding.kind == "ignored"
         and "nobody can say whose it is" in finding.reason
         and left.exists()
     )
@@ -240,7 +240,7 @@ def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home, mended: bool) 
     """A damaged log must not cut a stream that is whole, nor after the log was mended."""
     without_the_last_records(home)
     if mended:
-        assert [one.what for one in look(home.directory, repairing=True)]
+        assert [one.kind for one in look(home.directory, repairing=True)]
         assert look(home.directory) == []
     for _ in range(2):
         later = Home(home.directory)
@@ -260,9 +260,9 @@ def test_rows_stay_when_the_log_lost_how_far_they_are(home: Home, mended: bool) 
 def test_a_stream_whose_directory_is_gone_is_missing_and_goes_on(home: Home) -> None:
     shutil.rmtree(home.directory / STREAMS)
     [finding] = look(home.directory)
-    assert finding.what == "missing" and f"was written up to {ROWS}" in finding.reason
+    assert finding.kind == "missing" and f"was written up to {ROWS}" in finding.reason
     again = Home(home.directory)
-    assert [one.what for one in again.broker.streams.findings] == ["missing"]
+    assert [one.kind for one in again.broker.streams.findings] == ["missing"]
     fill(again.amqp(), ROWS, 1)
     assert offsets(consume(again.amqp(), ROWS)) == [ROWS]
     again.crash()

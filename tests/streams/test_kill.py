@@ -143,7 +143,7 @@ def lives(directory: Path, kills: int, seed: int) -> None:
     home = Home(directory)
     rows = rows_of(stream(home.broker, "s"))
     assert not home.broker.streams.findings or all(
-        finding.what == "cut" for finding in home.broker.streams.findings
+        finding.kind == "cut" for finding in home.broker.streams.findings
     )
     sequences = [header_sequence(row["headers"]) for row in rows]
     assert sequences == list(range(len(rows))) and len(rows) >= published, "none lost, none twice"

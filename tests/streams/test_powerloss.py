@@ -46,7 +46,7 @@ def archive(disk: SimulatedDisk) -> Archive:
 
 def judge(disk: SimulatedDisk, end: int) -> Found:
     found = Found(disk, DIRECTORY, 7, end)
-    assert all(finding.what == "cut" for finding in found.findings), [
+    assert all(finding.kind == "cut" for finding in found.findings), [
         str(finding) for finding in found.findings
     ]
     rows = [row for segment in found.segments for row in rows_in(disk.contents()[segment.path])]

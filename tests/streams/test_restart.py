@@ -123,7 +123,7 @@ def test_a_damaged_segment_is_put_aside_and_named_and_what_follows_is_read(tmp_p
     (tmp_path / f"d/streams/%2F/s/{second.name}.index").unlink()
     home = Home(tmp_path / "d")
     [finding] = home.broker.streams.findings
-    assert finding.what == "quarantined" and finding.file == f"streams/%2F/s/{second.name}"
+    assert finding.kind == "quarantined" and finding.file == f"streams/%2F/s/{second.name}"
     assert Path(finding.copy).read_bytes() == bytes(data)
     queue = stream(home.broker, "s")
     lost, goes_on = int(queue.archive.segments[0].end), int(queue.archive.segments[1].base)
@@ -177,7 +177,7 @@ def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(
     segments(home)[0].write_bytes(data)
     home = Home(tmp_path / "d")
     if harm == "cut":
-        assert [finding.what for finding in home.broker.streams.findings] == ["wrong", "missing"]
+        assert [finding.kind for finding in home.broker.streams.findings] == ["wrong", "missing"]
     else:
         code, text = reason(consume(home.amqp(), 0))
         assert code == 406 and "is damaged at" in text
@@ -194,7 +194,7 @@ def test_an_end_that_is_missing_is_reported_and_its_offsets_are_not_used_again(
     home.crash()
     segments(home)[-1].unlink()
     home = Home(tmp_path / "d")
-    assert [finding.what for finding in home.broker.streams.findings] == ["missing"]
+    assert [finding.kind for finding in home.broker.streams.findings] == ["missing"]
     fill(home.amqp(), 3, 1)
     assert [row["offset"] for row in rows_of(stream(home.broker, "s"))] == [0, 1, 3]
 

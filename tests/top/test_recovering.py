@@ -26,10 +26,10 @@ def test_a_line_a_second_says_how_far_it_is_how_fast_and_how_long_it_takes(
     caplog.set_level(logging.INFO)
     now = [100.0]
     progress, recovery = RecoveryProgress(lambda: now[0]), Recovery()
-    recovery.octets_total = 1_000_000_000
+    recovery.bytes_total = 1_000_000_000
     for at in range(1, 51):
         now[0] = 100.0 + at / 10
-        recovery.octets = at * 20_000_000
+        recovery.bytes_read = at * 20_000_000
         recovery.messages = at * 40_000
         progress(recovery)
     assert lines(caplog) == [

@@ -114,7 +114,7 @@ def test_damage_is_found_and_repaired(home: Path) -> None:
     code, said, errors = store("repair", "--data-dir", home)
     assert (
         (code, errors) == (0, "")
-        and "written anew, without the damage" in said
+        and "rewritten without the damage" in said
         and (home / LOG / "quarantine").is_dir()
     )
     assert store("verify", "--data-dir", home)[0] == 0

@@ -205,7 +205,7 @@ async def test_checkpoints_give_space_back_while_messages_flow(
             read += isinstance(await reader.frame(), pamqp.body.ContentBody)
         assert written < 100 << 20, "there are no checkpoints"
     await running.until(lambda: of(running)._checkpointing is None)
-    assert of(running).durable.log.octets < written / 2
+    assert of(running).durable.log.size < written / 2
     await running.stop()
     files = os.listdir(tmp_path / "log")
     assert sum(name.startswith("checkpoint") for name in files) == 1 and not [

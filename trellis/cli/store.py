@@ -94,8 +94,8 @@ def verify(arguments: argparse.Namespace) -> int:
 
         definitions = list(_definitions(directory))
         print(f"fine: {_catalog(directory)}: {len(definitions)} definitions")
-        checking = inspect.Checking()
-        for finding in inspect.verify(RealDisk(), log, checking=checking):
+        checking = inspect.EntryCheck()
+        for finding in inspect.verify(RealDisk(), log, check=checking):
             wrong += _is_wrong(finding)
             print(finding)
         for finding in streams.verify(
@@ -132,9 +132,9 @@ def repair(arguments: argparse.Namespace) -> int:
     with _store(arguments) as (directory, log):
         from broker.store.disk import RealDisk
 
-        checking = inspect.Checking()
+        checking = inspect.EntryCheck()
         sure = True
-        for finding in inspect.repair(RealDisk(), log, checking=checking):
+        for finding in inspect.repair(RealDisk(), log, check=checking):
             sure = sure and not _is_wrong(finding)
             print(finding)
         for finding in streams.repair(
@@ -148,7 +148,7 @@ def _is_wrong(finding: Finding) -> bool:
     from broker.store.findings import CUT
     from broker.store.inspect import FINE
 
-    return finding.what not in (FINE, CUT)
+    return finding.kind not in (FINE, CUT)
 
 
 def back_up(arguments: argparse.Namespace) -> int:

@@ -605,7 +605,7 @@ def _store(page: MetricsPage, storing: StoreWriter) -> None:
             "Changes that wait for the disk",
             storing.durable.unwritten_bytes,
         )
-        page.gauge("trellis_store_log_bytes", "The log on the disk", log.octets)
+        page.gauge("trellis_store_log_bytes", "The log on the disk", log.size)
         page.gauge("trellis_store_log_files", "Files of the log", len(log.files))
         page.counter("trellis_store_checkpoints", "Checkpoints made", storing.checkpoints)
 

@@ -16,7 +16,7 @@ from broker.definitions.restore import RestoreReport, SessionRestorer, reopen
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
 from broker.store.findings import CUT
-from broker.store.opening import Opened, open_store
+from broker.store.opening import OpenedStore, open_store
 from broker.store.recovery import Recovery
 from protocols.amqp.codec import stored as amqp_stored
 from protocols.mqtt.codec import stored as mqtt_stored
@@ -42,12 +42,12 @@ class RecoveryProgress:
         if now - self._said < EVERY:
             return
         self._said = now
-        rate = int(recovery.octets) / (now - self._began)
-        left = (int(recovery.octets_total) - int(recovery.octets)) / rate if rate else 0.0
+        rate = int(recovery.bytes_read) / (now - self._began)
+        left = (int(recovery.bytes_total) - int(recovery.bytes_read)) / rate if rate else 0.0
         logs.info(
             "recovery",
             messages=int(recovery.messages),
-            done=f"{100 * int(recovery.octets) // max(int(recovery.octets_total), 1)}%",
+            done=f"{100 * int(recovery.bytes_read) // max(int(recovery.bytes_total), 1)}%",
             rate=f"{rate / MB:.0f}MB/s",
             left=f"{left:.0f}s",
         )
@@ -66,7 +66,7 @@ def report(line: str) -> None:
     logs.error("store_damaged", reason=line)
 
 
-def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Opened:
+def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> OpenedStore:
     """Read what is in the data directory, which is locked. Raises StoreError."""
     progress = RecoveryProgress()
     collecting = gc.isenabled()
@@ -80,7 +80,7 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
             gc.enable()
     opened.store.window = settings.window
     for finding in opened.recovery.findings[:LINES]:
-        (logs.info if finding.what == CUT else logs.warning)("recovery_finding", what=str(finding))
+        (logs.info if finding.kind == CUT else logs.warning)("recovery_finding", what=str(finding))
     if len(opened.recovery.findings) > LINES:
         logs.warning(
             "recovery_finding",
@@ -90,7 +90,7 @@ def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Open
     return opened
 
 
-def restore(opened: Opened, broker: Broker, keeper: SessionRestorer) -> RestoreReport:
+def restore(opened: OpenedStore, broker: Broker, keeper: SessionRestorer) -> RestoreReport:
     """Give the broker what was in the directory, and say so."""
     began = time.monotonic()
     collecting = gc.isenabled()
@@ -112,7 +112,7 @@ def restore(opened: Opened, broker: Broker, keeper: SessionRestorer) -> RestoreR
     if len(found.refused) > LINES:
         logs.warning("not_restored", more=len(found.refused) - LINES)
     for finding in broker.streams.findings[:LINES]:
-        (logs.info if finding.what == CUT else logs.warning)("stream_finding", what=str(finding))
+        (logs.info if finding.kind == CUT else logs.warning)("stream_finding", what=str(finding))
     recovery = opened.recovery
     if found.restored or found.copies or found.retained:
         logs.info(
@@ -121,7 +121,7 @@ def restore(opened: Opened, broker: Broker, keeper: SessionRestorer) -> RestoreR
             retained=found.retained,
             kept_for_refused=found.orphaned,
             **{f"{kind}s": count for kind, count in sorted(found.restored.items())},
-            octets=int(recovery.octets),
+            octets=int(recovery.bytes_read),
             restoring=f"{time.monotonic() - began:.3f}s",
         )
     return found

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from broker.store.catalog import CatalogUnwritten
-from broker.store.checkpoint import Checkpointing, begin
+from broker.store.checkpoint import Checkpointing, begin_checkpoint
 from broker.store.contract import Store, WriteBatch
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.durable import DurableStore
@@ -174,13 +174,13 @@ class DurableStoreWriter(StoreWriter):
         if sealed == self._sealed or self._checkpointing is not None:
             return
         self._sealed = sealed
-        self._checkpointing = begin(log, self.durable.holder_numbers)
+        self._checkpointing = begin_checkpoint(log, self.durable.holder_numbers)
         if self._checkpointing is not None:
             self._spare.put(self._checkpointing)
 
     def _compacted(self, error: Exception | None) -> None:
         checkpointing, self._checkpointing = self._checkpointing, None
-        if checkpointing is not None and checkpointing.made:
+        if checkpointing is not None and checkpointing.completed:
             self.checkpoints += 1
             self._sealed = 0
         if error is not None:
@@ -211,7 +211,7 @@ class DurableStoreWriter(StoreWriter):
             try:
                 while not self._closing and self._advance(checkpointing):
                     time.sleep(BREATH)
-                checkpointing.abandon()  # What is done is left as it is.
+                checkpointing.cancel()  # What is done is left as it is.
             except Exception as failure:  # noqa: BLE001  whatever it is, the loop must hear of it
                 error = failure
             self._call(self._compacted, error)
@@ -219,7 +219,7 @@ class DurableStoreWriter(StoreWriter):
     def _advance(self, checkpointing: Checkpointing) -> bool:
         """A step, or more: a millisecond for each time that the log has become larger by what it
         was when this began. False when all is done."""
-        grown = 2 * self.durable.log.octets / checkpointing.octets_total
+        grown = 2 * self.durable.log.size / checkpointing.bytes_total
         until = time.monotonic() + min(max(grown - 2, 0) / 1_000, HASTE)
         while checkpointing.step():
             if time.monotonic() >= until:

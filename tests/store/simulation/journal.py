@@ -12,7 +12,7 @@ from mypy_extensions import i64
 from broker.messages.message import Message
 from broker.store.contract import Defined, StoreEntry, Undefined, WriteBatch
 from broker.store.durable import DurableStore
-from broker.store.opening import Opened
+from broker.store.opening import OpenedStore
 from broker.store.state import State
 from broker.stream.queue import Intake
 from tests.store.simulation.ledger import DISK, Complain
@@ -36,7 +36,7 @@ class Journal:
         self.taken: Callable[[Intake], None] = lambda intake: None
         self.extended: Callable[[dict[int, int]], None] = lambda ends: None
 
-    def recovered(self, opened: Opened) -> None:
+    def recovered(self, opened: OpenedStore) -> None:
         """Complain about what is not as it should be."""
         last = int(opened.recovery.last)
         lost = [
@@ -61,9 +61,9 @@ class Journal:
         self._compare(opened)
         self.durable = self.begun = int(opened.store.position)
 
-    def _compare(self, opened: Opened) -> None:
+    def _compare(self, opened: OpenedStore) -> None:
         survivors, state, store = opened.survivors, self.state, opened.store
-        exist = survivors.exist
+        exist = survivors.holder_numbers
         for position, live in list(state.messages.items()):
             live.queues = [queue for queue in live.queues if queue in exist]
             if not live.queues:
@@ -75,24 +75,30 @@ class Journal:
         found = survivors.copies.by_queue()
         if found != wanted:
             self._complain(DISK, f"queues hold {found}, and should hold {wanted}")
-        state.stepped = {
+        state.pubrec_received = {
             (queue, position)
-            for queue, position in state.stepped
+            for queue, position in state.pubrec_received
             if position in state.messages and queue in state.messages[position].queues
         }
         stepped = {
             (queue, position)
-            for queue, position in survivors.stepped
-            if survivors.copies.held(queue, position)
+            for queue, position in survivors.pubrec_received
+            if survivors.copies.is_held(queue, position)
         }
-        if stepped != state.stepped:
-            self._complain(DISK, f"{stepped} have their readers, and it should be {state.stepped}")
-        state.received = {
-            session: held for session, held in state.received.items() if session in exist
+        if stepped != state.pubrec_received:
+            self._complain(
+                DISK, f"{stepped} have their readers, and it should be {state.pubrec_received}"
+            )
+        state.held_packet_ids = {
+            session: held for session, held in state.held_packet_ids.items() if session in exist
         }
-        received = {session: set(held) for session, held in survivors.received.items() if held}
-        if received != state.received:
-            self._complain(DISK, f"identifiers {received} are held, and should be {state.received}")
+        received = {
+            session: set(held) for session, held in survivors.held_packet_ids.items() if held
+        }
+        if received != state.held_packet_ids:
+            self._complain(
+                DISK, f"identifiers {received} are held, and should be {state.held_packet_ids}"
+            )
         state.streams = {stream: end for stream, end in state.streams.items() if stream in exist}
         if store.stream_ends != state.streams:
             self._complain(
@@ -135,7 +141,7 @@ class WatchedStore(DurableStore):
         super().apply(position, entry)
 
 
-def watched(opened: Opened, journal: Journal, kind: type[WatchedStore]) -> WatchedStore:
+def watched(opened: OpenedStore, journal: Journal, kind: type[WatchedStore]) -> WatchedStore:
     """The store that was opened, with a journal."""
     plain = opened.store
     store = kind(

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from broker.definitions.restore import reopen
-from broker.store.checkpoint import Checkpointing, worth
+from broker.store.checkpoint import Checkpointing, files_worth_checkpoint
 from broker.store.contract import Defined, Undefined
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.durable import DurableBatch
 from broker.store.files import LogFile
-from broker.store.opening import Opened, open_store
-from broker.store.state import Live, State
+from broker.store.opening import OpenedStore, open_store
+from broker.store.state import State, StoredMessage
 from tests.clients import World
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import Journal, WatchedStore, watched
@@ -87,7 +87,7 @@ class Life(World):
         journal: Journal,
         faults: Faults,
         clock: tuple[int, float],
-        look: Callable[[Opened], None],
+        look: Callable[[OpenedStore], None],
         kind: type[WatchedStore] = WatchedStore,
         design: Design = checkpoint,
         hasty: bool = False,
@@ -128,7 +128,7 @@ class Life(World):
         messages = dict(self.journal.state.messages)
         state = State()
         state.messages = {
-            position: Live(live.vhost, live.message, list(live.queues))
+            position: StoredMessage(live.vhost, live.message, list(live.queues))
             for position, live in messages.items()
         }
         for position, entry in self.journal.entries:
@@ -195,7 +195,7 @@ class Life(World):
         """
         if self._steps is None:
             log = self.durable_store.log
-            files = worth(log)
+            files = files_worth_checkpoint(log)
             sealed = log.sealed()
             if not files and sealed and not log.poisoned and random.random() < 0.3:
                 files = sealed[: random.randrange(len(sealed)) + 1]

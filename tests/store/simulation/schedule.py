@@ -12,7 +12,7 @@ import pamqp.commands as spec
 
 from broker.queues.queue import Queue
 from broker.store.findings import CUT
-from broker.store.opening import Opened
+from broker.store.opening import OpenedStore
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.amqp import Mover, Operator, Publisher, TxPublisher, Worker
 from tests.store.simulation.clients import Client, named
@@ -234,7 +234,7 @@ class Simulation:
             self.complain(LOST, line)
         self._check_fates()
 
-    def _look(self, opened: Opened) -> None:
+    def _look(self, opened: OpenedStore) -> None:
         """The store is open, and nobody has used it yet."""
         recovery, store = opened.recovery, opened.store
         self.tell(
@@ -242,7 +242,7 @@ class Simulation:
             + "; ".join(str(finding) for finding in recovery.findings)
         )
         for finding in recovery.findings:
-            if finding.what != CUT:
+            if finding.kind != CUT:
                 self.complain(DAMAGE, str(finding))
         self.journal.recovered(opened)
         names = {

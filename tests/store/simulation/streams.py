@@ -269,7 +269,7 @@ class Streams:
         life, complain = self.world.life, self.world.complain
         found: dict[str, list[str]] = {}
         for finding in life.broker.streams.findings:
-            if finding.what != "cut":
+            if finding.kind != "cut":
                 complain(DISK, str(finding))
         for queue in life.vhost.queues.values():
             if isinstance(queue, StreamQueue) and queue.name != TOPOLOGY:

@@ -52,7 +52,7 @@ def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
     """
     log = life.durable_store.log
     for file in files:
-        file.take(_copy(life.disk, file.path))
+        file.attach(_copy(life.disk, file.path))
     checkpointing = InPlace(log, files, set(life.durable_store.holder_numbers))
     while checkpointing.step():
         yield
