@@ -193,7 +193,7 @@ class MqttClient(Connection):
     def resume_input(self) -> None:
         super().resume_input()
         if self.session is not None:
-            self.session.unheard = False
+            self.session.suback_pending = False
             self.session.resume_retained()
 
     def resume_deliveries(self) -> None:

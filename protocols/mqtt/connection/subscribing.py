@@ -258,7 +258,7 @@ class SubscribeTask(SubscriptionChange):
             self._service.sessions.note(self.session, 0, self.ticket)
 
     def changed(self, unheard: bool) -> None:
-        self.session.unheard = unheard
+        self.session.suback_pending = unheard
         curious, self._curious = self._curious, []
         for topic_filter in curious:
             if topic_filter.startswith(ROOT):

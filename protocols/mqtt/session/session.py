@@ -221,7 +221,7 @@ class Session(SessionSubscriptions):
             for membership in self.memberships.values():
                 membership.detach()
             self._give_back()
-        self.unheard = False
+        self.suback_pending = False
         self.resume_retained()
         self.tidy()
         if not self.released:
