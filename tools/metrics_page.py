@@ -14,7 +14,7 @@ import pamqp.frame
 import trustme
 
 from protocols.amqp.connection.handshake import GREETING
-from protocols.connection import Peer
+from protocols.connection import SHUTDOWN, Peer
 from trellis.auth.settings_users import accounts_of
 from trellis.monitoring import metrics
 from trellis.server.node import BrokerNode
@@ -52,7 +52,7 @@ async def pages() -> list[tuple[str, metrics.MetricsPage]]:
                 GREETING + pamqp.frame.marshal(spec.Connection.Close(200, "", 0, 0), 0)
             )
             node.broker.vhosts["/"].declare_queue("q")
-            mqtt.shut_down()
+            mqtt.close(SHUTDOWN)
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
             return [

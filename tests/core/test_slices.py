@@ -179,7 +179,7 @@ def test_many_exclusive_queues_go_in_slices_and_soon() -> None:
     client.send(
         *[spec.Queue.Declare(queue=f"q{number}", exclusive=True) for number in range(3 * CLEARED)]
     )
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert len(world.vhost.queues) == 2 * CLEARED
     world.settle()
     assert world.vhost.queues == {}

@@ -120,7 +120,7 @@ class LoopTurn:
         """Tell all that left: nothing comes after this."""
         leaving, self._leaving = self._leaving, []
         for connection in leaving:
-            connection.connection_lost()
+            connection.on_closed()
 
     def wait(self, link: Link) -> None:
         """The link has input from a client that has not logged in."""
@@ -186,7 +186,7 @@ class LoopTurn:
         done = 0
         while done < len(leaving) + len(behind):
             if done < len(leaving):
-                leaving[done].connection_lost()
+                leaving[done].on_closed()
             else:
                 behind[done - len(leaving)].resume()
             done += 1

@@ -6,14 +6,13 @@ from mypy_extensions import i64
 
 from broker.queues.queue import Queue
 from protocols.amqp.errors import AmqpError
-from protocols.connection import Connection, Peer
-from protocols.front import Front
+from protocols.connection import Connection, ConnectionRegistry, Peer
 
 
 class AmqpClient(Connection):
     """An AMQP client as its channels see it."""
 
-    def __init__(self, front: Front, peer: Peer) -> None:
+    def __init__(self, front: ConnectionRegistry, peer: Peer) -> None:
         super().__init__(front, peer)
         #: What the client says of itself.
         self.product = ""

@@ -36,8 +36,7 @@ from protocols.amqp.connection.handshake import (
 from protocols.amqp.connection.lifecycle import Lifecycle
 from protocols.amqp.connection.methods import HANDLERS
 from protocols.amqp.errors import AmqpError, from_broker
-from protocols.connection import BUDGET, COLD, Peer
-from protocols.front import Front
+from protocols.connection import BUDGET, COLD, ConnectionRegistry, Peer
 
 _PUBLISH: Final[i64] = 60 << 16 | 40
 _ACK: Final[i64] = 60 << 16 | 80
@@ -58,7 +57,7 @@ _SHORTEST_PUBLISH: Final[i64] = 9
 class AmqpConnection(Lifecycle):
     """One AMQP client."""
 
-    def __init__(self, front: Front, peer: Peer, options: AmqpOptions) -> None:
+    def __init__(self, front: ConnectionRegistry, peer: Peer, options: AmqpOptions) -> None:
         super().__init__(front, peer, options)
         self.message_max: i64 = front.broker.limits.message
         #: Octets of the largest publication that may take the short way.
@@ -302,7 +301,7 @@ class AmqpConnection(Lifecycle):
     def _greet(self, data: bytes) -> i64:
         if data[: len(GREETING)] not in (GREETING, GREETING_8):
             self.out.write(GREETING)
-            self.end("protocol_error")
+            self.abort("protocol_error")
             return len(data)
         self.state = "start"
         self.send(0, start(self.options, self.front.broker.name, self.peer))
@@ -333,11 +332,19 @@ class AmqpConnection(Lifecycle):
     def _check_channels(self) -> None:
         """Raises AmqpError when the user has as many channels as one may have."""
         most = self.front.broker.limits.user_channels
-        if 0 < most <= self.front.channels_of(self.user):
+        if most and most <= self._user_channels():
             raise AmqpError(
                 530,
                 f"number of channels opened for user '{self.user}' has reached the maximum allowed limit of ({most})",
             )
+
+    def _user_channels(self) -> int:
+        """Return the number of channels that all connections of the user have open."""
+        return sum(
+            len(connection.channels)
+            for connection in self.front.connections
+            if isinstance(connection, AmqpConnection) and connection.user == self.user
+        )
 
     def _on_ending_channel(self, number: i64) -> None:
         """A channel that we closed says nothing any more but that it knows (section 1.5.2.5)."""
@@ -349,7 +356,7 @@ class AmqpConnection(Lifecycle):
     def _refuse(self, error: AmqpError) -> None:
         """Soft errors end the channel, hard ones the connection."""
         if error.hard or self.about_channel not in self.channels:
-            self.abort(error)
+            self.fail(error)
             return
         self.close_channel(self.about_channel, error, self.about)
 
@@ -367,4 +374,4 @@ class AmqpConnection(Lifecycle):
         """
         self.about = 0
         self.deaf = True
-        self.abort(AmqpError(501, why))
+        self.fail(AmqpError(501, why))

@@ -38,8 +38,7 @@ from protocols.amqp.connection.handshake import (
     tune,
 )
 from protocols.amqp.errors import AmqpError
-from protocols.connection import HELD_MAX, Peer
-from protocols.front import Front
+from protocols.connection import HELD_MAX, TOO_FAST, ConnectionRegistry, Peer
 
 #: Exclusive queues that go in one turn.
 CLEARED: Final = 100
@@ -67,7 +66,7 @@ class ExclusiveQueueRemoval(Task):
 class Lifecycle(AmqpClient):
     """One AMQP client, but for its frames."""
 
-    def __init__(self, front: Front, peer: Peer, options: AmqpOptions) -> None:
+    def __init__(self, front: ConnectionRegistry, peer: Peer, options: AmqpOptions) -> None:
         super().__init__(front, peer)
         self.options = options
         self._identity: Identity | None = None
@@ -96,7 +95,7 @@ class Lifecycle(AmqpClient):
         if name == "Connection.Close":
             self.send(0, spec.Connection.CloseOk())
             self.answers_last = True
-            self.end("client")
+            self.on_closed("client")
         elif name == "Connection.UpdateSecret" and self.state == "running":
             self._update_secret(method)
         elif name not in ("Connection.Blocked", "Connection.Unblocked") or self.state != "running":
@@ -190,7 +189,7 @@ class Lifecycle(AmqpClient):
             return
         known, identity = self._identity, verdict.identity
         if identity is None or known is None or identity.name != known.name:
-            self.abort(AmqpError(530, "New secret was refused by one of the backends"))
+            self.fail(AmqpError(530, "New secret was refused by one of the backends"))
         else:
             self._identity = identity
             self.remember(identity)
@@ -250,16 +249,22 @@ class Lifecycle(AmqpClient):
                     )
                     self.touch()
 
-    def close(self, reason: str) -> None:
-        if self.state != "closing" and not self.finished:
-            self._expel(reason)
+    def close(self, reason: str, text: str = "") -> None:
+        if self.state == "greeting":
+            self.abort(reason)
+            self.touch()
+        elif self.state != "closing" and not self.finished:
+            self.close_with(
+                AmqpError(
+                    506 if reason == TOO_FAST else 320,
+                    text or f"broker forced connection closure with reason '{reason}'",
+                ),
+                0,
+                reason,
+            )
 
     def _expel(self, reason: str) -> None:
         self.close_with(AmqpError(320, reason), 0, "expelled")
-
-    def close_too_fast(self, reason: str) -> None:
-        if self.state != "closing" and not self.finished:
-            self.close_with(AmqpError(506, reason), 0, "too_fast")
 
     @property
     def published(self) -> int:
@@ -271,7 +276,7 @@ class Lifecycle(AmqpClient):
 
     # -- time, and the end
 
-    def abort(self, error: AmqpError) -> None:
+    def fail(self, error: AmqpError) -> None:
         """Tell the client, and wait for its close-ok."""
         for channel in self.channels.values():
             channel.confirm()
@@ -312,7 +317,7 @@ class Lifecycle(AmqpClient):
             ):
                 if data[position + 10] == 50:
                     self.send(0, spec.Connection.CloseOk())
-                self.end(self.reason)
+                self.on_closed(self.reason)
                 return size
             position = end
         return size if self.deaf else position
@@ -322,31 +327,20 @@ class Lifecycle(AmqpClient):
         4.2.7).
         """
         if self.state != "running":
-            self.end("handshake_timeout")
+            self.abort("handshake_timeout")
             self.touch()
             return
         interval: i64 = self.heartbeat * 1000
         if self.stalled:
             self.heard_at = now  # It is we who do not listen.
         if now - self.heard_at > 2 * interval:
-            self.end("heartbeat_timeout")
+            self.abort("heartbeat_timeout")
         else:
             self.out.write(HEARTBEAT_FRAME)
             self.deadline = now + interval // 2
         self.touch()
 
-    def shut_down(self) -> None:
-        if self.state == "greeting":
-            self.end("shutdown")
-            self.touch()
-        elif self.state != "closing":
-            self.close_with(
-                AmqpError(320, "broker forced connection closure with reason 'shutdown'"),
-                0,
-                "shutdown",
-            )
-
-    def released(self) -> None:
+    def _release(self) -> None:
         self._let_go()
 
     def _let_go(self) -> None:

@@ -477,7 +477,9 @@ class Level5(Level4):
             session.expiry = self.mqtt.sessions.granted(expiry)
         if farewell.code == SUCCESS:
             self.will = None  # [MQTT-3.14.4-3]
-        self.end("client" if farewell.code in (SUCCESS, DISCONNECT_WITH_WILL) else "client_error")
+        self.on_closed(
+            "client" if farewell.code in (SUCCESS, DISCONNECT_WITH_WILL) else "client_error"
+        )
 
 
 def _is_text(octets: bytes) -> bool:

@@ -15,6 +15,7 @@ from broker.agenda import Agenda, Task
 from broker.errors import AccessRefused
 from broker.routing.binding import PARTLY
 from matching.grammar import swap
+from protocols.connection import EXPELLED
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.login import MqttClient
@@ -103,7 +104,7 @@ class SessionReauthorization(Task):
             session.vhost.agenda.later(self)
         elif self._lost and isinstance(outlet, MqttClient):
             outlet.disconnect(
-                NOT_AUTHORISED, "expelled", f"{self._lost} subscriptions are not allowed any more"
+                NOT_AUTHORISED, EXPELLED, f"{self._lost} subscriptions are not allowed any more"
             )
 
     def _review(self, name: str) -> bool:

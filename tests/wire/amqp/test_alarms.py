@@ -95,7 +95,7 @@ def test_who_has_no_ears_for_it_waits_untold() -> None:
 def test_one_who_left_while_waiting_is_not_called() -> None:
     world, client = alarmed()
     client.publish("", "q", b"x")
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert not world.broker.alarms.waiting
     world.broker.alarms.set("memory", False)
 

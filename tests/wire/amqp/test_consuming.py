@@ -464,7 +464,7 @@ def test_what_is_held_goes_back_in_order_when_a_channel_or_connection_ends(end: 
     elif end == "connection.close":
         client.send(spec.Connection.Close(0, "", 0, 0), channel=0)
     else:
-        client.connection.connection_lost()
+        client.connection.on_closed()
     got = deliveries(other.send(B.Consume(queue="q", consumer_tag="t")))
     flags = {int(one.body): one.redelivered for one in got}
     assert [int(one.body) for one in got] == [0, 2, 3, 4, 5] and flags == {

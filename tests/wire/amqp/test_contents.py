@@ -320,7 +320,7 @@ def test_a_content_may_grow_for_as_long_as_it_likes_and_is_forgotten_with_its_ch
     for _ in range(20):
         say(client, body(b"x" * 40_000))
     assert client.read() == [] and client.world.queue("q").depth == 0
-    client.connection.connection_lost()
+    client.connection.on_closed()
     assert client.world.fates() == {}
 
 

@@ -101,7 +101,7 @@ class Traffic:
                     queue=queue, exchange="amq.topic", routing_key=self.chance.choice(PATTERNS)
                 ),
             )
-        client.connection.connection_lost()
+        client.connection.on_closed()
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -267,7 +267,7 @@ class Consumer:
                 self.tags.clear()
                 self.client.send(spec.Channel.CloseOk(), spec.Channel.Open())
             elif frame.name == "Connection.Close":
-                self.client.connection.connection_lost()
+                self.client.connection.on_closed()
                 self.gone = True
 
     def step(self, body: bytes) -> None:
@@ -354,7 +354,7 @@ class Consumer:
             self._send(spec.Channel.Close(0, "", 0, 0), spec.Channel.Open())
             self.tags.clear()
         elif what < 0.98:
-            self.client.connection.connection_lost()
+            self.client.connection.on_closed()
             self.gone = True
         if not self.gone:
             self.read()

@@ -143,7 +143,7 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
         answer += more
         world.settle(connection)
     heard = [watcher.all() for watcher in watchers]
-    connection.connection_lost()
+    connection.on_closed()
     world.settle()
     fates, copies = world.fates(), world.copies()
     return (

@@ -145,7 +145,7 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
         answer += more
         world.settle(connection)
     heard = [old.all(), new.read_octets()]
-    connection.connection_lost()
+    connection.on_closed()
     world.settle()
     return (
         answer,

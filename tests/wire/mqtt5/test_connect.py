@@ -364,7 +364,7 @@ def test_a_session_that_ends_with_its_connection_cannot_be_kept_at_the_end() -> 
 
 def test_the_broker_says_that_it_shuts_down() -> None:
     client = Client5(World())
-    client.connection.shut_down()
+    client.connection.close("shutdown")
     assert [int(one.reason_code) for one in client.read()] == [0x8B]
     assert client.closed == "shutdown"
 

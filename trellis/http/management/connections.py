@@ -9,7 +9,7 @@ from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.connection.lifecycle import Lifecycle
-from protocols.connection import Connection
+from protocols.connection import EXPELLED, Connection
 from protocols.mqtt.connection.login import MqttClient
 from trellis.http.management.answers import ApiRefusal, Call, Done, Listing, Row, missing
 
@@ -169,7 +169,7 @@ def _expel(call: Call, connections: list[Connection]) -> None:
     call.node.turn.schedule()
     for connection in connections:
         if not connection.finished:
-            connection.close("closed by an operator")
+            connection.close(EXPELLED, "closed by an operator")
 
 
 # -- channels
