@@ -26,7 +26,7 @@ class MessagePublisher(DeadLetterHost):
     """The role a virtual host plays for letters."""
 
     agenda: Agenda
-    speaker: Subscriber | None
+    publishing_session: Subscriber | None
     store: Store
 
     @property
@@ -196,12 +196,12 @@ class PublishWill(Task):
         message = Message(route, will.content, will.encoding, will.qos)
         if self._lifetime >= 0:
             message.expires = publisher.agenda.now + self._lifetime
-        publisher.speaker = self._speaker
+        publisher.publishing_session = self._speaker
         try:
             if will.retained and route.plan.refusal is None:
                 publisher.retain(message, None)
             publisher.publish(context, route, message, None)
         except BrokerError:
             pass  # Counted with its fate: the client may not publish there.
-        publisher.speaker = None
+        publisher.publishing_session = None
         publisher.leave(context)
