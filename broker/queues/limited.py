@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
@@ -55,6 +55,8 @@ class DeadLetterHost:
 
 class LimitedQueue(Queue):
     """A queue that follows its Terms."""
+
+    hash_kind: ClassVar[str] = "LimitedQueue"
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import insort
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
@@ -51,6 +51,8 @@ class Queue(MessageSource):
 
     Beyond `max_length` waiting messages the oldest are dropped.
     """
+
+    hash_kind: ClassVar[str] = "Queue"
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
         super().__init__(vhost, name, agenda, store, durable)

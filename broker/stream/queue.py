@@ -9,7 +9,7 @@ ever comes back.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from librt.strings import write_i32_le
 from mypy_extensions import i32, i64
@@ -66,6 +66,8 @@ class StreamQueue(Queue):
 
     `depth` is the rows that are there, those not durable yet among them.
     """
+
+    hash_kind: ClassVar[str] = "StreamQueue"
 
     def __init__(
         self,

@@ -12,11 +12,12 @@ from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFaile
 from broker.limits import BrokerLimits
 from broker.messages.fates import COPY_FATES
 from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_lasting
+from broker.queues.delay import DelayQueue
 from broker.queues.destination import Destination
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import Policies
+from broker.queues.priority import PriorityQueue
 from broker.queues.queue import Queue
-from broker.queues.ranked import RankedQueue
 from broker.routing.binding import Binding
 from broker.routing.deduplication import Producers
 from broker.routing.equivalence import check_exchange, check_queue
@@ -68,7 +69,7 @@ class Holdings(BackgroundHost):
         self.replies: dict[str, Queue] = {}
         self.policies = Policies()
         #: What waits in exchanges that delay, by their names.
-        self.delays: dict[str, RankedQueue] = {}
+        self.delays: dict[str, DelayQueue] = {}
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
         self.subscribers: dict[Subscriber, None] = {}
@@ -236,7 +237,7 @@ class Holdings(BackgroundHost):
                     f"invalid arg 'x-delayed-type' for exchange '{name}' in vhost '{self.name}': {inner!r} is none of "
                     + ", ".join(sorted(TYPES))
                 )
-            waiting = RankedQueue(
+            waiting = DelayQueue(
                 self.name, name, self.agenda, self.store, options.durable, NO_ARGUMENTS, self
             )
             return DelayedExchange(name, options, self._new_exchange(name, inner, options), waiting)
@@ -341,7 +342,7 @@ class Holdings(BackgroundHost):
             if number > 0:
                 self.streams.number(stream, int(number), True)
         elif terms.ranked:
-            queue = RankedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
+            queue = PriorityQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         elif not terms.needs_only_plain_queue:
             queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         else:

@@ -20,10 +20,10 @@ from broker.messages.message import (
 )
 from broker.messages.x_death import Death
 from broker.queues.arguments import QueueArguments
+from broker.queues.delay import DelayQueue
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import Policy
 from broker.queues.queue import Queue
-from broker.queues.ranked import RankedQueue
 from broker.routing.deduplication import NumberedPublication
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.delayed import delay_of
@@ -271,7 +271,7 @@ class VirtualHost(Holdings):
         return fate
 
     def _delay(
-        self, waiting: RankedQueue, message: Message, blind: list[str], ticket: Ticket | None
+        self, waiting: DelayQueue, message: Message, blind: list[str], ticket: Ticket | None
     ) -> None:
         """A copy waits for its time, and knows its `blind` routing keys until then."""
         copy = message.copy(message.qos, False)

@@ -7,7 +7,7 @@ publication --at most once---> outlet of the connection, if there is one
 
 from __future__ import annotations
 
-from typing import Final
+from typing import ClassVar, Final
 
 from mypy_extensions import i64
 
@@ -48,6 +48,8 @@ class Session(SessionSubscriptions):
 
     `receive_maximum` bounds those.
     """
+
+    hash_kind: ClassVar[str] = "Session"
 
     def __init__(
         self,

@@ -11,6 +11,8 @@ exists while it has members.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from mypy_extensions import i64
 
 from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
@@ -133,6 +135,8 @@ class GroupMember(SharedSubscription):
 
 class SubscriptionGroup(Subscriber):
     """The sessions that share a topic filter under one name; a destination like any other."""
+
+    hash_kind: ClassVar[str] = "Group"
 
     def __init__(
         self,
