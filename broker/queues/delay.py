@@ -24,8 +24,8 @@ class DelayQueue(HeapQueue):
         return message.expires
 
     def enqueue(self, message: Message) -> None:
-        self._order += 1
-        self._insert(ReturnedMessage(message, self._order, 0))
+        self._sequence += 1
+        self._insert(ReturnedMessage(message, self._sequence, 0))
 
     def discard(self, message: Message, fate: i64) -> None:
         if fate == EXPIRED and self._host is not None:
@@ -35,13 +35,13 @@ class DelayQueue(HeapQueue):
         else:
             super().discard(message, fate)
 
-    def withdraw(self, order: i64) -> bool:
+    def withdraw(self, sequence: i64) -> bool:
         """Discard the message with this sequence number; return True if it was in the queue.
 
         Slow: it searches the whole queue.
         """
         for at, entry in enumerate(self._heap):
-            if entry[1] == order:
+            if entry[1] == sequence:
                 self._heap[at] = self._heap[-1]
                 self._heap.pop()
                 heapq.heapify(self._heap)

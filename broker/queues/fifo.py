@@ -42,7 +42,7 @@ class Fifo(Generic[T]):
         self._head = head
         return item
 
-    def take_back(self) -> T:
+    def pop_last(self) -> T:
         """What was pushed last."""
         item = self._items.pop()
         assert item is not None

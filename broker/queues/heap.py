@@ -49,35 +49,35 @@ class HeapQueue(LimitedQueue):
         """Return the rank of a message: the lowest rank comes first."""
         raise NotImplementedError
 
-    def restore(self, positions: array[int], order: i64) -> None:
+    def restore(self, positions: array[int], sequence: i64) -> None:
         latest: i64 = self.latest_expiry()
         for message in stored(self.store, self.number, positions, latest >= 0):
-            self._order += 1
+            self._sequence += 1
             if message is None:
                 self.count_unreadable()
                 continue
             if latest >= 0 and (message.expires == 0 or message.expires > latest):
                 message.expires = latest
-            self._insert(ReturnedMessage(message, self._order, 0))
-            self._came(message)
+            self._insert(ReturnedMessage(message, self._sequence, 0))
+            self._count_bytes(message)
 
     def _insert(self, returned: ReturnedMessage) -> None:
         """Add a message to the heap, and schedule the expiry of the first one."""
         heapq.heappush(
-            self._heap, (int(self._rank(returned.message)), int(returned.order), returned)
+            self._heap, (int(self._rank(returned.message)), int(returned.sequence), returned)
         )
         self.depth += 1
         # Only the head of a queue expires, and this message may be the new head.
-        self._watch(self._head().expires)
+        self._schedule_expiry(self._head().expires)
 
-    def _leave(self) -> ReturnedMessage:
+    def _remove_head(self) -> ReturnedMessage:
         self.depth -= 1
         return heapq.heappop(self._heap)[2]
 
     def _head(self) -> Message:
         return self._heap[0][2].message
 
-    def in_memory(self) -> list[Message]:
+    def messages_in_memory(self) -> list[Message]:
         return [entry[2].message for entry in self._heap]
 
     def purge(self) -> int:

@@ -48,7 +48,7 @@ class Chunk:
             self.held.append(message)
 
 
-class Tail:
+class PagedTail:
     """First in, first out, by chunks."""
 
     def __init__(self, store: Store, queue: i64) -> None:

@@ -21,18 +21,18 @@ class PriorityQueue(HeapQueue):
         return -min(message.encoding.priority(message.content), highest)
 
     def enqueue(self, message: Message) -> None:
-        self._order += 1
+        self._sequence += 1
         if self.depth == 0:
             consumer = self.pick()
             if consumer is not None:
-                consumer.deliver(message, self._order)
+                consumer.deliver(message, self._sequence)
                 return
-        self._insert(ReturnedMessage(message, self._order, 0))
+        self._insert(ReturnedMessage(message, self._sequence, 0))
 
-    def take_back(self, delivery: Delivery) -> None:
+    def reinsert(self, delivery: Delivery) -> None:
         if self.dead:
-            self.forget(delivery.message)
+            self.release(delivery.message)
             return
         self.unacked -= 1
-        self._insert(ReturnedMessage(delivery.message, delivery.order, delivery.attempts + 1))
+        self._insert(ReturnedMessage(delivery.message, delivery.sequence, delivery.attempts + 1))
         self.schedule_drain()

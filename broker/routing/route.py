@@ -206,7 +206,7 @@ class Plan:
         self.recorded = bool(self.streams)
         self.numbers = [int(queue.number) for queue in self.durable]
         #: Whether the store notes something of each message for some of them.
-        self.noted = any(queue.noted for queue in self.durable)
+        self.noted = any(queue.annotates for queue in self.durable)
         self.limited = [
             queue
             for queue in self.queues

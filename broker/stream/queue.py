@@ -160,7 +160,7 @@ class StreamQueue(Queue):
 
     def run(self) -> None:
         """Serve every reader that is ready, up to the end of what is durable."""
-        self._stirred = False
+        self._drain_scheduled = False
         left: i64 = SLICE
         readers = self.readers
         count: i64 = len(readers)
@@ -180,7 +180,7 @@ class StreamQueue(Queue):
                 left -= self._serve(reader, left)
         self._turn_of = turn
         if left <= 0:
-            self._stirred = True
+            self._drain_scheduled = True
             self.agenda.later(self)
 
     def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
@@ -215,7 +215,7 @@ class StreamQueue(Queue):
 
     def acknowledged_reads(self) -> None:
         """A consumer has credit again."""
-        if not self._stirred and self.readers:
+        if not self._drain_scheduled and self.readers:
             self.schedule_drain()
 
     def requeue(self, delivery: Delivery) -> None:
@@ -229,7 +229,7 @@ class StreamQueue(Queue):
 
     # -- what is removed
 
-    def follow(self, terms: QueueArguments) -> None:
+    def update_arguments(self, terms: QueueArguments) -> None:
         """From now on these hold."""
         self.terms = terms
         self.archive.pen.segment_octets = terms.segment_bytes
@@ -281,11 +281,11 @@ class StreamQueue(Queue):
         self.depth = 0
         return purged
 
-    def die(self) -> int:
+    def on_deleted(self) -> int:
         if self._look is not None:
             self._look.queue = None
         self.readers = []
-        purged = super().die()
+        purged = super().on_deleted()
         self.pages.clear()
         self.discard_all()
         if self.intake.idle:

@@ -262,7 +262,7 @@ class Holdings(BackgroundHost):
         exchange.dead = True
         if isinstance(exchange, DelayedExchange):
             del self.delays[name]
-            exchange.waiting.die()
+            exchange.waiting.on_deleted()
             sum_into(self._copy_fates, exchange.waiting.fates())
         if exchange.options.durable:
             self.store.append(Undefined(self.name, "exchange", name, exchange.number), ticket)
@@ -379,7 +379,7 @@ class Holdings(BackgroundHost):
             )
         del self.queues[queue.name]
         self.queues_deleted += 1
-        purged = queue.die()
+        purged = queue.on_deleted()
         sum_into(self._copy_fates, queue.fates())
         if queue.durable:
             self.store.append(Undefined(self.name, "queue", queue.name, queue.number), ticket)

@@ -54,7 +54,7 @@ class VirtualHost(Holdings):
     def close_reply(self, queue: Queue) -> None:
         """... and it is gone."""
         del self.replies[queue.name]
-        queue.die()
+        queue.on_deleted()
         sum_into(self._copy_fates, queue.fates())
         self._forget_route(queue)
 
@@ -72,7 +72,7 @@ class VirtualHost(Holdings):
     def delete_subscriber(self, listener: Subscriber) -> None:
         """The session is over, and what waits for it."""
         inbox = listener.inbox
-        inbox.die()
+        inbox.on_deleted()
         self.inboxes.pop(inbox.name, None)
         self.subscribers.pop(listener, None)
         sum_into(self._copy_fates, listener.fates())
@@ -123,7 +123,7 @@ class VirtualHost(Holdings):
             queue.name, self.name, arguments, self.policies.arguments(queue.name, arguments)
         )
         if isinstance(queue, (StreamQueue, LimitedQueue)):
-            queue.follow(terms)
+            queue.update_arguments(terms)
         elif terms.needs_only_plain_queue:
             queue.arguments = terms
         else:
@@ -134,7 +134,7 @@ class VirtualHost(Holdings):
             self.queues[queue.name] = heir
             for exchange in self.exchanges.values():
                 exchange.redirect(queue, heir)
-            heir.follow(terms)
+            heir.update_arguments(terms)
 
     def alarm(self, on: bool) -> None:
         """Memory or disk is short: every publication asks for care, so that its publisher can be

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pamqp.commands as spec
 
 from broker.messages.message import ALWAYS
-from broker.queues.queue import SLICE as MESSAGES
+from broker.queues.queue import MESSAGES_PER_SLICE as MESSAGES
 from broker.routing.binding import Binding
 from broker.routing.exchanges.base import OCTETS
 from broker.routing.planner import SLICE as PLANS

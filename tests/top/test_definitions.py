@@ -358,7 +358,7 @@ def test_delayed_messages_are_listed_and_withdrawn() -> None:
     for body, delay in ((b"b", 20), (b"a", 10), (b"c", 30)):
         client.publish("later", "k", body, headers={"x-delay": delay})
     waiting = world.vhost.delays["later"]
-    assert [(int(one.order), one.message.body) for one in waiting.waiting()] == [
+    assert [(int(one.sequence), one.message.body) for one in waiting.waiting()] == [
         (2, b"a"),
         (1, b"b"),
         (3, b"c"),

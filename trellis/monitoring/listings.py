@@ -156,7 +156,7 @@ def _delayed_row(
     return {
         "vhost": vhost.name,
         "exchange": waiting.name,
-        "id": int(returned.order),
+        "id": int(returned.sequence),
         "routing_key": key,
         "due": int(node.broker.agenda.wall + left / 1000),
         "left_ms": left,

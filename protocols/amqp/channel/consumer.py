@@ -66,15 +66,15 @@ class AmqpConsumer(Consumer):
         self._method = _DELIVER + bytes([len(tag.encode())]) + tag.encode()
         self._channel = b"\x01" + int(frames.channel).to_bytes(2, "big")
 
-    def deliver(self, message: Message, order: i64) -> None:
+    def deliver(self, message: Message, sequence: i64) -> None:
         """Hot path."""
         number: i64
         if self.no_ack:
             number = self._unacked.skip()
             self._tally.delivered_auto += 1
-            self.queue.consumed(message)
+            self.queue.auto_acknowledge(message)
         else:
-            number = self._hold(Delivery(message, self, order))
+            number = self._hold(Delivery(message, self, sequence))
         self._write(message, number, 0)
 
     def redeliver(self, delivery: Delivery) -> None:
@@ -83,7 +83,7 @@ class AmqpConsumer(Consumer):
         if self.no_ack:
             number = self._unacked.skip()
             self._tally.delivered_auto += 1
-            self.queue.consumed(delivery.message)
+            self.queue.auto_acknowledge(delivery.message)
         else:
             number = self._hold(delivery)
         self._write(delivery.message, number, 1)

@@ -184,7 +184,7 @@ class ChannelReceiving(Owner):
         if no_ack:
             self.tally.get_auto += 1
             number = self.unacked.skip()
-            queue.consumed(message)
+            queue.auto_acknowledge(message)
         else:
             self.tally.get_manual += 1
             queue.unacked += 1

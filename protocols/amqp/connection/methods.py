@@ -244,7 +244,7 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
         check(queue, channel.vhost, method.no_ack, channel.prefetch > 0 or channel.pool is not None)
     taken = any(
         isinstance(consumer, AmqpConsumer) and consumer.exclusive
-        for consumer in queue.consumers + queue.others
+        for consumer in queue.consumers + queue.standby
     )
     if taken or method.exclusive and queue.consumer_count:
         raise AccessRefused(

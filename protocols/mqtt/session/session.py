@@ -326,7 +326,7 @@ class Session(SessionSubscriptions):
                 self.in_flight.take(number)
                 message = delivery.message
                 origin = message.origin if isinstance(message, Addressed) else None
-                queue.requeue(delivery if origin is None else delivery.of(origin))
+                queue.requeue(delivery if origin is None else delivery.with_message(origin))
 
     # -- what the client answers
 
