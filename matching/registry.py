@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from operator import attrgetter
 from typing import Any, Final, TypeVar, cast
 
@@ -53,6 +54,14 @@ class Algorithm:
             raise ImportError(f"{lacks}, which the {self.origin} names as its matcher {self.name} ({GROUP}); "
                               f"install a version of it that fits")
         return cast(Callable[[Grammar], Matcher[Any]], found)
+
+    def check(self) -> None:
+        """Raise ImportError where `load` would. Algorithms of this package are not imported: only the package that one
+        requires is looked for, so that a broker does not load pyroaring before a bitmap matcher is asked for."""
+        if self.name not in _OURS:
+            self.load()
+        elif self.requires and find_spec(self.requires) is None:
+            raise ImportError(f"No module named {self.requires!r}", name=self.requires)
 
 
 #: Ours, the recommended ones first.
