@@ -1,7 +1,8 @@
 """Compiles the floors below trellis/, and trellis/'s two hot files, with mypyc.
 
-TRELLIS_PURE=1 leaves every module interpreted. TRELLIS_REQUIRE_COMPILED=1 makes a missing compiler, missing
-headers or a failed compilation fatal; without it they give one warning line and a wheel that works, only slower.
+TRELLIS_PURE=1 leaves every module interpreted. TRELLIS_REQUIRE_COMPILED=1 makes a missing compiler,
+missing headers or a failed compilation fatal; without it they give one warning line and a wheel
+that works, only slower.
 """
 
 from __future__ import annotations
@@ -49,14 +50,19 @@ def fall_back(reason: str) -> None:
     """Say that the wheel will be interpreted, or stop where that is not wanted."""
     if os.environ.get("TRELLIS_REQUIRE_COMPILED"):
         raise SystemExit(f"trellis: cannot compile: {reason}")
-    print(f"trellis: WARNING: building without compiled modules, which is slower: {reason}", file=sys.stderr)
+    print(
+        f"trellis: WARNING: building without compiled modules, which is slower: {reason}",
+        file=sys.stderr,
+    )
 
 
 def late_linking() -> list[str]:
-    """GCC's options for optimising over all files when they are linked, or none where it is no GCC that can.
+    """GCC's options for optimising over all files when they are linked, or none where it is no GCC
+    that can.
 
-    A C file for each module and this compile in half the processor time of one file for all (150 s instead of 300), on
-    all cores, to the same number of instructions a publication. Without it, separate files need up to 4 % more.
+    A C file for each module and this compile in half the processor time of one file for all (150 s
+    instead of 300), on all cores, to the same number of instructions a publication. Without it,
+    separate files need up to 4 % more.
     """
     options = [f"-flto={os.cpu_count() or 1}", "-fno-fat-lto-objects"]
     if sys.platform != "linux":
@@ -64,18 +70,24 @@ def late_linking() -> list[str]:
     compiler = compiler_command()
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory, "probe.c")
-        source.write_text("#if !defined(__GNUC__) || defined(__clang__)\n#error\n#endif\nint probe(void) { return 0; }\n")
+        source.write_text(
+            "#if !defined(__GNUC__) || defined(__clang__)\n#error\n#endif\nint probe(void) { return 0; }\n"
+        )
         made = Path(directory, "probe.so")
         tried = subprocess.run(
-            [*compiler, *options, "-fPIC", "-shared", str(source), "-o", str(made)], capture_output=True, check=False)
+            [*compiler, *options, "-fPIC", "-shared", str(source), "-o", str(made)],
+            capture_output=True,
+            check=False,
+        )
         return options if tried.returncode == 0 and made.exists() else []
 
 
 class AllOrNothing(build_ext):
     """Builds every extension, or none.
 
-    Every module's extension is a thin shell around the group's one library. `Extension.optional` drops failures
-    one by one, and a shell that outlives its library hides a module that would have worked.
+    Every module's extension is a thin shell around the group's one library. `Extension.optional`
+    drops failures one by one, and a shell that outlives its library hides a module that would have
+    worked.
     """
 
     def finalize_options(self) -> None:
@@ -111,24 +123,32 @@ def extensions() -> list[Extension]:
         return []
     from mypyc.build import mypycify
 
-    # The build environment holds neither our settings for mypy (strictness is `make check`'s business) nor all our
-    # dependencies (the types of those that are absent are unknown, and nothing else changes).
-    # Modules that are not compiled are looked at for their types, and their errors are not the compiler's business: without
-    # msgspec, which the build environment does not hold, settings have some.
+    # The build environment holds neither our settings for mypy (strictness is `make check`'s
+    # business) nor all our dependencies (the types of those that are absent are unknown, and
+    # nothing else changes). Modules that are not compiled are looked at for their types, and their
+    # errors are not the compiler's business: without msgspec, which the build environment does not
+    # hold, settings have some.
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
     try:
         late = late_linking()
-        made: list[Any] = mypycify([*options, *modules()], opt_level="3", group_name="trellis", multi_file=bool(late))
+        made: list[Any] = mypycify(
+            [*options, *modules()], opt_level="3", group_name="trellis", multi_file=bool(late)
+        )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever mypyc trips over, the source still runs
         fall_back(f"mypyc failed, see above: {error!r}")
         return []
     for extension in made:
         # A compiler younger than mypyc may know new warnings.
-        extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag != "-Werror"]
+        extension.extra_compile_args = [
+            flag for flag in extension.extra_compile_args if flag != "-Werror"
+        ]
         if os.name == "posix" and sys.platform != "darwin":
-            # Lets the compiler inline small functions that are exported too: 7 % on every workload. ELF only.
+            # Lets the compiler inline small functions that are exported too: 7 % on every workload.
+            # ELF only.
             extension.extra_compile_args.append("-fno-semantic-interposition")
-        if len(extension.sources) > 1:  # The group's library, when late linking makes it of many files.
+        if (
+            len(extension.sources) > 1
+        ):  # The group's library, when late linking makes it of many files.
             extension.extra_compile_args += late
             extension.extra_link_args += [*late, "-O3", "-fno-semantic-interposition"]
     return made

@@ -1,4 +1,5 @@
-"""Do many idle connections make the messages of others dearer? A real broker, MQTT loads, and connections beside them.
+"""Do many idle connections make the messages of others dearer? A real broker, MQTT loads, and
+connections beside them.
 
     python benchmarks/connections.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1]
         --idle N             idle connections, each with a subscription [as many as descriptors allow, 20,000 at most]
@@ -7,8 +8,9 @@
         --output FILE        results as JSON [benchmarks/results/DATE-connections.json]
         --into FILE          the document that gets the table, between its marks [docs/performance.md]
 
-Each round runs the load of `trellis bench load` against one broker with nobody else, then with the idle connections there; the
-load checks every answer. Compared are medians of the broker's processor time per message, of one run. Linux only; a minute.
+Each round runs the load of `trellis bench load` against one broker with nobody else, then with the
+idle connections there; the load checks every answer. Compared are medians of the broker's processor
+time per message, of one run. Linux only; a minute.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from peers.peer import Tools
 from peers.process import allow_files
 from peers.report import between
 
-#: The part of the descriptors that a broker uses for connections, less what the load and others need.
+#: The part of the descriptors that a broker uses for connections, less what the load and others
+#: need.
 SHARE: Final = 0.9
 SPARE: Final = 100
 MOST: Final = 20_000
@@ -41,15 +44,31 @@ ALLOWED: Final = 1.25
 
 def load(trellis: Path, broker: memory.Broker, workloads: list[str]) -> dict[str, float]:
     """Processor time of the broker in us per published message, by workload."""
-    command = [str(trellis), "bench", "load", *workloads, "--mqtt", str(broker.mqtt), "--rounds", "1", "--seconds", "1", "--pid",
-               ",".join(map(str, broker.pids)), "--json", "-"]
+    command = [
+        str(trellis),
+        "bench",
+        "load",
+        *workloads,
+        "--mqtt",
+        str(broker.mqtt),
+        "--rounds",
+        "1",
+        "--seconds",
+        "1",
+        "--pid",
+        ",".join(map(str, broker.pids)),
+        "--json",
+        "-",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
         sys.exit(f"connections: {done.stderr}")
     return {one["name"]: one["median"]["broker_us"] for one in json.loads(done.stdout)["workloads"]}
 
 
-def measure(trellis: Path, workloads: list[str], idle: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+def measure(
+    trellis: Path, workloads: list[str], idle: int, rounds: int
+) -> dict[str, dict[str, list[float]]]:
     """us per message in every round: {workload: {"few": [...], "many": [...]}}."""
     found: dict[str, dict[str, list[float]]] = {name: {"few": [], "many": []} for name in workloads}
     with memory.running(trellis) as broker:
@@ -61,8 +80,14 @@ def measure(trellis: Path, workloads: list[str], idle: int, rounds: int) -> dict
                     found[name][state].append(us)
             while broker.clients:
                 broker.clients.pop().close()
-            print(f"round {number + 1}: " + ", ".join(f"{name} {kinds['few'][-1]:.3f} -> {kinds['many'][-1]:.3f} us"
-                                                      for name, kinds in found.items()), flush=True)
+            print(
+                f"round {number + 1}: "
+                + ", ".join(
+                    f"{name} {kinds['few'][-1]:.3f} -> {kinds['many'][-1]:.3f} us"
+                    for name, kinds in found.items()
+                ),
+                flush=True,
+            )
     return found
 
 
@@ -72,8 +97,10 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",
         f"medians of {results['rounds']} rounds in turns.",
-        f"Machine: {facts}.", "",
-        f"| workload | us a message, alone | with {results['idle']:,} idle connections | ratio | allowed |", "|---|---:|---:|---:|---:|",
+        f"Machine: {facts}.",
+        "",
+        f"| workload | us a message, alone | with {results['idle']:,} idle connections | ratio | allowed |",
+        "|---|---:|---:|---:|---:|",
     ]
     for name, kinds in results["us"].items():
         few, many = median(kinds["few"]), median(kinds["many"])
@@ -85,27 +112,55 @@ def main() -> int:
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure messages beside many idle connections.")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="[mqtt-qos0 mqtt-qos1]")
-    parser.add_argument("--idle", type=int, default=0, help="idle connections [as many as descriptors allow]")
+    parser.add_argument(
+        "--idle", type=int, default=0, help="idle connections [as many as descriptors allow]"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="rounds [5]")
-    parser.add_argument("--trellis", type=Path, default=ROOT / ".run" / "bin" / "trellis", help="the broker's command")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-connections.json", help="results")
-    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "performance.md", help="the document that gets the table")
+    parser.add_argument(
+        "--trellis",
+        type=Path,
+        default=ROOT / ".run" / "bin" / "trellis",
+        help="the broker's command",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "benchmarks" / "results" / f"{today}-connections.json",
+        help="results",
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=ROOT / "docs" / "performance.md",
+        help="the document that gets the table",
+    )
     options = parser.parse_args()
     if not options.trellis.exists():
-        sys.exit(f"connections: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis")
+        sys.exit(
+            f"connections: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+        )
     allow_files()
-    idle = options.idle or min(int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * SHARE) - SPARE, MOST)
+    idle = options.idle or min(
+        int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * SHARE) - SPARE, MOST
+    )
     workloads = options.workloads or ["mqtt-qos0", "mqtt-qos1"]
     results: dict[str, Any] = {
-        "format": 1, "date": today, "command": "python benchmarks/connections.py", "idle": idle, "rounds": options.rounds,
-        "version": Trellis(Tools(trellis=options.trellis)).version(), "machine": machine(),
+        "format": 1,
+        "date": today,
+        "command": "python benchmarks/connections.py",
+        "idle": idle,
+        "rounds": options.rounds,
+        "version": Trellis(Tools(trellis=options.trellis)).version(),
+        "machine": machine(),
         "us": measure(options.trellis, workloads, idle, options.rounds),
     }
     text = table(results)
     print(text)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=1) + "\n")
-    options.into.write_text(between(options.into.read_text(), text, options.into.name, "connections"))
+    options.into.write_text(
+        between(options.into.read_text(), text, options.into.name, "connections")
+    )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""What does it cost to lose nothing? A real broker on a real disk: lone confirms, a long queue, a start after kill -9.
+"""What does it cost to lose nothing? A real broker on a real disk: lone confirms, a long queue, a
+start after kill -9.
 
     python benchmarks/durability.py
         --trellis COMMAND      the broker [.run/bin/trellis]
@@ -6,10 +7,12 @@
         --output FILE          results as JSON [benchmarks/results/DATE-durability.json]
         --into FILE            the document that gets the table, between its marks [docs/performance.md]
 
-A lone confirm is timed from the publication's first octet to the last one of basic.ack, with nothing else in flight, and one
-fdatasync of as many octets beside it, on the same disk, in turn. A start is timed from the process's own clock of processor time
-until it says that it is ready; what it holds is then counted, and read to the end. CPU of a message under load is measured by
-`trellis bench load amqp-durable`, and beside RabbitMQ by `python benchmarks/peers run --workloads amqp-durable`.
+A lone confirm is timed from the publication's first octet to the last one of basic.ack, with
+nothing else in flight, and one fdatasync of as many octets beside it, on the same disk, in turn. A
+start is timed from the process's own clock of processor time until it says that it is ready; what
+it holds is then counted, and read to the end. CPU of a message under load is measured by `trellis
+bench load amqp-durable`, and beside RabbitMQ by `python benchmarks/peers run --workloads
+amqp-durable`.
 
 Linux only. Takes about half a minute.
 """
@@ -112,7 +115,9 @@ def drain(running: Running, count: int) -> None:
                 sys.exit(f"durability: a frame of type {head[0]} came: {payload[:40]!r}")
         body = client.read(7 + BODY + 1, "a body")
         if body[7:15] != number.to_bytes(8, "big"):
-            sys.exit(f"durability: message {int.from_bytes(body[7:15])} came where {number} was due")
+            sys.exit(
+                f"durability: message {int.from_bytes(body[7:15])} came where {number} was due"
+            )
     client.leave()
 
 
@@ -147,10 +152,15 @@ def measure(trellis: Path, count: int) -> dict[str, Any]:
         finally:
             running.stop()
     return {
-        "messages": count, "confirm_us": [1e6 * quantile(lone["confirm"], q) for q in (0.5, 0.99)],
+        "messages": count,
+        "confirm_us": [1e6 * quantile(lone["confirm"], q) for q in (0.5, 0.99)],
         "fdatasync_us": [1e6 * quantile(lone["fdatasync"], q) for q in (0.5, 0.99)],
-        "difference_us": 1e6 * median(a - b for a, b in zip(lone["confirm"], lone["fdatasync"], strict=True)),
-        "queued_octets": grown / count, "log_octets": log, "start_cpu": started, "start_cpu_empty": empty,
+        "difference_us": 1e6
+        * median(a - b for a, b in zip(lone["confirm"], lone["fdatasync"], strict=True)),
+        "queued_octets": grown / count,
+        "log_octets": log,
+        "start_cpu": started,
+        "start_cpu_empty": empty,
         "restored_octets": (memory - nothing) / count,
     }
 
@@ -161,41 +171,91 @@ def quantile(values: list[float], share: float) -> float:
 
 def table(results: dict[str, Any]) -> str:
     """For the document."""
-    found, facts = results["figures"], "; ".join(f"{name} {value}" for name, value in results["machine"].items())
+    found, facts = (
+        results["figures"],
+        "; ".join(f"{name} {value}" for name, value in results["machine"].items()),
+    )
     recovery = found["start_cpu"] - found["start_cpu_empty"]
     rows = [
-        ("a lone confirm, p50 (p99)", f"{found['confirm_us'][0]:,.0f} µs ({found['confirm_us'][1]:,.0f})", ""),
-        ("one fdatasync beside it, p50 (p99)", f"{found['fdatasync_us'][0]:,.0f} µs ({found['fdatasync_us'][1]:,.0f})", ""),
+        (
+            "a lone confirm, p50 (p99)",
+            f"{found['confirm_us'][0]:,.0f} µs ({found['confirm_us'][1]:,.0f})",
+            "",
+        ),
+        (
+            "one fdatasync beside it, p50 (p99)",
+            f"{found['fdatasync_us'][0]:,.0f} µs ({found['fdatasync_us'][1]:,.0f})",
+            "",
+        ),
         ("the difference, median", f"{found['difference_us']:,.0f} µs", "1,000 µs"),
-        (f"start with {found['messages']:,} messages of {BODY} octets after kill -9, CPU more than with none",
-         f"{recovery:.2f} s", f"{3 * found['messages'] / 1e6:.2f} s"),
-        ("memory of a message beyond the window, while they came", f"{found['queued_octets']:.0f} octets", "50 octets"),
+        (
+            f"start with {found['messages']:,} messages of {BODY} octets after kill -9, CPU more than with none",
+            f"{recovery:.2f} s",
+            f"{3 * found['messages'] / 1e6:.2f} s",
+        ),
+        (
+            "memory of a message beyond the window, while they came",
+            f"{found['queued_octets']:.0f} octets",
+            "50 octets",
+        ),
         ("the same after the start", f"{found['restored_octets']:.0f} octets", "50 octets"),
     ]
-    return "\n".join((
-        f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}.", f"Machine: {facts}.", "",
-        "| | measured | allowed |", "|---|---:|---:|", *(f"| {what} | {value} | {allowed} |" for what, value, allowed in rows), "",
-        f"The log took {found['log_octets'] / 1e6:,.0f} MB. Every message was there again once, in order."))
+    return "\n".join(
+        (
+            f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}.",
+            f"Machine: {facts}.",
+            "",
+            "| | measured | allowed |",
+            "|---|---:|---:|",
+            *(f"| {what} | {value} | {allowed} |" for what, value, allowed in rows),
+            "",
+            f"The log took {found['log_octets'] / 1e6:,.0f} MB. Every message was there again once, in order.",
+        )
+    )
 
 
 def main() -> int:
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure what durability costs.")
-    parser.add_argument("--trellis", type=Path, default=ROOT / ".run" / "bin" / "trellis", help="the broker's command")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="messages that wait at the restart")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-durability.json", help="results")
-    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "performance.md", help="the document that gets the table")
+    parser.add_argument(
+        "--trellis",
+        type=Path,
+        default=ROOT / ".run" / "bin" / "trellis",
+        help="the broker's command",
+    )
+    parser.add_argument(
+        "--messages", type=int, default=1_000_000, help="messages that wait at the restart"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "benchmarks" / "results" / f"{today}-durability.json",
+        help="results",
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=ROOT / "docs" / "performance.md",
+        help="the document that gets the table",
+    )
     options = parser.parse_args()
     if not options.trellis.exists():
-        sys.exit(f"durability: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis")
+        sys.exit(
+            f"durability: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+        )
     results = {
-        "date": today, "command": "python benchmarks/durability.py", "version": Trellis(Tools(trellis=options.trellis)).version(),
-        "machine": machine(), "figures": measure(options.trellis.absolute(), options.messages),
+        "date": today,
+        "command": "python benchmarks/durability.py",
+        "version": Trellis(Tools(trellis=options.trellis)).version(),
+        "machine": machine(),
+        "figures": measure(options.trellis.absolute(), options.messages),
     }
     options.output.write_text(json.dumps(results, indent=1) + "\n")
     words = table(results)
     print(words)
-    options.into.write_text(between(options.into.read_text(), words, options.into.name, "durability"))
+    options.into.write_text(
+        between(options.into.read_text(), words, options.into.name, "durability")
+    )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""What does a journal cost those whose messages it records? A real broker with one and one without, in turns.
+"""What does a journal cost those whose messages it records? A real broker with one and one without,
+in turns.
 
     python benchmarks/journals.py [WORKLOAD...]     [mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]
         --rounds N           rounds without and with a journal, in turns [3]
@@ -8,9 +9,10 @@
         --output FILE        results as JSON [benchmarks/results/DATE-journals.json]
         --into FILE          the document that gets the tables, between its marks [docs/streams.md]
 
-Each round starts a broker without a journal, and one with, in a directory of its own on the disk of temporary files, and runs the load
-of `trellis bench load` on it, which checks every answer, at three paces: as fast as it goes; at half of what the first round reached
-with a journal; and at the rate. Latencies mean something at the last two. Linux only; a minute a round.
+Each round starts a broker without a journal, and one with, in a directory of its own on the disk of
+temporary files, and runs the load of `trellis bench load` on it, which checks every answer, at
+three paces: as fast as it goes; at half of what the first round reached with a journal; and at the
+rate. Latencies mean something at the last two. Linux only; a minute a round.
 """
 
 from __future__ import annotations
@@ -43,34 +45,66 @@ Found = dict[str, dict[str, dict[str, list[Figures]]]]
 
 def spent(pid: int) -> tuple[int, int]:
     """Nanoseconds on a processor of the first thread, which is the loop's, and of all threads."""
-    tasks = {task.name: int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir()}
+    tasks = {
+        task.name: int((task / "schedstat").read_text().split()[0])
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    }
     return tasks[str(pid)], sum(tasks.values())
 
 
 def load(trellis: Path, broker: Running, workload: str, seconds: float, rate: float) -> Figures:
     """One measurement. `loop` is the loop's part of `us`."""
-    command = [str(trellis), "bench", "load", workload, "--amqp", broker.amqp_url, "--mqtt", broker.mqtt_url, "--rounds", "1",
-               "--seconds", str(seconds), "--pid", ",".join(map(str, broker.roots)), "--json", "-"]
+    command = [
+        str(trellis),
+        "bench",
+        "load",
+        workload,
+        "--amqp",
+        broker.amqp_url,
+        "--mqtt",
+        broker.mqtt_url,
+        "--rounds",
+        "1",
+        "--seconds",
+        str(seconds),
+        "--pid",
+        ",".join(map(str, broker.roots)),
+        "--json",
+        "-",
+    ]
     [pid] = broker.roots
     before = spent(pid)
-    done = subprocess.run([*command, "--rate", str(int(rate))] if rate else command, capture_output=True, text=True, check=False,
-                          timeout=120)
+    done = subprocess.run(
+        [*command, "--rate", str(int(rate))] if rate else command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
     after = spent(pid)
     if done.returncode:
         sys.exit(f"journals: {done.stderr}{done.stdout}")
     [found] = json.loads(done.stdout)["workloads"]
     middle = found["median"]
     loop = (after[0] - before[0]) / (after[1] - before[1])
-    figures = {"rate": middle["rate"], "us": middle["broker_us"], "loop": middle["broker_us"] * loop}
-    return figures | ({name: middle["latency"][name] for name in LATENCIES} if middle["latency"] else {})
+    figures = {
+        "rate": middle["rate"],
+        "us": middle["broker_us"],
+        "loop": middle["broker_us"] * loop,
+    }
+    return figures | (
+        {name: middle["latency"][name] for name in LATENCIES} if middle["latency"] else {}
+    )
 
 
 def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, rate: float) -> Found:
-    found: Found = {name: {pace: {state: [] for state in STATES} for pace in PACES} for name in workloads}
+    found: Found = {
+        name: {pace: {state: [] for state in STATES} for pace in PACES} for name in workloads
+    }
     halves: dict[str, float] = {}
     for number in range(rounds):
         # The first round begins with a journal: half of what it reaches is a pace for both.
-        for state in STATES[::1 if number % 2 else -1]:
+        for state in STATES[:: 1 if number % 2 else -1]:
             peer = Trellis(Tools(trellis=trellis))
             with tempfile.TemporaryDirectory(prefix="trellis-journals-") as directory:
                 settings = Path(directory) / "journal.toml"
@@ -80,15 +114,22 @@ def measure(trellis: Path, workloads: list[str], rounds: int, seconds: float, ra
                 try:
                     for name in workloads:
                         for pace in PACES:
-                            wanted = {"full": 0.0, "half": halves.get(name, 0.0), "rate": rate}[pace]
+                            wanted = {"full": 0.0, "half": halves.get(name, 0.0), "rate": rate}[
+                                pace
+                            ]
                             figures = load(trellis, broker, name, seconds, wanted)
                             found[name][pace][state].append(figures)
                             halves.setdefault(name, figures["rate"] / 2)
                 finally:
                     broker.stop()
-        print(f"round {number + 1}: " + ", ".join(
-            f"{name} {paces['full']['without'][-1]['us']:.3f} -> {paces['full']['with'][-1]['us']:.3f} us"
-            for name, paces in found.items()), flush=True)
+        print(
+            f"round {number + 1}: "
+            + ", ".join(
+                f"{name} {paces['full']['without'][-1]['us']:.3f} -> {paces['full']['with'][-1]['us']:.3f} us"
+                for name, paces in found.items()
+            ),
+            flush=True,
+        )
     return found
 
 
@@ -102,22 +143,36 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         f"Measured on {results['date']} with `{results['command']}`, Trellis {results['version']}:",
         f"medians of {results['rounds']} rounds of {results['seconds']:g} s in turns, without a journal and with one.",
-        f"Machine: {facts}.", "",
-        "As fast as it goes; `us` is processor time of all threads of the broker, a message, `loop` what its loop has of it:", "",
-        "| workload | us without | with | loop without | with | messages/s without | with |", "|---|---:|---:|---:|---:|---:|---:|"]
+        f"Machine: {facts}.",
+        "",
+        "As fast as it goes; `us` is processor time of all threads of the broker, a message, `loop` what its loop has of it:",
+        "",
+        "| workload | us without | with | loop without | with | messages/s without | with |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
     for name, paces in results["found"].items():
         without, recorded = (paces["full"][state] for state in STATES)
-        lines.append(f"| `{name}` | {middle(without, 'us'):.2f} | {middle(recorded, 'us'):.2f} "
-                     f"| {middle(without, 'loop'):.3f} | {middle(recorded, 'loop'):.3f} "
-                     f"| {middle(without, 'rate'):,.0f} | {middle(recorded, 'rate'):,.0f} |")
-    lines += ["", "At a fixed pace, latencies in us:", "",
-              "| workload | messages/s | us without | with | p50 without | with | p99 without | with | p99.9 without | with |",
-              "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"]
+        lines.append(
+            f"| `{name}` | {middle(without, 'us'):.2f} | {middle(recorded, 'us'):.2f} "
+            f"| {middle(without, 'loop'):.3f} | {middle(recorded, 'loop'):.3f} "
+            f"| {middle(without, 'rate'):,.0f} | {middle(recorded, 'rate'):,.0f} |"
+        )
+    lines += [
+        "",
+        "At a fixed pace, latencies in us:",
+        "",
+        "| workload | messages/s | us without | with | p50 without | with | p99 without | with | p99.9 without | with |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
     for name, paces in results["found"].items():
         for pace in ("half", "rate"):
             without, recorded = (paces[pace][state] for state in STATES)
             cells = [f"{middle(rounds, 'us'):.2f}" for rounds in (without, recorded)]
-            cells += [f"{middle(rounds, key):,.0f}" for key in LATENCIES[:3] for rounds in (without, recorded)]
+            cells += [
+                f"{middle(rounds, key):,.0f}"
+                for key in LATENCIES[:3]
+                for rounds in (without, recorded)
+            ]
             lines.append(f"| `{name}` | {middle(recorded, 'rate'):,.0f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -125,20 +180,49 @@ def table(results: dict[str, Any]) -> str:
 def main() -> int:
     today = datetime.date.today().isoformat()
     parser = argparse.ArgumentParser(description="Measure workloads with a journal and without.")
-    parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help="[mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]")
+    parser.add_argument(
+        "workloads", nargs="*", metavar="WORKLOAD", help="[mqtt-qos0 mqtt-qos1 amqp-auto amqp-ack]"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds [3]")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a measurement [1]")
-    parser.add_argument("--rate", type=int, default=50_000, help="a pace at which all can go, messages a second [50,000]")
-    parser.add_argument("--trellis", type=Path, default=ROOT / ".run" / "bin" / "trellis", help="the broker's command")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / f"{today}-journals.json", help="results")
-    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "streams.md", help="the document that gets the tables")
+    parser.add_argument(
+        "--rate",
+        type=int,
+        default=50_000,
+        help="a pace at which all can go, messages a second [50,000]",
+    )
+    parser.add_argument(
+        "--trellis",
+        type=Path,
+        default=ROOT / ".run" / "bin" / "trellis",
+        help="the broker's command",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "benchmarks" / "results" / f"{today}-journals.json",
+        help="results",
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=ROOT / "docs" / "streams.md",
+        help="the document that gets the tables",
+    )
     options = parser.parse_args()
     if not options.trellis.exists():
-        sys.exit(f"journals: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis")
+        sys.exit(
+            f"journals: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+        )
     workloads = options.workloads or ["mqtt-qos0", "mqtt-qos1", "amqp-auto", "amqp-ack"]
     results: dict[str, Any] = {
-        "format": 1, "date": today, "command": "python benchmarks/journals.py", "rounds": options.rounds, "seconds": options.seconds,
-        "version": Trellis(Tools(trellis=options.trellis)).version(), "machine": machine(),
+        "format": 1,
+        "date": today,
+        "command": "python benchmarks/journals.py",
+        "rounds": options.rounds,
+        "seconds": options.seconds,
+        "version": Trellis(Tools(trellis=options.trellis)).version(),
+        "machine": machine(),
         "found": measure(options.trellis, workloads, options.rounds, options.seconds, options.rate),
     }
     text = table(results)

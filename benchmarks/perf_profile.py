@@ -1,11 +1,13 @@
-"""Where do the broker's microseconds go? A real broker under a workload of the load tool, sampled by perf.
+"""Where do the broker's microseconds go? A real broker under a workload of the load tool, sampled
+by perf.
 
     python benchmarks/perf_profile.py [WORKLOAD...]   [mqtt-qos0 mqtt-qos1 mqtt-50pub mqtt-fan10000 amqp-auto amqp-ack ...]
         --trellis COMMAND                        the broker [.run/bin/trellis]
         --into FILE                              the document that gets the tables, between its marks [docs/performance.md]
 
-Samples are sorted by where they fell: the kernel (sockets, mostly), uvloop, copying, the interpreter's objects, our compiled
-code. Shares times the broker's CPU a message give microseconds. Linux, perf on PATH, and a kernel that lets you sample it.
+Samples are sorted by where they fell: the kernel (sockets, mostly), uvloop, copying, the
+interpreter's objects, our compiled code. Shares times the broker's CPU a message give microseconds.
+Linux, perf on PATH, and a kernel that lets you sample it.
 """
 
 from __future__ import annotations
@@ -34,14 +36,24 @@ from peers.table import figure, rows  # noqa: E402
 from trellis.bench.workloads import WORKLOADS  # noqa: E402
 
 PROFILED: Final = (
-    "mqtt-qos0", "mqtt-qos1", "mqtt-50pub", "mqtt-pingpong", "mqtt-fan10000", "amqp-auto", "amqp-ack", "amqp-fan10", "amqp-50pub",
-    "amqp-pingpong", "amqp-64k",
+    "mqtt-qos0",
+    "mqtt-qos1",
+    "mqtt-50pub",
+    "mqtt-pingpong",
+    "mqtt-fan10000",
+    "amqp-auto",
+    "amqp-ack",
+    "amqp-fan10",
+    "amqp-50pub",
+    "amqp-pingpong",
+    "amqp-64k",
 )
 #: Seconds of load, and of sampling within them; sampling begins so long after the last client came.
 LOADED: Final = 8
 BEFORE: Final = 2
 SAMPLED: Final = 3
-#: Subscriptions that are made in a second at least, after their connections; and how long these may take.
+#: Subscriptions that are made in a second at least, after their connections; and how long these may
+#: take.
 SUBSCRIBED: Final = 4_000
 PATIENCE: Final = 60
 #: Functions of our own that are named for each workload.
@@ -54,7 +66,11 @@ PLACES: Final = (
     ("copying octets", r"^libc", r"mem(move|cpy|set|cmp)|BytesWriter|Bytes"),
     ("copying octets", "", r"CPyBytesWriter"),
     ("dicts and hashes", "python", r"dict|siphash|hash"),
-    ("objects made and freed", "python|libc", r"[Mm]alloc|[Ff]ree|Alloc|dealloc|_PyObject_GC|gc_|PyBytes_From|PyLong_From|PyList_Append"),
+    (
+        "objects made and freed",
+        "python|libc",
+        r"[Mm]alloc|[Ff]ree|Alloc|dealloc|_PyObject_GC|gc_|PyBytes_From|PyLong_From|PyList_Append",
+    ),
     ("objects made and freed", "mypyc", r"dealloc|_new$|_setup$"),
     ("our compiled code", "mypyc|strings|librt", ""),
     ("the rest of Python", "", ""),
@@ -73,7 +89,11 @@ class Profile(NamedTuple):
 
 def place(library: str, symbol: str) -> str:
     """Where a sample fell."""
-    return next(name for name, libraries, symbols in PLACES if re.search(libraries, library) and re.search(symbols, symbol))
+    return next(
+        name
+        for name, libraries, symbols in PLACES
+        if re.search(libraries, library) and re.search(symbols, symbol)
+    )
 
 
 def function(symbol: str) -> str:
@@ -82,7 +102,10 @@ def function(symbol: str) -> str:
 
 
 def measure(workload: str, trellis: Path) -> Profile:
-    """Load a broker of its own with the workload and sample it. Raises Failed, CalledProcessError."""
+    """Load a broker of its own with the workload and sample it.
+
+    Raises Failed, CalledProcessError.
+    """
     with tempfile.TemporaryDirectory(prefix="trellis-profile-") as directory:
         running: Running = Trellis(Tools(trellis=trellis)).start(Path(directory))
         try:
@@ -94,26 +117,61 @@ def measure(workload: str, trellis: Path) -> Profile:
 def _sampled(workload: str, trellis: Path, running: Running, directory: Path) -> Profile:
     pid, data, figures = str(running.roots[0]), directory / "perf.data", directory / "load.json"
     load = subprocess.Popen(
-        [trellis, "bench", "load", workload, "--amqp", running.amqp_url, "--mqtt", f"mqtt://127.0.0.1:{running.mqtt}", "--pid", pid,
-         "--seconds", str(LOADED), "--rounds", "1", "--json", figures], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        [
+            trellis,
+            "bench",
+            "load",
+            workload,
+            "--amqp",
+            running.amqp_url,
+            "--mqtt",
+            f"mqtt://127.0.0.1:{running.mqtt}",
+            "--pid",
+            pid,
+            "--seconds",
+            str(LOADED),
+            "--rounds",
+            "1",
+            "--json",
+            figures,
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         _wait_for_clients(workload, running.roots[0], load)
         record = ["perf", "record", "--quiet", "--output", str(data), "--pid", pid]
         subprocess.run([*record, "--", "sleep", str(SAMPLED)], check=True, capture_output=True)
         if load.poll() is not None:
-            sys.exit(f"profile: {workload} was over before {SAMPLED} s of it were sampled; make LOADED longer")
+            sys.exit(
+                f"profile: {workload} was over before {SAMPLED} s of it were sampled; make LOADED longer"
+            )
     finally:
         if load.wait():
             sys.exit(f"profile: trellis bench load {workload} failed")
-    report = ["perf", "report", "--input", str(data), "--no-children", "--stdio", "--call-graph", "none", "--fields", "overhead,dso,sym",
-              "--field-separator", ";"]
+    report = [
+        "perf",
+        "report",
+        "--input",
+        str(data),
+        "--no-children",
+        "--stdio",
+        "--call-graph",
+        "none",
+        "--fields",
+        "overhead,dso,sym",
+        "--field-separator",
+        ";",
+    ]
     said = subprocess.run(report, check=True, capture_output=True, text=True).stdout
     cpu = json.loads(figures.read_text())["workloads"][0]["median"]["broker_us"]
     return read(workload, cpu, said)
 
 
 def _wait_for_clients(workload: str, pid: int, load: subprocess.Popen[bytes]) -> None:
-    """Return when all clients of the workload are connected, have subscribed, and publish: what comes before is not its cost."""
+    """Return when all clients of the workload are connected, have subscribed, and publish: what
+    comes before is not its cost.
+    """
     clients = WORKLOADS[workload].publishers + WORKLOADS[workload].subscribers
     until = time.monotonic() + PATIENCE
     while len(list(Path(f"/proc/{pid}/fd").iterdir())) < clients:
@@ -142,36 +200,69 @@ def read(workload: str, cpu: float, report: str) -> Profile:
 def table(profiles: Sequence[Profile], command: str, version: str) -> str:
     """For the document."""
     header = ("nanoseconds a message", *(profile.workload for profile in profiles))
-    lines = [(name, *(figure(profile.cpu * 10 * profile.places[name]) for profile in profiles)) for name in ORDER]
+    lines = [
+        (name, *(figure(profile.cpu * 10 * profile.places[name]) for profile in profiles))
+        for name in ORDER
+    ]
     lines.append(("together", *(figure(profile.cpu * 1000) for profile in profiles)))
     named = [
-        f"- {profile.workload}: " + ", ".join(f"`{name}` {percent:.1f} %" for name, percent in profile.functions.most_common(NAMED))
+        f"- {profile.workload}: "
+        + ", ".join(
+            f"`{name}` {percent:.1f} %" for name, percent in profile.functions.most_common(NAMED)
+        )
         for profile in profiles
     ]
-    return "\n".join((f"Sampled with `{command}`, Trellis {version}.", "", rows(header, lines), "",
-                      "The dearest functions of our own:", "", *named))
+    return "\n".join(
+        (
+            f"Sampled with `{command}`, Trellis {version}.",
+            "",
+            rows(header, lines),
+            "",
+            "The dearest functions of our own:",
+            "",
+            *named,
+        )
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Sample where the broker's CPU goes.")
     parser.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=" ".join(PROFILED))
-    parser.add_argument("--trellis", type=Path, default=ROOT / ".run" / "bin" / "trellis", help="the broker's command")
-    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "performance.md", help="the document that gets the tables")
+    parser.add_argument(
+        "--trellis",
+        type=Path,
+        default=ROOT / ".run" / "bin" / "trellis",
+        help="the broker's command",
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=ROOT / "docs" / "performance.md",
+        help="the document that gets the tables",
+    )
     options = parser.parse_args()
     for workload in options.workloads:
         if workload not in WORKLOADS:
             parser.error(f"there is no workload {workload}; `trellis bench load --list` shows them")
     if not options.trellis.exists():
-        sys.exit(f"profile: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis")
+        sys.exit(
+            f"profile: there is no {options.trellis}; `make run ARGS=--help` installs it, or give --trellis"
+        )
     if shutil.which("perf") is None:
-        sys.exit("profile: perf is missing (on Debian and Ubuntu: apt install linux-perf or linux-tools-generic)")
+        sys.exit(
+            "profile: perf is missing (on Debian and Ubuntu: apt install linux-perf or linux-tools-generic)"
+        )
     profiles = []
     for workload in options.workloads or PROFILED:
         found = measure(workload, options.trellis)
         shares = ", ".join(f"{name} {share:.0f} %" for name, share in found.places.most_common())
         print(f"{workload:12} {found.cpu:8.3f} us: {shares}", flush=True)
         profiles.append(found)
-    words = table(profiles, "python benchmarks/perf_profile.py", Trellis(Tools(trellis=options.trellis)).version())
+    words = table(
+        profiles,
+        "python benchmarks/perf_profile.py",
+        Trellis(Tools(trellis=options.trellis)).version(),
+    )
     options.into.write_text(between(options.into.read_text(), words, options.into.name, "profiles"))
     return 0
 

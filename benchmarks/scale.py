@@ -1,10 +1,13 @@
-"""The pauses of the loop while a broker holds much: 10,000 queues, 100,000 bindings, 1,000 connections with 10 channels each.
+"""The pauses of the loop while a broker holds much: 10,000 queues, 100,000 bindings, 1,000
+connections with 10 channels each.
 
     python -P benchmarks/scale.py [--queues N] [--bindings N] [--connections N] [--channels N] [--memory] [--json FILE]
 
-The broker is a process of its own, a clock in its loop: a timer of 1 ms notes how much processor time its thread used from one
-ring to the next (`held`), and how much time went by beyond that (`late`). The first is what the broker's work held the loop for; the
-second has in it what the machine did meanwhile. A phase is a line; it has the longest turn, too, by the clock on the wall, and the
+The broker is a process of its own, a clock in its loop: a timer of 1 ms notes how much processor
+time its thread used from one ring to the next (`held`), and how much time went by beyond that
+(`late`). The first is what the broker's work held the loop for; the second has in it what the
+machine did meanwhile. A phase is a line; it has the longest turn, too, by the clock on the wall,
+and the
 longest garbage collection, in processor time, with its generation.
 """
 
@@ -63,7 +66,10 @@ class Clock:
         if phase == "start":
             self._collecting = time.thread_time()
         elif time.thread_time() - self._collecting > self.collected:
-            self.collected, self.generation = time.thread_time() - self._collecting, details["generation"]
+            self.collected, self.generation = (
+                time.thread_time() - self._collecting,
+                details["generation"],
+            )
 
     def _ring(self) -> None:
         used, rang = time.thread_time(), time.perf_counter()
@@ -74,11 +80,20 @@ class Clock:
 
 
 async def serve(directory: str, told: Connection) -> None:
-    """The broker: says its ports, and for each line that comes what the clock saw since the last one."""
+    """The broker: says its ports, and for each line that comes what the clock saw since the last
+    one.
+    """
     host = "127.0.0.1"
-    settings = Settings(amqp=Amqp(port=0, host=host), mqtt=Mqtt(port=0, host=host), metrics=Metrics(port=0, host=host),
-                        http=Http(port=0, host=host), data=Data(dir=directory), auth=Auth(guest=True), shutdown=Shutdown(grace=0.1),
-                        limits=Limits(connections=20_000))
+    settings = Settings(
+        amqp=Amqp(port=0, host=host),
+        mqtt=Mqtt(port=0, host=host),
+        metrics=Metrics(port=0, host=host),
+        http=Http(port=0, host=host),
+        data=Data(dir=directory),
+        auth=Auth(guest=True),
+        shutdown=Shutdown(grace=0.1),
+        limits=Limits(connections=20_000),
+    )
     app = App(settings)
     serving = asyncio.create_task(app.serve())
     await app.started.wait()
@@ -88,8 +103,15 @@ async def serve(directory: str, told: Connection) -> None:
     clock = Clock(loop)
     told.send({name: int(address.rpartition(":")[2]) for name, address in app.addresses.items()})
     while await loop.run_in_executor(None, told.recv):
-        told.send({"held_ms": clock.held * 1000, "late_ms": clock.late * 1000, "turn_ms": node.turn.longest * 1000,
-                   "collection_ms": clock.collected * 1000, "generation": clock.generation})
+        told.send(
+            {
+                "held_ms": clock.held * 1000,
+                "late_ms": clock.late * 1000,
+                "turn_ms": node.turn.longest * 1000,
+                "collection_ms": clock.collected * 1000,
+                "generation": clock.generation,
+            }
+        )
         node.turn.longest = 0.0
         clock.begin()
     app.stop()
@@ -117,8 +139,13 @@ class Client:
         client = cls(*await asyncio.open_connection("127.0.0.1", port))
         client.write(GREETING + marshal(0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest")))
         await client.hear(b"\x00\x0a\x00\x1e", 1)
-        client.write(marshal(0, spec.Connection.TuneOk(2047, 131072, 0)) + marshal(0, spec.Connection.Open("/")))
-        client.write(b"".join(marshal(number, spec.Channel.Open()) for number in range(1, channels + 1)))
+        client.write(
+            marshal(0, spec.Connection.TuneOk(2047, 131072, 0))
+            + marshal(0, spec.Connection.Open("/"))
+        )
+        client.write(
+            b"".join(marshal(number, spec.Channel.Open()) for number in range(1, channels + 1))
+        )
         await client.hear(b"\x00\x14\x00\x0b", channels)
         return client
 
@@ -142,7 +169,9 @@ class Client:
             self.methods[name] = self.methods.get(name, 0) + 1
             if name == b"\x00\x3c\x00\x3c":
                 tag = 5 + payload[4]
-                self.last[int.from_bytes(head[1:3], "big")] = int.from_bytes(payload[tag:tag + 8], "big")
+                self.last[int.from_bytes(head[1:3], "big")] = int.from_bytes(
+                    payload[tag : tag + 8], "big"
+                )
 
     async def ask(self, requests: Iterable[bytes], answer: bytes) -> None:
         """Send them some at a time, and wait for the answers."""
@@ -167,8 +196,11 @@ def marshal(channel: int, frame: Any) -> bytes:
 
 def publication(exchange: str, key: str, headers: dict[str, Any] | None = None) -> bytes:
     properties = spec.Basic.Properties(headers=headers, delivery_mode=1)
-    return (marshal(1, spec.Basic.Publish(exchange=exchange, routing_key=key))
-            + marshal(1, pamqp.header.ContentHeader(body_size=100, properties=properties)) + marshal(1, pamqp.body.ContentBody(b"x" * 100)))
+    return (
+        marshal(1, spec.Basic.Publish(exchange=exchange, routing_key=key))
+        + marshal(1, pamqp.header.ContentHeader(body_size=100, properties=properties))
+        + marshal(1, pamqp.body.ContentBody(b"x" * 100))
+    )
 
 
 class Scale:
@@ -190,8 +222,11 @@ class Scale:
         await asyncio.sleep(0.2)
         result = self._ask() | {"seconds": took}
         self.results[name] = result
-        print(f"{name:34} {took:7.2f} s   held {result['held_ms']:6.1f} ms   late {result['late_ms']:6.1f}   turn "
-              f"{result['turn_ms']:6.1f}   collection {result['collection_ms']:5.1f} ({result['generation']})", flush=True)
+        print(
+            f"{name:34} {took:7.2f} s   held {result['held_ms']:6.1f} ms   late {result['late_ms']:6.1f}   turn "
+            f"{result['turn_ms']:6.1f}   collection {result['collection_ms']:5.1f} ({result['generation']})",
+            flush=True,
+        )
 
     def _ask(self) -> dict[str, float]:
         self._told.send(True)
@@ -204,55 +239,124 @@ class Scale:
         durable = not chosen.memory
         names = [f"queue-{number}" for number in range(chosen.queues)]
         each = chosen.bindings // chosen.queues
-        await self.phase("declare queues", lambda: self._declare(
-            [marshal(1, spec.Queue.Declare(queue=name, durable=durable)) for name in names], b"\x00\x32\x00\x0b"))
-        await self.phase("bind: topic, direct, fanout, headers", lambda: self._declare(
-            [marshal(1, self._binding(name, number, which)) for number, name in enumerate(names) for which in range(each)],
-            b"\x00\x32\x00\x15"))
+        await self.phase(
+            "declare queues",
+            lambda: self._declare(
+                [marshal(1, spec.Queue.Declare(queue=name, durable=durable)) for name in names],
+                b"\x00\x32\x00\x0b",
+            ),
+        )
+        await self.phase(
+            "bind: topic, direct, fanout, headers",
+            lambda: self._declare(
+                [
+                    marshal(1, self._binding(name, number, which))
+                    for number, name in enumerate(names)
+                    for which in range(each)
+                ],
+                b"\x00\x32\x00\x15",
+            ),
+        )
         await self.phase("connect", self._connect)
         await self.phase("consume", self._consume)
-        await self.phase("publish by topic", lambda: self._publish(
-            [publication("amq.topic", f"sensor.{number % chosen.queues}.{number % 7}") for number in range(20_000)]))
-        await self.phase("publish to the default exchange", lambda: self._publish(
-            [publication("", names[number % len(names)]) for number in range(20_000)]))
-        await self.phase("publish by headers", lambda: self._publish(
-            [publication("amq.headers", "", {"queue": number % chosen.queues, "x": 1}) for number in range(5_000)]))
-        await self.phase("publish to all", lambda: self._publish([publication("amq.fanout", "") for _ in range(3)]))
+        await self.phase(
+            "publish by topic",
+            lambda: self._publish(
+                [
+                    publication("amq.topic", f"sensor.{number % chosen.queues}.{number % 7}")
+                    for number in range(20_000)
+                ]
+            ),
+        )
+        await self.phase(
+            "publish to the default exchange",
+            lambda: self._publish(
+                [publication("", names[number % len(names)]) for number in range(20_000)]
+            ),
+        )
+        await self.phase(
+            "publish by headers",
+            lambda: self._publish(
+                [
+                    publication("amq.headers", "", {"queue": number % chosen.queues, "x": 1})
+                    for number in range(5_000)
+                ]
+            ),
+        )
+        await self.phase(
+            "publish to all",
+            lambda: self._publish([publication("amq.fanout", "") for _ in range(3)]),
+        )
         await self.phase("acknowledge", self._acknowledge)
         await self.phase("scrape", lambda: self._get("metrics", "/metrics"))
         await self.phase("scrape per object", lambda: self._get("metrics", "/metrics/per-object"))
-        await self.phase("redeclare all", lambda: self._declare(
-            [marshal(1, spec.Queue.Declare(queue=name, durable=durable)) for name in names], b"\x00\x32\x00\x0b"))
+        await self.phase(
+            "redeclare all",
+            lambda: self._declare(
+                [marshal(1, spec.Queue.Declare(queue=name, durable=durable)) for name in names],
+                b"\x00\x32\x00\x0b",
+            ),
+        )
         await self.phase("leave at once", self._abort)
         await self.phase("connect again", self._connect)
         await self.phase("exclusive queues", self._exclusive)
         await self.phase("leave at once with them", self._abort)
-        await self.phase("delete half of the queues", lambda: self._declare(
-            [marshal(1, spec.Queue.Delete(queue=name)) for name in names[:len(names) // 2]], b"\x00\x32\x00\x29"))
-        await self.phase("an exchange with many bindings", lambda: self._wide(names[len(names) // 2:], durable))
-        await self.phase("... goes", lambda: self._declare([marshal(1, spec.Exchange.Delete(exchange="wide"))], b"\x00\x28\x00\x15"))
-        await self.phase("one connection's exclusive queues", lambda: self._many_exclusive(chosen.queues))
+        await self.phase(
+            "delete half of the queues",
+            lambda: self._declare(
+                [marshal(1, spec.Queue.Delete(queue=name)) for name in names[: len(names) // 2]],
+                b"\x00\x32\x00\x29",
+            ),
+        )
+        await self.phase(
+            "an exchange with many bindings", lambda: self._wide(names[len(names) // 2 :], durable)
+        )
+        await self.phase(
+            "... goes",
+            lambda: self._declare(
+                [marshal(1, spec.Exchange.Delete(exchange="wide"))], b"\x00\x28\x00\x15"
+            ),
+        )
+        await self.phase(
+            "one connection's exclusive queues", lambda: self._many_exclusive(chosen.queues)
+        )
         await self.phase("... go", self._abort)
 
     def _binding(self, name: str, number: int, which: int) -> spec.Queue.Bind:
         if which == 0:
             return spec.Queue.Bind(queue=name, exchange="amq.fanout")
         if which == 1:
-            return spec.Queue.Bind(queue=name, exchange="amq.headers", arguments={"x-match": "all", "queue": number})
+            return spec.Queue.Bind(
+                queue=name, exchange="amq.headers", arguments={"x-match": "all", "queue": number}
+            )
         if which < 5:
-            return spec.Queue.Bind(queue=name, exchange="amq.direct", routing_key=f"direct.{number}.{which}")
+            return spec.Queue.Bind(
+                queue=name, exchange="amq.direct", routing_key=f"direct.{number}.{which}"
+            )
         if which == 5:
-            return spec.Queue.Bind(queue=name, exchange="amq.topic", routing_key=f"sensor.{number}.*")
-        return spec.Queue.Bind(queue=name, exchange="amq.topic", routing_key=f"topic.*.{number}.{which}.#" if which % 2 else
-                               f"plant.{number}.{which}")
+            return spec.Queue.Bind(
+                queue=name, exchange="amq.topic", routing_key=f"sensor.{number}.*"
+            )
+        return spec.Queue.Bind(
+            queue=name,
+            exchange="amq.topic",
+            routing_key=f"topic.*.{number}.{which}.#" if which % 2 else f"plant.{number}.{which}",
+        )
 
     async def _declare(self, requests: list[bytes], answer: bytes) -> None:
-        await asyncio.gather(*(client.ask(requests[at::DECLARERS], answer) for at, client in enumerate(self._declarers)))
+        await asyncio.gather(
+            *(
+                client.ask(requests[at::DECLARERS], answer)
+                for at, client in enumerate(self._declarers)
+            )
+        )
 
     async def _connect(self) -> None:
         chosen = self._chosen
         for _ in range(0, chosen.connections, 250):
-            self._clients += await asyncio.gather(*(Client.connect(self._ports["amqp"], chosen.channels) for _ in range(250)))
+            self._clients += await asyncio.gather(
+                *(Client.connect(self._ports["amqp"], chosen.channels) for _ in range(250))
+            )
 
     async def _consume(self) -> None:
         chosen = self._chosen
@@ -260,16 +364,24 @@ class Scale:
         async def consume(client: Client, at: int) -> None:
             for channel in range(1, chosen.channels + 1):
                 name = f"queue-{(at * chosen.channels + channel - 1) % chosen.queues}"
-                client.write(marshal(channel, spec.Basic.Qos(prefetch_count=100)) + marshal(channel, spec.Basic.Consume(queue=name)))
+                client.write(
+                    marshal(channel, spec.Basic.Qos(prefetch_count=100))
+                    + marshal(channel, spec.Basic.Consume(queue=name))
+                )
             await client.hear(b"\x00\x3c\x00\x15", chosen.channels)
 
         for at in range(0, len(self._clients), 250):
-            await asyncio.gather(*(consume(client, at + number) for number, client in enumerate(self._clients[at:at + 250])))
+            await asyncio.gather(
+                *(
+                    consume(client, at + number)
+                    for number, client in enumerate(self._clients[at : at + 250])
+                )
+            )
 
     async def _publish(self, publications: list[bytes]) -> None:
         client = self._declarers[0]
         for at in range(0, len(publications), 500):
-            client.write(b"".join(publications[at:at + 500]))
+            client.write(b"".join(publications[at : at + 500]))
             client.write(marshal(1, spec.Basic.Qos()))
             await client.hear(b"\x00\x3c\x00\x0b", 1)
 
@@ -280,7 +392,12 @@ class Scale:
             for channel in range(1, chosen.channels + 1):
                 client.write(marshal(channel, spec.Basic.Qos(prefetch_count=100)))
             await client.hear(b"\x00\x3c\x00\x0b", chosen.channels)
-            client.write(b"".join(marshal(channel, spec.Basic.Ack(tag, True)) for channel, tag in client.last.items()))
+            client.write(
+                b"".join(
+                    marshal(channel, spec.Basic.Ack(tag, True))
+                    for channel, tag in client.last.items()
+                )
+            )
 
     async def _get(self, listener: str, path: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[listener])
@@ -297,7 +414,9 @@ class Scale:
         await self._quiet()
 
     async def _quiet(self) -> None:
-        """The broker has nothing left to do, when it has answered a client who comes now, some times."""
+        """The broker has nothing left to do, when it has answered a client who comes now, some
+        times.
+        """
         for _ in range(50):
             self._declarers[0].write(marshal(1, spec.Basic.Qos()))
             await self._declarers[0].hear(b"\x00\x3c\x00\x0b", 1)
@@ -305,23 +424,44 @@ class Scale:
 
     async def _exclusive(self) -> None:
         async def declare(client: Client) -> None:
-            await client.ask([marshal(1, spec.Queue.Declare(queue="", exclusive=True)) for _ in range(5)], b"\x00\x32\x00\x0b")
-            await client.ask([marshal(1, spec.Queue.Bind(queue="", exchange="amq.topic", routing_key=f"a.{at}.#")) for at in range(5)],
-                             b"\x00\x32\x00\x15")
+            await client.ask(
+                [marshal(1, spec.Queue.Declare(queue="", exclusive=True)) for _ in range(5)],
+                b"\x00\x32\x00\x0b",
+            )
+            await client.ask(
+                [
+                    marshal(
+                        1, spec.Queue.Bind(queue="", exchange="amq.topic", routing_key=f"a.{at}.#")
+                    )
+                    for at in range(5)
+                ],
+                b"\x00\x32\x00\x15",
+            )
 
         for at in range(0, len(self._clients), 250):
-            await asyncio.gather(*(declare(client) for client in self._clients[at:at + 250]))
+            await asyncio.gather(*(declare(client) for client in self._clients[at : at + 250]))
 
     async def _wide(self, names: list[str], durable: bool) -> None:
         declare = spec.Exchange.Declare(exchange="wide", exchange_type="topic", durable=durable)
         await self._declare([marshal(1, declare)], b"\x00\x28\x00\x0b")
-        await self._declare([marshal(1, spec.Queue.Bind(queue=name, exchange="wide", routing_key=f"{at}.{name}.#"))
-                             for name in names for at in range(self._chosen.bindings // len(names))], b"\x00\x32\x00\x15")
+        await self._declare(
+            [
+                marshal(
+                    1, spec.Queue.Bind(queue=name, exchange="wide", routing_key=f"{at}.{name}.#")
+                )
+                for name in names
+                for at in range(self._chosen.bindings // len(names))
+            ],
+            b"\x00\x32\x00\x15",
+        )
 
     async def _many_exclusive(self, count: int) -> None:
         client = await Client.connect(self._ports["amqp"], 1)
         self._clients.append(client)
-        await client.ask([marshal(1, spec.Queue.Declare(queue="", exclusive=True)) for _ in range(count)], b"\x00\x32\x00\x0b")
+        await client.ask(
+            [marshal(1, spec.Queue.Declare(queue="", exclusive=True)) for _ in range(count)],
+            b"\x00\x32\x00\x0b",
+        )
 
 
 def measure(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
@@ -329,7 +469,9 @@ def measure(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="trellis-scale-") as directory:
-        server = context.Process(target=run_server, args=(":memory:" if chosen.memory else directory, theirs))
+        server = context.Process(
+            target=run_server, args=(":memory:" if chosen.memory else directory, theirs)
+        )
         server.start()
         theirs.close()
         try:
@@ -345,19 +487,25 @@ def measure(chosen: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--queues", type=int, default=10_000)
     parser.add_argument("--bindings", type=int, default=100_000)
     parser.add_argument("--connections", type=int, default=1_000)
     parser.add_argument("--channels", type=int, default=10)
-    parser.add_argument("--memory", action="store_true", help="keep nothing: transient queues, no data directory")
+    parser.add_argument(
+        "--memory", action="store_true", help="keep nothing: transient queues, no data directory"
+    )
     parser.add_argument("--json", help="a file for the figures")
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     chosen = options()
-    print(f"compiled: {trellis.compiled()}, processors: {os.cpu_count()}, load: {os.getloadavg()[0]:.1f}")
+    print(
+        f"compiled: {trellis.compiled()}, processors: {os.cpu_count()}, load: {os.getloadavg()[0]:.1f}"
+    )
     results = measure(chosen)
     worst = max(results, key=lambda name: results[name]["held_ms"])
     print(f"longest: {results[worst]['held_ms']:.1f} ms ({worst})")

@@ -1,4 +1,5 @@
-"""What do streams cost inside? Octets into the real front ends on the real core; segments in memory, or in a file for HTTP.
+"""What do streams cost inside? Octets into the real front ends on the real core; segments in
+memory, or in a file for HTTP.
 
     python benchmarks/streams.py [--messages 100000] [--rounds 5]
 
@@ -8,8 +9,9 @@
     queue        a plain queue's delivery with acks          stream    the same, of a stream's rows
     serving      octets of a segment sent to a socket by sendfile, per row; both ends are this process, its reader is not counted
 
-Run it with the Python that has the broker installed, from any directory: it says whether what it measures is compiled. Times are
-processor times of the thread, medians of interleaved rounds; compare them within one run only.
+Run it with the Python that has the broker installed, from any directory: it says whether what it
+measures is compiled. Times are processor times of the thread, medians of interleaved rounds;
+compare them within one run only.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ from pathlib import Path
 
 from flows import ACK_HEAD, ACKS, BATCH, BODY, Bench, frame, method, packet, short, text
 
-import broker.queue
+import broker.queues.queue
 from broker.store.disk import RealDisk
 from broker.stream.queue import StreamQueue
-from trellis.segments import Range, Sender
+from trellis.http.stream_files import Range, Sender
 
-CONTENT = frame(2, 1, b"\x00\x3c\x00\x00" + len(BODY).to_bytes(8, "big") + b"\x10\x00\x01") + frame(3, 1, BODY)
+CONTENT = frame(2, 1, b"\x00\x3c\x00\x00" + len(BODY).to_bytes(8, "big") + b"\x10\x00\x01") + frame(
+    3, 1, BODY
+)
 STREAM = short("x-queue-type") + b"S" + len(b"stream").to_bytes(4, "big") + b"stream"
 Times = dict[str, list[float]]
 
@@ -39,22 +43,42 @@ def publication(exchange: str, key: str) -> bytes:
 
 
 def declare(name: str, arguments: bytes) -> bytes:
-    return method(1, 50, 10, b"\0\0" + short(name) + (b"\x02" if arguments else b"\x00") + len(arguments).to_bytes(4, "big") + arguments)
+    return method(
+        1,
+        50,
+        10,
+        b"\0\0"
+        + short(name)
+        + (b"\x02" if arguments else b"\x00")
+        + len(arguments).to_bytes(4, "big")
+        + arguments,
+    )
 
 
-def loop_cost(messages: int, journal: bool, mqtt: bool, chunks: int = 1, root: str = "") -> tuple[float, float]:
-    """Seconds of a publisher's input, and of the store's batches behind it, each of so many chunks; into files below a root."""
+def loop_cost(
+    messages: int, journal: bool, mqtt: bool, chunks: int = 1, root: str = ""
+) -> tuple[float, float]:
+    """Seconds of a publisher's input, and of the store's batches behind it, each of so many chunks;
+    into files below a root.
+    """
     bench = Bench()
     if root:
-        bench.broker.store.stream_disk, bench.broker.store.stream_root = RealDisk(), f"{root}/streams"
+        bench.broker.store.stream_disk, bench.broker.store.stream_root = (
+            RealDisk(),
+            f"{root}/streams",
+        )
     if journal:
         bench.broker.vhosts["/"].record_in("all")
     if mqtt:
         client = bench.mqtt("writer")
-        chunk = b"".join(packet(0x30, text(f"room/{number % 16}/temp") + BODY) for number in range(BATCH))
+        chunk = b"".join(
+            packet(0x30, text(f"room/{number % 16}/temp") + BODY) for number in range(BATCH)
+        )
     else:
         client = bench.amqp()
-        chunk = b"".join(publication("amq.topic", f"room.{number % 16}.temp") for number in range(BATCH))
+        chunk = b"".join(
+            publication("amq.topic", f"room.{number % 16}.temp") for number in range(BATCH)
+        )
     client.receive_data(chunk)
     bench.drain(client)
     inline = background = 0.0
@@ -67,7 +91,9 @@ def loop_cost(messages: int, journal: bool, mqtt: bool, chunks: int = 1, root: s
             bench.broker.store.sync()
             background += time.thread_time() - between
         bench.broker.agenda.turn()
-        bench.broker.agenda.advance(int(bench.broker.agenda.now) + 1, bench.broker.agenda.wall + 0.001)
+        bench.broker.agenda.advance(
+            int(bench.broker.agenda.now) + 1, bench.broker.agenda.wall + 0.001
+        )
     return inline, background
 
 
@@ -81,18 +107,35 @@ def delivery(messages: int, streaming: bool) -> float:
     for _ in range(messages // BATCH):
         writer.receive_data(chunk)
     bench.drain(writer)
-    offset = short("x-stream-offset") + b"S" + len(b"first").to_bytes(4, "big") + b"first" if streaming else b""
+    offset = (
+        short("x-stream-offset") + b"S" + len(b"first").to_bytes(4, "big") + b"first"
+        if streaming
+        else b""
+    )
     reader.receive_data(method(1, 60, 10, bytes(4) + BATCH.to_bytes(2, "big") + b"\0"))
     bench.drain(reader)
     began = time.thread_time()
-    reader.receive_data(method(1, 60, 20, b"\0\0" + short("q") + short("t") + b"\0" + len(offset).to_bytes(4, "big") + offset))
+    reader.receive_data(
+        method(
+            1,
+            60,
+            20,
+            b"\0\0" + short("q") + short("t") + b"\0" + len(offset).to_bytes(4, "big") + offset,
+        )
+    )
     tag = count = 0
     while count < messages // BATCH * BATCH:
         out = bench.drain(reader)
         spent = time.thread_time()
         got = out.count(frame(3, 1, BODY))
         count += got
-        acks = ACKS.pack(*[field for one in range(tag + 1, tag + BATCH + 1) for field in (ACK_HEAD, one, b"\0\xce")])
+        acks = ACKS.pack(
+            *[
+                field
+                for one in range(tag + 1, tag + BATCH + 1)
+                for field in (ACK_HEAD, one, b"\0\xce")
+            ]
+        )
         tag += BATCH
         assert got == BATCH
         began += time.thread_time() - spent  # What the client does is not counted.
@@ -141,12 +184,21 @@ def serving(messages: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Cost of streams inside the broker.")
-    parser.add_argument("--messages", type=int, default=100_000, help="publications a round (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds, interleaved; the median counts (default %(default)s)")
+    parser.add_argument(
+        "--messages", type=int, default=100_000, help="publications a round (default %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="rounds, interleaved; the median counts (default %(default)s)",
+    )
     options = parser.parse_args()
-    compiled = not (broker.queue.__file__ or "").endswith(".py")
-    print(f"broker in {Path(broker.queue.__file__ or '').parent}, {'compiled' if compiled else 'NOT compiled'}; "
-          f"{options.messages} publications of {len(BODY)} octets, median of {options.rounds} rounds, ns a message")
+    compiled = not (broker.queues.queue.__file__ or "").endswith(".py")
+    print(
+        f"broker in {Path(broker.queues.queue.__file__ or '').parent}, {'compiled' if compiled else 'NOT compiled'}; "
+        f"{options.messages} publications of {len(BODY)} octets, median of {options.rounds} rounds, ns a message"
+    )
     times: Times = {}
 
     def note(name: str, seconds: float) -> None:
@@ -165,7 +217,9 @@ def main() -> None:
         note("stream delivery", delivery(options.messages, True))
         note("serving", serving(options.messages))
     for name, found in times.items():
-        print(f"{name:18} {statistics.median(found):8.0f}   (rounds {min(found):.0f} to {max(found):.0f})")
+        print(
+            f"{name:18} {statistics.median(found):8.0f}   (rounds {min(found):.0f} to {max(found):.0f})"
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""What a message costs the broker over each transport: processor time of its process, MQTT QoS 0 in batches.
+"""What a message costs the broker over each transport: processor time of its process, MQTT QoS 0 in
+batches.
 
     python benchmarks/transports.py [MESSAGES] [SIZE]
 
-One client publishes MESSAGES of SIZE octets as fast as they are taken, one other hears all of them over the same transport.
-`tls of uvloop` is the plain link behind the TLS of the loop, for comparison. Rounds alternate; the least of each counts.
+One client publishes MESSAGES of SIZE octets as fast as they are taken, one other hears all of them
+over the same transport. `tls of uvloop` is the plain link behind the TLS of the loop, for
+comparison. Rounds alternate; the least of each counts.
 """
 
 from __future__ import annotations
@@ -27,14 +29,16 @@ from websockets.frames import Frame, Opcode
 
 import trellis
 from trellis.app import App
-from trellis.entrance import Entrance
-from trellis.link import Link
+from trellis.server.link import Link
+from trellis.server.listener_context import Entrance
 from trellis.settings import Amqp, Data, Http, Metrics, Mqtt, Mqtts, Settings, Tls, Ws, Wss
 
 ROUNDS: Final = 5
 DOORS: Final = ("tcp", "ws", "tls", "wss", "tls of uvloop")
-UPGRADE: Final = (b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                  b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n")
+UPGRADE: Final = (
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
 #: Messages that are one frame of WebSocket, and one write of the client.
 BATCH: Final = 200
 
@@ -42,9 +46,16 @@ BATCH: Final = 200
 def settings(certificate: str) -> Settings:
     host = "127.0.0.1"
     return Settings(
-        amqp=Amqp(port=0, host=host), mqtt=Mqtt(port=0, host=host, qos0_high_mark=1 << 30), metrics=Metrics(port=0, host=host),
-        http=Http(port=0, host=host), mqtts=Mqtts(enabled=True, port=0, host=host), ws=Ws(enabled=True, port=0, host=host),
-        wss=Wss(enabled=True, port=0, host=host), tls=Tls(certificate=certificate), data=Data(dir=":memory:"))
+        amqp=Amqp(port=0, host=host),
+        mqtt=Mqtt(port=0, host=host, qos0_high_mark=1 << 30),
+        metrics=Metrics(port=0, host=host),
+        http=Http(port=0, host=host),
+        mqtts=Mqtts(enabled=True, port=0, host=host),
+        ws=Ws(enabled=True, port=0, host=host),
+        wss=Wss(enabled=True, port=0, host=host),
+        tls=Tls(certificate=certificate),
+        data=Data(dir=":memory:"),
+    )
 
 
 async def serve(certificate: str, told: Connection) -> None:
@@ -57,10 +68,18 @@ async def serve(certificate: str, told: Connection) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server = await asyncio.get_running_loop().create_server(
-        lambda: cast(asyncio.Protocol, Link(entrance)), "127.0.0.1", 0, ssl=context, backlog=4096)
+        lambda: cast(asyncio.Protocol, Link(entrance)), "127.0.0.1", 0, ssl=context, backlog=4096
+    )
     ports = {name: int(address.rpartition(":")[2]) for name, address in app.addresses.items()}
-    told.send({"tcp": ports["mqtt"], "ws": ports["ws"], "tls": ports["mqtts"], "wss": ports["wss"],
-               "tls of uvloop": server.sockets[0].getsockname()[1]})
+    told.send(
+        {
+            "tcp": ports["mqtt"],
+            "ws": ports["ws"],
+            "tls": ports["mqtts"],
+            "wss": ports["wss"],
+            "tls of uvloop": server.sockets[0].getsockname()[1],
+        }
+    )
     await asyncio.get_running_loop().run_in_executor(None, told.recv)
     server.close()
     app.stop()
@@ -78,7 +97,9 @@ class Client:
     def __init__(self, door: str, port: int, name: str, context: ssl.SSLContext) -> None:
         self._framed = door in ("ws", "wss")
         raw = socket.create_connection(("127.0.0.1", port))
-        self._socket = raw if door in ("tcp", "ws") else context.wrap_socket(raw, server_hostname="localhost")
+        self._socket = (
+            raw if door in ("tcp", "ws") else context.wrap_socket(raw, server_hostname="localhost")
+        )
         if self._framed:
             self._socket.sendall(UPGRADE)
             while not self._socket.recv(1 << 16).endswith(b"\r\n\r\n"):
@@ -110,13 +131,17 @@ def spent(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(door: str, port: int, pid: int, messages: int, size: int, context: ssl.SSLContext) -> float:
+def measure(
+    door: str, port: int, pid: int, messages: int, size: int, context: ssl.SSLContext
+) -> float:
     """Microseconds of the broker's processor time a message."""
     reader, writer = Client(door, port, "reader", context), Client(door, port, "writer", context)
     reader.send(reader.frame(b"\x82\x06\x00\x01\x00\x01t\x00"))
     reader.read(5)
     body = b"\x00\x01t" + bytes(size)
-    length = bytes([len(body)]) if len(body) < 128 else bytes([len(body) & 127 | 128, len(body) >> 7])
+    length = (
+        bytes([len(body)]) if len(body) < 128 else bytes([len(body) & 127 | 128, len(body) >> 7])
+    )
     message = b"\x30" + length + body
     batch = writer.frame(message * BATCH)
     before = spent(pid)
@@ -141,18 +166,24 @@ def main() -> None:
         context = ssl.create_default_context()
         authority.configure_trust(context)
         ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("spawn").Process(target=broker, args=(str(certificate), theirs))
+        process = multiprocessing.get_context("spawn").Process(
+            target=broker, args=(str(certificate), theirs)
+        )
         process.start()
         ports = ours.recv()
         assert process.pid is not None
         best = dict.fromkeys(DOORS, float("inf"))
         for _ in range(ROUNDS):
             for door in DOORS:
-                best[door] = min(best[door], measure(door, ports[door], process.pid, messages, size, context))
+                best[door] = min(
+                    best[door], measure(door, ports[door], process.pid, messages, size, context)
+                )
                 time.sleep(0.1)
         ours.send("enough")
         process.join()
-    print(f"{messages} messages of {size} octets, {'compiled' if trellis.compiled() else 'NOT compiled'}, {ssl.OPENSSL_VERSION}")
+    print(
+        f"{messages} messages of {size} octets, {'compiled' if trellis.compiled() else 'NOT compiled'}, {ssl.OPENSSL_VERSION}"
+    )
     for door, taken in best.items():
         print(f"{door:>14}  {taken:6.2f} us a message  {taken / best['tcp']:5.2f} x tcp")
 

@@ -1,7 +1,9 @@
-"""What must happen after the outermost call, and when: queue drains, dead letters, wills, expiry, slices.
+"""What must happen after the outermost call, and when: queue drains, dead letters, wills, expiry,
+slices.
 
-Nothing beneath a delivery calls back into the core; it leaves a Task here. The top floor calls `turn`
-once per turn of its loop, before it flushes the outlets, and `advance` when `deadline` has come.
+Nothing beneath a delivery calls back into the core; it leaves a Task here. The top floor calls
+`turn` once per turn of its loop, before it flushes the outlets, and `advance` when `deadline` has
+come.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Tasks run in one turn; the rest waits for the next, so that a cycle of tasks cannot hold the loop.
-#: (A dead letter costs some 10 us.)
+#: Tasks run in one turn; the rest waits for the next, so that a cycle of tasks cannot hold the
+#: loop. (A dead letter costs some 10 us.)
 TURN_TASKS: Final[i64] = 500
 
 
@@ -36,8 +38,8 @@ class Task:
 class Agenda:
     """The deferred work of a broker, and its clocks, which only `advance` moves.
 
-    `now` is monotonic milliseconds, `wall` seconds since the epoch. `clock`, in seconds, only tells when a turn has lasted
-    for its `share` of the loop.
+    `now` is monotonic milliseconds, `wall` seconds since the epoch. `clock`, in seconds, only tells
+    when a turn has lasted for its `share` of the loop.
     """
 
     def __init__(self) -> None:
@@ -64,7 +66,10 @@ class Agenda:
         self._next.append(task)
 
     def at(self, when: i64, task: Task) -> None:
-        """Run the task when the clock has come to `when` ms. A task finds out itself whether it is still wanted."""
+        """Run the task when the clock has come to `when` ms.
+
+        A task finds out itself whether it is still wanted.
+        """
         self._serial += 1
         heapq.heappush(self._timers, (when, self._serial, task))
 

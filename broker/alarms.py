@@ -1,18 +1,22 @@
-"""Alarms: memory or disk is short, so who publishes must wait; who consumes goes on, for that is what helps.
+"""Alarms: memory or disk is short, so who publishes must wait; who consumes goes on, for that is
+what helps.
 
-    raise --> every plan asks for care --> the next publication of a connection is taken, then the connection waits
-    clear --> those who wait go on
+raise --> every plan asks for care --> the next publication of a connection is taken, then the
+connection waits clear --> those who wait go on
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.outlet import Outlet
+from broker.messages.outlet import Outlet
 
 
 class Alarms:
-    """Those that are on, by their names, and who waits for their end. `changed` is told when the first comes and the last goes."""
+    """Those that are on, by their names, and who waits for their end.
+
+    `changed` is told when the first comes and the last goes.
+    """
 
     def __init__(self) -> None:
         self.on: dict[str, None] = {}

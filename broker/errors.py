@@ -27,12 +27,20 @@ class NotAllowed(BrokerError):
     """The rules of this connection, or a limit of the broker, forbid it."""
 
 
-def inequivalent(argument: str, thing: str, vhost: str, received: object, current: object) -> PreconditionFailed:
+def inequivalent(
+    argument: str, thing: str, vhost: str, received: object, current: object
+) -> PreconditionFailed:
     """A redeclaration that differs in one point; with RabbitMQ's wording, which clients parse."""
-    if isinstance(received, Typed) and isinstance(current, Typed) and received.value is not None and current.value is not None:
+    if (
+        isinstance(received, Typed)
+        and isinstance(current, Typed)
+        and received.value is not None
+        and current.value is not None
+    ):
         received, current = received.value, current.value
     return PreconditionFailed(
-        f"inequivalent arg '{argument}' for {thing} in vhost '{vhost}': received {_value(received)} but current is {_value(current)}")
+        f"inequivalent arg '{argument}' for {thing} in vhost '{vhost}': received {_value(received)} but current is {_value(current)}"
+    )
 
 
 def _value(value: object) -> str:
@@ -49,5 +57,11 @@ class Typed:
         if value is None:
             self.text = "none"
         else:
-            kind = "bool" if isinstance(value, bool) else "signedint" if isinstance(value, int) else "longstr"
+            kind = (
+                "bool"
+                if isinstance(value, bool)
+                else "signedint"
+                if isinstance(value, int)
+                else "longstr"
+            )
             self.text = f"the value '{str(value).lower() if isinstance(value, bool) else value}' of type '{kind}'"

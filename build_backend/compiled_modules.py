@@ -11,14 +11,31 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What is compiled, all in one group, so that calls between modules are C calls. Of trellis/ only what runs per
-#: received chunk, in the broker and in its load tool: the rest waits on the loop or runs once, and stays open to
-#: monkeypatching. (trellis/bench/progress.py is where the interpreter hears of Ctrl-C.)
+#: What is compiled, all in one group, so that calls between modules are C calls. Of trellis/ only
+#: what runs per received chunk, in the broker and in its load tool: the rest waits on the loop or
+#: runs once, and stays open to monkeypatching. (trellis/bench/progress.py is where the interpreter
+#: hears of Ctrl-C.)
 COMPILED = (
-    "matching", "broker", "protocols", "trellis/turn.py", "trellis/link.py", "trellis/layered.py", "trellis/metered.py",
-    "trellis/tls.py",
-    *(f"trellis/bench/{name}.py" for name in (
-        "check", "latency", "reader", "mqtt_readers", "amqp_readers", "line", "generator")),
+    "matching",
+    "broker",
+    "protocols",
+    "trellis/server/turn.py",
+    "trellis/server/link.py",
+    "trellis/server/layered_link.py",
+    "trellis/server/rate_limited_link.py",
+    "trellis/server/tls.py",
+    *(
+        f"trellis/bench/{name}.py"
+        for name in (
+            "check",
+            "latency",
+            "reader",
+            "mqtt_readers",
+            "amqp_readers",
+            "line",
+            "generator",
+        )
+    ),
 )
 
 #: What is not, and why, by pattern of the path.
@@ -39,7 +56,10 @@ def modules(root: Path = ROOT) -> list[str]:
 
 
 def _file(name: str) -> str:
-    """Where the module is from. One that says which extra of ours it needs is looked for, not loaded."""
+    """Where the module is from.
+
+    One that says which extra of ours it needs is looked for, not loaded.
+    """
     try:
         return importlib.import_module(name).__file__ or ""
     except ImportError as error:
@@ -53,7 +73,11 @@ def main() -> None:
     """Import every such module as installed and look where it came from."""
     names = [path.removesuffix(".py").replace("/", ".") for path in modules()]
     files = {name: _file(name) for name in names}
-    interpreted = [f"{name} ({file})" for name, file in files.items() if not file.endswith(tuple(EXTENSION_SUFFIXES))]
+    interpreted = [
+        f"{name} ({file})"
+        for name, file in files.items()
+        if not file.endswith(tuple(EXTENSION_SUFFIXES))
+    ]
     if interpreted:
         sys.exit("not compiled: " + ", ".join(interpreted))
     print(f"{len(names)} modules are compiled")

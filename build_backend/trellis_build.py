@@ -1,6 +1,7 @@
 """setuptools, plus a C compiler from PyPI on a Linux that has none.
 
-An editable install is for working on the source, so it is never compiled: a stale extension would hide the source.
+An editable install is for working on the source, so it is never compiled: a stale extension would
+hide the source.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def _pure() -> bool:
 
 
 def wants_zig() -> bool:
-    """Whether this is a 64-bit Linux with Python's headers, without a C compiler, and of a kind that Zig knows."""
+    """Whether this is a 64-bit Linux with Python's headers, without a C compiler, and of a kind
+    that Zig knows.
+    """
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
     return (
         sys.platform == "linux"
@@ -86,7 +89,9 @@ def get_requires_for_build_wheel(config_settings: Any = None) -> list[str]:
     return required + _COMPILING + (["ziglang>=0.13"] if wants_zig() else [])
 
 
-def build_wheel(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+def build_wheel(
+    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
+) -> str:
     if not _pure() and wants_zig():
         _use_zig()
     _forget_earlier_builds()
@@ -97,6 +102,8 @@ def get_requires_for_build_editable(config_settings: Any = None) -> list[str]:
     return build_meta.get_requires_for_build_editable(config_settings)
 
 
-def build_editable(wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None) -> str:
+def build_editable(
+    wheel_directory: str, config_settings: Any = None, metadata_directory: str | None = None
+) -> str:
     os.environ["TRELLIS_PURE"] = "1"
     return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)

@@ -2,8 +2,8 @@
 
     python examples/dashboard.py kitchen cellar
 
-It subscribes to answers/<dashboard>/+ and then publishes requests/<dashboard>/<sensor>. That the other side speaks AMQP,
-neither of the two can tell.
+It subscribes to answers/<dashboard>/+ and then publishes requests/<dashboard>/<sensor>. That the
+other side speaks AMQP, neither of the two can tell.
 """
 
 import argparse
@@ -25,7 +25,9 @@ parser.add_argument("--interval", type=float, default=2.0, help="seconds between
 
 
 async def show(options: argparse.Namespace) -> None:
-    async with aiomqtt.Client(options.host, options.port, username=options.user, password=options.password) as client:
+    async with aiomqtt.Client(
+        options.host, options.port, username=options.user, password=options.password
+    ) as client:
         await client.subscribe(f"answers/{options.name}/+", qos=1)
         asked = 0
         while not options.count or asked < options.count:
@@ -35,7 +37,9 @@ async def show(options: argparse.Namespace) -> None:
                 try:
                     message = await asyncio.wait_for(anext(client.messages), 10)
                 except TimeoutError:
-                    raise SystemExit("nobody answered within 10 s: is service.py running?") from None
+                    raise SystemExit(
+                        "nobody answered within 10 s: is service.py running?"
+                    ) from None
                 answer = json.loads(message.payload)
                 sensor = str(message.topic).rsplit("/", 1)[1]
                 mean = f", mean {answer['mean']} °C" if answer["readings"] else ""

@@ -1,8 +1,10 @@
-"""A sensor: tells its temperature over MQTT, once a second, on the topic sensors/<name>/temperature.
+"""A sensor: tells its temperature over MQTT, once a second, on the topic
+sensors/<name>/temperature.
 
     python examples/sensor.py kitchen
 
-QoS 1: the broker acknowledges each reading, and an AMQP queue that gets it keeps it as a persistent message.
+QoS 1: the broker acknowledges each reading, and an AMQP queue that gets it keeps it as a persistent
+message.
 """
 
 import argparse
@@ -32,9 +34,12 @@ def main() -> None:
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id=f"sensor-{options.name}")
     if options.user:
         client.username_pw_set(options.user, options.password)
-    client.on_connect = lambda _client, _data, _flags, answer, _properties: print(f"broker: {answer}", flush=True)
+    client.on_connect = lambda _client, _data, _flags, answer, _properties: print(
+        f"broker: {answer}", flush=True
+    )
     client.connect(options.host, options.port)
-    client.loop_start()  # a thread that sends, receives, and connects again when the connection is lost
+    # a thread that sends, receives, and connects again when the connection is lost
+    client.loop_start()
 
     celsius = 21.0
     published = 0

@@ -2,9 +2,9 @@
 
     python examples/worker.py
 
-The queue is bound to amq.topic, where MQTT publications arrive, with their slashes as dots: sensors/kitchen/temperature
-has the routing key sensors.kitchen.temperature. Start several workers, and they share the work; stop them all, and the
-queue keeps the readings until one comes back.
+The queue is bound to amq.topic, where MQTT publications arrive, with their slashes as dots:
+sensors/kitchen/temperature has the routing key sensors.kitchen.temperature. Start several workers,
+and they share the work; stop them all, and the queue keeps the readings until one comes back.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.spec import Basic, BasicProperties
 
 parser = argparse.ArgumentParser(description="Consume readings over AMQP.")
-parser.add_argument("--url", default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/"))
+parser.add_argument(
+    "--url", default=os.environ.get("AMQP_URL", "amqp://guest:guest@localhost:5672/")
+)
 parser.add_argument("--count", type=int, default=0, help="readings to take; 0: until Ctrl-C")
 
 
@@ -24,11 +26,15 @@ def main() -> None:
     options = parser.parse_args()
     taken = 0
 
-    def on_reading(channel: BlockingChannel, method: Basic.Deliver, _properties: BasicProperties, body: bytes) -> None:
+    def on_reading(
+        channel: BlockingChannel, method: Basic.Deliver, _properties: BasicProperties, body: bytes
+    ) -> None:
         nonlocal taken
         sensor = method.routing_key.split(".")[1]
         print(f"{sensor}: {json.loads(body)['celsius']} °C", flush=True)
-        channel.basic_ack(method.delivery_tag)  # Done: before this, the broker would give it to another worker.
+        channel.basic_ack(
+            method.delivery_tag
+        )  # Done: before this, the broker would give it to another worker.
         taken += 1
         if taken == options.count:
             channel.stop_consuming()

@@ -1,8 +1,9 @@
 """Topic patterns in, subscribers out. Knows nothing of brokers.
 
-A topic is a list of words, and a pattern is one in which a word may be a wildcard: for exactly one word, or for
-any number of them. There are two `Grammar`s, `AMQP` and `MQTT`, and many ways to find the patterns that match a
-topic, all of them a `Matcher` of (pattern, subscriber) pairs. `registry` lists them, `create` makes one by name:
+A topic is a list of words, and a pattern is one in which a word may be a wildcard: for exactly one
+word, or for any number of them. There are two `Grammar`s, `AMQP` and `MQTT`, and many ways to find
+the patterns that match a topic, all of them a `Matcher` of (pattern, subscriber) pairs. `registry`
+lists them, `create` makes one by name:
 
     auto                                trie or shapes, whichever suits; the default
     trie  shapes  bitmap  dfa           the fast ones: a trie, tables of keys, sets of numbers, an automaton
@@ -10,9 +11,9 @@ topic, all of them a `Matcher` of (pattern, subscriber) pairs. `registry` lists 
     bitmap-fixed  trie-backtracking  word-sets  word-cache      as the articles have them, to compare with
     naive                               tries every pattern by the definition in `Grammar.matches`: the tests' oracle
 
-A subscriber is anything hashable. It is found once, however many of its patterns match. A pattern is known by its
-text, and each grammar's patterns want a matcher of their own, asked with the topic as that grammar writes it
-(`swap`): a pattern is never translated.
+A subscriber is anything hashable. It is found once, however many of its patterns match. A pattern
+is known by its text, and each grammar's patterns want a matcher of their own, asked with the topic
+as that grammar writes it (`swap`): a pattern is never translated.
 
 Around them:
 
@@ -23,11 +24,13 @@ Around them:
     covers      whether one pattern matches all that another one does
     fields      headers instead of topics: criteria that must all hold, or one of them
 
-Nothing here reads a clock, waits, or looks at who subscribed. All of it runs compiled and interpreted, also from
-a zip on a machine that has only Python; pyroaring, cereggii and numpy are imported only by who needs them.
+Nothing here reads a clock, waits, or looks at who subscribed. All of it runs compiled and
+interpreted, also from a zip on a machine that has only Python; pyroaring, cereggii and numpy are
+imported only by who needs them.
 
-Read `grammar`, `matcher`, `naive`, then `bucket`, `trie`, `shapes`, `auto`; then what interests you: for many threads
-`snapshot` first, then `cells`, `hamt`, `cnodes`, `cwalk` (lookups), `cstrie` (changes).
+Read `grammar`, `matcher`, `naive`, then `bucket`, `trie`, `shapes`, `auto`; then what interests
+you: for many threads `snapshot` first, then `cells`, `hamt`, `cnodes`, `cwalk` (lookups), `cstrie`
+(changes).
 """
 
 from __future__ import annotations

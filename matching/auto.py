@@ -3,14 +3,16 @@
     up to `compact_above` patterns      the trie: fastest
     more                                the tables: less than half the memory, and hardly slower by then
 
-What the tables do not take (patterns with two or more ``#``, and those of further shapes once a topic asks `limit`
-tables) stands in the trie in any case. The measurements are in docs/decisions/0005-auto-matcher.md.
+What the tables do not take (patterns with two or more ``#``, and those of further shapes once a
+topic asks `limit` tables) stands in the trie in any case. The measurements are in
+docs/decisions/0005-auto-matcher.md.
 
     trie ----lift----> tables        the trie drains into the tables, and what they do not take into a new trie
     tables --lift----> trie          when fewer than half of so many are left
 
-A pattern is in exactly one place at a time, and until all are in their new one, a lookup asks both. They go there
-some with each call, a pattern with all its subscribers at once, so that nobody waits for more than a few.
+A pattern is in exactly one place at a time, and until all are in their new one, a lookup asks both.
+They go there some with each call, a pattern with all its subscribers at once, so that nobody waits
+for more than a few.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from matching.trie import Trie
 COMPACT_ABOVE: Final = 250_000
 #: A topic asks at most so many tables.
 LIMIT: Final = 32
-#: Patterns that a change takes along, and a lookup, and the words after which either has moved enough.
+#: Patterns that a change takes along, and a lookup, and the words after which either has moved
+#: enough.
 _BY_CHANGE: Final = 32
 _BY_LOOKUP: Final = 8
 _WORDS: Final = 512
@@ -36,8 +39,12 @@ _WORDS: Final = 512
 class Auto(Shapes[S]):
     """The default matcher."""
 
-    def __init__(self, grammar: Grammar, compact_above: int = COMPACT_ABOVE, limit: int = LIMIT) -> None:
-        """The trie holds up to `compact_above` patterns; above it, a topic asks at most `limit` tables."""
+    def __init__(
+        self, grammar: Grammar, compact_above: int = COMPACT_ABOVE, limit: int = LIMIT
+    ) -> None:
+        """The trie holds up to `compact_above` patterns; above it, a topic asks at most `limit`
+        tables.
+        """
         self._compact_above: Final = compact_above
         super().__init__(grammar, limit)
 
@@ -45,8 +52,8 @@ class Auto(Shapes[S]):
         super()._start()
         #: Whether new patterns go into the tables.
         self._compact = False
-        #: The trie that drains into the tables. Each change takes at least one pattern out of it, so it is empty
-        #: before there were changes enough to start another.
+        #: The trie that drains into the tables. Each change takes at least one pattern out of it,
+        #: so it is empty before there were changes enough to start another.
         self._leaving: Trie[S] | None = None
         self._moving = False
         self._iterated = False
@@ -64,7 +71,11 @@ class Auto(Shapes[S]):
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
         gone = self._leaving is not None and self._leaving.unsubscribe(pattern, subscriber)
         if not gone:
-            gone = super().unsubscribe(pattern, subscriber) if self._forms else self._aside.unsubscribe(pattern, subscriber)
+            gone = (
+                super().unsubscribe(pattern, subscriber)
+                if self._forms
+                else self._aside.unsubscribe(pattern, subscriber)
+            )
         self._turn()
         return gone
 
@@ -78,10 +89,13 @@ class Auto(Shapes[S]):
         return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
-        return super().matches_any(topic) or (self._leaving is not None and self._leaving.matches_any(topic))
+        return super().matches_any(topic) or (
+            self._leaving is not None and self._leaving.matches_any(topic)
+        )
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        # Lookups may come meanwhile and must not move what is being listed; the next change lets them again.
+        # Lookups may come meanwhile and must not move what is being listed; the next change lets
+        # them again.
         self._iterated = True
         yield from super().subscriptions()
         if self._leaving is not None:

@@ -2,11 +2,12 @@
 
     root --#--> O --b--> o        asked a.c.b: the ``#`` is left with `a.c.b`, `c.b`, `b` and nothing
 
-Kept to be measured, not to be used. Its ``*`` costs what that of `trie` costs. But each ``#`` is left with every
-tail of what remains of the topic, and two ways that meet again are walked twice: a pattern of n ``#`` asked with a
-topic of L words costs about L to the n-th (`trie` visits every node once a word at most). RabbitMQ's walk, the same
-one, took 909 ms for 5 ``#`` and 60 words. Time is all that grows: the ways not yet tried are at most nodes of a
-branch x words, and a node that was reached a thousand times is remembered once.
+Kept to be measured, not to be used. Its ``*`` costs what that of `trie` costs. But each ``#`` is
+left with every tail of what remains of the topic, and two ways that meet again are walked twice: a
+pattern of n ``#`` asked with a topic of L words costs about L to the n-th (`trie` visits every node
+once a word at most). RabbitMQ's walk, the same one, took 909 ms for 5 ``#`` and 60 words. Time is
+all that grows: the ways not yet tried are at most nodes of a branch x words, and a node that was
+reached a thousand times is remembered once.
 
 From article 5 (its section on the trie), and article 1 for ``*``.
 """
@@ -19,7 +20,10 @@ from matching.trie import Node, Trie
 
 
 class Backtracking(Trie[S]):
-    """The trie, asked the old way. Lookups are exponential in the number of ``#`` of one pattern."""
+    """The trie, asked the old way.
+
+    Lookups are exponential in the number of ``#`` of one pattern.
+    """
 
     def reach(self, topic: str, enough: bool) -> list[S]:
         grammar = self.grammar

@@ -4,10 +4,11 @@
                                                                           1 0 3
     patterns of the shape  word * word:   a.*.c  ->  1 3  ->  mixed into one integer, all of them sorted
 
-For topics of one length and patterns of one shape, the columns that are literal are mixed into one integer a topic and
-looked up among those of the patterns by binary search; then the words themselves are compared, so that a meeting of
-two integers is never a match. That is some twenty calls of numpy for each pair of length and shape, however many
-topics and patterns there are. Patterns with two or more ``#`` are asked for in a trie, topic by topic.
+For topics of one length and patterns of one shape, the columns that are literal are mixed into one
+integer a topic and looked up among those of the patterns by binary search; then the words
+themselves are compared, so that a meeting of two integers is never a match. That is some twenty
+calls of numpy for each pair of length and shape, however many topics and patterns there are.
+Patterns with two or more ``#`` are asked for in a trie, topic by topic.
 
 Without numpy the same answers come from `Shapes`, topic by topic.
 
@@ -37,7 +38,8 @@ _TOGETHER: Final = 16_384
 
 
 class Pairs(NamedTuple):
-    """Which topic matched which pattern: two columns of 64-bit integers, by ascending topic, then pattern.
+    """Which topic matched which pattern: two columns of 64-bit integers, by ascending topic, then
+    pattern.
 
     Both can be handed to numpy (`frombuffer`) and Arrow (`py_buffer`) as they are.
     """
@@ -47,9 +49,16 @@ class Pairs(NamedTuple):
 
 
 class Batch:
-    """Patterns that are known by their number, from 0 on in the order given; the same one may come again."""
+    """Patterns that are known by their number, from 0 on in the order given; the same one may come
+    again.
+    """
 
-    def __init__(self, patterns: Iterable[str], grammar: Grammar = DEFAULT, vectorised: bool = numpy is not None) -> None:
+    def __init__(
+        self,
+        patterns: Iterable[str],
+        grammar: Grammar = DEFAULT,
+        vectorised: bool = numpy is not None,
+    ) -> None:
         """Raises InvalidPattern. `vectorised` needs numpy."""
         self._grammar: Final = grammar
         self._vectorised: Final = vectorised
@@ -110,7 +119,11 @@ class Batch:
         nothing = grammar.split("")
         split = [topic.split(separator) if topic else nothing for topic in topics]
         lengths = numpy.fromiter(map(len, split), numpy.int64, len(split))
-        ids = numpy.fromiter(map(self._words.get, chain.from_iterable(split), repeat(0)), numpy.uint64, int(lengths.sum()))
+        ids = numpy.fromiter(
+            map(self._words.get, chain.from_iterable(split), repeat(0)),
+            numpy.uint64,
+            int(lengths.sum()),
+        )
         begins = lengths.cumsum() - lengths
         seen = numpy.ones(len(split), bool)
         if grammar.hides:
@@ -123,7 +136,11 @@ class Batch:
                 if columns.least <= length:
                     parts.append(columns.search(words, rows, seen))
         if len(self._aside):
-            aside = [(at, number) for at, topic in enumerate(topics) for number in self._aside.match(topic)]
+            aside = [
+                (at, number)
+                for at, topic in enumerate(topics)
+                for number in self._aside.match(topic)
+            ]
             parts.append(numpy.array(aside, numpy.int64).reshape(-1, 2).T)
         if parts:
             pairs = numpy.concatenate(parts, axis=1)
@@ -142,8 +159,11 @@ class _Columns:
         self._rooted: Final = shape.rooted
         self._marks: Final = list(form[2:])
         words = numpy.array(rows, numpy.uint64).reshape(len(rows), -1).T
-        # Odd numbers that have no bits in common: Weyl's sequence of the golden ratio, as in splitmix64.
-        self._factors: Final = [(at + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 | 1 for at in range(len(self._marks))]
+        # Odd numbers that have no bits in common: Weyl's sequence of the golden ratio, as in
+        # splitmix64.
+        self._factors: Final = [
+            (at + 1) * 0x9E3779B97F4A7C15 & (1 << 64) - 1 | 1 for at in range(len(self._marks))
+        ]
         mixed = self._mix(list(words), len(rows))
         order = mixed.argsort(kind="stable")
         self._mixed: Final = mixed[order]
@@ -159,8 +179,8 @@ class _Columns:
     def search(self, words: list[Any], rows: Any, seen: Any) -> Any:
         """Two rows, of topics and of the patterns that match them.
 
-        `words` has for each position the words' numbers of the topics `rows`; `seen` says of every topic whether
-        wildcards see it.
+        `words` has for each position the words' numbers of the topics `rows`; `seen` says of every
+        topic whether wildcards see it.
         """
         columns = [words[mark] for mark in self._marks]
         may = numpy.ones(len(rows), bool) if self._rooted else seen[rows]

@@ -1,4 +1,5 @@
-"""The optimized inverted bitmap: for every word position, which patterns are content with which word.
+"""The optimized inverted bitmap: for every word position, which patterns are content with which
+word.
 
     patterns     0: stock.*    1: stock.nyse    2: stock.#    3: index
 
@@ -9,19 +10,22 @@
     end                                  {3}                and {0 1} at position 2
     rest                                 {2}
 
-A lookup keeps the set of patterns that still agree. At each position those in `rest` (a ``#`` stands here: article
-3's `topic and children`) are found, whatever follows; the others must name the word or have `any` (a ``*``: its
-`immediate children`, the others' `other` row); when the topic is over, those in `end` (the `null` row) are found. It
-stops as soon as nobody agrees. A topic longer than the longest pattern is dropped before, unless some pattern has a
-``#``. O(words x patterns / 64) a lookup, O(words) a subscription.
+A lookup keeps the set of patterns that still agree. At each position those in `rest` (a ``#``
+stands here: article 3's `topic and children`) are found, whatever follows; the others must name the
+word or have `any` (a ``*``: its `immediate children`, the others' `other` row); when the topic is
+over, those in `end` (the `null` row) are found. It stops as soon as nobody agrees. A topic longer
+than the longest pattern is dropped before, unless some pattern has a ``#``. O(words x patterns /
+64) a lookup, O(words) a subscription.
 
-A pattern stands in no row behind its own end, which is why a lookup may stop at the first null. Article 3 writes
-``#`` into every later row as well, and ``*`` into the row of every word. That saves a lookup one operation a position,
-but subscribing would cost as much as there are words and as others are deep: among 100,000 patterns with ``#``, a
-single one of 30,000 levels would take 375 MB.
+A pattern stands in no row behind its own end, which is why a lookup may stop at the first null.
+Article 3 writes ``#`` into every later row as well, and ``*`` into the row of every word. That
+saves a lookup one operation a position, but subscribing would cost as much as there are words and
+as others are deep: among 100,000 patterns with ``#``, a single one of 30,000 levels would take 375
+MB.
 
-From articles 1, 3 and 4, which know no ``#`` elsewhere than at the end: such patterns stand in a trie beside.
-A pattern's number is given again when the pattern is gone, so that the bitmaps stay dense.
+From articles 1, 3 and 4, which know no ``#`` elsewhere than at the end: such patterns stand in a
+trie beside. A pattern's number is given again when the pattern is gone, so that the bitmaps stay
+dense.
 """
 
 from __future__ import annotations
@@ -36,7 +40,10 @@ from matching.numbered import Numbered
 
 
 class _Position:
-    """The rows of one position. A row that nobody stands in is None, and no word has an empty one."""
+    """The rows of one position.
+
+    A row that nobody stands in is None, and no word has an empty one.
+    """
 
     __slots__ = ("any", "end", "rest", "words")
 
@@ -48,7 +55,12 @@ class _Position:
 
     def rows(self) -> int:
         """How many rows there are."""
-        return len(self.words) + (self.any is not None) + (self.end is not None) + (self.rest is not None)
+        return (
+            len(self.words)
+            + (self.any is not None)
+            + (self.end is not None)
+            + (self.rest is not None)
+        )
 
 
 class Bitmap(Numbered[S]):
@@ -121,7 +133,9 @@ class Bitmap(Numbered[S]):
         return sizes
 
     def _reach(self, topic: str, enough: bool) -> BitMap | None:
-        """The numbers of the patterns that match, None if there are none; some of them only, if that is enough."""
+        """The numbers of the patterns that match, None if there are none; some of them only, if
+        that is enough.
+        """
         positions = self._positions
         grammar = self.grammar
         words = grammar.split(topic)

@@ -7,15 +7,18 @@
     stock.nyse       {1 2 3}
     stock.nasdaq     {2 3}
 
-A lookup reads one row. The work is done before: whoever subscribes is written into the rows of all topics that the
-pattern matches. The articles want the topic space known ahead of time; here it is learned: a topic gets its row when
-it is first asked for, out of a trie of all patterns (trying each of them, as the articles' reindexing would, takes
-0.4 ms a topic for every thousand patterns of three words). The rows hang in a `TopicIndex`, so that a subscription
-visits only those topics that begin as its pattern does; with ``#`` these are all (180 ms when 46,000 are known).
+A lookup reads one row. The work is done before: whoever subscribes is written into the rows of all
+topics that the pattern matches. The articles want the topic space known ahead of time; here it is
+learned: a topic gets its row when it is first asked for, out of a trie of all patterns (trying each
+of them, as the articles' reindexing would, takes
+0.4 ms a topic for every thousand patterns of three words). The rows hang in a `TopicIndex`, so that
+a subscription visits only those topics that begin as its pattern does; with ``#`` these are all
+(180 ms when 46,000 are known).
 
-The space is bounded: once `capacity` topics are known, those that are not are looked up in the trie, each time, and
-no row is dropped for them. The topics asked first keep their rows until the last pattern is gone. O(1) and the matches
-a lookup, O(topics) a subscription. What it costs in memory is a row for every topic beside two tries.
+The space is bounded: once `capacity` topics are known, those that are not are looked up in the
+trie, each time, and no row is dropped for them. The topics asked first keep their rows until the
+last pattern is gone. O(1) and the matches a lookup, O(topics) a subscription. What it costs in
+memory is a row for every topic beside two tries.
 
 From articles 1 and 4 (there, Svalgaard's and Tveden's directory search of 1980).
 """

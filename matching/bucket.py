@@ -2,10 +2,11 @@
 
     None | subscriber | [two, or a few] | {many: None, ...}
 
-Most patterns have one subscriber, and a set or dict for each would cost more than all the rest of the index
-(216 octets). A few are read fastest from a list, and from many a dict can remove one. Lists and dicts cannot be
-hashed, so neither is ever a subscriber; who subscribes None, or a list or dict of an own hashable kind, gets a
-list around it. Buckets are values: `joined` and `parted` return what to store in place of the old one.
+Most patterns have one subscriber, and a set or dict for each would cost more than all the rest of
+the index (216 octets). A few are read fastest from a list, and from many a dict can remove one.
+Lists and dicts cannot be hashed, so neither is ever a subscriber; who subscribes None, or a list or
+dict of an own hashable kind, gets a list around it. Buckets are values: `joined` and `parted`
+return what to store in place of the old one.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ S = TypeVar("S")
 
 Bucket: TypeAlias = S | list[S] | dict[S, None] | None
 
-#: What a list holds at most; a dict becomes a list again at half of it. (1M three-word patterns, 15 subscribers a
-#: lookup: 3.2 us compiled with lists, 3.9 us with dicts alone.)
+#: What a list holds at most; a dict becomes a list again at half of it. (1M three-word patterns, 15
+#: subscribers a lookup: 3.2 us compiled with lists, 3.9 us with dicts alone.)
 _FEW: Final = 16
 
 
@@ -29,7 +30,10 @@ def holds(bucket: Bucket[S], subscriber: S) -> bool:
 
 
 def joined(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
-    """The bucket with a subscriber that it does not hold yet. A list or dict may be changed in place."""
+    """The bucket with a subscriber that it does not hold yet.
+
+    A list or dict may be changed in place.
+    """
     if isinstance(bucket, list):
         bucket.append(subscriber)
         return bucket if len(bucket) <= _FEW else dict.fromkeys(bucket)
@@ -81,7 +85,8 @@ def _plain(subscriber: S) -> bool:
     return subscriber is not None and not isinstance(subscriber, (list, dict))
 
 
-#: A dict that grows moves all it holds at once (11 ms at 600,000 subscribers), so one that is large is divided.
+#: A dict that grows moves all it holds at once (11 ms at 600,000 subscribers), so one that is large
+#: is divided.
 _LARGE: Final = 8_192
 _PARTS: Final = 256
 #: A dict looks at the low bits of a hash first; so others choose the part.
@@ -91,8 +96,8 @@ _SHIFT: Final = 12
 class Tally(Generic[S]):
     """Under how many patterns each subscriber stands; `shared` of them stand under several.
 
-    While `shared` is 0 no answer can name a subscriber twice and none is searched for it. The broker's subscribers
-    are bindings, one a pattern, so that is its usual state.
+    While `shared` is 0 no answer can name a subscriber twice and none is searched for it. The
+    broker's subscribers are bindings, one a pattern, so that is its usual state.
     """
 
     __slots__ = ("_parts", "shared")

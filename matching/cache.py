@@ -3,12 +3,14 @@
     topic --> Answer --+-- subscribers, or nothing since a change
                        `-- stands in a TopicIndex too, which is asked with the pattern that changed
 
-A plain key that changes touches the answer of one topic, a pattern those of the topics it matches: exactly these are
-dropped. An answer that was dropped keeps its place, for its topic is likely to be asked again. When the cache is
-full, the oldest topic makes room (a hit moves nothing, so a hit is one probe of a dict).
+A plain key that changes touches the answer of one topic, a pattern those of the topics it matches:
+exactly these are dropped. An answer that was dropped keeps its place, for its topic is likely to be
+asked again. When the cache is full, the oldest topic makes room (a hit moves nothing, so a hit is
+one probe of a dict).
 
-Asking the index costs what the pattern meets there. Where that is more than `precise` nodes, a change drops all answers
-at once, in one step: every answer has the number of the epoch it is from, and a new one begins.
+Asking the index costs what the pattern meets there. Where that is more than `precise` nodes, a
+change drops all answers at once, in one step: every answer has the number of the epoch it is from,
+and a new one begins.
 """
 
 from __future__ import annotations
@@ -21,15 +23,18 @@ from matching.grammar import Grammar, swap
 from matching.matcher import Matcher, S
 from matching.topics import TopicIndex
 
-#: Topics that make room together when the cache is full. (The first key of a dict is found by passing those deleted
-#: before it: one at a time, that costs more than all the rest.)
+#: Topics that make room together when the cache is full. (The first key of a dict is found by
+#: passing those deleted before it: one at a time, that costs more than all the rest.)
 _ROOM: Final = 64
 #: The epoch of no answer.
 _NEVER: Final = 0
 
 
 class _Answer(Generic[S]):
-    """The subscribers of a topic, if the answer is from the current epoch. It is in the first `indexed` indexes."""
+    """The subscribers of a topic, if the answer is from the current epoch.
+
+    It is in the first `indexed` indexes.
+    """
 
     __slots__ = ("epoch", "indexed", "subscribers", "topic")
 
@@ -41,12 +46,18 @@ class _Answer(Generic[S]):
 
 
 class RouteCache(Matcher[S]):
-    """A matcher in front of another one, which must be changed through this one, or `changed` must be told of it."""
+    """A matcher in front of another one, which must be changed through this one, or `changed` must
+    be told of it.
+    """
 
-    def __init__(self, source: Matcher[S], most: int = 65_536, heaviest: int = 1 << 22, precise: int = 4_096) -> None:
-        """Keeps `most` answers, with `heaviest` subscribers in all of them (a tuple has 8 octets for each).
+    def __init__(
+        self, source: Matcher[S], most: int = 65_536, heaviest: int = 1 << 22, precise: int = 4_096
+    ) -> None:
+        """Keeps `most` answers, with `heaviest` subscribers in all of them (a tuple has 8 octets
+        for each).
 
-        `precise` is how many nodes of an index a change may look at to find what it drops; where they are more, it drops all.
+        `precise` is how many nodes of an index a change may look at to find what it drops; where
+        they are more, it drops all.
         """
         super().__init__(source.grammar)
         self.source: Final = source
@@ -92,7 +103,8 @@ class RouteCache(Matcher[S]):
     def changed(self, pattern: str, grammar: Grammar) -> None:
         """Somebody subscribed by this pattern of this grammar to the source, or does no longer.
 
-        The first change in a grammar that is not the source's drops all answers. Raises InvalidPattern.
+        The first change in a grammar that is not the source's drops all answers. Raises
+        InvalidPattern.
         """
         if not grammar.is_pattern(pattern):
             answer = self._answers.get(pattern if grammar is self.grammar else swap(pattern))
@@ -127,9 +139,18 @@ class RouteCache(Matcher[S]):
         self._indexes = [TopicIndex(index.grammar) for index in self._indexes]
 
     def stats(self) -> dict[str, int]:
-        """Those of the source, how many topics are kept and subscribers of them, and what became of questions and answers."""
-        return {**self.source.stats(), "topics": len(self._answers), "kept": self._kept, "hits": self.hits, "misses": self.misses,
-                "dropped": self.dropped, "epochs": self.epochs}
+        """Those of the source, how many topics are kept and subscribers of them, and what became of
+        questions and answers.
+        """
+        return {
+            **self.source.stats(),
+            "topics": len(self._answers),
+            "kept": self._kept,
+            "hits": self.hits,
+            "misses": self.misses,
+            "dropped": self.dropped,
+            "epochs": self.epochs,
+        }
 
     def __len__(self) -> int:
         return len(self.source)
@@ -144,12 +165,16 @@ class RouteCache(Matcher[S]):
         known = self._answers.get(topic)
         if known is not None:
             self._drop(known)
-        while self._answers and (known is None and len(self._answers) >= self.most or self._kept + len(subscribers) > self.heaviest):
+        while self._answers and (
+            known is None
+            and len(self._answers) >= self.most
+            or self._kept + len(subscribers) > self.heaviest
+        ):
             self._make_room()
         answer = self._answers.get(topic)
         if answer is None:
             answer = self._answers[topic] = _Answer(topic)
-        for index in self._indexes[answer.indexed:]:
+        for index in self._indexes[answer.indexed :]:
             index.put(self._spelled(topic, index), answer)
             answer.indexed += 1
         answer.subscribers = subscribers
@@ -166,11 +191,13 @@ class RouteCache(Matcher[S]):
         for topic in list(islice(self._answers, _ROOM)):
             answer = self._answers.pop(topic)
             self._drop(answer)
-            for index in self._indexes[:answer.indexed]:
+            for index in self._indexes[: answer.indexed]:
                 index.remove(self._spelled(topic, index))
 
     def _index(self, grammar: Grammar) -> TopicIndex[_Answer[S]] | None:
-        """The index to ask with patterns of this grammar; None when it is new and knows no topic yet."""
+        """The index to ask with patterns of this grammar; None when it is new and knows no topic
+        yet.
+        """
         for index in self._indexes:
             if index.grammar is grammar:
                 return index

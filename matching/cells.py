@@ -1,11 +1,11 @@
 """One reference that several threads read and exchange atomically.
 
-All that the concurrent matchers share goes through such cells, and nothing else in them may change once others can
-see it. So whoever gives them another kind of cell sees, and can delay or refuse, every step that matters: the tests
-do.
+All that the concurrent matchers share goes through such cells, and nothing else in them may change
+once others can see it. So whoever gives them another kind of cell sees, and can delay or refuse,
+every step that matters: the tests do.
 
-A cell is exchanged by identity, not equality: it must hold that very object. `AtomicCell` is one on the package
-cereggii, which is right without a global interpreter lock too.
+A cell is exchanged by identity, not equality: it must hold that very object. `AtomicCell` is one on
+the package cereggii, which is right without a global interpreter lock too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
 try:
     from cereggii import AtomicRef
 except ImportError as error:  # pragma: no cover - the tests do this in a process of its own
-    raise ImportError("the concurrent matchers need the package cereggii: pip install 'trellis-broker[concurrent]'") from error
+    raise ImportError(
+        "the concurrent matchers need the package cereggii: pip install 'trellis-broker[concurrent]'"
+    ) from error
 
 T = TypeVar("T")
 
@@ -37,7 +39,9 @@ class Cell(Generic[T]):
         raise NotImplementedError
 
     def compare_and_set(self, expected: T, desired: T) -> bool:
-        """Hold the desired instead of the expected object; False, and no change, when it holds another."""
+        """Hold the desired instead of the expected object; False, and no change, when it holds
+        another.
+        """
         raise NotImplementedError
 
 

@@ -1,4 +1,5 @@
-"""What a concurrent trie is made of: I-nodes that stay, and nodes that never change and are exchanged in them.
+"""What a concurrent trie is made of: I-nodes that stay, and nodes that never change and are
+exchanged in them.
 
     root -> I -> C -+- a [x] -> I -> C --- b [y]
 
@@ -23,7 +24,9 @@ class Generation:
 
 
 class Branch(Generic[S]):
-    """What one word of a pattern leads to: who subscribed to what ends here, and where patterns go on."""
+    """What one word of a pattern leads to: who subscribed to what ends here, and where patterns go
+    on.
+    """
 
     __slots__ = ("crowd", "inode")
 
@@ -33,7 +36,10 @@ class Branch(Generic[S]):
 
 
 class CNode(Generic[S]):
-    """The branches of one place. `previous` is not None until the exchange that put it there is settled."""
+    """The branches of one place.
+
+    `previous` is not None until the exchange that put it there is settled.
+    """
 
     __slots__ = ("children", "many", "one", "previous")
 
@@ -80,11 +86,15 @@ class INode(Generic[S]):
 
 
 class Swap(Generic[S]):
-    """Stands at the root while one root is swapped for another, if the old one's value is still the expected."""
+    """Stands at the root while one root is swapped for another, if the old one's value is still the
+    expected.
+    """
 
     __slots__ = ("expected", "new", "old", "outcome")
 
-    def __init__(self, old: INode[S], expected: CNode[S], new: INode[S], outcome: Cell[bool | None]) -> None:
+    def __init__(
+        self, old: INode[S], expected: CNode[S], new: INode[S], outcome: Cell[bool | None]
+    ) -> None:
         self.old = old
         self.expected = expected
         self.new = new
@@ -114,7 +124,11 @@ def branches(main: CNode[S], grammar: Grammar) -> list[tuple[str, Branch[S]]]:
 
 
 def with_branch(
-    main: CNode[S], grammar: Grammar, word: str, branch: Branch[S], previous: Cell[CNode[S] | Failed[S] | None]
+    main: CNode[S],
+    grammar: Grammar,
+    word: str,
+    branch: Branch[S],
+    previous: Cell[CNode[S] | Failed[S] | None],
 ) -> CNode[S]:
     """A C-node with another branch."""
     if word == grammar.one:
@@ -125,7 +139,9 @@ def with_branch(
     return CNode(children, main.one, main.many, previous)
 
 
-def without_branch(main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | Failed[S] | None]) -> CNode[S]:
+def without_branch(
+    main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | Failed[S] | None]
+) -> CNode[S]:
     """A C-node without a branch that it has."""
     if word == grammar.one:
         return CNode(main.children, None, main.many, previous)

@@ -3,14 +3,15 @@
     topic --+-- dict ------------------ who subscribed without a wildcard: one probe
             +-- matcher --------------- who subscribed with one
 
-From article 3, whose broker keeps subscriptions without a wildcard in a map beside its bitmaps. `Composite` does it
-for one grammar. `Bilingual` has one composite for each grammar of a pair and is asked in one of them:
+From article 3, whose broker keeps subscriptions without a wildcard in a map beside its bitmaps.
+`Composite` does it for one grammar. `Bilingual` has one composite for each grammar of a pair and is
+asked in one of them:
 
     a.b --+-- home: composite of its own grammar ---- asked with a.b
           +-- abroad: composite of the other one ---- asked with a/b, if anybody is there
 
-Two spellings of a topic differ in the characters `/` and `.` only, which `swap` exchanges; patterns are never
-translated, each is asked in its own grammar.
+Two spellings of a topic differ in the characters `/` and `.` only, which `swap` exchanges; patterns
+are never translated, each is asked in its own grammar.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from matching.grammar import DEFAULT, Grammar, swap
 from matching.matcher import Matcher, S, Snapshot
 from matching.registry import create
 
-#: So many are compared one by one, more are hashed (16 found by patterns and one by key: 0.3 us less).
+#: So many are compared one by one, more are hashed (16 found by patterns and one by key: 0.3 us
+#: less).
 _FEW: Final = 16
 
 
@@ -102,7 +104,9 @@ class Composite(Matcher[S]):
         self._pattern_pairs = 0
 
     def stats(self) -> dict[str, int]:
-        """Those of the matcher, `subscriptions` with the plain ones, and `plain`: how many these are."""
+        """Those of the matcher, `subscriptions` with the plain ones, and `plain`: how many these
+        are.
+        """
         return {**self._patterns.stats(), "subscriptions": len(self), "plain": self._plain_pairs}
 
     def __len__(self) -> int:
@@ -110,13 +114,19 @@ class Composite(Matcher[S]):
 
     def __contains__(self, pair: tuple[str, S]) -> bool:
         pattern, subscriber = pair
-        return pair in self._patterns if self.grammar.is_pattern(pattern) else holds(self._plain.get(pattern), subscriber)
+        return (
+            pair in self._patterns
+            if self.grammar.is_pattern(pattern)
+            else holds(self._plain.get(pattern), subscriber)
+        )
 
 
 class Bilingual(Matcher[S]):
-    """A matcher of its own grammar, whose answers name those too who subscribed in the other grammar.
+    """A matcher of its own grammar, whose answers name those too who subscribed in the other
+    grammar.
 
-    All but `match`, `matches_any`, `clear` and `stats` is about its own grammar; for the other one there is `side`.
+    All but `match`, `matches_any`, `clear` and `stats` is about its own grammar; for the other one
+    there is `side`.
     """
 
     def __init__(self, grammar: Grammar = DEFAULT, algorithm: str = "trie") -> None:
@@ -148,7 +158,11 @@ class Bilingual(Matcher[S]):
         return _merged(found, abroad.match(swap(topic)))
 
     def matches_any(self, topic: str) -> bool:
-        return self.home.matches_any(topic) or self.abroad is not None and self.abroad.matches_any(swap(topic))
+        return (
+            self.home.matches_any(topic)
+            or self.abroad is not None
+            and self.abroad.matches_any(swap(topic))
+        )
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
         return self.home.subscriptions()

@@ -1,19 +1,23 @@
-"""Does one pattern match everything that another one matches? And which patterns of a set are therefore needless?
+"""Does one pattern match everything that another one matches? And which patterns of a set are
+therefore needless?
 
-A pattern is rigid runs of words with gaps between them: a ``#`` makes a gap of any length, and each ``*`` beside it
-makes the gap longer by one at least. Inside a run distances are fixed.
+A pattern is rigid runs of words with gaps between them: a ``#`` makes a gap of any length, and each
+``*`` beside it makes the gap longer by one at least. Inside a run distances are fixed.
 
     a.*.#.b.*.c.#.*      runs  [a] [b * c] []     gaps  >= 1, >= 1
     anchored             first run: at the beginning; last run: at the end (here both may be empty)
 
-`a` covers `b` if it finds its own runs in those of `b`, in order, with its gaps between them even where b's gaps are
-as short as they may be, and none of its runs reaches over a gap of b, which may be as long as it likes. Taking each
-run as far left as it goes is best, so one pass over b is enough. (Words are unlimited: what stands for a wildcard
-of b may be a word that nobody has written, which only a wildcard accepts.) A run is sought with one int of bits,
-one for each of its words, so a comparison costs a few operations on ints for each word of both: O(words). AMQP's
-longest, 128 words each, take 0.03 ms (interpreted 0.09) at worst; MQTT filters reach 1 ms at some 5,000 levels interpreted.
+`a` covers `b` if it finds its own runs in those of `b`, in order, with its gaps between them even
+where b's gaps are as short as they may be, and none of its runs reaches over a gap of b, which may
+be as long as it likes. Taking each run as far left as it goes is best, so one pass over b is
+enough. (Words are unlimited: what stands for a wildcard of b may be a word that nobody has written,
+which only a wildcard accepts.) A run is sought with one int of bits, one for each of its words, so
+a comparison costs a few operations on ints for each word of both: O(words). AMQP's longest, 128
+words each, take 0.03 ms (interpreted 0.09) at worst; MQTT filters reach 1 ms at some 5,000 levels
+interpreted.
 
-With `$` topics hidden from leading wildcards [MQTT-4.7.2-1], ``#`` and ``+`` do not cover ``$SYS/x``.
+With `$` topics hidden from leading wildcards [MQTT-4.7.2-1], ``#`` and ``+`` do not cover
+``$SYS/x``.
 """
 
 from __future__ import annotations
@@ -30,9 +34,11 @@ _FRESH: Final = "\0" * 256
 
 
 class _Runs:
-    """A pattern as runs and gaps: ``gaps[n]`` words at least stand between ``runs[n]`` and ``runs[n + 1]``.
+    """A pattern as runs and gaps: ``gaps[n]`` words at least stand between ``runs[n]`` and ``runs[n
+    + 1]``.
 
-    A run that is not the first begins with a word of its own, one that is not the last ends with one.
+    A run that is not the first begins with a word of its own, one that is not the last ends with
+    one.
     """
 
     __slots__ = ("gaps", "runs", "size")
@@ -88,7 +94,7 @@ def _covers(a: _Runs, b: _Runs, pattern: str, grammar: Grammar) -> bool:
     ends = b.runs[-1]
     if len(first) > len(begins) or len(last) > len(ends):
         return False
-    if not _agree(first, begins, one) or not _agree(last, ends[len(ends) - len(last):], one):
+    if not _agree(first, begins, one) or not _agree(last, ends[len(ends) - len(last) :], one):
         return False
     at = len(first)
     starts = _starts(b)
@@ -117,7 +123,8 @@ def _starts(b: _Runs) -> list[int]:
 
 
 def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, one: str) -> int:
-    """Where the run ends that is found first in one of b's, from the one reached and a place on; -1 if in none.
+    """Where the run ends that is found first in one of b's, from the one reached and a place on; -1
+    if in none.
 
     Bit n of `agreed` says that the last n + 1 words are those that the run begins with.
     """
@@ -143,12 +150,14 @@ def _found(run: list[str], b: _Runs, starts: list[int], reached: int, at: int, o
 
 
 class Coverage:
-    """A set of patterns, asked which of them cover another one: access rules, decided once a subscription.
+    """A set of patterns, asked which of them cover another one: access rules, decided once a
+    subscription.
 
-    A pattern that covers another one matches each of its topics. So a matcher is asked with one of those, where
-    every wildcard stands for a word of nobody's, and only what it finds is compared: a lookup, and a comparison for
-    each of its answers: all patterns of the set, if they were made for that. Either may then take 0.3 ms a pattern of
-    128 words (interpreted 0.7): who lets strangers write the set limits it; who asks can do no harm.
+    A pattern that covers another one matches each of its topics. So a matcher is asked with one of
+    those, where every wildcard stands for a word of nobody's, and only what it finds is compared: a
+    lookup, and a comparison for each of its answers: all patterns of the set, if they were made for
+    that. Either may then take 0.3 ms a pattern of 128 words (interpreted 0.7): who lets strangers
+    write the set limits it; who asks can do no harm.
 
     Each pattern is compared alone: two that cover a third one only together do not.
     """
@@ -173,7 +182,10 @@ class Coverage:
         return True
 
     def covering(self, pattern: str) -> list[str]:
-        """Those that cover the pattern, in no order; itself, if it is there. Raises InvalidPattern."""
+        """Those that cover the pattern, in no order; itself, if it is there.
+
+        Raises InvalidPattern.
+        """
         return list(self._covering(pattern))
 
     def covers(self, pattern: str) -> bool:
@@ -200,7 +212,9 @@ class Coverage:
 
 
 def _sample(runs: _Runs, grammar: Grammar) -> str:
-    """A topic that the pattern matches, with a fresh word for each wildcard, and one more in each gap."""
+    """A topic that the pattern matches, with a fresh word for each wildcard, and one more in each
+    gap.
+    """
     words: list[str] = []
     for place, run in enumerate(runs.runs):
         words += [_FRESH if word == grammar.one else word for word in run]
@@ -210,9 +224,11 @@ def _sample(runs: _Runs, grammar: Grammar) -> str:
 
 
 def redundant(patterns: Iterable[str], grammar: Grammar) -> dict[str, str]:
-    """Each pattern that others make needless, and one that covers it and stays. Raises InvalidPattern.
+    """Each pattern that others make needless, and one that covers it and stays. Raises
+    InvalidPattern.
 
-    Of several that match the same topics the first stays. Without the needless ones the set matches what it did.
+    Of several that match the same topics the first stays. Without the needless ones the set matches
+    what it did.
     """
     distinct = list(dict.fromkeys(patterns))
     coverage = Coverage(grammar)
@@ -222,7 +238,9 @@ def redundant(patterns: Iterable[str], grammar: Grammar) -> dict[str, str]:
     needless: dict[str, str] = {}
     for pattern in distinct:
         for other in coverage.covering(pattern):
-            if other != pattern and (order[other] < order[pattern] or not covers(pattern, other, grammar)):
+            if other != pattern and (
+                order[other] < order[pattern] or not covers(pattern, other, grammar)
+            ):
                 needless[pattern] = other
                 break
     for pattern in needless:

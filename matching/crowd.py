@@ -2,9 +2,9 @@
 
     None | subscriber | [two, or a few] | Hamt of many
 
-A list is copied to be changed, and to copy it is cheap while it is short; 20,000 clients on one filter are 20,000
-changes, none of which may copy them all. Neither a list nor a `Hamt` is ever a subscriber itself: who subscribes
-None, or a list of an own hashable kind, gets a list around it.
+A list is copied to be changed, and to copy it is cheap while it is short; 20,000 clients on one
+filter are 20,000 changes, none of which may copy them all. Neither a list nor a `Hamt` is ever a
+subscriber itself: who subscribes None, or a list of an own hashable kind, gets a list around it.
 """
 
 from __future__ import annotations

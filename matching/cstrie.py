@@ -4,29 +4,34 @@
                     |- * ------> I -> C --- # [z]          *.# -> z
                     `- b ------> I -> T                    b.c was here, and `b` is about to go
 
-A C-node holds branches: of each word, the crowd of the pattern that ends here and an I-node where patterns go on.
-C-nodes never change; to subscribe is to make a new one and exchange it in the I-node above it. I-nodes stay, so
-that changes above and below one of them do not lose each other. Two things are in the way of that:
+A C-node holds branches: of each word, the crowd of the pattern that ends here and an I-node where
+patterns go on. C-nodes never change; to subscribe is to make a new one and exchange it in the
+I-node above it. I-nodes stay, so that changes above and below one of them do not lose each other.
+Two things are in the way of that:
 
-- An emptied node must be cut off, and meanwhile someone may subscribe below it. Its I-node's last value is
+- An emptied node must be cut off, and meanwhile someone may subscribe below it. Its I-node's last
+value is
   therefore a T-node (tomb): once there it is never exchanged. Who meets one helps to cut it off, and starts again.
-- A snapshot, in O(1), gives the root a new generation. I-nodes of an older one belong to snapshots: who wants to
+- A snapshot, in O(1), gives the root a new generation. I-nodes of an older one belong to snapshots:
+who wants to
   change one makes his own copy on the way down (of that I-node alone, never of one of the present generation: its
   value may still change). And a change counts only if, when it is there to be seen, the root still has the
   generation of its I-node. That is GCAS: the new node carries the `previous` one until that is settled. Whoever
   reads it settles it: `previous` becomes None, or a mark that it failed and the previous one must come back.
 
-**Lookups collect twice.** A lookup reads several I-nodes, one after the other, and what it saw of them need never
-have been true together: the articles' lookup is not linearizable (docs/matching.md shows the history). So a lookup
-keeps what it read, and reads it again when it is done; unchanged, it was all true between the two collects, and
-otherwise everything begins anew. A pattern has one way through the trie, which subscribing and unsubscribing follow:
-they have no need of that.
+**Lookups collect twice.** A lookup reads several I-nodes, one after the other, and what it saw of
+them need never have been true together: the articles' lookup is not linearizable (docs/matching.md
+shows the history). So a lookup keeps what it read, and reads it again when it is done; unchanged,
+it was all true between the two collects, and otherwise everything begins anew. A pattern has one
+way through the trie, which subscribing and unsubscribing follow: they have no need of that.
 
-Costs: a lookup that of `trie` and twice the reads, or more while others change just what it reads; a subscription
-O(words) reads and one new C-node (log16 n short lists: see `hamt`), and after a snapshot one new node a word, once.
+Costs: a lookup that of `trie` and twice the reads, or more while others change just what it reads;
+a subscription O(words) reads and one new C-node (log16 n short lists: see `hamt`), and after a
+snapshot one new node a word, once.
 
-From articles 1 and 2, after Prokopec, Bronson, Bagwell, Odersky: Concurrent Tries with Efficient Non-Blocking
-Snapshots. Unlike there, a snapshot's swap of the root has its outcome decided in a cell of its own.
+From articles 1 and 2, after Prokopec, Bronson, Bagwell, Odersky: Concurrent Tries with Efficient
+Non-Blocking Snapshots. Unlike there, a snapshot's swap of the root has its outcome decided in a
+cell of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +40,19 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from matching.cells import AtomicCell, Cell
-from matching.cnodes import Branch, CNode, Failed, Generation, INode, Swap, TNode, branch_of, branches, with_branch, without_branch
+from matching.cnodes import (
+    Branch,
+    CNode,
+    Failed,
+    Generation,
+    INode,
+    Swap,
+    TNode,
+    branch_of,
+    branches,
+    with_branch,
+    without_branch,
+)
 from matching.crowd import Crowd, holds, joined, members, merged, parted
 from matching.cwalk import Walk
 from matching.grammar import Grammar
@@ -77,7 +94,9 @@ class ConcurrentTrie(Matcher[S]):
             if at == len(words) - 1:
                 if crowd is not None and holds(crowd, subscriber):
                     return False
-                changed = Branch(joined(crowd, subscriber), None if branch is None else branch.inode)
+                changed = Branch(
+                    joined(crowd, subscriber), None if branch is None else branch.inode
+                )
             else:
                 changed = Branch(crowd, self._chain(words, at + 1, subscriber, path[at].generation))
             if self._gcas(path[at], main, self._with(main, words[at], changed)):
@@ -91,7 +110,9 @@ class ConcurrentTrie(Matcher[S]):
             branch = branch_of(main, self.grammar, words[at])
             if at < len(words) - 1 or branch is None or not holds(branch.crowd, subscriber):
                 return False
-            changed = self._contracted(main, words[at], Branch(parted(branch.crowd, subscriber), branch.inode), at)
+            changed = self._contracted(
+                main, words[at], Branch(parted(branch.crowd, subscriber), branch.inode), at
+            )
             if self._gcas(path[at], main, changed):
                 if at and changed.bare():
                     while not self._cut(words, path):
@@ -107,7 +128,9 @@ class ConcurrentTrie(Matcher[S]):
         return len(self._found(topic, True)) > 0
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        """All pairs as they are when the first is asked for, in no order, whatever changes meanwhile."""
+        """All pairs as they are when the first is asked for, in no order, whatever changes
+        meanwhile.
+        """
         separator = self.grammar.separator
         words: list[str] = []
         kept = self._kept()
@@ -169,7 +192,10 @@ class ConcurrentTrie(Matcher[S]):
     # What patterns are, and what is made of them.
 
     def _words(self, pattern: str) -> list[str]:
-        """The words of a pattern. The empty one has none: what no word can be, a separator, stands for them."""
+        """The words of a pattern.
+
+        The empty one has none: what no word can be, a separator, stands for them.
+        """
         words = self.grammar.split(pattern)
         return words if words else [self.grammar.separator]
 
@@ -183,7 +209,10 @@ class ConcurrentTrie(Matcher[S]):
         nothing: CNode[S] = CNode(None, None, None, self._settled)
         branch = Branch(joined(None, subscriber), None)
         while True:
-            inode = INode(self._cell(with_branch(nothing, self.grammar, words[depth], branch, self._settled)), generation)
+            inode = INode(
+                self._cell(with_branch(nothing, self.grammar, words[depth], branch, self._settled)),
+                generation,
+            )
             if depth == at:
                 return inode
             branch = Branch(None, inode)
@@ -194,7 +223,9 @@ class ConcurrentTrie(Matcher[S]):
         return with_branch(main, self.grammar, word, branch, self._cell(main))
 
     def _contracted(self, main: CNode[S], word: str, branch: Branch[S], depth: int) -> CNode[S]:
-        """What to exchange a C-node for, to give it this branch, or none if it leads nowhere; a tomb for an empty one."""
+        """What to exchange a C-node for, to give it this branch, or none if it leads nowhere; a
+        tomb for an empty one.
+        """
         if branch.crowd is not None or branch.inode is not None:
             return self._with(main, word, branch)
         rest = without_branch(main, self.grammar, word, self._cell(main))
@@ -207,7 +238,8 @@ class ConcurrentTrie(Matcher[S]):
     # The way to a place, and how it is changed.
 
     def _way(self, words: list[str]) -> _Way[S]:
-        """The I-nodes along a pattern's words as far as they go, of the root's generation, and what the last one holds.
+        """The I-nodes along a pattern's words as far as they go, of the root's generation, and what
+        the last one holds.
 
         Only the last may be tombed, and older than the root.
         """
@@ -234,7 +266,8 @@ class ConcurrentTrie(Matcher[S]):
                 path.append(inode)
 
     def _cut(self, words: list[str], path: list[INode[S]]) -> bool:
-        """Cut off the tombed I-node at the end of the path, and those above it that become empty by that.
+        """Cut off the tombed I-node at the end of the path, and those above it that become empty by
+        that.
 
         False when a snapshot came between and these I-nodes cannot be changed any more.
         """
@@ -257,14 +290,19 @@ class ConcurrentTrie(Matcher[S]):
             dead = path.pop()
 
     def _gcas(self, inode: INode[S], main: CNode[S], changed: CNode[S]) -> bool:
-        """Exchange an I-node's value, if it is still this one and the root has the I-node's generation."""
+        """Exchange an I-node's value, if it is still this one and the root has the I-node's
+        generation.
+        """
         if not inode.main.compare_and_set(main, changed):
             return False
         self._settle(inode, changed)
         return changed.previous.get() is None
 
     def _settle(self, inode: INode[S], main: CNode[S]) -> CNode[S]:
-        """Decide whether the exchange that put a value into an I-node counts. Returns the settled value of the I-node."""
+        """Decide whether the exchange that put a value into an I-node counts.
+
+        Returns the settled value of the I-node.
+        """
         while True:
             previous = main.previous.get()
             if previous is None:
@@ -282,7 +320,8 @@ class ConcurrentTrie(Matcher[S]):
     # The root, and snapshots.
 
     def _present(self, impatient: bool) -> INode[S]:
-        """The root. A swap that is on its way is completed first, or, by the impatient, stopped if it is undecided.
+        """The root. A swap that is on its way is completed first, or, by the impatient, stopped if
+        it is undecided.
 
         Impatient is who settles an exchange: on that the swap itself may be waiting.
         """
@@ -298,7 +337,10 @@ class ConcurrentTrie(Matcher[S]):
             self._root.compare_and_set(root, root.new if outcome else root.old)
 
     def _kept(self) -> ConcurrentTrie[S]:
-        """A trie of what is in this one now, and stays in it. Only for reading: its I-nodes are older than its root."""
+        """A trie of what is in this one now, and stays in it.
+
+        Only for reading: its I-nodes are older than its root.
+        """
         while True:
             root = self._present(False)
             main = self.read(root)
@@ -328,7 +370,10 @@ class ConcurrentTrie(Matcher[S]):
                 return collect.found
 
     def _unchanged(self, root: INode[S], inodes: list[INode[S]], mains: list[CNode[S]]) -> bool:
-        """Whether all that a lookup read was there when it read the last of it. (One read alone is one moment.)"""
+        """Whether all that a lookup read was there when it read the last of it.
+
+        (One read alone is one moment.)
+        """
         last = len(inodes) - 1
         if last == 0:
             return True

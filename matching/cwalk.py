@@ -1,4 +1,5 @@
-"""The walk of a lookup through the nodes of the concurrent trie. It is that of `trie`, over I-nodes and branches.
+"""The walk of a lookup through the nodes of the concurrent trie. It is that of `trie`, over I-nodes
+and branches.
 
 Which way a lookup goes is said here; how an I-node is read, and what of that is kept, by who asks.
 """
@@ -14,7 +15,10 @@ from matching.matcher import S
 
 
 class Walk(Generic[S]):
-    """One walk along the words of a topic: `found` are the crowds of the patterns that match. It lacks `read`."""
+    """One walk along the words of a topic: `found` are the crowds of the patterns that match.
+
+    It lacks `read`.
+    """
 
     __slots__ = ("found", "grammar", "words")
 
@@ -75,10 +79,11 @@ class Walk(Generic[S]):
                 return
 
     def cross(self, start: Branch[S], inode: INode[S], at: int) -> None:
-        """Find whose patterns, behind a ``#``, match the words from there on; the crowd of the ``#`` is the caller's.
+        """Find whose patterns, behind a ``#``, match the words from there on; the crowd of the
+        ``#`` is the caller's.
 
-        `stays` are the nodes behind the ``#`` entered so far, `moving` those that the last word led to. Many words may
-        lead to the same one: each I-node is read once.
+        `stays` are the nodes behind the ``#`` entered so far, `moving` those that the last word led
+        to. Many words may lead to the same one: each I-node is read once.
         """
         words = self.words
         end = len(words)
@@ -98,7 +103,9 @@ class Walk(Generic[S]):
                 children = main.children
                 if children is not None:
                     top = children.top
-                    literal: Branch[S] | None = top.get(word) if isinstance(top, dict) else children.get(word)
+                    literal: Branch[S] | None = (
+                        top.get(word) if isinstance(top, dict) else children.get(word)
+                    )
                     if literal is not None:
                         led.append(literal)
                 if main.one is not None:
@@ -118,7 +125,9 @@ class Walk(Generic[S]):
                         following.append(reached)
             moving = following
 
-    def _enter(self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]) -> None:
+    def _enter(
+        self, branch: Branch[S] | None, entered: set[Branch[S]], stays: list[CNode[S]]
+    ) -> None:
         """Go behind a ``#``, and behind those that follow it, unless that was done before."""
         while branch is not None and branch not in entered:
             entered.add(branch)

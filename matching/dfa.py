@@ -1,21 +1,24 @@
-"""A DFA made from the trie while it is asked: each set of nodes that some topic led to is one state.
+"""A DFA made from the trie while it is asked: each set of nodes that some topic led to is one
+state.
 
     trie    root --a--> 1 --*--> 2 [x]        states   {root} --a--> {1 3} --b--> {2 3 4}   answer: x y z
                         `---#--> 3 [y] --b--> 4 [z]                  {1 3} --other--> {2 3}   answer: x y
 
-A ``#`` node is in a set from the moment its parent is, and stays. Where a topic was before, a lookup is one probe a
-word; all words that no node of a state has a child for take the state's one `other` step.
+A ``#`` node is in a set from the moment its parent is, and stays. Where a topic was before, a
+lookup is one probe a word; all words that no node of a state has a child for take the state's one
+`other` step.
 
-A change is O(words), as in the trie, and touches no state. It puts a stamp, the clock of changes, on the one node that
-has another child or other subscribers now. A state carries the clock at which it was last looked through; when a
-lookup comes upon one with an older clock, it looks through the state's nodes and forgets the answer, or the steps, or
-the whole state, as their stamps say. Nothing else is made again.
+A change is O(words), as in the trie, and touches no state. It puts a stamp, the clock of changes,
+on the one node that has another child or other subscribers now. A state carries the clock at which
+it was last looked through; when a lookup comes upon one with an older clock, it looks through the
+state's nodes and forgets the answer, or the steps, or the whole state, as their stamps say. Nothing
+else is made again.
 
-`#.a.*.*.*...` makes a state for every subset of its wildcards. So the DFA has a budget of octets, and a lookup makes
-only so many states before it walks the trie as an NFA from the state where it is. When the budget is gone every
-lookup does that where the DFA ends; nothing is thrown away to make room, which would only be made again. Only after
-as many changes as there are states, when most of them may be out of reach, it starts over, and frees the old ones
-some at a time.
+`#.a.*.*.*...` makes a state for every subset of its wildcards. So the DFA has a budget of octets,
+and a lookup makes only so many states before it walks the trie as an NFA from the state where it
+is. When the budget is gone every lookup does that where the DFA ends; nothing is thrown away to
+make room, which would only be made again. Only after as many changes as there are states, when most
+of them may be out of reach, it starts over, and frees the old ones some at a time.
 
 From article 5, which drops the whole DFA at each new binding.
 """
@@ -29,11 +32,14 @@ from matching.grammar import Grammar
 from matching.matcher import S
 from matching.trie import Node, Trie, advance
 
-#: Nodes that one lookup looks through to make states, or to see whether they hold: 0.1 ms uncompiled.
+#: Nodes that one lookup looks through to make states, or to see whether they hold: 0.1 ms
+#: uncompiled.
 _EFFORT: Final = 256
-#: A longer answer is collected each time, not kept: 20,000 subscribers of one filter would be in many states.
+#: A longer answer is collected each time, not kept: 20,000 subscribers of one filter would be in
+#: many states.
 _KEPT: Final = 64
-#: Octets of a state without nodes, of a step, and of an answer without subscribers (of CPython 3.11, estimated with sys.getsizeof).
+#: Octets of a state without nodes, of a step, and of an answer without subscribers (of CPython
+#: 3.11, estimated with sys.getsizeof).
 _STATE: Final = 320
 _STEP: Final = 100
 _ANSWER: Final = 64
@@ -57,7 +63,10 @@ class _Stamped(Node[S]):
 
 
 class _State(Generic[S]):
-    """A set of nodes in which a topic may be. What it knows about them was so at the clock `looked`; -1: never again."""
+    """A set of nodes in which a topic may be.
+
+    What it knows about them was so at the clock `looked`; -1: never again.
+    """
 
     __slots__ = ("answer", "following", "looked", "nodes", "octets", "other", "steps", "word")
 
@@ -65,8 +74,8 @@ class _State(Generic[S]):
         self.nodes = nodes
         self.looked = clock
         self.octets = _STATE + 8 * len(nodes)
-        #: The first step made stands here, further ones in `steps`. Most states of topics that are many have one step,
-        #: and to compare a word is less than to look it up.
+        #: The first step made stands here, further ones in `steps`. Most states of topics that are
+        #: many have one step, and to compare a word is less than to look it up.
         self.word = ""
         self.following: _State[S] | None = None
         self.steps: dict[str, _State[S]] = {}
@@ -75,7 +84,9 @@ class _State(Generic[S]):
 
 
 class Dfa(Trie[S]):
-    """Fastest where the same topics, or topics that begin alike, come again and again, and subscriptions seldom."""
+    """Fastest where the same topics, or topics that begin alike, come again and again, and
+    subscriptions seldom.
+    """
 
     def __init__(self, grammar: Grammar, budget: int = 96 << 20) -> None:
         """The DFA takes at most about `budget` octets beside its trie."""
@@ -101,7 +112,10 @@ class Dfa(Trie[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        """Hot path: follows steps that were made before. Whatever else there is to do, `_found` does it from the beginning."""
+        """Hot path: follows steps that were made before.
+
+        Whatever else there is to do, `_found` does it from the beginning.
+        """
         state = self._begin
         clock = self._clock
         grammar = self.grammar
@@ -118,7 +132,9 @@ class Dfa(Trie[S]):
         return self._found(topic) if answer is None else answer.copy()
 
     def _found(self, topic: str) -> list[S]:
-        """The same as `match`, making or mending states on the way, as far as effort and budget allow."""
+        """The same as `match`, making or mending states on the way, as far as effort and budget
+        allow.
+        """
         if not self._pairs:
             return []
         grammar = self.grammar
@@ -159,7 +175,11 @@ class Dfa(Trie[S]):
 
     def stats(self) -> dict[str, int]:
         """`states` and `octets` are those of the DFA, both with what is still to be freed."""
-        return {**super().stats(), "states": len(self._states) + len(self._old), "octets": self._octets}
+        return {
+            **super().stats(),
+            "states": len(self._states) + len(self._old),
+            "octets": self._octets,
+        }
 
     def _step(self, state: _State[S], word: str, known: _State[S] | None) -> _State[S] | None:
         """Where the word leads, `known` if that still holds; None if that would take too much."""
@@ -209,7 +229,9 @@ class Dfa(Trie[S]):
         return following
 
     def _state(self, some: list[_Stamped[S]]) -> _State[S] | None:
-        """The state of these nodes and the ``#`` nodes that come with them; None if that would take too much."""
+        """The state of these nodes and the ``#`` nodes that come with them; None if that would take
+        too much.
+        """
         nodes = _closed(some)
         nodes.sort(key=_number)
         key = tuple(nodes)
@@ -232,7 +254,9 @@ class Dfa(Trie[S]):
         return state
 
     def _looked(self, state: _State[S] | None, nodes: int) -> bool:
-        """Bring a state up to date, or discard it; False if, with so many other nodes, that would take too long."""
+        """Bring a state up to date, or discard it; False if, with so many other nodes, that would
+        take too long.
+        """
         if state is None or state.looked == self._clock or state.looked < 0:
             self._effort -= nodes + 1
             return self._effort >= 0
@@ -329,7 +353,9 @@ def _bereft(state: _State[S]) -> None:
 
 
 def _other(state: _State[S], word: str) -> _State[S] | None:
-    """Where a word leads that no node of the state has a child for; None if one has, or where that is not known now."""
+    """Where a word leads that no node of the state has a child for; None if one has, or where that
+    is not known now.
+    """
     other = state.other
     if other is None or other.looked != state.looked:
         return None
@@ -353,7 +379,9 @@ def _closed(nodes: list[_Stamped[S]]) -> list[_Stamped[S]]:
 
 
 def _bare(node: _Stamped[S]) -> bool:
-    """Whether nothing is at the node and behind it: it was cut off, or is the root of an empty trie."""
+    """Whether nothing is at the node and behind it: it was cut off, or is the root of an empty
+    trie.
+    """
     return node.bucket is None and node.children is None and node.one is None and node.many is None
 
 

@@ -1,12 +1,13 @@
-"""What a pattern is and when it matches: the two grammars, and the definition every algorithm must equal.
+"""What a pattern is and when it matches: the two grammars, and the definition every algorithm must
+equal.
 
                   separator   one word   any words   `$` topics hidden from a leading wildcard
     AMQP            .           *          #           no
     MQTT            /           +          # (last)    yes
 
-A topic is a list of words; a word may be empty. A wildcard is a word that is nothing but the wildcard
-character. AMQP rules follow AMQP 0-9-1 section 3.1.3.3 as RabbitMQ answers it, the numbers in brackets are
-those of MQTT 5.0 (3.1.1 says the same under other numbers).
+A topic is a list of words; a word may be empty. A wildcard is a word that is nothing but the
+wildcard character. AMQP rules follow AMQP 0-9-1 section 3.1.3.3 as RabbitMQ answers it, the numbers
+in brackets are those of MQTT 5.0 (3.1.1 says the same under other numbers).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _SWAPPED: Final = str.maketrans("/.", "./")
 
 
 class InvalidPattern(ValueError):
-    """A pattern that its grammar does not know: which rule it breaks, at which word (counted from 0)."""
+    """A pattern that its grammar does not know: which rule it breaks, at which word (counted from
+    0).
+    """
 
     def __init__(self, pattern: str, position: int, rule: str) -> None:
         super().__init__(f"invalid pattern {_short(pattern)}: {rule} (word {position})")
@@ -87,7 +90,8 @@ class Grammar:
             raise InvalidTopic(topic, max_levels, _too_deep(max_levels))
 
     def matches(self, pattern: str, topic: str) -> bool:
-        """Whether the pattern matches the topic, by the textbook's dynamic programming: O(words x words).
+        """Whether the pattern matches the topic, by the textbook's dynamic programming: O(words x
+        words).
 
         ``row[n]`` says whether the pattern's words so far match the topic's first n words.
         """
@@ -101,7 +105,9 @@ class Grammar:
                 first = row.index(True) if True in row else len(row)
                 row = [n >= first for n in range(len(row))]
             else:
-                row = [False] + [row[n] and want in (self.one, word) for n, word in enumerate(words)]
+                row = [False] + [
+                    row[n] and want in (self.one, word) for n, word in enumerate(words)
+                ]
         return row[len(words)]
 
 
@@ -177,7 +183,8 @@ def swap(text: str) -> str:
 def _flaw(text: str, octets: int, errors: str) -> str:
     """The rule on length or encoding that the text breaks, or nothing.
 
-    AMQP keys need not be UTF-8: octets that are not arrive as lone surrogates (``surrogateescape``).
+    AMQP keys need not be UTF-8: octets that are not arrive as lone surrogates
+    (``surrogateescape``).
     """
     try:
         size = len(text) if text.isascii() else len(text.encode("utf-8", errors))

@@ -1,16 +1,18 @@
-"""A map that never changes: to put a pair into it is to make another, which shares with it all but one path.
+"""A map that never changes: to put a pair into it is to make another, which shares with it all but
+one path.
 
     [ . . o . o . ]                      a fork of 16: four bits of the key's hash choose
           |   `----- {k: v, k: v, ...}   a leaf: a dict of at most 64 pairs
           `--------- [ o . . . o . ]     the next four bits
                        `---- {k: v}
 
-A leaf is copied to be changed, and so are the forks above it: log16 n of them. A lookup takes the same steps and
-asks one dict.
+A leaf is copied to be changed, and so are the forks above it: log16 n of them. A lookup takes the
+same steps and asks one dict.
 
-The hash array mapped trie of article 2. That one has 32 branches a node and a bitmap that says which of them are
-there; but to count bits is dear in Python, and to ask a dict is not. Keys whose hashes collide need nothing of
-their own (the article's L-nodes): they share a leaf, which may be larger where no bits are left.
+The hash array mapped trie of article 2. That one has 32 branches a node and a bitmap that says
+which of them are there; but to count bits is dear in Python, and to ask a dict is not. Keys whose
+hashes collide need nothing of their own (the article's L-nodes): they share a leaf, which may be
+larger where no bits are left.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Hamt(Generic[K, V]):
     __slots__ = ("_size", "top")
 
     def __init__(self, top: Table[K, V], size: int) -> None:
-        #: A dict of all pairs while they are few: who asks very often may ask it without `get`. Never to be changed.
+        #: A dict of all pairs while they are few: who asks very often may ask it without `get`.
+        #: Never to be changed.
         self.top = top
         self._size = size
 

@@ -19,9 +19,9 @@ S = TypeVar("S")
 class Matcher(Generic[S]):
     """A set of (pattern, subscriber) pairs, asked with topics.
 
-    Subscribers are hashable. A pattern is known by its text: ``#.*`` and ``*.#`` match the same topics and are
-    still two. An algorithm is made from a grammar alone and defines the first four methods; the others have a plain
-    definition here.
+    Subscribers are hashable. A pattern is known by its text: ``#.*`` and ``*.#`` match the same
+    topics and are still two. An algorithm is made from a grammar alone and defines the first four
+    methods; the others have a plain definition here.
     """
 
     def __init__(self, grammar: Grammar) -> None:
@@ -36,7 +36,8 @@ class Matcher(Generic[S]):
         raise NotImplementedError
 
     def match(self, topic: str) -> list[S]:
-        """The subscribers of all patterns that match, each once, in no order. The list is the caller's.
+        """The subscribers of all patterns that match, each once, in no order. The list is the
+        caller's.
 
         Topics are not checked here: wildcard characters in one are ordinary words.
         """

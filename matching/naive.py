@@ -1,4 +1,5 @@
-"""The simplest matcher: tries every pattern by the definition of a match. Every other one must equal it.
+"""The simplest matcher: tries every pattern by the definition of a match. Every other one must
+equal it.
 
 O(patterns x words) a lookup (article 1's and 3's starting point, and the oracle of the tests).
 """

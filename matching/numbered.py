@@ -1,12 +1,14 @@
-"""What matchers over sets of patterns share: patterns have numbers, and a set of patterns is a set of integers.
+"""What matchers over sets of patterns share: patterns have numbers, and a set of patterns is a set
+of integers.
 
     numbers     "a.*" -> 0    "a.b" -> 2         pattern to number
     buckets     [x]   None   [y z]               number to subscribers
     free        1                                numbers to give again (article 3's `deletedLocals`)
     aside       a trie                           the patterns that an algorithm's sets cannot hold
 
-An algorithm says which patterns suit it, writes them into its sets and strikes them out again, and finds the numbers
-of those that match. Whatever it remembers beside is forgotten with the last pattern.
+An algorithm says which patterns suit it, writes them into its sets and strikes them out again, and
+finds the numbers of those that match. Whatever it remembers beside is forgotten with the last
+pattern.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ class Numbered(Matcher[S]):
         raise NotImplementedError
 
     def agreeing(self, topic: str) -> Iterable[int] | None:
-        """The numbers of the patterns that match, None if there are none. Asked only while there are patterns."""
+        """The numbers of the patterns that match, None if there are none.
+
+        Asked only while there are patterns.
+        """
         raise NotImplementedError
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
@@ -120,7 +125,9 @@ class Numbered(Matcher[S]):
         self.forget()
 
     def stats(self) -> dict[str, int]:
-        """`aside` is the number of subscriptions whose pattern the sets cannot hold, `shared` as for the trie."""
+        """`aside` is the number of subscriptions whose pattern the sets cannot hold, `shared` as
+        for the trie.
+        """
         aside = self._aside.stats()
         return {
             "subscriptions": len(self),
@@ -136,7 +143,9 @@ class Numbered(Matcher[S]):
     def __contains__(self, pair: tuple[str, S]) -> bool:
         pattern, subscriber = pair
         number = self._numbers.get(pattern)
-        return holds(self._buckets[number], subscriber) if number is not None else pair in self._aside
+        return (
+            holds(self._buckets[number], subscriber) if number is not None else pair in self._aside
+        )
 
     def _number(self, pattern: str) -> int:
         if self._free:

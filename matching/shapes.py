@@ -5,17 +5,19 @@
     stock.#          shape  word #           {stock: z}
     stock.#.ibm      shape  word # word      {(stock, ibm): u}       the first word and the last one
 
-A shape says which positions hold a literal word, counted from the left, behind a ``#`` from the right. The literal
-words are the key. A topic of n words picks its own words from these positions, for all shapes of exactly n words and
-for those with a ``#`` and at most n others: one probe a shape, however many patterns there are. People write few
-shapes (about 40 in a million filters), so a lookup costs what it costs with a hundred patterns, and a pattern costs
-a key and a place in a dict.
+A shape says which positions hold a literal word, counted from the left, behind a ``#`` from the
+right. The literal words are the key. A topic of n words picks its own words from these positions,
+for all shapes of exactly n words and for those with a ``#`` and at most n others: one probe a
+shape, however many patterns there are. People write few shapes (about 40 in a million filters), so
+a lookup costs what it costs with a hundred patterns, and a pattern costs a key and a place in a
+dict.
 
-A pattern with two or more ``#`` has words that float between them and no place to count from; such patterns stand in
-a trie beside, and so do those of further shapes when a topic would have to ask more than `limit` tables.
+A pattern with two or more ``#`` has words that float between them and no place to count from; such
+patterns stand in a trie beside, and so do those of further shapes when a topic would have to ask
+more than `limit` tables.
 
-Our own application of tuple space search (Srinivasan, Suri and Varghese, SIGCOMM 1999), which classifies packets.
-A lookup is O(shapes x words), a subscription O(words).
+Our own application of tuple space search (Srinivasan, Suri and Varghese, SIGCOMM 1999), which
+classifies packets. A lookup is O(shapes x words), a subscription O(words).
 """
 
 from __future__ import annotations
@@ -29,24 +31,28 @@ from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 from matching.trie import LONGEST_POOLED, Trie
 
-#: A shape in the smallest words: how many there are, where the `#` is (or -1), then the positions of literal ones.
+#: A shape in the smallest words: how many there are, where the `#` is (or -1), then the positions
+#: of literal ones.
 Form: TypeAlias = tuple[int, ...]
 #: The literal words: one bare, several in a tuple.
 Key: TypeAlias = object
 #: What makes the key of a topic from its words, and what gives the bucket of a key.
 Probe: TypeAlias = tuple[Callable[[list[str]], Key], Callable[[Key], Bucket[S]]]
 
-#: A dict that grows moves all it holds at once, for 42 ms at 700,000 patterns. So one of 8,192 is divided into 256,
-#: which takes 2 ms.
+#: A dict that grows moves all it holds at once, for 42 ms at 700,000 patterns. So one of 8,192 is
+#: divided into 256, which takes 2 ms.
 _LARGE: Final = 8_192
 _PARTS: Final = 256
-#: A dict looks at the low bits of a hash first. Keys that share these would meet in every part, so others choose it.
+#: A dict looks at the low bits of a hash first. Keys that share these would meet in every part, so
+#: others choose it.
 _SHIFT: Final = 32
 #: Of so many lengths of topics it is remembered which tables they ask.
 _PLANS: Final = 256
-#: A form of more words is none of ours: a key that long costs every topic of that length its own length again.
+#: A form of more words is none of ours: a key that long costs every topic of that length its own
+#: length again.
 _LITERALS: Final = 2 + 128
-#: How many different words, if they are short, are held only once, whatever number of patterns they stand in.
+#: How many different words, if they are short, are held only once, whatever number of patterns they
+#: stand in.
 _POOLED: Final = 65_536
 
 
@@ -77,7 +83,9 @@ class Shape(Generic[S]):
         return self.place(key).get(key)
 
     def put(self, key: Key, bucket: Bucket[S]) -> bool:
-        """Store a new key; whether the table was divided then, so that a `probe` from before is wrong now."""
+        """Store a new key; whether the table was divided then, so that a `probe` from before is
+        wrong now.
+        """
         self.place(key)[key] = bucket
         if len(self.table) <= _LARGE:
             return False
@@ -105,7 +113,9 @@ class Shape(Generic[S]):
 
 
 class Shapes(Matcher[S]):
-    """Good where patterns are many and of few shapes: the smallest of all, and the fastest that is not compiled."""
+    """Good where patterns are many and of few shapes: the smallest of all, and the fastest that is
+    not compiled.
+    """
 
     def __init__(self, grammar: Grammar, limit: int = 512) -> None:
         """No topic asks more than `limit` tables."""
@@ -251,7 +261,9 @@ class Shapes(Matcher[S]):
         if plan is None:
             hidden = length < 0
             count = ~length if hidden else length
-            asked = [shape for shape in self._exact.get(count, []) + self._open if shape.least <= count]
+            asked = [
+                shape for shape in self._exact.get(count, []) + self._open if shape.least <= count
+            ]
             plan = [shape.probe() for shape in asked if shape.rooted or not hidden]
             if len(self._plans) < _PLANS:
                 self._plans[length] = plan
@@ -283,7 +295,9 @@ class Shapes(Matcher[S]):
         self._pairs += size(bucket)
 
     def _lift(self) -> tuple[list[str], Bucket[S]] | None:
-        """Take out one pattern, whichever is near, as its words and all its subscribers; None if no table has one."""
+        """Take out one pattern, whichever is near, as its words and all its subscribers; None if no
+        table has one.
+        """
         if not self._forms:
             return None
         shape = next(reversed(self._forms.values()))

@@ -4,11 +4,12 @@
             state 2 -> root' +-a-> o'           subscribing y to `a.b` copies the way there, and shares the rest
                                `-b-> o' [y]
 
-To subscribe is to make a new root and exchange it for the one it was made of; who finds another there by then makes
-his again, from that one. A lookup reads the cell once and walks what no one changes: it never waits and is never
-repeated, and all that it finds was true at that one moment. A snapshot is the state that was read: O(1), and as
-fast as the matcher itself. What it costs: writers that meet do their work anew, wherever in the trie each is, and
-a subscription copies one node a word (and of its children, log16 n short lists: see `hamt`).
+To subscribe is to make a new root and exchange it for the one it was made of; who finds another
+there by then makes his again, from that one. A lookup reads the cell once and walks what no one
+changes: it never waits and is never repeated, and all that it finds was true at that one moment. A
+snapshot is the state that was read: O(1), and as fast as the matcher itself. What it costs: writers
+that meet do their work anew, wherever in the trie each is, and a subscription copies one node a
+word (and of its children, log16 n short lists: see `hamt`).
 
 Our own; the walk is that of `trie`, whose comments on its bounds hold here too.
 """
@@ -36,7 +37,12 @@ class _Node(Generic[S]):
     __slots__ = ("children", "crowd", "depth", "many", "one")
 
     def __init__(
-        self, depth: int, crowd: Crowd[S], children: Hamt[str, _Node[S]] | None, one: _Node[S] | None, many: _Node[S] | None
+        self,
+        depth: int,
+        crowd: Crowd[S],
+        children: Hamt[str, _Node[S]] | None,
+        one: _Node[S] | None,
+        many: _Node[S] | None,
     ) -> None:
         self.depth = depth
         self.crowd = crowd
@@ -95,7 +101,9 @@ class Persistent(Matcher[S]):
         return len(_walk(self._state.get().root, self.grammar, topic, True)) > 0
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        """All pairs as they are when the first is asked for, in no order, whatever changes meanwhile."""
+        """All pairs as they are when the first is asked for, in no order, whatever changes
+        meanwhile.
+        """
         grammar = self.grammar
         words: list[str] = []
         waiting: list[tuple[_Node[S], str]] = [(self._state.get().root, "")]
@@ -183,8 +191,13 @@ def _with(state: _State[S], grammar: Grammar, words: list[str], subscriber: S) -
     return _State(changed, state.pairs + 1, state.patterns + (crowd is None), nodes)
 
 
-def _without(state: _State[S], grammar: Grammar, words: list[str], subscriber: S) -> _State[S] | None:
-    """The state without a pair, None when it is not in this one. Nodes that lead nowhere are left out."""
+def _without(
+    state: _State[S], grammar: Grammar, words: list[str], subscriber: S
+) -> _State[S] | None:
+    """The state without a pair, None when it is not in this one.
+
+    Nodes that lead nowhere are left out.
+    """
     path: list[_Node[S]] = []
     node = state.root
     for word in words:
@@ -201,7 +214,12 @@ def _without(state: _State[S], grammar: Grammar, words: list[str], subscriber: S
     changed = _Node(depth, crowd, node.children, node.one, node.many)
     while depth > 0:
         depth -= 1
-        if changed.crowd is None and changed.children is None and changed.one is None and changed.many is None:
+        if (
+            changed.crowd is None
+            and changed.children is None
+            and changed.one is None
+            and changed.many is None
+        ):
             changed = _drop(path[depth], grammar, words[depth])
             nodes -= 1
         else:
@@ -277,7 +295,8 @@ def _literal(node: _Node[S], word: str) -> _Node[S] | None:
 
 
 def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) -> None:
-    """Append whose patterns, behind a ``#``, match the words from there on; the crowd of the ``#`` is the caller's.
+    """Append whose patterns, behind a ``#``, match the words from there on; the crowd of the ``#``
+    is the caller's.
 
     `stays` are the ``#`` nodes entered so far, `moving` those nodes that the last word led to.
     """
@@ -294,7 +313,9 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) ->
             children = node.children
             if children is not None:
                 top = children.top
-                child: _Node[S] | None = top.get(word) if isinstance(top, dict) else children.get(word)
+                child: _Node[S] | None = (
+                    top.get(word) if isinstance(top, dict) else children.get(word)
+                )
                 if child is not None:
                     following.append(child)
             if node.one is not None:
@@ -309,7 +330,9 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) ->
             found.append(node.crowd)
 
 
-def _enter(node: _Node[S] | None, entered: set[_Node[S]], stays: list[_Node[S]], found: list[Crowd[S]]) -> None:
+def _enter(
+    node: _Node[S] | None, entered: set[_Node[S]], stays: list[_Node[S]], found: list[Crowd[S]]
+) -> None:
     """Go into a ``#`` node, and into those that follow it, unless that was done before."""
     while node is not None and node not in entered:
         entered.add(node)

@@ -4,9 +4,10 @@
            `--$SYS--> o --uptime--> o[y]        #         -> x, for `$` hides y
                                                 $SYS/#    -> y
 
-A walk carries, beside a node of the trie, the places in the pattern where the words on the way may have led: bit n
-is set when the pattern's first n words match them. Behind a ``#`` there may be many places, and still every node
-is visited once at most: a walk costs nodes x places at worst, and its stack is a list.
+A walk carries, beside a node of the trie, the places in the pattern where the words on the way may
+have led: bit n is set when the pattern's first n words match them. Behind a ``#`` there may be many
+places, and still every node is visited once at most: a walk costs nodes x places at worst, and its
+stack is a list.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class _Node(Generic[V]):
 
 
 class _Places:
-    """The places in one pattern, and where a word leads from them. A set of places is an int of bits."""
+    """The places in one pattern, and where a word leads from them.
+
+    A set of places is an int of bits.
+    """
 
     __slots__ = ("_literal", "_many", "_one", "_words", "begin", "end", "open")
 
@@ -52,7 +56,8 @@ class _Places:
         for word in grammar.split(pattern):
             if word == grammar.many:
                 if self._many & (place >> 1):
-                    continue  # `#.#` is `#`, so a step over one of them never lands in front of another
+                    # `#.#` is `#`, so a step over one of them never lands in front of another
+                    continue
                 self._many |= place
             elif word == grammar.one:
                 self._one |= place
@@ -137,13 +142,15 @@ class TopicIndex(Generic[V]):
     def walk(self, pattern: str) -> Iterator[V]:
         """The same one by one. Raises InvalidPattern, at once.
 
-        Topics may be put and removed between two steps: one that is there all the time comes exactly once, any other
-        at most once.
+        Topics may be put and removed between two steps: one that is there all the time comes
+        exactly once, any other at most once.
         """
         return self._values(self.browse(pattern))
 
     def browse(self, pattern: str) -> Iterator[V | Absent]:
-        """The same for one who shares its time with others: after PAUSE nodes without an answer comes an Absent."""
+        """The same for one who shares its time with others: after PAUSE nodes without an answer
+        comes an Absent.
+        """
         self.grammar.check(pattern)
         return self._walk(_Places(pattern, self.grammar), self._hidden_from(pattern))
 
@@ -153,7 +160,10 @@ class TopicIndex(Generic[V]):
                 yield value
 
     def within(self, pattern: str, most: int) -> list[V] | None:
-        """The same as `match`, or None when more than `most` nodes had to be looked at. Raises InvalidPattern."""
+        """The same as `match`, or None when more than `most` nodes had to be looked at.
+
+        Raises InvalidPattern.
+        """
         self.grammar.check(pattern)
         places = _Places(pattern, self.grammar)
         veiled = self._hidden_from(pattern)
@@ -206,9 +216,11 @@ class TopicIndex(Generic[V]):
         return grammar.hides and grammar.split(pattern)[0] in (grammar.one, grammar.many)
 
     def _walk(self, places: _Places, veiled: bool) -> Iterator[V | Absent]:
-        """Depth first. Each level of the stack: a node, the places there, and the words still to try.
+        """Depth first. Each level of the stack: a node, the places there, and the words still to
+        try.
 
-        A node above a topic that stays is never pruned, so what the stack holds of the way to it is the trie itself.
+        A node above a topic that stays is never pruned, so what the stack holds of the way to it is
+        the trie itself.
         """
         node = self._root
         here = places.begin

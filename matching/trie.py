@@ -4,12 +4,13 @@
       |         `---#--> O [y]          a.#  -> y
       `----#--> O --b--> o [z]          #.b  -> z
 
-Every node has one parent, so a walk that follows words and ``*`` meets no node twice, and a ``#`` that ends its
-pattern takes the rest of the topic whatever it is: neither needs to remember where the walk has been. Only behind
-a ``#`` from which the trie goes on may two ways meet in one node, and only in a ``#`` node (drawn O), the one kind
-that is entered and never left. So what lies behind such a ``#`` is walked apart, as an NFA: a list of the nodes to
-which one more word led, a list of the ``#`` nodes that stay, and a set of these. A lookup costs at most words x
-nodes, whatever the number of ``#`` in one pattern or in many.
+Every node has one parent, so a walk that follows words and ``*`` meets no node twice, and a ``#``
+that ends its pattern takes the rest of the topic whatever it is: neither needs to remember where
+the walk has been. Only behind a ``#`` from which the trie goes on may two ways meet in one node,
+and only in a ``#`` node (drawn O), the one kind that is entered and never left. So what lies behind
+such a ``#`` is walked apart, as an NFA: a list of the nodes to which one more word led, a list of
+the ``#`` nodes that stay, and a set of these. A lookup costs at most words x nodes, whatever the
+number of ``#`` in one pattern or in many.
 
 From articles 1 and 5, whose walk backtracks at each ``#``: exponential in their number.
 """
@@ -23,9 +24,10 @@ from matching.bucket import Bucket, Tally, holds, joined, members, parted, size,
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 
-#: So many different words are held only once, whatever number of nodes they lead to; then others are. Besides the memory, a
-#: lookup finds them in the processor's cache. (1M patterns of devices: an eighth less time, 261 octets a subscription
-#: instead of 324.) Longer words are not, since words are held here after their last pattern, too.
+#: So many different words are held only once, whatever number of nodes they lead to; then others
+#: are. Besides the memory, a lookup finds them in the processor's cache. (1M patterns of devices:
+#: an eighth less time, 261 octets a subscription instead of 324.) Longer words are not, since words
+#: are held here after their last pattern, too.
 _POOLED: Final = 16_384
 LONGEST_POOLED: Final = 64
 
@@ -47,7 +49,9 @@ class Trie(Matcher[S]):
     """Good at every size and every mix of wildcards."""
 
     def __init__(self, grammar: Grammar, tally: Tally[S] | None = None) -> None:
-        """A matcher that keeps some of its patterns in this trie and some elsewhere hands over the tally of both."""
+        """A matcher that keeps some of its patterns in this trie and some elsewhere hands over the
+        tally of both.
+        """
         super().__init__(grammar)
         self._root = self._fresh(0, False)
         self._tally: Tally[S] = Tally() if tally is None else tally
@@ -113,7 +117,9 @@ class Trie(Matcher[S]):
         self._nodes = 1
 
     def stats(self) -> dict[str, int]:
-        """`shared` is the number of subscribers with several patterns: above 0, answers are searched for repeats."""
+        """`shared` is the number of subscribers with several patterns: above 0, answers are
+        searched for repeats.
+        """
         return {
             "subscriptions": self._pairs,
             "patterns": self._patterns,
@@ -152,7 +158,8 @@ class Trie(Matcher[S]):
         return path is not None and path[-1].bucket is not None
 
     def lift(self) -> tuple[list[str], Bucket[S]] | None:
-        """Take out one pattern, whichever is near, as its words and all its subscribers; None if there is none.
+        """Take out one pattern, whichever is near, as its words and all its subscribers; None if
+        there is none.
 
         They are on their way to another matcher with the same tally, which so is not told.
         """
@@ -204,7 +211,8 @@ class Trie(Matcher[S]):
                 return found
             node = child
             at = 1
-        # The nodes where `*` turned off from a word: the first one in a local, which saves most lookups a list.
+        # The nodes where `*` turned off from a word: the first one in a local, which saves most
+        # lookups a list.
         turn: Node[S] | None = None
         turns: list[Node[S]] | None = None
         while True:
@@ -332,7 +340,12 @@ class Trie(Matcher[S]):
         depth = len(words)
         while depth > 0:
             node = path[depth]
-            if node.bucket is not None or node.children is not None or node.one is not None or node.many is not None:
+            if (
+                node.bucket is not None
+                or node.children is not None
+                or node.one is not None
+                or node.many is not None
+            ):
                 return
             depth -= 1
             parent = path[depth]
@@ -350,7 +363,10 @@ class Trie(Matcher[S]):
             self._turned(parent)
 
     def _fresh(self, depth: int, many: bool) -> Node[S]:
-        """A new node. This and the two below are for algorithms that keep something about each node."""
+        """A new node.
+
+        This and the two below are for algorithms that keep something about each node.
+        """
         return Node(depth)
 
     def _turned(self, node: Node[S]) -> None:
@@ -361,7 +377,9 @@ class Trie(Matcher[S]):
 
 
 def _cross(start: Node[S], words: list[str], at: int, found: list[S]) -> None:
-    """Append whose patterns, behind a ``#``, match the words from there on; those of the ``#`` are the caller's."""
+    """Append whose patterns, behind a ``#``, match the words from there on; those of the ``#`` are
+    the caller's.
+    """
     entered: set[Node[S]] = {start}
     stays: list[Node[S]] = []
     _enter(start.many, entered, stays, found)
@@ -370,12 +388,17 @@ def _cross(start: Node[S], words: list[str], at: int, found: list[S]) -> None:
 
 
 def advance(
-    stays: list[Node[S]], moving: list[Node[S]], entered: set[Node[S]], words: list[str], at: int, found: list[S]
+    stays: list[Node[S]],
+    moving: list[Node[S]],
+    entered: set[Node[S]],
+    words: list[str],
+    at: int,
+    found: list[S],
 ) -> None:
     """Walk on from these nodes and append whose patterns match the words from there on.
 
-    `entered` are the ``#`` nodes met so far, whose own subscribers the caller has; `stays` those of them from which
-    the trie goes on.
+    `entered` are the ``#`` nodes met so far, whose own subscribers the caller has; `stays` those of
+    them from which the trie goes on.
     """
     end = len(words)
     while at < end:
@@ -400,7 +423,9 @@ def advance(
         take(node.bucket, found)
 
 
-def _enter(node: Node[S] | None, entered: set[Node[S]], stays: list[Node[S]], found: list[S]) -> None:
+def _enter(
+    node: Node[S] | None, entered: set[Node[S]], stays: list[Node[S]], found: list[S]
+) -> None:
     """Go into a ``#`` node, and into those that follow it, unless that was done before."""
     while node is not None and node not in entered:
         entered.add(node)

@@ -1,4 +1,6 @@
-"""Stands in for mypy_extensions, which only compiling needs: matching/ also runs from a zip without it."""
+"""Stands in for mypy_extensions, which only compiling needs: matching/ also runs from a zip without
+it.
+"""
 
 from __future__ import annotations
 

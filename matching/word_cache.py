@@ -1,4 +1,5 @@
-"""Topics cached by word: for each position and word that was asked for, the set of patterns that agree with it.
+"""Topics cached by word: for each position and word that was asked for, the set of patterns that
+agree with it.
 
     patterns     0: a.*    1: a.b    2: *.b    3: c.b        asked so far: a.b, c.d
 
@@ -6,17 +7,18 @@
       2       0         a {0 1 2}      c {2 3}
               1         b {0 1 2 3}    d {0}
 
-Nothing is prepared when somebody subscribes. The first topic with a new word has every pattern of its length tried
-at that position, and the answer is kept; from then on a lookup is the intersection of one set a position, the
-smallest first. Keeping the sets right is what a subscription costs: its ``*`` joins every word known at its position.
+Nothing is prepared when somebody subscribes. The first topic with a new word has every pattern of
+its length tried at that position, and the answer is kept; from then on a lookup is the intersection
+of one set a position, the smallest first. Keeping the sets right is what a subscription costs: its
+``*`` joins every word known at its position.
 
-What is kept is bounded: when the sets and their members together are more than `capacity`, all are forgotten and
-learned again. So memory is bounded however many words publishers make up, and a lookup that finds nothing cached costs
-O(words x patterns), as `naive` does.
+What is kept is bounded: when the sets and their members together are more than `capacity`, all are
+forgotten and learned again. So memory is bounded however many words publishers make up, and a
+lookup that finds nothing cached costs O(words x patterns), as `naive` does.
 
-From article 5, approach 1 (what AMQP's specification suggests), found there "particularly unfit", together with its
-approach 2, `word_sets`, which indexes the patterns beforehand instead. It knows no ``#``: such patterns stand in a
-trie beside.
+From article 5, approach 1 (what AMQP's specification suggests), found there "particularly unfit",
+together with its approach 2, `word_sets`, which indexes the patterns beforehand instead. It knows
+no ``#``: such patterns stand in a trie beside.
 """
 
 from __future__ import annotations
@@ -99,7 +101,9 @@ class WordCache(Numbered[S]):
         return sets[0].intersection(*sets[1:]) or None
 
     def stats(self) -> dict[str, int]:
-        """`words` is the number of sets cached; they and their members, `kept`, are at most `capacity`."""
+        """`words` is the number of sets cached; they and their members, `kept`, are at most
+        `capacity`.
+        """
         sizes = super().stats()
         sizes["words"] = sum(len(column) for columns in self._asked.values() for column in columns)
         sizes["kept"] = self._kept

@@ -7,13 +7,15 @@
       2       0         a {0 1}              {2}
               1         b {1 2}              {0}
 
-A lookup intersects, over the positions, those that name the topic's word with those that take any. It begins where
-they are fewest, so a set that grew is never larger than the smallest position's: without that, a first word that all
-patterns name would be copied whole at each lookup. Patterns only ever meet topics of as many words as they have, so
-every length has positions of its own. O(words x patterns at the smallest position) a lookup, O(words) a subscription.
+A lookup intersects, over the positions, those that name the topic's word with those that take any.
+It begins where they are fewest, so a set that grew is never larger than the smallest position's:
+without that, a first word that all patterns name would be copied whole at each lookup. Patterns
+only ever meet topics of as many words as they have, so every length has positions of its own.
+O(words x patterns at the smallest position) a lookup, O(words) a subscription.
 
-From article 5, approach 2, found there "particularly unfit": it knows no ``#``, and what is intersected grows with the
-number of patterns. Patterns with ``#`` stand in a trie beside. `bitmap` is this with bitmaps, and ``#`` at the end.
+From article 5, approach 2, found there "particularly unfit": it knows no ``#``, and what is
+intersected grows with the number of patterns. Patterns with ``#`` stand in a trie beside. `bitmap`
+is this with bitmaps, and ``#`` at the end.
 """
 
 from __future__ import annotations
@@ -123,7 +125,9 @@ class WordSets(Numbered[S]):
         """`sets` is the number of sets that are not empty."""
         sizes = super().stats()
         sizes["sets"] = sum(
-            len(position.named) + (1 if position.any else 0) for length in self._lengths.values() for position in length.positions
+            len(position.named) + (1 if position.any else 0)
+            for length in self._lengths.values()
+            for position in length.positions
         )
         return sizes
 

@@ -1,4 +1,6 @@
-"""What every connection shares: input in any chunking, output collected, time told from outside, waiting."""
+"""What every connection shares: input in any chunking, output collected, time told from outside,
+waiting.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from broker.access import Identity
-from broker.outlet import Outlet
+from broker.access.identity import Identity
+from broker.messages.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
 
 if TYPE_CHECKING:
@@ -27,7 +29,10 @@ def _nothing() -> int:
 
 
 class Peer:
-    """Who is at the other end. `local` is whether it is on this machine, and nobody else speaks through it."""
+    """Who is at the other end.
+
+    `local` is whether it is on this machine, and nobody else speaks through it.
+    """
 
     def __init__(self, address: str = "127.0.0.1", port: int = 0, local: bool = True) -> None:
         self.address = address
@@ -37,17 +42,23 @@ class Peer:
         self.entrance = ""
         #: What a certificate that we trust says it is; "" without one.
         self.certificate = ""
-        #: Whether it is a browser that shows a page of somebody else, whose user knows nothing of what is said.
+        #: Whether it is a browser that shows a page of somebody else, whose user knows nothing of
+        #: what is said.
         self.foreign = False
 
     def __str__(self) -> str:
         if self.port == 0 and self.address == "unix":
             return self.address
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
 
 
 class Connection(Outlet):
-    """One client. The top floor calls `receive_data`, `data_to_send`, `advance` and `connection_lost`, and reads
+    """One client. The top floor calls `receive_data`, `data_to_send`, `advance` and
+    `connection_lost`, and reads
 
     * `behind`: input is left over, stop reading and call `resume` next turn;
     * `stalled`: the connection waits for a verdict or for the store, stop reading until it is not;
@@ -64,7 +75,8 @@ class Connection(Outlet):
         self.finished = False
         #: Why it ended, as the metrics name it.
         self.reason = ""
-        #: The peer asked for the end, and is to read our answer before it reads that nothing more comes.
+        #: The peer asked for the end, and is to read our answer before it reads that nothing more
+        #: comes.
         self.answers_last = False
         self.deadline: i64 = 0
         self.agenda = front.broker.agenda
@@ -74,14 +86,16 @@ class Connection(Outlet):
         self.persists = False
         #: When the peer last said anything, in ms.
         self.heard_at: i64 = self.agenda.now
-        #: Octets, from the first one not consumed, without which `consume` need not be called again.
+        #: Octets, from the first one not consumed, without which `consume` need not be called
+        #: again.
         self.need: i64 = 0
         self.octets_in: i64 = 0
         self._input: list[bytes] = []
         self._held: i64 = 0
         self._feeding = False
         front.enter(self)
-        #: The how manieth of its front end it is, and how many octets its transport holds that are not sent yet.
+        #: The how manieth of its front end it is, and how many octets its transport holds that are
+        #: not sent yet.
         self.serial = front.opened
         self.backlog: Callable[[], int] = _nothing
         #: When its client is nobody any more, unless it proves itself anew: in ms, 0 for never.
@@ -91,7 +105,9 @@ class Connection(Outlet):
 
     @property
     def published(self) -> int:
-        """Publications that came in by this connection's gate, which others use too: what matters is how it grows."""
+        """Publications that came in by this connection's gate, which others use too: what matters
+        is how it grows.
+        """
         return 0
 
     @property
@@ -203,13 +219,21 @@ class Connection(Outlet):
     def remember(self, identity: Identity | None) -> None:
         """Whoever the client is has proven it until then."""
         expires = 0.0 if identity is None else identity.expires
-        self.lapses = 0 if expires == 0.0 else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
+        self.lapses = (
+            0
+            if expires == 0.0
+            else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
+        )
 
     def review(self) -> None:
-        """Somebody's rights changed, perhaps this client's: it goes on with those that it has now, or goes."""
+        """Somebody's rights changed, perhaps this client's: it goes on with those that it has now,
+        or goes.
+        """
 
     def expel(self, reason: str) -> None:
-        """An operator, or a rule, wants the client gone: tell it why, as far as its protocol has words for it."""
+        """An operator, or a rule, wants the client gone: tell it why, as far as its protocol has
+        words for it.
+        """
         raise NotImplementedError
 
     def too_fast(self, reason: str) -> None:
@@ -217,7 +241,10 @@ class Connection(Outlet):
         raise NotImplementedError
 
     def end(self, reason: str) -> None:
-        """Let go of everything; the transport closes once the output is sent. The first reason counts."""
+        """Let go of everything; the transport closes once the output is sent.
+
+        The first reason counts.
+        """
         if not self.finished:
             self.finished = True
             self.stalled = False
@@ -238,9 +265,18 @@ class Connection(Outlet):
 
     def describe(self) -> dict[str, object]:
         """A row for operators."""
-        return {"peer": str(self.peer), "protocol": self.front.name, "user": "", "state": "closing" if self.finished else "open",
-                "listener": self.peer.entrance, "since": int(self.opened),
-                "octets_in": int(self.octets_in), "octets_out": int(self.octets_out), "unsent": self.unsent, "slow": self._slowness}
+        return {
+            "peer": str(self.peer),
+            "protocol": self.front.name,
+            "user": "",
+            "state": "closing" if self.finished else "open",
+            "listener": self.peer.entrance,
+            "since": int(self.opened),
+            "octets_in": int(self.octets_in),
+            "octets_out": int(self.octets_out),
+            "unsent": self.unsent,
+            "slow": self._slowness,
+        }
 
     @property
     def _slowness(self) -> str:

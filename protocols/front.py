@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.agenda import Task
-from broker.core import Broker
+from broker.broker import Broker
 from protocols.connection import Connection, Peer
 from protocols.tally import Tally
 
@@ -14,7 +14,10 @@ REVIEWED: Final = 100
 
 
 class Front:
-    """Makes connections, lists them, and counts how they ended. `name` is the protocol's in the metrics."""
+    """Makes connections, lists them, and counts how they ended.
+
+    `name` is the protocol's in the metrics.
+    """
 
     def __init__(self, name: str, broker: Broker) -> None:
         self.name = name
@@ -57,7 +60,10 @@ class Front:
 
 
 class Review(Task):
-    """A walk through the connections of a front end. Those that come meanwhile have the new rights."""
+    """A walk through the connections of a front end.
+
+    Those that come meanwhile have the new rights.
+    """
 
     def __init__(self, front: Front) -> None:
         self._front = front

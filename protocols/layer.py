@@ -8,7 +8,8 @@ class Layer:
 
     * `open`: the other end has introduced itself, and what it says is for whoever is above;
     * `speaks`: the layer has something to say for itself, so call `send`, be it with nothing;
-    * `over`: why nothing more is heard from the other end, as the metrics name it; empty while more may come.
+    * `over`: why nothing more is heard from the other end, as the metrics name it; empty while more
+    may come.
     """
 
     def __init__(self) -> None:
@@ -21,7 +22,9 @@ class Layer:
         raise NotImplementedError
 
     def send(self, parts: list[bytes]) -> list[bytes]:
-        """What to send below, in order: what the layer itself has to say, and the parts from above in its own form."""
+        """What to send below, in order: what the layer itself has to say, and the parts from above
+        in its own form.
+        """
         raise NotImplementedError
 
     def end(self, reason: str) -> None:

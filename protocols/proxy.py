@@ -11,7 +11,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-#: Octets of the longest header that is taken. A header of version 2 may say much about the client's certificate.
+#: Octets of the longest header that is taken. A header of version 2 may say much about the client's
+#: certificate.
 HEADER_MAX: Final = 4_096
 
 _LINE_MAX: Final = 107
@@ -29,11 +30,13 @@ class BadHeader(Exception):
 
 
 def read_header(data: bytes) -> tuple[int, Address | None]:
-    """Octets of the header, and the address and port of the client; None for the address when the header leaves it open,
-    as a proxy does for its own health checks. 0 octets: more must come. Raises BadHeader."""
-    if data[:len(_SIGNATURE)] == _SIGNATURE[:len(data)]:
+    """Octets of the header, and the address and port of the client; None for the address when the
+    header leaves it open, as a proxy does for its own health checks. 0 octets: more must come.
+    Raises BadHeader.
+    """
+    if data[: len(_SIGNATURE)] == _SIGNATURE[: len(data)]:
         return _read_binary(data)
-    if data[:len(_WORD)] == _WORD[:len(data)]:
+    if data[: len(_WORD)] == _WORD[: len(data)]:
         return _read_line(data)
     raise BadHeader
 
@@ -62,7 +65,13 @@ def _read_line(data: bytes) -> tuple[int, Address | None]:
 
 
 def _port(word: bytes) -> int:
-    if not word.isdigit() or len(word) > 5 or int(word) > 65_535 or word[:1] == b"0" and len(word) > 1:
+    if (
+        not word.isdigit()
+        or len(word) > 5
+        or int(word) > 65_535
+        or word[:1] == b"0"
+        and len(word) > 1
+    ):
         raise BadHeader
     return int(word)
 
@@ -82,5 +91,5 @@ def _read_binary(data: bytes) -> tuple[int, Address | None]:
         return 0, None
     if length == 0:
         return size, None
-    source = str(ipaddress.ip_address(data[16:16 + length]))
-    return size, (source, int.from_bytes(data[16 + 2 * length:18 + 2 * length], "big"))
+    source = str(ipaddress.ip_address(data[16 : 16 + length]))
+    return size, (source, int.from_bytes(data[16 + 2 * length : 18 + 2 * length], "big"))

@@ -4,8 +4,8 @@
               ^base         ^head
 
 Numbers come in order and mostly go in order, so a step is an index (18 % cheaper per acknowledged
-message than a dict). What stays behind while 65,536 others come and go moves to a dict of stragglers, so
-that one message that is never settled does not make the list grow for ever.
+message than a dict). What stays behind while 65,536 others come and go moves to a dict of
+stragglers, so that one message that is never settled does not make the list grow for ever.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.consumer import Delivery
+from broker.queues.consumer import Delivery
 
 #: Settled entries that may stand before the first outstanding one until they are cut.
 SLACK: Final[i64] = 512
-#: Numbers between the oldest outstanding and the newest from which few outstanding ones are stragglers.
+#: Numbers between the oldest outstanding and the newest from which few outstanding ones are
+#: stragglers.
 SPAN: Final[i64] = 65_536
 #: What most windows have, in one copy; nothing is ever put here.
 _NO_STRAGGLERS: Final[dict[int, Delivery]] = {}
@@ -129,8 +130,12 @@ class Window:
 
     def outstanding(self) -> list[tuple[i64, Delivery]]:
         """Every number with what stands under it, oldest first."""
-        found: list[tuple[i64, Delivery]] = [(i64(number), item) for number, item in self._stragglers.items()]
-        return found + [(self.base + at, item) for at, item in enumerate(self._items) if item is not None]
+        found: list[tuple[i64, Delivery]] = [
+            (i64(number), item) for number, item in self._stragglers.items()
+        ]
+        return found + [
+            (self.base + at, item) for at, item in enumerate(self._items) if item is not None
+        ]
 
     def _take_straggler(self, number: i64) -> Delivery | None:
         delivery = self._stragglers.pop(number, None)
@@ -139,7 +144,9 @@ class Window:
         return delivery
 
     def _leave_behind(self) -> None:
-        """If only few of so many numbers are outstanding, they are stragglers, and the list begins anew."""
+        """If only few of so many numbers are outstanding, they are stragglers, and the list begins
+        anew.
+        """
         if (self.count - len(self._stragglers)) * 8 > self.span():
             return
         if self._stragglers is _NO_STRAGGLERS:

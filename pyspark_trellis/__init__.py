@@ -1,4 +1,5 @@
-"""Trellis's data pipeline on Spark. PySpark finds the format "trellis" here, for the module is called pyspark_*.
+"""Trellis's data pipeline on Spark. PySpark finds the format "trellis" here, for the module is
+called pyspark_*.
 
     spark.read.format("trellis").load("<data directory>/streams/<vhost>/<queue>")       docs/pipeline.md
     df.where(matches("topic", "stock.*.#"))
@@ -22,7 +23,8 @@ Reading order:
     running      in a session, once or again               lines        answers for people
     commands     `trellis pipeline ...`
 
-What it needs of the broker's code is `matching` alone, so both run on a cluster's workers from one zip.
+What it needs of the broker's code is `matching` alone, so both run on a cluster's workers from one
+zip.
 """
 
 from pyspark_trellis.bulk import match_by_shape, match_topics, matches

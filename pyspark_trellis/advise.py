@@ -1,11 +1,12 @@
-"""`advise`: the real matchers over the real topics and bindings, and what the broker should therefore do: `matching-profile.json`.
+"""`advise`: the real matchers over the real topics and bindings, and what the broker should
+therefore do: `matching-profile.json`.
 
     {"format": 1, "made_at": ..., "messages": ..., "routes": entries of the route cache,
      "exchanges": [{"vhost", "exchange", "matcher", "prewarm": [topics], "bindings", "topics", "measured": {matcher: ns a lookup}}]}
 
-The broker reads it at its start and on SIGHUP (setting `matcher.profile`). A matcher is named only where it was faster than `auto` by more
-than the noise; topics to prewarm are those that most messages have, so that after a start the first ones need not wait for a
-lookup.
+The broker reads it at its start and on SIGHUP (setting `matcher.profile`). A matcher is named only
+where it was faster than `auto` by more than the noise; topics to prewarm are those that most
+messages have, so that after a start the first ones need not wait for a lookup.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ LEAST_ROUTES, MOST_ROUTES = 1_024, 4_194_304
 
 @dataclass(frozen=True)
 class ExchangeAdvice:
-    """What is known of a topic exchange. `matcher` is None where `auto` is as good. `measured`: ns a lookup."""
+    """What is known of a topic exchange.
+
+    `matcher` is None where `auto` is as good. `measured`: ns a lookup.
+    """
 
     vhost: str
     exchange: str
@@ -79,24 +83,43 @@ class Advice:
 
     def write(self, path: Path) -> None:
         """A broker may read it at any time. Raises PipelineError."""
-        write(path, json.dumps(self.profile(datetime.now(UTC)), ensure_ascii=False, indent=1) + "\n")
+        write(
+            path, json.dumps(self.profile(datetime.now(UTC)), ensure_ascii=False, indent=1) + "\n"
+        )
 
 
-def advise(history: DataFrame, definitions: Definitions, progress: Callable[[str], None] = lambda text: None,
-           clock: Callable[[], int] = time.perf_counter_ns) -> Advice:
+def advise(
+    history: DataFrame,
+    definitions: Definitions,
+    progress: Callable[[str], None] = lambda text: None,
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> Advice:
     """What to do. `clock` gives nanoseconds. Raises PipelineError where a binding's key is none."""
     span = hist.span(history)
     kept = history.cache()
     try:
-        by_exchange = [tuple(row) for row in kept.groupBy("vhost", "exchange").agg(F.count("*"), F.sum("messages")).collect()]
+        by_exchange = [
+            tuple(row)
+            for row in kept.groupBy("vhost", "exchange")
+            .agg(F.count("*"), F.sum("messages"))
+            .collect()
+        ]
         rank = Window.partitionBy("vhost", "exchange").orderBy(F.desc("messages"), "topic")
         top: dict[tuple[str, str], list[tuple[str, int]]] = {}
-        for vhost, exchange, topic, messages in (tuple(row) for row in kept.withColumn("rank", F.row_number().over(rank)).where(
-                F.col("rank") <= SAMPLE).orderBy("vhost", "exchange", "rank").select("vhost", "exchange", "topic", "messages").collect()):
+        for vhost, exchange, topic, messages in (
+            tuple(row)
+            for row in kept.withColumn("rank", F.row_number().over(rank))
+            .where(F.col("rank") <= SAMPLE)
+            .orderBy("vhost", "exchange", "rank")
+            .select("vhost", "exchange", "topic", "messages")
+            .collect()
+        ):
             top.setdefault((vhost, exchange), []).append((topic, messages))
     finally:
         kept.unpersist()
-    counts = {(vhost, exchange): (topics, messages) for vhost, exchange, topics, messages in by_exchange}
+    counts = {
+        (vhost, exchange): (topics, messages) for vhost, exchange, topics, messages in by_exchange
+    }
     advices: list[ExchangeAdvice] = []
     carried = 0
     for vhost, host in sorted(definitions.hosts.items()):
@@ -108,9 +131,20 @@ def advise(history: DataFrame, definitions: Definitions, progress: Callable[[str
             most = top[vhost, exchange]
             progress(f"{exchange} of {vhost}: {len(keys)} bindings, {topics} topics")
             prewarm = carrying(most, messages)
-            carried += sum(count for _, count in most[:len(prewarm)])
+            carried += sum(count for _, count in most[: len(prewarm)])
             measured = measure(keys, [topic for topic, _ in most], clock)
-            advices.append(ExchangeAdvice(vhost, exchange, len(keys), topics, messages, choice(measured), prewarm, measured))
+            advices.append(
+                ExchangeAdvice(
+                    vhost,
+                    exchange,
+                    len(keys),
+                    topics,
+                    messages,
+                    choice(measured),
+                    prewarm,
+                    measured,
+                )
+            )
     routes = cache_size(sum(topics for topics, _ in counts.values()))
     return Advice(span, routes, carried / span.messages if span.messages else 0.0, advices)
 
@@ -133,9 +167,15 @@ def cache_size(topics: int) -> int:
     return min(MOST_ROUTES, 1 << (wanted - 1).bit_length())
 
 
-def measure(keys: Sequence[tuple[str, str]], topics: Sequence[str], clock: Callable[[], int] = time.perf_counter_ns) -> dict[str, int]:
-    """Nanoseconds a lookup, the median of rounds that take turns, by matcher; nothing where no key has a wildcard. A key comes with
-    its grammar's name, and what is measured is what a topic exchange does. Equal answers are asserted."""
+def measure(
+    keys: Sequence[tuple[str, str]],
+    topics: Sequence[str],
+    clock: Callable[[], int] = time.perf_counter_ns,
+) -> dict[str, int]:
+    """Nanoseconds a lookup, the median of rounds that take turns, by matcher; nothing where no key
+    has a wildcard. A key comes with its grammar's name, and what is measured is what a topic
+    exchange does. Equal answers are asserted.
+    """
     matchers: dict[str, Bilingual[int]] = {}
     if not topics or not any(GRAMMARS[grammar].is_pattern(key) for key, grammar in keys):
         return {}
@@ -150,7 +190,9 @@ def measure(keys: Sequence[tuple[str, str]], topics: Sequence[str], clock: Calla
     some = topics[:200]
     expected = [sorted(matchers["auto"].match(topic)) for topic in some]
     for name, matcher in matchers.items():
-        assert [sorted(matcher.match(topic)) for topic in some] == expected, f"{name} found something else than auto"
+        assert [sorted(matcher.match(topic)) for topic in some] == expected, (
+            f"{name} found something else than auto"
+        )
     taken: dict[str, list[float]] = {name: [] for name in matchers}
     gc.collect()
     enabled = gc.isenabled()

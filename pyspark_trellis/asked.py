@@ -1,8 +1,10 @@
-"""What a question is about: which bindings, by a file, a broker or the stream `$topology`; and who says so, in lines for people.
+"""What a question is about: which bindings, by a file, a broker or the stream `$topology`; and who
+says so, in lines for people.
 
-    --definitions, --current, --proposed   exchanges, queues and bindings      a file, or a broker over HTTP
-    --topology, or the one beside --journal   subscriptions of MQTT sessions   as of its end, or of --as-of
-    the same, where no file says them         all bindings
+--definitions, --current, --proposed   exchanges, queues and bindings      a file, or a broker over
+HTTP
+--topology, or the one beside --journal   subscriptions of MQTT sessions   as of its end, or of
+--as-of the same, where no file says them         all bindings
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ UNKNOWN: Final = "what only they get counts as unroutable, or lost"
 
 @dataclass(frozen=True)
 class Asked:
-    """`current`: what leads where; None where only the journal says it. `proposed`: what somebody would like instead. `said_by`:
-    where that comes from."""
+    """`current`: what leads where; None where only the journal says it. `proposed`: what somebody
+    would like instead. `said_by`: where that comes from."""
 
     current: Definitions | None
     proposed: Definitions | None
@@ -43,11 +45,15 @@ class Asked:
 def asked(arguments: argparse.Namespace) -> Asked:
     """By a command's arguments. Raises PipelineError."""
     whatif = arguments.job == "whatif"
-    flag, file = ("--current", arguments.current) if whatif else ("--definitions", arguments.definitions)
+    flag, file = (
+        ("--current", arguments.current) if whatif else ("--definitions", arguments.definitions)
+    )
     wanted = arguments.definitions if whatif else getattr(arguments, "proposed", None)
     until = moment(arguments.as_of)
     if until is not None and file is not None:
-        raise PipelineError(f"--as-of asks about the bindings of that time, and {flag} names others: leave one of them out")
+        raise PipelineError(
+            f"--as-of asks about the bindings of that time, and {flag} names others: leave one of them out"
+        )
     current = definitions.read(file) if file is not None else None
     proposed = definitions.read(wanted) if wanted is not None else None
     then, reason = _then(arguments, until)
@@ -55,17 +61,28 @@ def asked(arguments: argparse.Namespace) -> Asked:
         if until is not None:
             raise PipelineError(f"--as-of needs the stream $topology: {reason}")
         if current is None and not whatif:
-            raise PipelineError(f"say what is bound: --definitions FILE, or --topology PLACE ({reason})")
+            raise PipelineError(
+                f"say what is bound: --definitions FILE, or --topology PLACE ({reason})"
+            )
         bound = current.name if current is not None else "what the journal says was routed"
-        return Asked(current, proposed, (f"bindings: {bound}", f"MQTT sessions: not known ({reason}); {UNKNOWN}"))
+        return Asked(
+            current,
+            proposed,
+            (f"bindings: {bound}", f"MQTT sessions: not known ({reason}); {UNKNOWN}"),
+        )
     place = f"{topology.NAME} of vhost '{then.vhost}' as of {then.at:%Y-%m-%d %H:%M:%S} UTC"
     bound = place if current is None else current.name
-    current = topology.whole([then], place) if current is None else topology.listening(current, [then])
+    current = (
+        topology.whole([then], place) if current is None else topology.listening(current, [then])
+    )
     subscriptions = sum(1 for _ in then.subscriptions())
     heard = f"MQTT sessions, groups among them: {then.sessions():,}, with subscriptions: {subscriptions:,}, by {place}"
     if proposed is not None:
         proposed = topology.listening(proposed, [then])
-    others = sorted({vhost for each in (current, proposed) if each is not None for vhost in each.hosts} - {then.vhost})
+    others = sorted(
+        {vhost for each in (current, proposed) if each is not None for vhost in each.hosts}
+        - {then.vhost}
+    )
     lines = [f"MQTT sessions of vhost '{vhost}': not known; {UNKNOWN}" for vhost in others]
     return Asked(current, proposed, (f"bindings: {bound}", heard, *lines))
 
@@ -81,7 +98,9 @@ def moment(text: str | None) -> datetime | None:
     return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
 
 
-def _then(arguments: argparse.Namespace, until: datetime | None) -> tuple[topology.Then | None, str]:
+def _then(
+    arguments: argparse.Namespace, until: datetime | None
+) -> tuple[topology.Then | None, str]:
     """What `$topology` says, or why nothing. Raises PipelineError of one that was named."""
     named, journal = arguments.topology, arguments.journal
     if named == NONE:

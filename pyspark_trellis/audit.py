@@ -1,10 +1,11 @@
 """`audit`: which bindings do nothing, which do what others do, and what nobody wanted.
 
-    dead         nothing of the history matched it
-    duplicate    the same key from the same exchange to the same place stands in the file twice, with other arguments
-    subsumed     another binding to the same place takes all that it takes (`matching.covers`: exact, whatever is published)
-    overlapping  two bindings to the same place both took topics of the history, and neither covers the other
-    unroutable   topics that no queue got, each with the binding that is nearest to it
+dead         nothing of the history matched it
+duplicate    the same key from the same exchange to the same place stands in the file twice, with
+other arguments subsumed     another binding to the same place takes all that it takes
+(`matching.covers`: exact, whatever is published) overlapping  two bindings to the same place both
+took topics of the history, and neither covers the other unroutable   topics that no queue got, each
+with the binding that is nearest to it
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from pyspark_trellis.bulk import GRAMMARS
 from pyspark_trellis.definitions import BY_NAME, Bound, Definitions
 from pyspark_trellis.routing import routed
 
-#: Of findings of one kind so many are looked into: the topics with the most messages, the pairs with the most.
+#: Of findings of one kind so many are looked into: the topics with the most messages, the pairs
+#: with the most.
 MOST: Final = 1_000
 #: What spelling weighs beside whole words: 128 of them make no word more.
 _SPELLING: Final = 1 / 256
@@ -53,7 +55,11 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Unroutable:
-    """A topic that no queue got. `nearest`: the key of the binding of its exchange that differs from it the least, in so many `words`."""
+    """A topic that no queue got.
+
+    `nearest`: the key of the binding of its exchange that differs from it the least, in so many
+    `words`.
+    """
 
     vhost: str
     exchange: str
@@ -86,42 +92,75 @@ def audit(history: DataFrame, definitions: Definitions) -> Audit:
     where = routed(history, definitions).drop("first_at", "last_at").cache()
     try:
         hit = {row[0] for row in where.select(F.explode("bindings")).distinct().collect()}
-        lost = [tuple(row) for row in where.where((F.size("places") == 0) & ~F.col("unknown") & ~F.col("missing"))
-                .orderBy(F.desc("messages"), "vhost", "exchange", "topic").limit(MOST)
-                .select("vhost", "exchange", "topic", "messages").collect()]
+        lost = [
+            tuple(row)
+            for row in where.where((F.size("places") == 0) & ~F.col("unknown") & ~F.col("missing"))
+            .orderBy(F.desc("messages"), "vhost", "exchange", "topic")
+            .limit(MOST)
+            .select("vhost", "exchange", "topic", "messages")
+            .collect()
+        ]
         # Only those that meet: topics with several bindings to one place.
         places = history.sparkSession.createDataFrame(
-            [(each.number, f"{each.kind}\0{each.vhost}\0{each.source}\0{each.destination}") for each in definitions.bindings]
+            [
+                (each.number, f"{each.kind}\0{each.vhost}\0{each.source}\0{each.destination}")
+                for each in definitions.bindings
+            ]
             or [(-1, "")],
             "binding long, place string",
         )
-        met = (where.where(F.size("bindings") > 1).select(*hist.KEYS, "messages", F.explode("bindings").alias("binding"))
-               .join(F.broadcast(places), "binding"))
+        met = (
+            where.where(F.size("bindings") > 1)
+            .select(*hist.KEYS, "messages", F.explode("bindings").alias("binding"))
+            .join(F.broadcast(places), "binding")
+        )
         one, other = met.alias("one"), met.alias("other")
         same = F.col("one.binding") < F.col("other.binding")
         for name in ("place", *hist.KEYS):
             same = same & (F.col(f"one.{name}") == F.col(f"other.{name}"))
-        pairs = [tuple(row) for row in one.join(other, same).groupBy("one.binding", "other.binding")
-                 .agg(F.count("*").alias("topics"), F.sum("one.messages").alias("messages"))
-                 .orderBy(F.desc("messages"), F.col("one.binding"), F.col("other.binding")).limit(MOST).collect()]
+        pairs = [
+            tuple(row)
+            for row in one.join(other, same)
+            .groupBy("one.binding", "other.binding")
+            .agg(F.count("*").alias("topics"), F.sum("one.messages").alias("messages"))
+            .orderBy(F.desc("messages"), F.col("one.binding"), F.col("other.binding"))
+            .limit(MOST)
+            .collect()
+        ]
     finally:
         where.unpersist()
     of_file = definitions.bindings
     duplicate, subsumed = needless(definitions)
-    overlapping = [Overlap(of_file[a], of_file[b], topics, messages) for a, b, topics, messages in pairs
-                   if definitions.hosts[of_file[a].vhost].types[of_file[a].source] == "topic"
-                   and not _takes_all(of_file[a], of_file[b]) and not _takes_all(of_file[b], of_file[a])]
-    return Audit(span, len(of_file), [each for each in of_file if each.number not in hit and _says(definitions, each)], duplicate, subsumed,
-                 overlapping, [_nearest(definitions, *row) for row in lost])
+    overlapping = [
+        Overlap(of_file[a], of_file[b], topics, messages)
+        for a, b, topics, messages in pairs
+        if definitions.hosts[of_file[a].vhost].types[of_file[a].source] == "topic"
+        and not _takes_all(of_file[a], of_file[b])
+        and not _takes_all(of_file[b], of_file[a])
+    ]
+    return Audit(
+        span,
+        len(of_file),
+        [each for each in of_file if each.number not in hit and _says(definitions, each)],
+        duplicate,
+        subsumed,
+        overlapping,
+        [_nearest(definitions, *row) for row in lost],
+    )
 
 
 def _takes_all(one: Bound, other: Bound) -> bool:
-    """Whether the first takes what the second one does. What leads to one place is written in one grammar."""
+    """Whether the first takes what the second one does.
+
+    What leads to one place is written in one grammar.
+    """
     return covers(one.key, other.key, GRAMMARS[one.grammar])
 
 
 def _says(definitions: Definitions, bound: Bound) -> bool:
-    """Whether topics say if it is used: nothing comes to its exchange by way of one that decides by more."""
+    """Whether topics say if it is used: nothing comes to its exchange by way of one that decides by
+    more.
+    """
     host = definitions.hosts[bound.vhost]
     seen: set[str] = set()
     ahead = [bound.source]
@@ -133,7 +172,9 @@ def _says(definitions: Definitions, bound: Bound) -> bool:
         if host.types.get(name) not in BY_NAME:
             return False
         ahead += [
-            source for source, outgoing in host.outgoing.items() if any(each.to_exchange and each.destination == name for each in outgoing)
+            source
+            for source, outgoing in host.outgoing.items()
+            if any(each.to_exchange and each.destination == name for each in outgoing)
         ]
         ahead += [source for source, alternate in host.alternates.items() if alternate == name]
     return True
@@ -159,7 +200,9 @@ def needless(definitions: Definitions) -> tuple[list[Subsumed], list[Subsumed]]:
                 first[key] = each
         if kind == "topic":
             grammar = GRAMMARS[group[0].grammar]
-            subsumed += [Subsumed(first[key], first[by]) for key, by in redundant(first, grammar).items()]
+            subsumed += [
+                Subsumed(first[key], first[by]) for key, by in redundant(first, grammar).items()
+            ]
     return sorted(duplicate, key=_number), sorted(subsumed, key=_number)
 
 
@@ -167,28 +210,39 @@ def _number(found: Subsumed) -> int:
     return found.binding.number
 
 
-def _nearest(definitions: Definitions, vhost: str, exchange: str, topic: str, messages: int) -> Unroutable:
+def _nearest(
+    definitions: Definitions, vhost: str, exchange: str, topic: str, messages: int
+) -> Unroutable:
     bound = definitions.hosts[vhost].outgoing.get(exchange, [])
-    best = nearest(topic, {each.key if each.grammar == AMQP.name else _in_amqp(each.key) for each in bound})
+    best = nearest(
+        topic, {each.key if each.grammar == AMQP.name else _in_amqp(each.key) for each in bound}
+    )
     return Unroutable(vhost, exchange, topic, messages, *(best if best is not None else (None, 0)))
 
 
 def _in_amqp(topic_filter: str) -> str:
     """A topic filter as AMQP would write it, near enough to count words."""
-    return AMQP.separator.join(AMQP.one if level == MQTT.one else level for level in swap(topic_filter).split(AMQP.separator))
+    return AMQP.separator.join(
+        AMQP.one if level == MQTT.one else level
+        for level in swap(topic_filter).split(AMQP.separator)
+    )
 
 
 def nearest(topic: str, patterns: Iterable[str]) -> tuple[str, int] | None:
-    """The pattern that would match if the fewest words of the topic were others, more or fewer; and how many. Of several the
-    one whose words are spelled the most alike. None if there is no pattern."""
+    """The pattern that would match if the fewest words of the topic were others, more or fewer; and
+    how many. Of several the one whose words are spelled the most alike. None if there is no
+    pattern.
+    """
     words = AMQP.split(topic)
-    found = min(((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns), default=None)
+    found = min(
+        ((distance(words, AMQP.split(pattern)), pattern) for pattern in patterns), default=None
+    )
     return None if found is None else (found[1], int(found[0]))
 
 
 def distance(words: list[str], pattern: list[str]) -> float:
-    """How many words must be changed, added or removed before the pattern matches (Levenshtein's distance over words). What is behind
-    the point says how unlike they are spelled."""
+    """How many words must be changed, added or removed before the pattern matches (Levenshtein's
+    distance over words). What is behind the point says how unlike they are spelled."""
     row: list[float] = [at * _WHOLE for at in range(len(words) + 1)]
     for want in pattern:
         if want == AMQP.many:

@@ -1,7 +1,9 @@
-"""`trellis pipeline bench`: what the source and bulk matching cost, beside what one would write by hand. Results are asserted equal.
+"""`trellis pipeline bench`: what the source and bulk matching cost, beside what one would write by
+hand. Results are asserted equal.
 
-Costs are CPU seconds of all processes of this session: driver, JVM and Python workers, from /proc. What rivals would take for all
-messages is measured on a part of them, where it is long; the figure says of how many.
+Costs are CPU seconds of all processes of this session: driver, JVM and Python workers, from /proc.
+What rivals would take for all messages is measured on a part of them, where it is long; the figure
+says of how many.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from pyspark_trellis.progress import Progress
 from pyspark_trellis.source import DefaultSource, Reader
 
 TOPICS: Final = 50_000
-#: Rows of a batch, as the broker writes them under load: 256 KiB of bodies, of which each has 100 octets.
+#: Rows of a batch, as the broker writes them under load: 256 KiB of bodies, of which each has 100
+#: octets.
 A_BATCH: Final = 2_621
 #: Reads before the source is measured: the JVM takes some million rows to compile what is hot.
 WARM: Final = 3
@@ -59,12 +62,17 @@ class Figures:
         self.targets.append((name, bound, round(value, 2), met))
 
     def lines(self) -> list[str]:
-        lines = [f"{each.name:58} {each.rows:>10,} rows {each.seconds:8.2f} CPU s  {each.rows / max(each.seconds, 0.01):>12,.0f} rows/CPU s"
-                 for each in self.measured]
+        lines = [
+            f"{each.name:58} {each.rows:>10,} rows {each.seconds:8.2f} CPU s  {each.rows / max(each.seconds, 0.01):>12,.0f} rows/CPU s"
+            for each in self.measured
+        ]
         return [
             *lines,
             "",
-            *[f"{name:70} {bound:>10}  {value:>10,.2f}  {'met' if met else 'MISSED'}" for name, bound, value, met in self.targets],
+            *[
+                f"{name:70} {bound:>10}  {value:>10,.2f}  {'met' if met else 'MISSED'}"
+                for name, bound, value, met in self.targets
+            ],
         ]
 
     def document(self) -> dict[str, Any]:
@@ -72,12 +80,21 @@ class Figures:
 
 
 def cpu_seconds() -> float:
-    """Of all processes of this session, also those that have ended and were waited for. Raises PipelineError where /proc is not."""
+    """Of all processes of this session, also those that have ended and were waited for.
+
+    Raises PipelineError where /proc is not.
+    """
     if not Path("/proc/self/stat").exists():
-        raise PipelineError("the bench reads CPU times from /proc, which this system does not have; run it on Linux")
+        raise PipelineError(
+            "the bench reads CPU times from /proc, which this system does not have; run it on Linux"
+        )
     own = _facts(os.getpid())
     family = {os.getpid()}
-    facts = {int(entry.name): found for entry in Path("/proc").iterdir() if entry.name.isdecimal() and (found := _facts(int(entry.name)))}
+    facts = {
+        int(entry.name): found
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal() and (found := _facts(int(entry.name)))
+    }
     grown = True
     while grown:
         more = {pid for pid, found in facts.items() if found[0] in family} - family
@@ -100,9 +117,9 @@ def pool(rng: random.Random, count: int = TOPICS) -> list[str]:
     """Distinct topics of a plant."""
     found: dict[str, None] = {}
     while len(found) < count:
-        found[f"site{rng.randrange(60)}.line{rng.randrange(40)}.dev{rng.randrange(400)}.{rng.choice(('temp', 'hum', 'vib', 'press'))}"] = (
-            None
-        )
+        found[
+            f"site{rng.randrange(60)}.line{rng.randrange(40)}.dev{rng.randrange(400)}.{rng.choice(('temp', 'hum', 'vib', 'press'))}"
+        ] = None
     return list(found)
 
 
@@ -116,7 +133,7 @@ def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
             for _ in range(rng.choice((1, 1, 2))):
                 words[rng.randrange(len(words))] = "*"
         if draw > 0.85:
-            words = [*words[:rng.randrange(1, 4)], "#"]
+            words = [*words[: rng.randrange(1, 4)], "#"]
         found[".".join(words)] = None
     return list(found)
 
@@ -132,8 +149,15 @@ def bench(spark: Any, quick: bool, progress: Progress) -> Figures:
     return figures
 
 
-def _took(figures: Figures, progress: Progress, name: str, rows: int, work: Callable[[], Any], patterns: int = 0,
-          times: int = 1) -> tuple[float, Any]:
+def _took(
+    figures: Figures,
+    progress: Progress,
+    name: str,
+    rows: int,
+    work: Callable[[], Any],
+    patterns: int = 0,
+    times: int = 1,
+) -> tuple[float, Any]:
     """(median of CPU seconds, what came of the last run)."""
     runs = []
     for number in range(times):
@@ -146,11 +170,15 @@ def _took(figures: Figures, progress: Progress, name: str, rows: int, work: Call
     return median, found
 
 
-def _matching(spark: Any, count: int, topics_count: int, figures: Figures, progress: Progress) -> None:
+def _matching(
+    spark: Any, count: int, topics_count: int, figures: Figures, progress: Progress
+) -> None:
     rng = random.Random(1)
     topics = pool(rng, topics_count)
     many, few = patterns_of(topics, 100_000 if count >= 1_000_000 else 5_000, rng), 1_000
-    names = spark.createDataFrame([(at, topic) for at, topic in enumerate(topics)], "id long, topic string")
+    names = spark.createDataFrame(
+        [(at, topic) for at, topic in enumerate(topics)], "id long, topic string"
+    )
     messages = (
         spark.range(count)
         .select((F.hash("id") % topics_count).alias("draw"))
@@ -164,21 +192,52 @@ def _matching(spark: Any, count: int, topics_count: int, figures: Figures, progr
         return row[0], row[1]
 
     total(many[:10])  # Workers and the JVM are warm.
-    a_few, found = _took(figures, progress, "bulk matching, 1,000 patterns", count, lambda: total(many[:few]), few, 3)
-    a_lot, _ = _took(figures, progress, f"bulk matching, {len(many):,} patterns", count, lambda: total(many), len(many), 3)
+    a_few, found = _took(
+        figures, progress, "bulk matching, 1,000 patterns", count, lambda: total(many[:few]), few, 3
+    )
+    a_lot, _ = _took(
+        figures,
+        progress,
+        f"bulk matching, {len(many):,} patterns",
+        count,
+        lambda: total(many),
+        len(many),
+        3,
+    )
     part = max(count // 1000, 1000)
     some = messages.limit(part).cache()
     assert some.count() == part
-    asked = spark.createDataFrame([(at, regex(pattern, AMQP)) for at, pattern in enumerate(many[:few])], "pattern long, regex string")
-    crossed = some.select(spelled(F.col("topic"), AMQP).alias("spelled")).crossJoin(F.broadcast(asked)).where(F.expr("spelled rlike regex"))
-    rival, number = _took(figures, progress, f"crossJoin + rlike, 1,000 patterns, {part:,} messages of them", part, crossed.count, few)
+    asked = spark.createDataFrame(
+        [(at, regex(pattern, AMQP)) for at, pattern in enumerate(many[:few])],
+        "pattern long, regex string",
+    )
+    crossed = (
+        some.select(spelled(F.col("topic"), AMQP).alias("spelled"))
+        .crossJoin(F.broadcast(asked))
+        .where(F.expr("spelled rlike regex"))
+    )
+    rival, number = _took(
+        figures,
+        progress,
+        f"crossJoin + rlike, 1,000 patterns, {part:,} messages of them",
+        part,
+        crossed.count,
+        few,
+    )
     ours = match_topics(some, many[:few]).agg(F.sum("messages")).collect()[0][0]
     assert (ours or 0) == number, f"bulk matching found {ours} pairs, crossJoin and rlike {number}"
     assert found[0] > 0
     times = rival / part * count / a_few
     figures.aim("bulk matching, 1,000 patterns, x crossJoin + rlike", ">= 500", times, times >= 500)
-    figures.aim(f"bulk matching, {len(many):,} patterns, x 1,000", "<= 1.5", a_lot / a_few, a_lot <= 1.5 * a_few)
-    figures.aim(f"{count:,} messages, {len(many):,} patterns, CPU seconds", "<= 10", a_lot, a_lot <= 10)
+    figures.aim(
+        f"bulk matching, {len(many):,} patterns, x 1,000",
+        "<= 1.5",
+        a_lot / a_few,
+        a_lot <= 1.5 * a_few,
+    )
+    figures.aim(
+        f"{count:,} messages, {len(many):,} patterns, CPU seconds", "<= 10", a_lot, a_lot <= 10
+    )
     messages.unpersist()
     some.unpersist()
 
@@ -193,10 +252,16 @@ def _source(spark: Any, scratch: Path, count: int, figures: Figures, progress: P
         return spark.read.format(name).options(**options).load(str(path))  # type: ignore[no-any-return]
 
     def read(name: str, **options: Any) -> None:
-        table(name, **options).write.format("noop").mode("overwrite").save()  # All columns come to the JVM, and no further.
+        table(name, **options).write.format("noop").mode(
+            "overwrite"
+        ).save()  # All columns come to the JVM, and no further.
 
     def digest(name: str) -> tuple[Any, ...]:
-        return tuple(table(name).agg(F.count("*"), F.sum(F.xxhash64(*COLUMNS).cast("decimal(38,0)"))).collect()[0])
+        return tuple(
+            table(name)
+            .agg(F.count("*"), F.sum(F.xxhash64(*COLUMNS).cast("decimal(38,0)")))
+            .collect()[0]
+        )
 
     def took(name: str, work: Callable[[], Any], times: int) -> float:
         return _took(figures, progress, name, count, work, 0, times)[0]
@@ -212,11 +277,30 @@ def _source(spark: Any, scratch: Path, count: int, figures: Figures, progress: P
     thin = spark.read.format("trellis").schema("offset long, topic string").load(str(path))
     took("source, two columns", lambda: thin.write.format("noop").mode("overwrite").save(), 5)
     rows = took("a source that yields tuples, row by row", lambda: read("trellis-rows"), 3)
-    columns = took("a source that yields tuples, column by column", lambda: read("trellis-columns"), 3)
-    figures.aim("source, rows a CPU second, all columns", ">= 500000", count / seconds, count / seconds >= 500_000)
-    figures.aim("source, x one that yields tuples, row by row", ">= 8", rows / seconds, rows >= 8 * seconds)
-    figures.aim("source, x one that yields tuples, column by column", ">= 8", columns / seconds, columns >= 8 * seconds)
-    figures.aim("checksums, share of the source's CPU", "<= 0.10", 1 - unchecked / seconds, unchecked >= 0.9 * seconds)
+    columns = took(
+        "a source that yields tuples, column by column", lambda: read("trellis-columns"), 3
+    )
+    figures.aim(
+        "source, rows a CPU second, all columns",
+        ">= 500000",
+        count / seconds,
+        count / seconds >= 500_000,
+    )
+    figures.aim(
+        "source, x one that yields tuples, row by row", ">= 8", rows / seconds, rows >= 8 * seconds
+    )
+    figures.aim(
+        "source, x one that yields tuples, column by column",
+        ">= 8",
+        columns / seconds,
+        columns >= 8 * seconds,
+    )
+    figures.aim(
+        "checksums, share of the source's CPU",
+        "<= 0.10",
+        1 - unchecked / seconds,
+        unchecked >= 0.9 * seconds,
+    )
 
 
 def summed(batch: pa.RecordBatch) -> bytes:
@@ -225,7 +309,7 @@ def summed(batch: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(out, batch.schema) as writer:
         writer.write_batch(batch, custom_metadata={"crc32": "0" * 8})
         end = out.tell()
-    octets: bytes = out.getvalue().to_pybytes()[batch.schema.serialize().size:end]
+    octets: bytes = out.getvalue().to_pybytes()[batch.schema.serialize().size : end]
     # The digits stand in the metadata, before the rows.
     return octets.replace(b"0" * 8, b"%08x" % crc32(octets), 1)
 
@@ -242,7 +326,10 @@ def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
         "binary": pa.binary(),
         "timestamp": pa.timestamp("us", tz="UTC"),
     }
-    schema = pa.schema([pa.field(name, kinds[kind]) for name, kind in COLUMNS.items()], metadata={"trellis.format": "1"})
+    schema = pa.schema(
+        [pa.field(name, kinds[kind]) for name, kind in COLUMNS.items()],
+        metadata={"trellis.format": "1"},
+    )
     with path.joinpath("0000000001-00000000000000000000.arrow").open("wb") as file:
         file.write(schema.serialize())
         for first in range(0, count, a_batch):
@@ -263,7 +350,12 @@ def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
                 "content_header": [b"\0\x3c" + bytes(20)] * size,
                 "body": [bytes(100)] * size,
             }
-            columns = [pa.array(known[field.name], field.type) if field.name in known else pa.nulls(size, field.type) for field in schema]
+            columns = [
+                pa.array(known[field.name], field.type)
+                if field.name in known
+                else pa.nulls(size, field.type)
+                for field in schema
+            ]
             file.write(summed(pa.RecordBatch.from_arrays(columns, schema=schema)))
 
 
@@ -277,7 +369,9 @@ class _RowReader(Reader):
 
 
 class _ColumnReader(Reader):
-    """As fast as tuples can be made: a column at a time becomes Python's objects, and `zip` makes rows of them."""
+    """As fast as tuples can be made: a column at a time becomes Python's objects, and `zip` makes
+    rows of them.
+    """
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         for batch in super().read(partition):

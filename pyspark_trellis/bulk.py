@@ -4,8 +4,9 @@
     match_topics(df, patterns)        groupBy(topic).count(), then `matching.batch` on whole batches of distinct topics
     match_by_shape(df, patterns)      the same as a join of Spark SQL, for more patterns than one worker has room for
 
-A question about routing needs each distinct topic once, and its count. What that saves is most of it: five million messages have
-some fifty thousand topics. `matching.batch` then asks one table a shape (see there), whatever the number of patterns.
+A question about routing needs each distinct topic once, and its count. What that saves is most of
+it: five million messages have some fifty thousand topics. `matching.batch` then asks one table a
+shape (see there), whatever the number of patterns.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from matching.shapes import form_of
 from pyspark_trellis.errors import PipelineError
 
 GRAMMARS: Final = {"amqp": AMQP, "mqtt": MQTT}
-#: Above so many patterns they are not sent to every worker, but joined. The tables are cheaper as long as there is room for them: each
-#: Python worker that matches takes 0.25 GB a million patterns, so here one has a gigabyte. Measured with 50,000 topics, CPU seconds and
-#: what they add to memory: 1M 6 and 0.3 GB, joined 31 and 1.1 GB (of the JVM); 2M 9 and 0.6, joined 44 and 1.4; 5M 30 and 1.2,
-#: joined 64 and 3.1.
+#: Above so many patterns they are not sent to every worker, but joined. The tables are cheaper as
+#: long as there is room for them: each Python worker that matches takes 0.25 GB a million patterns,
+#: so here one has a gigabyte. Measured with 50,000 topics, CPU seconds and what they add to memory:
+#: 1M 6 and 0.3 GB, joined 31 and 1.1 GB (of the JVM); 2M 9 and 0.6, joined 44 and 1.4; 5M 30 and
+#: 1.2, joined 64 and 3.1.
 JOINED_ABOVE: Final = 4_000_000
 
 
@@ -53,11 +55,13 @@ def checked(patterns: Iterable[str], grammar: Grammar) -> list[str]:
 
 # -- one pattern
 
-def regex(pattern: str, grammar: Grammar) -> str:
-    """A regular expression, of Java and of Python, that `spelled` topics fulfil when the pattern matches them.
 
-    Between two ``#`` the first place that fits is as good as any, so nothing goes back for another (atomic groups): a pattern
-    with many ``#`` takes no longer than words x words.
+def regex(pattern: str, grammar: Grammar) -> str:
+    """A regular expression, of Java and of Python, that `spelled` topics fulfil when the pattern
+    matches them.
+
+    Between two ``#`` the first place that fits is as good as any, so nothing goes back for another
+    (atomic groups): a pattern with many ``#`` takes no longer than words x words.
     """
     separator = re.escape(grammar.separator)
     any_word = f"{separator}[^{separator}]*"
@@ -69,7 +73,9 @@ def regex(pattern: str, grammar: Grammar) -> str:
             runs.append("")
         else:
             runs[-1] += any_word if word == grammar.one else separator + re.escape(word) + ends
-    hidden = f"(?!{separator}[$])" if grammar.hides and words[0] in (grammar.one, grammar.many) else ""
+    hidden = (
+        f"(?!{separator}[$])" if grammar.hides and words[0] in (grammar.one, grammar.many) else ""
+    )
     text = rf"\A{hidden}{runs[0]}"
     for run in runs[1:-1]:
         text += f"(?>(?:{any_word})*?{run})"
@@ -85,7 +91,9 @@ def spelled(topic: Column, grammar: Grammar) -> Column:
 
 
 def matches(topic: Column | str, pattern: str, grammar: str = "amqp") -> Column:
-    """Whether the pattern matches the topics of a column: `df.where(matches("topic", "stock.*.#"))`. Raises PipelineError."""
+    """Whether the pattern matches the topics of a column: `df.where(matches("topic",
+    "stock.*.#"))`. Raises PipelineError.
+    """
     known = grammar_of(grammar)
     checked([pattern], known)
     column = F.col(topic) if isinstance(topic, str) else topic
@@ -93,6 +101,7 @@ def matches(topic: Column | str, pattern: str, grammar: str = "amqp") -> Column:
 
 
 # -- many patterns
+
 
 def counted(df: DataFrame, topic: str = "topic") -> DataFrame:
     """(topic, messages): each distinct topic once."""
@@ -109,12 +118,22 @@ def pairs(batch: Batch, topics: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Rows of topics, and numbers of the patterns that match them."""
     found = batch.match(topics.to_pylist())
     size = len(found.topics)
-    return tuple(pa.Array.from_buffers(pa.int64(), size, [None, pa.py_buffer(column)]) for column in found)
+    return tuple(
+        pa.Array.from_buffers(pa.int64(), size, [None, pa.py_buffer(column)]) for column in found
+    )
 
 
-def match_topics(df: DataFrame, patterns: Sequence[str], grammar: str = "amqp", topic: str = "topic", tasks: int = 0) -> DataFrame:
-    """(topic, messages, pattern): how many messages of each topic each pattern matched. `pattern` is its number in `patterns`.
-    `tasks`: in how many tasks at once topics are matched; 0 leaves it to Spark. Raises PipelineError."""
+def match_topics(
+    df: DataFrame,
+    patterns: Sequence[str],
+    grammar: str = "amqp",
+    topic: str = "topic",
+    tasks: int = 0,
+) -> DataFrame:
+    """(topic, messages, pattern): how many messages of each topic each pattern matched. `pattern`
+    is its number in `patterns`. `tasks`: in how many tasks at once topics are matched; 0 leaves it
+    to Spark. Raises PipelineError.
+    """
     known = checked(patterns, grammar_of(grammar))
     if len(known) > JOINED_ABOVE:
         return match_by_shape(df, known, grammar, topic)
@@ -128,16 +147,22 @@ def match_topics(df: DataFrame, patterns: Sequence[str], grammar: str = "amqp", 
         for each in batches:
             rows, numbers = pairs(made, each.column("topic"))
             yield pa.RecordBatch.from_arrays(
-                [each.column("topic").take(rows), each.column("messages").take(rows), numbers], ["topic", "messages", "pattern"])
+                [each.column("topic").take(rows), each.column("messages").take(rows), numbers],
+                ["topic", "messages", "pattern"],
+            )
 
     return distinct.mapInArrow(search, "topic string, messages long, pattern long")
 
 
-def match_by_shape(df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: str = "amqp", topic: str = "topic") -> DataFrame:
-    """The same answer as a join on (shape, key), all of it in Spark SQL: patterns are spread over the cluster like the topics.
+def match_by_shape(
+    df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: str = "amqp", topic: str = "topic"
+) -> DataFrame:
+    """The same answer as a join on (shape, key), all of it in Spark SQL: patterns are spread over
+    the cluster like the topics.
 
-    `patterns` may be a table (pattern long, text string), which nobody ever holds whole. Of patterns with several ``#`` only
-    the words before the first one are the key, and the regular expression decides.
+    `patterns` may be a table (pattern long, text string), which nobody ever holds whole. Of
+    patterns with several ``#`` only the words before the first one are the key, and the regular
+    expression decides.
     """
     known = grammar_of(grammar)
     if not isinstance(patterns, DataFrame):
@@ -147,28 +172,58 @@ def match_by_shape(df: DataFrame, patterns: Sequence[str] | DataFrame, grammar: 
     def shapes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:
             made = [_shape(text, GRAMMARS[grammar]) for text in each.column("text").to_pylist()]
-            columns = [pa.array(column) for column in zip(*made, strict=True)] if made else [
-                pa.array([], pa.string()), pa.array([], pa.string()), pa.array([], pa.string())]
-            yield pa.RecordBatch.from_arrays([each.column("pattern"), *columns], ["pattern", "shape", "key", "regex"])
+            columns = (
+                [pa.array(column) for column in zip(*made, strict=True)]
+                if made
+                else [
+                    pa.array([], pa.string()),
+                    pa.array([], pa.string()),
+                    pa.array([], pa.string()),
+                ]
+            )
+            yield pa.RecordBatch.from_arrays(
+                [each.column("pattern"), *columns], ["pattern", "shape", "key", "regex"]
+            )
 
-    shaped = patterns.mapInArrow(shapes, "pattern long, shape string, key string, regex string").cache()
+    shaped = patterns.mapInArrow(
+        shapes, "pattern long, shape string, key string, regex string"
+    ).cache()
     distinct = counted(df, topic)
     words = F.split(F.col("topic"), re.escape(known.separator), -1)
     if not known.split(""):
         words = F.when(F.col("topic") == "", F.array().cast("array<string>")).otherwise(words)
     split = distinct.withColumn("words", words).withColumn("length", F.size("words"))
-    split = split.withColumn("hidden", F.col("topic").startswith("$") if known.hides else F.lit(False))
+    split = split.withColumn(
+        "hidden", F.col("topic").startswith("$") if known.hides else F.lit(False)
+    )
     parts = []
     for (shape,) in shaped.select("shape").distinct().collect():
         least, exact, rooted, marks = _read(shape)
         fits = F.col("length") == least if exact else F.col("length") >= least
         if not rooted:
             fits = fits & ~F.col("hidden")
-        key = F.concat(*[F.concat(F.lit(known.separator), F.try_element_at("words", F.lit(mark + 1 if mark >= 0 else mark)))
-                         for mark in marks]) if marks else F.lit("")
-        parts.append(split.where(fits).select("topic", "messages", F.lit(shape).alias("shape"), key.alias("key")))
+        key = (
+            F.concat(
+                *[
+                    F.concat(
+                        F.lit(known.separator),
+                        F.try_element_at("words", F.lit(mark + 1 if mark >= 0 else mark)),
+                    )
+                    for mark in marks
+                ]
+            )
+            if marks
+            else F.lit("")
+        )
+        parts.append(
+            split.where(fits).select(
+                "topic", "messages", F.lit(shape).alias("shape"), key.alias("key")
+            )
+        )
     if not parts:
-        return distinct.select("topic", "messages", F.lit(0).cast("long").alias("pattern")).where(F.lit(False))
+        return distinct.select("topic", "messages", F.lit(0).cast("long").alias("pattern")).where(
+            F.lit(False)
+        )
     asked = parts[0]
     for part in parts[1:]:
         asked = asked.unionAll(part)
@@ -184,8 +239,11 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
     several = form is None
     if form is None:
         first = words.index(grammar.many)
-        form = (1 + sum(word != grammar.many for word in words), first,
-                *[at for at, word in enumerate(words[:first]) if word != grammar.one])
+        form = (
+            1 + sum(word != grammar.many for word in words),
+            first,
+            *[at for at, word in enumerate(words[:first]) if word != grammar.one],
+        )
     marks = form[2:]
     length = form[0] - (form[1] >= 0)
     shape = f"{length}{'=' if form[1] < 0 else '+'}{'r' if words[:1] not in ([grammar.one], [grammar.many]) else 'w'}"
@@ -195,7 +253,14 @@ def _shape(text: str, grammar: Grammar) -> tuple[str, str, str]:
 
 
 def _read(shape: str) -> tuple[int, bool, bool, list[int]]:
-    """(least number of words, whether exactly so many, whether hidden topics may match, places of the words of the key)."""
+    """(least number of words, whether exactly so many, whether hidden topics may match, places of
+    the words of the key).
+    """
     found = re.fullmatch(r"(\d+)([=+])([rw])(.*)", shape)
     assert found is not None
-    return int(found[1]), found[2] == "=", found[3] == "r", [int(mark) for mark in found[4].split(",") if mark]
+    return (
+        int(found[1]),
+        found[2] == "=",
+        found[3] == "r",
+        [int(mark) for mark in found[4].split(",") if mark],
+    )

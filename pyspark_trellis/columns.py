@@ -15,11 +15,34 @@ from pyspark_trellis.errors import PipelineError
 
 #: Column -> Spark's type. (Spark has no unsigned numbers; instants are microseconds.)
 COLUMNS: Final = {
-    "offset": "long", "published_at": "timestamp", "vhost": "string", "exchange": "string", "topic": "string", "protocol": "string",
-    "qos": "short", "publisher": "string", "routed": "int", "size": "long", "content_type": "string", "content_encoding": "string",
-    "delivery_mode": "short", "priority": "short", "correlation_id": "string", "reply_to": "string", "expiration": "string",
-    "message_id": "string", "timestamp": "timestamp", "type": "string", "user_id": "string", "app_id": "string", "cluster_id": "string",
-    "headers": "string", "content_header": "binary", "routing_key": "binary", "body": "binary"}
+    "offset": "long",
+    "published_at": "timestamp",
+    "vhost": "string",
+    "exchange": "string",
+    "topic": "string",
+    "protocol": "string",
+    "qos": "short",
+    "publisher": "string",
+    "routed": "int",
+    "size": "long",
+    "content_type": "string",
+    "content_encoding": "string",
+    "delivery_mode": "short",
+    "priority": "short",
+    "correlation_id": "string",
+    "reply_to": "string",
+    "expiration": "string",
+    "message_id": "string",
+    "timestamp": "timestamp",
+    "type": "string",
+    "user_id": "string",
+    "app_id": "string",
+    "cluster_id": "string",
+    "headers": "string",
+    "content_header": "binary",
+    "routing_key": "binary",
+    "body": "binary",
+}
 DDL: Final = ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items())
 _SIMPLE: Final = {"long": "bigint", "short": "smallint"}
 #: Of the years 1 to 9999.
@@ -28,7 +51,10 @@ _LAST_SECOND: Final = 253_402_300_799
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What batches for this projection look like. Raises PipelineError for a column that no journal has."""
+    """What batches for this projection look like.
+
+    Raises PipelineError for a column that no journal has.
+    """
     for field in schema.fields:
         kind = COLUMNS.get(field.name)
         if kind is None:
@@ -36,8 +62,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             raise PipelineError(f"a journal has no column '{field.name}'; the nearest is '{near}'")
         wanted = _SIMPLE.get(kind, kind)
         if field.dataType.simpleString() != wanted:
-            raise PipelineError(f"column '{field.name}' of a journal is {kind}, not {field.dataType.simpleString()}; "
-                                f"ask for it as {kind} and cast it afterwards")
+            raise PipelineError(
+                f"column '{field.name}' of a journal is {kind}, not {field.dataType.simpleString()}; "
+                f"ask for it as {kind} and cast it afterwards"
+            )
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -46,20 +74,32 @@ def conform(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in wanted:
         column = batch.column(field.name)
-        columns.append(column if column.type == field.type else pc.cast(_instants(column), field.type))
+        columns.append(
+            column if column.type == field.type else pc.cast(_instants(column), field.type)
+        )
     return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def _instants(column: pa.Array) -> pa.Array:
-    """Null for a timestamp outside the years 1 to 9999, which are Spark's: publishers may say any number (of milliseconds, often)."""
+    """Null for a timestamp outside the years 1 to 9999, which are Spark's: publishers may say any
+    number (of milliseconds, often).
+    """
     if not pa.types.is_timestamp(column.type) or column.null_count == len(column):
         return column
     seconds = pc.cast(column, pa.int64())
-    return pc.if_else(pc.and_(pc.greater_equal(seconds, _FIRST_SECOND), pc.less_equal(seconds, _LAST_SECOND)), column, None)
+    return pc.if_else(
+        pc.and_(pc.greater_equal(seconds, _FIRST_SECOND), pc.less_equal(seconds, _LAST_SECOND)),
+        column,
+        None,
+    )
 
 
 def check_segment(schema: pa.Schema, names: Sequence[str], path: str) -> None:
-    """Raises PipelineError when a segment lacks one of the columns: it is none, or of another version."""
+    """Raises PipelineError when a segment lacks one of the columns: it is none, or of another
+    version.
+    """
     for name in names:
         if schema.get_field_index(name) < 0:
-            raise PipelineError(f"{path} has no column '{name}': it is no segment of a journal, or one of another version of Trellis")
+            raise PipelineError(
+                f"{path} has no column '{name}': it is no segment of a journal, or one of another version of Trellis"
+            )

@@ -1,4 +1,6 @@
-"""`trellis pipeline ...`: from arguments (trellis/cli/pipeline.py) to a job, and from its answer to lines for people."""
+"""`trellis pipeline ...`: from arguments (trellis/cli/pipeline.py) to a job, and from its answer to
+lines for people.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ from pyspark_trellis.source import stream_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The job that the arguments name; its exit code. Raises PipelineError: what can be seen at once, before Spark begins."""
+    """The job that the arguments name; its exit code.
+
+    Raises PipelineError: what can be seen at once, before Spark begins.
+    """
     if getattr(arguments, "journal", None) is not None and arguments.master.startswith("local"):
         stream = stream_of({name.lower(): value for name, value in options_of(arguments).items()})
         bounds = stream.bounds()
@@ -29,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 # -- jobs
 
+
 def _kept(arguments: argparse.Namespace) -> int:
     from pyspark_trellis import lake
 
@@ -37,13 +43,22 @@ def _kept(arguments: argparse.Namespace) -> int:
     options = options_of(arguments) | {"maxRowsPerTrigger": str(arguments.max_rows)}
     checkpoint = arguments.checkpoint or arguments.target.rstrip("/") + ".checkpoint"
     with spark_of(arguments, progress) as spark:
-        query = job(spark, options, arguments.target, checkpoint, not arguments.follow, arguments.every)
+        query = job(
+            spark, options, arguments.target, checkpoint, not arguments.follow, arguments.every
+        )
         try:
             rows = progress.watch(query, arguments.job)
-            print(f"{rows:,} rows more are in {arguments.target}" if rows else f"nothing new for {arguments.target}")
+            print(
+                f"{rows:,} rows more are in {arguments.target}"
+                if rows
+                else f"nothing new for {arguments.target}"
+            )
         except KeyboardInterrupt:
             query.stop()
-            print(f"stopped; `trellis pipeline {arguments.job}` with the same --target goes on from there", file=sys.stderr)
+            print(
+                f"stopped; `trellis pipeline {arguments.job}` with the same --target goes on from there",
+                file=sys.stderr,
+            )
     return 0
 
 
@@ -81,12 +96,18 @@ def _advise(arguments: argparse.Namespace) -> int:
     from pyspark_trellis.advise import advise
 
     def answer(question: Question) -> int:
-        advice = advise(hist.summed(question.parts), question.asked.there, lambda text: question.progress.say(f"advise  {text}"))
+        advice = advise(
+            hist.summed(question.parts),
+            question.asked.there,
+            lambda text: question.progress.say(f"advise  {text}"),
+        )
         question.progress.end()
         advice.write(arguments.output)
         lines.head(advice.span, question.asked.said_by)
         lines.advise(advice)
-        print(f"{arguments.output} written: name it as matcher.profile, or send the broker SIGHUP if it is that already")
+        print(
+            f"{arguments.output} written: name it as matcher.profile, or send the broker SIGHUP if it is that already"
+        )
         return 0
 
     return answered(arguments, answer)
@@ -110,7 +131,9 @@ def _demo(arguments: argparse.Namespace) -> int:
     from pyspark_trellis.demo import demo
 
     progress = Progress()
-    return demo(arguments.output, arguments.messages, lambda: spark_of(arguments, progress), progress)
+    return demo(
+        arguments.output, arguments.messages, lambda: spark_of(arguments, progress), progress
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> int:

@@ -1,5 +1,5 @@
-"""Exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, as `trellis definitions export` writes it. Subscriptions of MQTT
-sessions stand in none; `topology` adds those.
+"""Exchanges, queues and bindings of a definitions file: RabbitMQ's JSON, as `trellis definitions
+export` writes it. Subscriptions of MQTT sessions stand in none; `topology` adds those.
 
     place   where messages end: a queue by its name, an MQTT session (or a group of them) by its name behind `SESSION`
 """
@@ -17,24 +17,35 @@ from matching.grammar import AMQP, InvalidPattern
 from pyspark_trellis.errors import PipelineError
 
 #: Exchanges that every virtual host has.
-PREDECLARED: Final = {"": "direct", "amq.direct": "direct", "amq.fanout": "fanout", "amq.topic": "topic", "amq.headers": "headers",
-                      "amq.match": "headers"}
+PREDECLARED: Final = {
+    "": "direct",
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.topic": "topic",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+}
 #: Exchanges that choose by the name of the message alone.
 BY_NAME: Final = ("direct", "fanout", "topic")
-#: No MQTT client's name has it [MQTT-1.5.4-2], so that a session and a queue of one name are two places.
+#: No MQTT client's name has it [MQTT-1.5.4-2], so that a session and a queue of one name are two
+#: places.
 SESSION: Final = "\0"
 
 
 def shown(place: str) -> str:
     """A place for people."""
     name = place.removeprefix(SESSION)
-    return place if name == place else f"{name} (MQTT {'group' if name.startswith('$share/') else 'session'})"
+    return (
+        place
+        if name == place
+        else f"{name} (MQTT {'group' if name.startswith('$share/') else 'session'})"
+    )
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A binding, or a session's subscription. `number` counts all of a file; `kind` is that of its destination: queue, exchange or
-    session; `key` is written in `grammar` (amqp or mqtt)."""
+    """A binding, or a session's subscription. `number` counts all of a file; `kind` is that of its
+    destination: queue, exchange or session; `key` is written in `grammar` (amqp or mqtt)."""
 
     number: int
     vhost: str
@@ -59,7 +70,9 @@ class Bound:
 
 @dataclass
 class Host:
-    """A virtual host: its exchanges with their types, their alternate exchanges, its queues, and MQTT sessions with subscriptions."""
+    """A virtual host: its exchanges with their types, their alternate exchanges, its queues, and
+    MQTT sessions with subscriptions.
+    """
 
     types: dict[str, str] = field(default_factory=lambda: dict(PREDECLARED))
     alternates: dict[str, str] = field(default_factory=dict)
@@ -82,7 +95,15 @@ class Definitions:
     hosts: dict[str, Host]
     bindings: list[Bound]
 
-    def add(self, vhost: str, source: str, destination: str, kind: str, key: str, grammar: str = AMQP.name) -> None:
+    def add(
+        self,
+        vhost: str,
+        source: str,
+        destination: str,
+        kind: str,
+        key: str,
+        grammar: str = AMQP.name,
+    ) -> None:
         """A binding more, of names that are there."""
         bound = Bound(len(self.bindings), vhost, source, destination, kind, key, grammar)
         self.bindings.append(bound)
@@ -90,7 +111,10 @@ class Definitions:
 
 
 def read(path: str | Path) -> Definitions:
-    """A file, or what a broker has: http://user:password@host:15672. Raises PipelineError, which says where in it."""
+    """A file, or what a broker has: http://user:password@host:15672.
+
+    Raises PipelineError, which says where in it.
+    """
     if str(path).startswith(("http://", "https://")):
         from pyspark_trellis.remote import Broker
 
@@ -108,8 +132,12 @@ def read(path: str | Path) -> Definitions:
 def parse(document: Any, name: str) -> Definitions:
     """The same from a decoded document. Raises PipelineError."""
     if not isinstance(document, dict):
-        raise PipelineError(f"{name}: definitions are a JSON object with lists of exchanges, queues and bindings")
-    hosts: dict[str, Host] = {row.get("name", "/"): Host() for row in _rows(document, "vhosts", name)} or {"/": Host()}
+        raise PipelineError(
+            f"{name}: definitions are a JSON object with lists of exchanges, queues and bindings"
+        )
+    hosts: dict[str, Host] = {
+        row.get("name", "/"): Host() for row in _rows(document, "vhosts", name)
+    } or {"/": Host()}
     made = Definitions(name, hosts, [])
     for at, row in enumerate(_rows(document, "exchanges", name)):
         where = f"{name}: exchanges[{at}]"

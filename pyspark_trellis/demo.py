@@ -1,8 +1,9 @@
-"""`trellis pipeline demo`: a broker, an hour of a factory and a trading floor, and all that the pipeline says of it.
+"""`trellis pipeline demo`: a broker, an hour of a factory and a trading floor, and all that the
+pipeline says of it.
 
-    OUTPUT/definitions.json   what the broker has          OUTPUT/proposed.json   what somebody would like instead
-    OUTPUT/broker             its data, with the journal    OUTPUT/lake, traffic   Parquet
-    OUTPUT/matching-profile.json                            OUTPUT/report.html     what to look at
+OUTPUT/definitions.json   what the broker has          OUTPUT/proposed.json   what somebody would
+like instead OUTPUT/broker             its data, with the journal    OUTPUT/lake, traffic   Parquet
+OUTPUT/matching-profile.json                            OUTPUT/report.html     what to look at
 """
 
 from __future__ import annotations
@@ -33,36 +34,100 @@ from pyspark_trellis.report import make
 HOUR: Final = 3600
 _PATIENCE: Final = 60
 _SENSORS: Final = ("temperature", "vibration", "pressure", "power")
-_MARKETS: Final = {"nyse": ("ibm", "ge", "ko", "dis", "ba"), "nasdaq": ("aapl", "msft", "nvda", "amzn"), "lse": ("bp", "hsbc", "vod")}
-_QUEUES: Final = ("dashboard", "alarms", "archive", "maintenance", "energy", "risk", "ticker", "compliance", "research", "billing")
+_MARKETS: Final = {
+    "nyse": ("ibm", "ge", "ko", "dis", "ba"),
+    "nasdaq": ("aapl", "msft", "nvda", "amzn"),
+    "lse": ("bp", "hsbc", "vod"),
+}
+_QUEUES: Final = (
+    "dashboard",
+    "alarms",
+    "archive",
+    "maintenance",
+    "energy",
+    "risk",
+    "ticker",
+    "compliance",
+    "research",
+    "billing",
+)
 _BINDINGS: Final[tuple[tuple[str, str, str], ...]] = (
-    ("amq.topic", "factory.*.*.*.temperature", "dashboard"), ("amq.topic", "factory.#", "archive"),
+    ("amq.topic", "factory.*.*.*.temperature", "dashboard"),
+    ("amq.topic", "factory.#", "archive"),
     ("amq.topic", "factory.*.line-1.#", "archive"),  # archive has it all already
-    ("amq.topic", "factory.*.*.*.vibration", "maintenance"), ("amq.topic", "factory.berlin.#", "maintenance"),  # these overlap
-    ("amq.topic", "factory.*.*.*.power", "energy"), ("amq.topic", "#.alarm", "alarms"),
+    ("amq.topic", "factory.*.*.*.vibration", "maintenance"),
+    ("amq.topic", "factory.berlin.#", "maintenance"),  # these overlap
+    ("amq.topic", "factory.*.*.*.power", "energy"),
+    ("amq.topic", "#.alarm", "alarms"),
     ("amq.topic", "factory.oslo.#", "dashboard"),  # there is no such site
-    ("trading", "stock.*.*.trade", "risk"), ("trading", "stock.#", "ticker"), ("trading", "stock.nyse.#", "compliance"),
-    ("trading", "stock.*.ibm.*", "compliance"), ("trading", "bond.#", "research"),  # nobody trades bonds
-    ("orders", "paid", "billing"), ("orders", "refunded", "billing"))
+    ("trading", "stock.*.*.trade", "risk"),
+    ("trading", "stock.#", "ticker"),
+    ("trading", "stock.nyse.#", "compliance"),
+    ("trading", "stock.*.ibm.*", "compliance"),
+    ("trading", "bond.#", "research"),  # nobody trades bonds
+    ("orders", "paid", "billing"),
+    ("orders", "refunded", "billing"),
+)
 
 
 def document(bindings: tuple[tuple[str, str, str], ...] = _BINDINGS) -> dict[str, Any]:
     """Definitions with these bindings, and a journal."""
-    queues: list[dict[str, Any]] = [{"name": name, "vhost": "/", "durable": True, "auto_delete": False, "arguments": {"x-max-length": 1000}}
-                                    for name in _QUEUES]
-    queues.append({"name": "journal", "vhost": "/", "durable": True, "auto_delete": False,
-                   "arguments": {"x-queue-type": "stream", "x-journal": True}})
-    exchanges = [{"name": name, "vhost": "/", "type": kind, "durable": True, "auto_delete": False, "internal": False, "arguments": {}}
-                 for name, kind in (("trading", "topic"), ("orders", "direct"))]
-    return {"vhosts": [{"name": "/"}], "exchanges": exchanges, "queues": queues, "bindings": [
-        {"source": source, "vhost": "/", "destination": queue, "destination_type": "queue", "routing_key": key, "arguments": {}}
-        for source, key, queue in bindings]}
+    queues: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-max-length": 1000},
+        }
+        for name in _QUEUES
+    ]
+    queues.append(
+        {
+            "name": "journal",
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": "stream", "x-journal": True},
+        }
+    )
+    exchanges = [
+        {
+            "name": name,
+            "vhost": "/",
+            "type": kind,
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        }
+        for name, kind in (("trading", "topic"), ("orders", "direct"))
+    ]
+    return {
+        "vhosts": [{"name": "/"}],
+        "exchanges": exchanges,
+        "queues": queues,
+        "bindings": [
+            {
+                "source": source,
+                "vhost": "/",
+                "destination": queue,
+                "destination_type": "queue",
+                "routing_key": key,
+                "arguments": {},
+            }
+            for source, key, queue in bindings
+        ],
+    }
 
 
 def proposal() -> dict[str, Any]:
     """Somebody tidies up, and takes away too much."""
     kept = tuple(
-        each for each in _BINDINGS if each[2] != "risk" and each[1] not in ("factory.*.line-1.#", "factory.oslo.#", "bond.#", "refunded")
+        each
+        for each in _BINDINGS
+        if each[2] != "risk"
+        and each[1] not in ("factory.*.line-1.#", "factory.oslo.#", "bond.#", "refunded")
     )
     return document((*kept, ("trading", "stock.*.*.quote", "research")))
 
@@ -70,7 +135,10 @@ def proposal() -> dict[str, Any]:
 def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]:
     """So many messages of an hour that began then (seconds), by rising event time."""
     sites = [
-        (site, f"line-{line}", f"m{machine:02}") for site in ("berlin", "lyon", "turin") for line in (1, 2, 3) for machine in range(12)
+        (site, f"line-{line}", f"m{machine:02}")
+        for site in ("berlin", "lyon", "turin")
+        for line in (1, 2, 3)
+        for machine in range(12)
     ]
     symbols = [(market, symbol) for market, names in _MARKETS.items() for symbol in names]
     for number in range(messages):
@@ -82,31 +150,68 @@ def traffic(messages: int, start: int, rng: random.Random) -> Iterator[Outgoing]
         if draw < trading:
             market, symbol = symbols[min(int(rng.expovariate(0.35)), len(symbols) - 1)]
             kind = "trade" if rng.random() < 0.25 else "quote"
-            yield _message("trading", f"stock.{market}.{symbol}.{kind}", {"price": round(rng.uniform(20, 400), 2)}, at)
+            yield _message(
+                "trading",
+                f"stock.{market}.{symbol}.{kind}",
+                {"price": round(rng.uniform(20, 400), 2)},
+                at,
+            )
         elif draw < trading + 0.02:
-            yield _message("orders", rng.choice(("paid", "paid", "paid", "refunded", "cancelled")), {"order": number}, at)
+            yield _message(
+                "orders",
+                rng.choice(("paid", "paid", "paid", "refunded", "cancelled")),
+                {"order": number},
+                at,
+            )
         elif draw < trading + 0.035:
             yield _message(
-                "amq.topic", f"factroy.{rng.choice(sites)[0]}.line-1.m00.temperature", {"value": 0}, at
+                "amq.topic",
+                f"factroy.{rng.choice(sites)[0]}.line-1.m00.temperature",
+                {"value": 0},
+                at,
             )  # a device with a typing error
         else:
             site, line, machine = sites[min(int(rng.expovariate(0.04)), len(sites) - 1)]
             sensor = "alarm" if rng.random() < 0.004 else rng.choice(_SENSORS)
-            yield _message("amq.topic", f"factory.{site}.{line}.{machine}.{sensor}", {"value": round(rng.gauss(20, 5), 2)}, at)
+            yield _message(
+                "amq.topic",
+                f"factory.{site}.{line}.{machine}.{sensor}",
+                {"value": round(rng.gauss(20, 5), 2)},
+                at,
+            )
 
 
 def _message(exchange: str, key: str, body: dict[str, Any], at: int) -> Outgoing:
     return Outgoing(
-        exchange, key, json.dumps(body).encode(), pika.BasicProperties(content_type="application/json", delivery_mode=1, timestamp=at)
+        exchange,
+        key,
+        json.dumps(body).encode(),
+        pika.BasicProperties(content_type="application/json", delivery_mode=1, timestamp=at),
     )
 
 
 @contextmanager
 def broker(directory: Path, file: Path) -> Iterator[str]:
-    """A broker of this installation on free ports; gives its AMQP URL, and stops it. Raises PipelineError when it does not start."""
-    flags = ["--config", os.devnull, "--data-dir", str(directory), "--definitions-file", str(file), "--log-level", "error"]
-    ports = [word for name in ("amqp", "mqtt", "metrics", "http") for word in (f"--{name}-port", "0")]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+    """A broker of this installation on free ports; gives its AMQP URL, and stops it.
+
+    Raises PipelineError when it does not start.
+    """
+    flags = [
+        "--config",
+        os.devnull,
+        "--data-dir",
+        str(directory),
+        "--definitions-file",
+        str(file),
+        "--log-level",
+        "error",
+    ]
+    ports = [
+        word for name in ("amqp", "mqtt", "metrics", "http") for word in (f"--{name}-port", "0")
+    ]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
+    }
     with subprocess.Popen(
         [sys.executable, "-m", "trellis", "serve", *flags, *ports],
         stdin=subprocess.DEVNULL,
@@ -119,7 +224,9 @@ def broker(directory: Path, file: Path) -> Iterator[str]:
             words = process.stdout.readline().split()
             address = dict(word.partition("=")[::2] for word in words[1:]).get("amqp")
             if address is None:
-                raise PipelineError(f"the broker did not start (exit code {process.wait(_PATIENCE)}); its last lines are above")
+                raise PipelineError(
+                    f"the broker did not start (exit code {process.wait(_PATIENCE)}); its last lines are above"
+                )
             yield f"amqp://guest:guest@{address}/%2F"
             process.send_signal(signal.SIGTERM)
             if process.wait(_PATIENCE):
@@ -128,10 +235,18 @@ def broker(directory: Path, file: Path) -> Iterator[str]:
             process.kill()
 
 
-def demo(output: Path, messages: int, session: Callable[[], AbstractContextManager[Any]], progress: Progress, seed: int = 1) -> int:
+def demo(
+    output: Path,
+    messages: int,
+    session: Callable[[], AbstractContextManager[Any]],
+    progress: Progress,
+    seed: int = 1,
+) -> int:
     """All of it; returns the exit code. Raises PipelineError."""
     if output.exists() and any(output.iterdir()):
-        raise PipelineError(f"{output} is there already, with something in it: name another directory with --output, or remove it")
+        raise PipelineError(
+            f"{output} is there already, with something in it: name another directory with --output, or remove it"
+        )
     output.mkdir(parents=True, exist_ok=True)
     for name, content in (("definitions.json", document()), ("proposed.json", proposal())):
         (output / name).write_text(json.dumps(content, indent=1) + "\n")
@@ -141,39 +256,58 @@ def demo(output: Path, messages: int, session: Callable[[], AbstractContextManag
         progress.end()
         print(f"{time.monotonic() - began:5.1f} s  {text}", flush=True)
 
-    print("A factory and a trading floor publish an hour of messages, made up, to a broker. It forgets a message once it is read; its\n"
-          "journal keeps all of them. Spark reads that journal, and says what no broker says: which bindings do nothing, what nobody\n"
-          "gets, and what would be lost if somebody's proposal became true. The seconds are those since the start.\n", flush=True)
+    print(
+        "A factory and a trading floor publish an hour of messages, made up, to a broker. It forgets a message once it is read; its\n"
+        "journal keeps all of them. Spark reads that journal, and says what no broker says: which bindings do nothing, what nobody\n"
+        "gets, and what would be lost if somebody's proposal became true. The seconds are those since the start.\n",
+        flush=True,
+    )
     step("a broker starts, with a journal of all that is published")
     with broker(output / "broker", output / "definitions.json") as url:
         start = int(datetime.now(UTC).timestamp()) // 60 * 60 - HOUR
-        sent = Publisher(url).publish(_told(traffic(messages, start, random.Random(seed)), messages, progress))
+        sent = Publisher(url).publish(
+            _told(traffic(messages, start, random.Random(seed)), messages, progress)
+        )
         step(f"{sent:,} messages of an hour published, each confirmed")
     journal = {"path": str(output / "broker" / "streams" / "%2F" / "journal")}
     with session() as spark:
         step("Spark has started")
         for job in (lake.lake, lake.traffic):
             name = job.__name__
-            query = job(spark, journal, str(output / name), str(output / f"{name}.checkpoint"), once=True)
+            query = job(
+                spark, journal, str(output / name), str(output / f"{name}.checkpoint"), once=True
+            )
             progress.watch(query, name)
         kept = lake.read_lake(spark, str(output / "lake"))
         counts = kept.selectExpr("count(*)", "count(distinct offset)").collect()[0]
         if tuple(counts) != (sent, sent):
-            raise PipelineError(f"the lake has {counts[0]:,} rows of {counts[1]:,} offsets, and {sent:,} messages were published")
-        step(f"lake and traffic: {counts[0]:,} rows, each of them once, as Parquet: the messages, and what each topic did in each minute")
-        current, proposed = (definitions.read(output / name) for name in ("definitions.json", "proposed.json"))
+            raise PipelineError(
+                f"the lake has {counts[0]:,} rows of {counts[1]:,} offsets, and {sent:,} messages were published"
+            )
+        step(
+            f"lake and traffic: {counts[0]:,} rows, each of them once, as Parquet: the messages, and what each topic did in each minute"
+        )
+        current, proposed = (
+            definitions.read(output / name) for name in ("definitions.json", "proposed.json")
+        )
         parts = hist.read_rollup(spark, str(output / "traffic"))
         _answers(parts, current, proposed, output, step)
         with progress.of(spark, "report"):
             page = make(parts, current, proposed)
         (output / "report.html").write_text(page, encoding="utf-8")
     step(f"done: open {output / 'report.html'}, which shows all of that")
-    print(f"\nAsk it yourself: trellis pipeline audit --journal {journal['path']} --definitions {output / 'definitions.json'}")
+    print(
+        f"\nAsk it yourself: trellis pipeline audit --journal {journal['path']} --definitions {output / 'definitions.json'}"
+    )
     return 0
 
 
 def _answers(
-    parts: Any, current: definitions.Definitions, proposed: definitions.Definitions, output: Path, step: Callable[[str], None]
+    parts: Any,
+    current: definitions.Definitions,
+    proposed: definitions.Definitions,
+    output: Path,
+    step: Callable[[str], None],
 ) -> None:
     """What each job says, in a line."""
     from pyspark_trellis.advise import advise
@@ -182,18 +316,26 @@ def _answers(
 
     history = hist.summed(parts).cache()
     found = audit(history, current)
-    step(f"audit: of {found.bindings} bindings {len(found.dead)} took nothing and {len(found.subsumed)} only what another one takes; "
-         f"{len(found.unroutable)} topics reach nobody")
+    step(
+        f"audit: of {found.bindings} bindings {len(found.dead)} took nothing and {len(found.subsumed)} only what another one takes; "
+        f"{len(found.unroutable)} topics reach nobody"
+    )
     for lost in found.unroutable[:1]:
-        print(f"         first of them {lost.topic}: {lost.messages:,} messages; the nearest binding is {lost.nearest}")
+        print(
+            f"         first of them {lost.topic}: {lost.messages:,} messages; the nearest binding is {lost.nearest}"
+        )
     answer = what_if(history, current, proposed)
-    step(f"whatif: by proposed.json {', '.join(each.topic for each in answer.lost) or 'nothing'} would be lost, "
-         f"{', '.join(map(str, answer.starved)) or 'no queue'} would get nothing any more, and "
-         f"{', '.join(map(str, answer.newly_hit)) or 'no queue'} something for the first time")
+    step(
+        f"whatif: by proposed.json {', '.join(each.topic for each in answer.lost) or 'nothing'} would be lost, "
+        f"{', '.join(map(str, answer.starved)) or 'no queue'} would get nothing any more, and "
+        f"{', '.join(map(str, answer.newly_hit)) or 'no queue'} something for the first time"
+    )
     advice = advise(history, current)
     advice.write(output / "matching-profile.json")
     chosen = ", ".join(f"{each.matcher or 'auto'} for {each.exchange}" for each in advice.exchanges)
-    step(f"advise: as matchers {chosen}, by the time of a lookup; matching-profile.json tells the broker")
+    step(
+        f"advise: as matchers {chosen}, by the time of a lookup; matching-profile.json tells the broker"
+    )
     history.unpersist()
 
 

@@ -12,13 +12,13 @@ _CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+\w+(?:Exception|Error): ")
 
 
 class PipelineError(Exception):
-    """One line: what is wrong, with what, and what to do. Ends a command with exit code 2. (No ValueError, so that who looks out for
-    those does not catch it.)"""
+    """One line: what is wrong, with what, and what to do. Ends a command with exit code 2. (No
+    ValueError, so that who looks out for those does not catch it.)"""
 
 
 def line_of(error: BaseException) -> str | None:
-    """The line of a PipelineError inside what Spark raised, or None if there is none. Spark runs sources in processes of their
-    own and gives back a text."""
+    """The line of a PipelineError inside what Spark raised, or None if there is none. Spark runs
+    sources in processes of their own and gives back a text."""
     if isinstance(error, PipelineError):
         return str(error)
     found = _OURS.findall(str(error))
@@ -32,7 +32,9 @@ def shown(url: str) -> str:
 
 def of_spark(error: BaseException) -> bool:
     """Whether Spark or its JVM raised it."""
-    return any(kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__)
+    return any(
+        kind.__module__.partition(".")[0] in ("pyspark", "py4j") for kind in type(error).__mro__
+    )
 
 
 def brief(error: BaseException) -> str:

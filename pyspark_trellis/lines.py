@@ -1,4 +1,6 @@
-"""Answers of the jobs as lines for people: what there was, who says so, tables of the worst, and a sentence at the end."""
+"""Answers of the jobs as lines for people: what there was, who says so, tables of the worst, and a
+sentence at the end.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SHOWN: Final = 20
 
 def head(span: Span, said_by: Iterable[str]) -> None:
     when = (
-        f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC" if span.first is not None and span.last is not None else ""
+        f", {span.first:%Y-%m-%d %H:%M:%S} to {span.last:%Y-%m-%d %H:%M:%S} UTC"
+        if span.first is not None and span.last is not None
+        else ""
     )
     print(f"{span.messages:,} messages of {span.topics:,} topics{when}")
     for line in said_by:
@@ -27,37 +31,113 @@ def head(span: Span, said_by: Iterable[str]) -> None:
 def whatif(answer: WhatIf, compared: bool) -> None:
     """`compared`: what queues got before is known. What changes the most stands first."""
     seconds = answer.span.seconds
-    rows = sorted(answer.queues, key=lambda change: (not (change.before and not change.after),
-                                                     -abs((change.after or 0) - (change.before or 0)), change.vhost, str(change)))
-    table("queue", [(f"{change.vhost} {change}", _rate(change.before, seconds), _rate(change.after, seconds),
-                     "newly hit" if compared and change.after and not change.before else
-                     "STARVED" if change.before and not change.after else "")
-                    for change in rows], "before, msg/s", "after, msg/s", "")
-    table("would be lost", [(_topic(each.vhost, each.exchange, each.topic), f"{each.messages:,}") for each in answer.lost], "messages")
+    rows = sorted(
+        answer.queues,
+        key=lambda change: (
+            not (change.before and not change.after),
+            -abs((change.after or 0) - (change.before or 0)),
+            change.vhost,
+            str(change),
+        ),
+    )
+    table(
+        "queue",
+        [
+            (
+                f"{change.vhost} {change}",
+                _rate(change.before, seconds),
+                _rate(change.after, seconds),
+                "newly hit"
+                if compared and change.after and not change.before
+                else "STARVED"
+                if change.before and not change.after
+                else "",
+            )
+            for change in rows
+        ],
+        "before, msg/s",
+        "after, msg/s",
+        "",
+    )
+    table(
+        "would be lost",
+        [
+            (_topic(each.vhost, each.exchange, each.topic), f"{each.messages:,}")
+            for each in answer.lost
+        ],
+        "messages",
+    )
     if answer.unknown:
-        print(f"{answer.unknown:,} messages pass exchanges that decide by more than the topic; nothing is claimed of them")
+        print(
+            f"{answer.unknown:,} messages pass exchanges that decide by more than the topic; nothing is claimed of them"
+        )
     print("something would be lost" if answer.breaks else "nothing would be lost")
 
 
 def audit(found: Audit) -> None:
     table("dead: nothing matched", [(str(each),) for each in found.dead])
-    table("duplicate", [(str(each.binding), f"as '{each.by.key}', number {each.by.number}") for each in found.duplicate], "")
+    table(
+        "duplicate",
+        [
+            (str(each.binding), f"as '{each.by.key}', number {each.by.number}")
+            for each in found.duplicate
+        ],
+        "",
+    )
     table("subsumed", [(str(each.binding), f"by '{each.by.key}'") for each in found.subsumed], "")
-    table("overlapping", [(f"'{each.one.key}' and '{each.other.key}' to '{shown(each.one.place)}'", f"{each.messages:,}")
-                          for each in found.overlapping], "messages")
-    table("unroutable", [(_topic(each.vhost, each.exchange, each.topic), f"{each.messages:,}",
-                          "no binding at all" if each.nearest is None else
-                          f"'{each.nearest}', {each.words} word{'s' * (each.words > 1)} off")
-                         for each in found.unroutable], "messages", "nearest")
-    print(f"{found.bindings} bindings: {len(found.dead)} dead, {len(found.duplicate)} duplicate, {len(found.subsumed)} subsumed; "
-          f"{len(found.unroutable)} unroutable topics")
+    table(
+        "overlapping",
+        [
+            (
+                f"'{each.one.key}' and '{each.other.key}' to '{shown(each.one.place)}'",
+                f"{each.messages:,}",
+            )
+            for each in found.overlapping
+        ],
+        "messages",
+    )
+    table(
+        "unroutable",
+        [
+            (
+                _topic(each.vhost, each.exchange, each.topic),
+                f"{each.messages:,}",
+                "no binding at all"
+                if each.nearest is None
+                else f"'{each.nearest}', {each.words} word{'s' * (each.words > 1)} off",
+            )
+            for each in found.unroutable
+        ],
+        "messages",
+        "nearest",
+    )
+    print(
+        f"{found.bindings} bindings: {len(found.dead)} dead, {len(found.duplicate)} duplicate, {len(found.subsumed)} subsumed; "
+        f"{len(found.unroutable)} unroutable topics"
+    )
 
 
 def advise(advice: Advice) -> None:
-    table("exchange", [(f"{each.vhost} {each.exchange}", f"{each.bindings:,}", f"{each.topics:,}", each.matcher or "auto (as good as any)",
-                        ", ".join(f"{name} {ns}" for name, ns in each.measured.items()))
-                       for each in advice.exchanges], "bindings", "topics", "matcher", "ns a lookup")
-    print(f"route cache: {advice.routes:,} entries (limits.routes); prewarming carries {advice.carried:.0%} of the messages")
+    table(
+        "exchange",
+        [
+            (
+                f"{each.vhost} {each.exchange}",
+                f"{each.bindings:,}",
+                f"{each.topics:,}",
+                each.matcher or "auto (as good as any)",
+                ", ".join(f"{name} {ns}" for name, ns in each.measured.items()),
+            )
+            for each in advice.exchanges
+        ],
+        "bindings",
+        "topics",
+        "matcher",
+        "ns a lookup",
+    )
+    print(
+        f"route cache: {advice.routes:,} entries (limits.routes); prewarming carries {advice.carried:.0%} of the messages"
+    )
 
 
 def _topic(vhost: str, exchange: str, topic: str) -> str:
@@ -81,7 +161,8 @@ def table(title: str, rows: list[tuple[str, ...]], *columns: str) -> None:
     for row in shown_rows:
         print(
             "  ".join(
-                cell.ljust(width) if at == 0 else cell.rjust(width) for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+                cell.ljust(width) if at == 0 else cell.rjust(width)
+                for at, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
         )
     if len(rows) > SHOWN:

@@ -1,9 +1,10 @@
-"""Messages of Arrow's IPC format: where one ends, how many rows it has, and whether its checksum is right.
+"""Messages of Arrow's IPC format: where one ends, how many rows it has, and whether its checksum is
+right.
 
     FFFFFFFF | size of the metadata i32 | metadata, a flatbuffer | body
 
-Only heads are read here; pyarrow reads the rest. The broker's record batches carry a checksum in their own metadata: `crc32`, in
-hexadecimal, of the whole message with zeros in its place.
+Only heads are read here; pyarrow reads the rest. The broker's record batches carry a checksum in
+their own metadata: `crc32`, in hexadecimal, of the whole message with zeros in its place.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ class Damaged(ValueError):
 
 
 def end_of(octets: Octets, at: int, size: int) -> int:
-    """Where the message ends that begins at `at`, in a segment of `size` octets of which `octets` are the first ones; 0 when it is
-    not whole, its head is not here, or nothing is written there. Raises Damaged."""
+    """Where the message ends that begins at `at`, in a segment of `size` octets of which `octets`
+    are the first ones; 0 when it is not whole, its head is not here, or nothing is written there.
+    Raises Damaged.
+    """
     start = at + 8
     if start > len(octets):
         return 0
     mark, metadata = struct.unpack_from("<Ii", octets, at)
     if metadata == 0 and mark in (_CONTINUES, 0):
-        return 0  # The end of the stream; or octets that the file has and nobody wrote: a machine failed.
+        # The end of the stream; or octets that the file has and nobody wrote: a machine failed.
+        return 0
     if mark != _CONTINUES or not 0 < metadata < _METADATA_MAX:
         raise Damaged(f"at octet {at} there is no Arrow message")
     if start + metadata > min(len(octets), size):
@@ -66,7 +70,9 @@ def sound(message: memoryview) -> bool:
     except struct.error:
         return False
     after = place + _SUM_DIGITS
-    return place > 0 and message[place:after] == b"%08x" % crc32(message[after:], crc32(_NO_SUM, crc32(message[:place])))
+    return place > 0 and message[place:after] == b"%08x" % crc32(
+        message[after:], crc32(_NO_SUM, crc32(message[:place]))
+    )
 
 
 def _sum_place(message: memoryview) -> int:
@@ -79,7 +85,11 @@ def _sum_place(message: memoryview) -> int:
         pair = _follow(message, pairs + 4 + 4 * number)
         key = _follow(message, _field(message, pair, _KEY)) + 4
         value = _follow(message, _field(message, pair, _VALUE))
-        if bytes(message[key:key + len(_SUM)]) == _SUM and _u32(message, key - 4) == len(_SUM) and _u32(message, value) == _SUM_DIGITS:
+        if (
+            bytes(message[key : key + len(_SUM)]) == _SUM
+            and _u32(message, key - 4) == len(_SUM)
+            and _u32(message, value) == _SUM_DIGITS
+        ):
             return value + 4
     return 0
 

@@ -1,4 +1,6 @@
-"""Options of a query that are numbers or switches; where it begins and ends; and what a checkpoint remembers."""
+"""Options of a query that are numbers or switches; where it begins and ends; and what a checkpoint
+remembers.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,27 @@ def switch(options: dict[str, str], name: str, default: bool) -> bool:
 
 
 def starting(text: str, bounds: Bounds, name: str) -> int:
-    """The first offset to read. Raises PipelineError: below retention nothing is passed over in silence."""
+    """The first offset to read.
+
+    Raises PipelineError: below retention nothing is passed over in silence.
+    """
     word = text.lower()
     if word in (EARLIEST, LATEST):
         return bounds.first if word == EARLIEST else bounds.next
     if not text.isdecimal():
-        raise PipelineError(f"option startingOffsets is '{text}', and should be earliest, latest or an offset")
+        raise PipelineError(
+            f"option startingOffsets is '{text}', and should be earliest, latest or an offset"
+        )
     offset = int(text)
     if offset < bounds.first:
-        raise PipelineError(f"offset {offset} of {name} is below its retention: the first one there is {bounds.first}; "
-                            "read from startingOffsets=earliest, or keep more")
+        raise PipelineError(
+            f"offset {offset} of {name} is below its retention: the first one there is {bounds.first}; "
+            "read from startingOffsets=earliest, or keep more"
+        )
     if offset > bounds.next:
-        raise PipelineError(f"startingOffsets={offset} lies behind the end of {name}, which is {bounds.next}")
+        raise PipelineError(
+            f"startingOffsets={offset} lies behind the end of {name}, which is {bounds.next}"
+        )
     return offset
 
 
@@ -45,16 +56,20 @@ def ending(text: str, bounds: Bounds, name: str) -> int:
     if text.lower() == LATEST:
         return bounds.next
     if not text.isdecimal():
-        raise PipelineError(f"option endingOffsets is '{text}', and should be latest or the first offset that is not read any more")
+        raise PipelineError(
+            f"option endingOffsets is '{text}', and should be latest or the first offset that is not read any more"
+        )
     offset = int(text)
     if offset > bounds.next:
-        raise PipelineError(f"endingOffsets={offset} lies behind the end of {name}, which is {bounds.next}")
+        raise PipelineError(
+            f"endingOffsets={offset} lies behind the end of {name}, which is {bounds.next}"
+        )
     return offset
 
 
 def remembered(start: dict[str, int], stream: Stream, bounds: Bounds) -> None:
-    """Whether a query may go on where its checkpoint says. Raises PipelineError: the rows it has read, and those it is about
-    to read, must be those of one history."""
+    """Whether a query may go on where its checkpoint says. Raises PipelineError: the rows it has
+    read, and those it is about to read, must be those of one history."""
     offset = start["next"]
     if offset > bounds.next or stream.rewritten(offset, start["epoch"]):
         raise PipelineError(
@@ -63,5 +78,7 @@ def remembered(start: dict[str, int], stream: Stream, bounds: Bounds) -> None:
             "which shows durable rows only"
         )
     if offset < bounds.first:
-        raise PipelineError(f"this query goes on with offset {offset} of {stream.name}, which is below its retention: the first one there "
-                            f"is {bounds.first}; begin with a new checkpoint, or keep more")
+        raise PipelineError(
+            f"this query goes on with offset {offset} of {stream.name}, which is below its retention: the first one there "
+            f"is {bounds.first}; begin with a new checkpoint, or keep more"
+        )

@@ -1,4 +1,6 @@
-"""Plots of a report, as SVG that stands inside the page: drawn narrow, so that their letters can be read on a phone."""
+"""Plots of a report, as SVG that stands inside the page: drawn narrow, so that their letters can be
+read on a phone.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ _STYLE: Final[Any] = {
 def short(text: str, most: int = _LONGEST) -> str:
     """The beginning and the end of a long name. (Dollars would be formulas.)"""
     text = text or "(empty)"
-    cut = text if len(text) <= most else text[:most // 2 - 1] + "…" + text[-(most // 2):]
+    cut = text if len(text) <= most else text[: most // 2 - 1] + "…" + text[-(most // 2) :]
     return cut.replace("$", r"\$")
 
 
@@ -52,10 +54,15 @@ def _svg(figure: Figure, label: str) -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     text = out.getvalue()
-    return text[text.index("<svg"):].replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    return text[text.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
 
 
-def over_time(title: str, unit: str, series: dict[str, tuple[Sequence[datetime], Sequence[float]]], fill: bool = False) -> str:
+def over_time(
+    title: str,
+    unit: str,
+    series: dict[str, tuple[Sequence[datetime], Sequence[float]]],
+    fill: bool = False,
+) -> str:
     """Lines over time: by name, the moments and the values."""
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(3.1)
@@ -81,7 +88,9 @@ def over_time(title: str, unit: str, series: dict[str, tuple[Sequence[datetime],
 def bars(title: str, unit: str, names: Sequence[str], series: dict[str, Sequence[float]]) -> str:
     """Lying bars, the first name on top; several series side by side, with a legend."""
     with mpl.rc_context(_STYLE):
-        figure, axes = _figure(1.2 + 0.24 * len(names) * (0.55 + 0.45 * len(series)) + (0.3 if len(series) > 1 else 0))
+        figure, axes = _figure(
+            1.2 + 0.24 * len(names) * (0.55 + 0.45 * len(series)) + (0.3 if len(series) > 1 else 0)
+        )
         wide = 0.8 / len(series)
         for at, (colour, (label, values)) in enumerate(zip(COLOURS, series.items(), strict=False)):
             places = [place - 0.4 + wide * (at + 0.5) for place in range(len(names))]
@@ -116,6 +125,12 @@ def share(title: str, counts: Sequence[int]) -> str:
         for level in (50, 90):
             at = next(place for place, value in zip(xs, ys, strict=True) if value >= level)
             axes.plot([at], [level], "o", color=COLOURS[1])
-            axes.annotate(f"{level} %: {at:,}", (at, level), textcoords="offset points", xytext=(7, -13), color="#333333")
+            axes.annotate(
+                f"{level} %: {at:,}",
+                (at, level),
+                textcoords="offset points",
+                xytext=(7, -13),
+                color="#333333",
+            )
         figure.suptitle(title, fontweight="bold")
         return _svg(figure, title)

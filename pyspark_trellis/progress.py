@@ -62,10 +62,15 @@ class Progress:
                 if info is not None:
                     done += info.numCompletedTasks
                     tasks += info.numTasks
-            self.say(f"{title}  {f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s")
+            self.say(
+                f"{title}  {f'{done} of {tasks} tasks, ' if tasks else ''}{time.monotonic() - began:.0f} s"
+            )
 
     def watch(self, query: Any, title: str) -> int:
-        """Until a streaming query ends: how many rows it has taken, which it returns. Raises what ended it."""
+        """Until a streaming query ends: how many rows it has taken, which it returns.
+
+        Raises what ended it.
+        """
         rows, last = 0, -1
         ended = False
         try:
@@ -75,7 +80,9 @@ class Progress:
                     if progress["batchId"] > last:
                         last = progress["batchId"]
                         rows += progress["numInputRows"]
-                        self.say(f"{title}  {rows:,} rows, batch {last}, {progress.get('processedRowsPerSecond') or 0:,.0f} rows/s")
+                        self.say(
+                            f"{title}  {rows:,} rows, batch {last}, {progress.get('processedRowsPerSecond') or 0:,.0f} rows/s"
+                        )
         finally:
             self.end()
         return rows

@@ -1,4 +1,6 @@
-"""Publishes to a broker over AMQP and waits for the confirms: many on their way at once, each one awaited at the end."""
+"""Publishes to a broker over AMQP and waits for the confirms: many on their way at once, each one
+awaited at the end.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Publisher:
         try:
             self._parameters: Final = pika.URLParameters(url)
         except (ValueError, TypeError) as error:
-            raise PipelineError(f"option url is '{shown(url)}', and should be amqp://USER:PASSWORD@HOST:PORT/VHOST ({error})") from None
+            raise PipelineError(
+                f"option url is '{shown(url)}', and should be amqp://USER:PASSWORD@HOST:PORT/VHOST ({error})"
+            ) from None
         self._parameters.blocked_connection_timeout = PATIENCE
         self._url = f"{self._parameters.host}:{self._parameters.port}"
         self._connection: Any = None
@@ -47,17 +51,26 @@ class Publisher:
         self._seen = -1
 
     def publish(self, messages: Iterator[Outgoing]) -> int:
-        """Publish all of them; returns how many there were, once the broker has them all. Raises PipelineError."""
+        """Publish all of them; returns how many there were, once the broker has them all.
+
+        Raises PipelineError.
+        """
         self._messages = messages
         self._connection = pika.SelectConnection(
-            self._parameters, on_open_callback=self._opened, on_open_error_callback=self._refused, on_close_callback=self._closed)
+            self._parameters,
+            on_open_callback=self._opened,
+            on_open_error_callback=self._refused,
+            on_close_callback=self._closed,
+        )
         self._waiting = self._connection.ioloop.call_later(PATIENCE, self._too_long)
         try:
             self._connection.ioloop.start()
         except AMQPError as error:
             self._failure = self._failure or str(error)
         if self._failure:
-            raise PipelineError(f"publishing to {self._url} failed after {self._settled} of {self._sent} messages: {self._failure}")
+            raise PipelineError(
+                f"publishing to {self._url} failed after {self._settled} of {self._sent} messages: {self._failure}"
+            )
         return self._settled
 
     def _opened(self, connection: Any) -> None:
@@ -78,7 +91,9 @@ class Publisher:
             if message is None:
                 self._exhausted = True
                 break
-            self._channel.basic_publish(message.exchange, message.key, message.body, message.properties)
+            self._channel.basic_publish(
+                message.exchange, message.key, message.body, message.properties
+            )
             self._sent += 1
         if self._exhausted and self._settled == self._sent:
             self._end()
@@ -86,7 +101,9 @@ class Publisher:
     def _confirmed(self, frame: Any) -> None:
         method = frame.method
         if method.NAME != "Basic.Ack":
-            self._fail(f"the broker refused message {method.delivery_tag} (basic.nack); a queue is full, or its policy rejects")
+            self._fail(
+                f"the broker refused message {method.delivery_tag} (basic.nack); a queue is full, or its policy rejects"
+            )
             return
         self._settled = method.delivery_tag if method.multiple else self._settled + 1
         self._fill()

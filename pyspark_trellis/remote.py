@@ -1,4 +1,6 @@
-"""A running broker, asked over its HTTP listener: its definitions, and its streams, of which it shows what is durable."""
+"""A running broker, asked over its HTTP listener: its definitions, and its streams, of which it
+shows what is durable.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,15 @@ class Broker:
         except ValueError as error:
             raise PipelineError(f"{shown(place)} is no URL: {error}") from None
         if not parts.hostname or parts.path not in ("", "/"):
-            raise PipelineError(f"{shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener")
+            raise PipelineError(
+                f"{shown(place)} should be http://USER:PASSWORD@HOST:15672, the broker's HTTP listener"
+            )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return cls(f"{parts.scheme}://{host}:{port}", unquote(parts.username or "guest"), unquote(parts.password or "guest"))
+        return cls(
+            f"{parts.scheme}://{host}:{port}",
+            unquote(parts.username or "guest"),
+            unquote(parts.password or "guest"),
+        )
 
     def document(self, path: str) -> Any:
         """What it answers there, decoded. Raises PipelineError."""
@@ -56,21 +64,30 @@ class Broker:
     def octets(self, path: str) -> bytes:
         """What it answers there. Raises PipelineError."""
         request = urllib.request.Request(self.url + path)
-        request.add_header("Authorization", "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode())
+        request.add_header(
+            "Authorization",
+            "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode(),
+        )
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
                 found: bytes = answer.read()
                 return found
         except urllib.error.HTTPError as error:
             with error:
-                raise PipelineError(f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}") from None
+                raise PipelineError(
+                    f"{self.url} answered {error.code} to user '{self.user}': {_reason(error)}"
+                ) from None
         except urllib.error.URLError as error:
-            raise PipelineError(f"{self.url} does not answer: {error.reason}; is the listener `http` on?") from None
+            raise PipelineError(
+                f"{self.url} does not answer: {error.reason}; is the listener `http` on?"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             raise self._unexpected(path, error) from None
 
     def _unexpected(self, path: str, error: Exception) -> PipelineError:
-        return PipelineError(f"{self.url}{path} answered something else than expected ({error}); is it Trellis?")
+        return PipelineError(
+            f"{self.url}{path} answered something else than expected ({error}); is it Trellis?"
+        )
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
@@ -82,7 +99,8 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return f"{error.reason}; is it Trellis?"
 
 
-#: Octets that are asked for to read heads of batches: at first, and as long as some more batches are found in them.
+#: Octets that are asked for to read heads of batches: at first, and as long as some more batches
+#: are found in them.
 _HEADS: Final = 8 << 10
 _HEADS_MAX: Final = 1 << 20
 
@@ -99,7 +117,9 @@ class RemotePiece(Piece):
         return f"{self.broker.url}{self.path}"
 
     def octets(self) -> pa.Buffer:
-        return pa.py_buffer(self.broker.octets(f"{self.path}&start={self.cut.start}&end={self.cut.end}"))
+        return pa.py_buffer(
+            self.broker.octets(f"{self.path}&start={self.cut.start}&end={self.cut.end}")
+        )
 
 
 class Remote(Stream):
@@ -113,10 +133,14 @@ class Remote(Stream):
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
-        """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the vhost /. Raises PipelineError."""
+        """Of http://USER:PASSWORD@HOST:15672 and the option `stream`: VHOST/QUEUE, or QUEUE of the
+        vhost /. Raises PipelineError.
+        """
         stream = options.get("stream", "")
         if not stream:
-            raise PipelineError(f"which stream of {shown(place)}? Say it with the option stream: QUEUE, or VHOST/QUEUE")
+            raise PipelineError(
+                f"which stream of {shown(place)}? Say it with the option stream: QUEUE, or VHOST/QUEUE"
+            )
         vhost, _, queue = stream.rpartition("/")
         return cls(Broker.of(place), vhost or "/", queue)
 
@@ -126,7 +150,11 @@ class Remote(Stream):
 
     def bounds(self) -> Bounds:
         rows = self._segments()
-        return Bounds(rows[0]["first"], rows[-1]["end"], rows[-1]["epoch"]) if rows else Bounds(0, 0, 0)
+        return (
+            Bounds(rows[0]["first"], rows[-1]["end"], rows[-1]["epoch"])
+            if rows
+            else Bounds(0, 0, 0)
+        )
 
     def rewritten(self, offset: int, epoch: int) -> bool:
         return False  # What is shown is durable.
@@ -135,7 +163,12 @@ class Remote(Stream):
         if high <= low:
             return []
         found = [row for row in self._segments() if row["first"] < high and row["end"] > low]
-        check_whole(self.name, [Span(Name(row["epoch"], row["first"]), row["first"], row["end"]) for row in found], low, high)
+        check_whole(
+            self.name,
+            [Span(Name(row["epoch"], row["first"]), row["first"], row["end"]) for row in found],
+            low,
+            high,
+        )
         pieces: list[Piece] = []
         for row in found:
             path = f"/api/streams/segment?{self._question}&segment={row['name']}"
@@ -146,7 +179,9 @@ class Remote(Stream):
         return pieces
 
     def _segments(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._broker.document(f"/api/streams/segments?{self._question}")
+        found: list[dict[str, Any]] = self._broker.document(
+            f"/api/streams/segments?{self._question}"
+        )
         return found
 
     def _scan(self, scan: Scan, path: str, size: int, until: int) -> None:
@@ -155,7 +190,11 @@ class Remote(Stream):
         while not scan.schema or scan.end < until:
             start, known = scan.size, len(scan.places)
             try:
-                scan.go_on(self._broker.octets(f"{path}&start={start}&end={min(start + some, size)}"), start, size)
+                scan.go_on(
+                    self._broker.octets(f"{path}&start={start}&end={min(start + some, size)}"),
+                    start,
+                    size,
+                )
                 if scan.size == start:
                     raise Damaged(f"there is no batch at octet {start}")
             except (Damaged, struct.error) as error:

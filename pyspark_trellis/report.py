@@ -1,4 +1,6 @@
-"""`report`: one page, all in one file, that says what a broker did, what is wrong with its bindings, and what to do."""
+"""`report`: one page, all in one file, that says what a broker did, what is wrong with its
+bindings, and what to do.
+"""
 
 from __future__ import annotations
 
@@ -60,16 +62,23 @@ class Page:
         self.add(f"<p>{text}</p>")
 
     def plots(self, drawn: Iterable[str]) -> None:
-        self.add('<div class="plots">' + "".join(f"<figure>{each}</figure>" for each in drawn) + "</div>")
+        self.add(
+            '<div class="plots">' + "".join(f"<figure>{each}</figure>" for each in drawn) + "</div>"
+        )
 
-    def table(self, title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str = "") -> None:
+    def table(
+        self, title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], none: str = ""
+    ) -> None:
         """Numbers are right; what begins with a colon is a name, shown as it is written."""
         if not rows:
             if none:
                 self.add(f"<h3>{escape(title)}</h3><p>{escape(none)}</p>")
             return
         right = [isinstance(cell, int | float) for cell in rows[0]]
-        head = "".join(f'<th{" class=n" if number else ""}>{escape(name)}</th>' for name, number in zip(columns, right, strict=True))
+        head = "".join(
+            f"<th{' class=n' if number else ''}>{escape(name)}</th>"
+            for name, number in zip(columns, right, strict=True)
+        )
         body = "".join("<tr>" + "".join(map(_cell, row, columns)) + "</tr>" for row in rows[:ROWS])
         more = f'<p class="more">and {len(rows) - ROWS:,} more</p>' if len(rows) > ROWS else ""
         self.add(
@@ -94,11 +103,23 @@ def _cell(cell: Any, column: str) -> str:
     if isinstance(cell, float):
         return f"<td class=n {name}>{cell:,.2f}</td>"
     text = str(cell)
-    return f"<td {name}><code>{escape(text[1:]) or '(empty)'}</code></td>" if text.startswith(":") else f"<td {name}>{escape(text)}</td>"
+    return (
+        f"<td {name}><code>{escape(text[1:]) or '(empty)'}</code></td>"
+        if text.startswith(":")
+        else f"<td {name}>{escape(text)}</td>"
+    )
 
 
-def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | None = None, said_by: Iterable[str] = ()) -> str:
-    """The page, from the rollup that `traffic` keeps (or one made of a journal). `said_by`: where the bindings come from."""
+def make(
+    parts: DataFrame,
+    definitions: Definitions,
+    proposed: Definitions | None = None,
+    said_by: Iterable[str] = (),
+) -> str:
+    """The page, from the rollup that `traffic` keeps (or one made of a journal).
+
+    `said_by`: where the bindings come from.
+    """
     kept = parts.cache()
     try:
         history = hist.summed(kept).cache()
@@ -122,48 +143,94 @@ def make(parts: DataFrame, definitions: Definitions, proposed: Definitions | Non
 
 
 def _head(page: Page, span: hist.Span, history: DataFrame, said_by: Iterable[str]) -> None:
-    sums = history.agg(*[F.coalesce(F.sum(name), F.lit(0)) for name in ("size", "fanout", "unroutable")]).collect()[0]
+    sums = history.agg(
+        *[F.coalesce(F.sum(name), F.lit(0)) for name in ("size", "fanout", "unroutable")]
+    ).collect()[0]
     page.add("<h1>What was published, and where it went</h1>")
     if span.first is not None and span.last is not None:
         page.text(f"{span.first:%Y-%m-%d %H:%M} to {span.last:%Y-%m-%d %H:%M} UTC")
     for line in said_by:
         page.add(f'<p class="more">{escape(line)}</p>')
     lost = sums[2] / span.messages if span.messages else 0.0
-    figures = [("messages", f"{span.messages:,}", ""), ("topics", f"{span.topics:,}", ""),
-               ("messages a second", f"{span.messages / span.seconds:,.1f}", ""), ("MB of bodies", f"{sums[0] / 1e6:,.1f}", ""),
-               ("copies a message", f"{sums[1] / max(span.messages, 1):,.2f}", ""), ("unroutable", f"{lost:.1%}", "bad" if sums[2] else "")]
-    page.add('<ul class="figures">' + "".join(f'<li class="{kind}"><b>{value}</b>{name}</li>' for name, value, kind in figures) + "</ul>")
+    figures = [
+        ("messages", f"{span.messages:,}", ""),
+        ("topics", f"{span.topics:,}", ""),
+        ("messages a second", f"{span.messages / span.seconds:,.1f}", ""),
+        ("MB of bodies", f"{sums[0] / 1e6:,.1f}", ""),
+        ("copies a message", f"{sums[1] / max(span.messages, 1):,.2f}", ""),
+        ("unroutable", f"{lost:.1%}", "bad" if sums[2] else ""),
+    ]
+    page.add(
+        '<ul class="figures">'
+        + "".join(f'<li class="{kind}"><b>{value}</b>{name}</li>' for name, value, kind in figures)
+        + "</ul>"
+    )
 
 
 def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
     page.add("<h2>Traffic</h2>")
-    page.text("A message counts once, whoever got it; each queue or MQTT session that got it has a copy. A message is unroutable when "
-              "nobody got it: it is lost, and its publisher seldom knows.")
-    rows = [tuple(row) for row in parts.groupBy("minute", "vhost", "exchange").agg(
-        F.sum("messages"), F.sum("fanout"), F.sum("unroutable")).orderBy("minute").collect()]
+    page.text(
+        "A message counts once, whoever got it; each queue or MQTT session that got it has a copy. A message is unroutable when "
+        "nobody got it: it is lost, and its publisher seldom knows."
+    )
+    rows = [
+        tuple(row)
+        for row in parts.groupBy("minute", "vhost", "exchange")
+        .agg(F.sum("messages"), F.sum("fanout"), F.sum("unroutable"))
+        .orderBy("minute")
+        .collect()
+    ]
     moments = sorted({row[0] for row in rows})
     totals: dict[str, int] = {}
     for row in rows:
         name = row[2] or "(default exchange)"
         totals[name] = totals.get(name, 0) + row[3]
-    named = sorted(totals, key=lambda name: -totals[name])[:plots.SERIES]
+    named = sorted(totals, key=lambda name: -totals[name])[: plots.SERIES]
     places = {moment: at for at, moment in enumerate(moments)}
     by_exchange: dict[str, list[float]] = {name: [0.0] * len(moments) for name in named}
     copies, lost = [0.0] * len(moments), [0.0] * len(moments)
     for minute, _, exchange, messages, fanout, unroutable in rows:
         at = places[minute]
         name = exchange or "(default exchange)"
-        by_exchange.setdefault(name if name in named else "others", [0.0] * len(moments))[at] += messages
+        by_exchange.setdefault(name if name in named else "others", [0.0] * len(moments))[at] += (
+            messages
+        )
         copies[at] += fanout
         lost[at] += unroutable
-    top = [tuple(row) for row in history.orderBy(F.desc("messages"), "topic").limit(BARS).select("topic", "messages").collect()]
-    counts = [row[0] for row in history.orderBy(F.desc("messages")).select("messages").limit(200_000).collect()]
+    top = [
+        tuple(row)
+        for row in history.orderBy(F.desc("messages"), "topic")
+        .limit(BARS)
+        .select("topic", "messages")
+        .collect()
+    ]
+    counts = [
+        row[0]
+        for row in history.orderBy(F.desc("messages")).select("messages").limit(200_000).collect()
+    ]
     page.plots(
         [
-            plots.over_time("Messages by exchange", "messages a minute", {name: (moments, values) for name, values in by_exchange.items()}),
-            plots.over_time("Copies that queues and sessions got", "copies a minute", {"copies": (moments, copies)}),
-            plots.over_time("Unroutable messages", "messages a minute", {"messages that nobody got": (moments, lost)}),
-            plots.bars("Topics with the most messages", "messages", [row[0] for row in top], {"messages": [row[1] for row in top]}),
+            plots.over_time(
+                "Messages by exchange",
+                "messages a minute",
+                {name: (moments, values) for name, values in by_exchange.items()},
+            ),
+            plots.over_time(
+                "Copies that queues and sessions got",
+                "copies a minute",
+                {"copies": (moments, copies)},
+            ),
+            plots.over_time(
+                "Unroutable messages",
+                "messages a minute",
+                {"messages that nobody got": (moments, lost)},
+            ),
+            plots.bars(
+                "Topics with the most messages",
+                "messages",
+                [row[0] for row in top],
+                {"messages": [row[1] for row in top]},
+            ),
             plots.share("How few topics carry how much", counts),
         ]
     )
@@ -171,40 +238,99 @@ def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
 
 def _audit(page: Page, found: Audit) -> None:
     page.add("<h2>Bindings</h2>")
-    page.text("What was published, held against the bindings: which of them do nothing, and which topics nobody asked for. The nearest "
-              "binding is the one that would take the topic if the fewest words were others: often somebody mistyped one.")
+    page.text(
+        "What was published, held against the bindings: which of them do nothing, and which topics nobody asked for. The nearest "
+        "binding is the one that would take the topic if the fewest words were others: often somebody mistyped one."
+    )
     page.text(
         f"Of {found.bindings:,} bindings {len(found.dead):,} matched nothing, and {len(found.duplicate) + len(found.subsumed):,} "
         "took only what another binding to the same place takes, too: they can go, and nothing changes."
     )
-    page.table("Unroutable topics", ("exchange", "topic", "messages", "nearest binding", "words off"), [
-        (f":{each.exchange}", f":{each.topic}", each.messages, f":{each.nearest}" if each.nearest is not None else "none", each.words)
-        for each in found.unroutable], "Every message came to a queue.")
-    page.table("Dead: nothing that was published matched", ("exchange", "key", "goes to"),
-               [(f":{each.source}", f":{each.key}", f":{each.destination}") for each in found.dead], "None.")
-    page.table("Needless: another one takes all of it", ("exchange", "key", "goes to", "covered by"), [
-        (f":{each.binding.source}", f":{each.binding.key}", f":{each.binding.destination}", f":{each.by.key}")
-        for each in [*found.duplicate, *found.subsumed]], "None.")
-    page.table("Overlapping: two bindings that both take the same topics", ("key", "key", "both go to", "messages of both"), [
-        (f":{each.one.key}", f":{each.other.key}", f":{each.one.destination}", each.messages) for each in found.overlapping])
+    page.table(
+        "Unroutable topics",
+        ("exchange", "topic", "messages", "nearest binding", "words off"),
+        [
+            (
+                f":{each.exchange}",
+                f":{each.topic}",
+                each.messages,
+                f":{each.nearest}" if each.nearest is not None else "none",
+                each.words,
+            )
+            for each in found.unroutable
+        ],
+        "Every message came to a queue.",
+    )
+    page.table(
+        "Dead: nothing that was published matched",
+        ("exchange", "key", "goes to"),
+        [(f":{each.source}", f":{each.key}", f":{each.destination}") for each in found.dead],
+        "None.",
+    )
+    page.table(
+        "Needless: another one takes all of it",
+        ("exchange", "key", "goes to", "covered by"),
+        [
+            (
+                f":{each.binding.source}",
+                f":{each.binding.key}",
+                f":{each.binding.destination}",
+                f":{each.by.key}",
+            )
+            for each in [*found.duplicate, *found.subsumed]
+        ],
+        "None.",
+    )
+    page.table(
+        "Overlapping: two bindings that both take the same topics",
+        ("key", "key", "both go to", "messages of both"),
+        [
+            (f":{each.one.key}", f":{each.other.key}", f":{each.one.destination}", each.messages)
+            for each in found.overlapping
+        ],
+    )
 
 
 def _whatif(page: Page, answer: WhatIf, name: str) -> None:
     seconds = answer.span.seconds
     page.add(f"<h2>What if: <code>{escape(name.rpartition('/')[2])}</code></h2>")
-    page.text("The same messages again, sent where the proposed definitions lead them. "
-              + ("<strong>Something would be lost.</strong>" if answer.breaks else "Nothing would be lost."))
+    page.text(
+        "The same messages again, sent where the proposed definitions lead them. "
+        + (
+            "<strong>Something would be lost.</strong>"
+            if answer.breaks
+            else "Nothing would be lost."
+        )
+    )
     changed = sorted(
-        [each for each in answer.queues if each.before != each.after], key=lambda each: -max(each.before or 0, each.after or 0)
+        [each for each in answer.queues if each.before != each.after],
+        key=lambda each: -max(each.before or 0, each.after or 0),
     )
     if changed:
         shown = changed[:BARS]
-        page.plots([plots.bars("Queues that would get more or less", "messages a second", [str(each) for each in shown], {
-            "now": [(each.before or 0) / seconds for each in shown], "then": [(each.after or 0) / seconds for each in shown]})])
-    page.table("Topics that would come to no queue any more", ("exchange", "topic", "messages"),
-               [(f":{each.exchange}", f":{each.topic}", each.messages) for each in answer.lost], "None.")
+        page.plots(
+            [
+                plots.bars(
+                    "Queues that would get more or less",
+                    "messages a second",
+                    [str(each) for each in shown],
+                    {
+                        "now": [(each.before or 0) / seconds for each in shown],
+                        "then": [(each.after or 0) / seconds for each in shown],
+                    },
+                )
+            ]
+        )
     page.table(
-        "Queues that would get nothing any more", ("queue", "messages now"), [(f":{each}", each.before) for each in answer.starved]
+        "Topics that would come to no queue any more",
+        ("exchange", "topic", "messages"),
+        [(f":{each.exchange}", f":{each.topic}", each.messages) for each in answer.lost],
+        "None.",
+    )
+    page.table(
+        "Queues that would get nothing any more",
+        ("queue", "messages now"),
+        [(f":{each}", each.before) for each in answer.starved],
     )
     page.table(
         "Queues that got nothing, and would get something",
@@ -215,21 +341,43 @@ def _whatif(page: Page, answer: WhatIf, name: str) -> None:
 
 def _advise(page: Page, advice: Advice) -> None:
     page.add("<h2>Matching</h2>")
-    page.text("The broker finds the bindings of a topic once and remembers them. Here its matchers look up the topics that were published, "
-              "each for the first time; less is better, and the fastest is recommended where it is clearly faster than "
-              "<code>auto</code>.")
-    page.text(f"A route cache of {advice.routes:,} entries holds all topics. Those to prewarm, which are looked up before anybody "
-              f"publishes, carry {advice.carried:.0%} of the messages.")
+    page.text(
+        "The broker finds the bindings of a topic once and remembers them. Here its matchers look up the topics that were published, "
+        "each for the first time; less is better, and the fastest is recommended where it is clearly faster than "
+        "<code>auto</code>."
+    )
+    page.text(
+        f"A route cache of {advice.routes:,} entries holds all topics. Those to prewarm, which are looked up before anybody "
+        f"publishes, carry {advice.carried:.0%} of the messages."
+    )
     measured = [each for each in advice.exchanges if each.measured]
     if measured:
         names = list(dict.fromkeys(name for each in measured for name in each.measured))
-        page.plots([plots.bars("Time of a first lookup, by matcher", "microseconds (median)", [each.exchange for each in measured], {
-            name: [each.measured.get(name, 0) / 1000 for each in measured] for name in names})])
+        page.plots(
+            [
+                plots.bars(
+                    "Time of a first lookup, by matcher",
+                    "microseconds (median)",
+                    [each.exchange for each in measured],
+                    {
+                        name: [each.measured.get(name, 0) / 1000 for each in measured]
+                        for name in names
+                    },
+                )
+            ]
+        )
     page.table(
         "Topic exchanges",
         ("exchange", "bindings", "topics", "messages", "matcher", "to prewarm"),
         [
-            (f":{each.exchange}", each.bindings, each.topics, each.messages, each.matcher or "auto", len(each.prewarm))
+            (
+                f":{each.exchange}",
+                each.bindings,
+                each.topics,
+                each.messages,
+                each.matcher or "auto",
+                len(each.prewarm),
+            )
             for each in advice.exchanges
         ],
     )

@@ -1,13 +1,14 @@
-"""Where topics go by a file of definitions: the broker's own rules, for a whole batch of topics at once.
+"""Where topics go by a file of definitions: the broker's own rules, for a whole batch of topics at
+once.
 
     topic exchange   `matching.batch`, of each grammar          direct   a dict          fanout   all of them
     default exchange   the queue of that name          another exchange, an alternate exchange   on from there
 
-A journal has topics as AMQP spells them. MQTT sessions are asked in their own grammar and spelling, and those that cannot be said in
-MQTT they do not hear.
+A journal has topics as AMQP spells them. MQTT sessions are asked in their own grammar and spelling,
+and those that cannot be said in MQTT they do not hear.
 
-What an exchange of another type would do (headers, hashes, delays) a topic alone does not say. Topics that come to such a one
-are `unknown`: nothing is claimed of them but what is sure.
+What an exchange of another type would do (headers, hashes, delays) a topic alone does not say.
+Topics that come to such a one are `unknown`: nothing is claimed of them but what is sure.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ _RESERVED: Final = ("$SYS", "$share")
 
 
 class Routed:
-    """Where a batch of topics went: columns of (row, binding) and (row, place), each pair once, and rows of which not all is known."""
+    """Where a batch of topics went: columns of (row, binding) and (row, place), each pair once, and
+    rows of which not all is known.
+    """
 
     def __init__(self, count: int) -> None:
         self.bindings: tuple[Rows, Rows] = (_NONE, _NONE)
@@ -52,7 +55,10 @@ class Router:
         self._batches: dict[str, list[tuple[list[Bound], Batch]]] = {}
 
     def route(self, exchange: str, topics: list[str]) -> Routed:
-        """Where they go that are published to this exchange. Raises PipelineError when there is none of that name."""
+        """Where they go that are published to this exchange.
+
+        Raises PipelineError when there is none of that name.
+        """
         if exchange not in self._host.types:
             raise PipelineError(f"there is no exchange '{exchange}'")
         routed = Routed(len(topics))
@@ -68,7 +74,11 @@ class Router:
             if not len(rows) or name not in self._host.types:
                 continue
             if name == "":
-                found = [(row, number) for row in rows.tolist() if (number := self._numbers.get(topics[row])) is not None]
+                found = [
+                    (row, number)
+                    for row in rows.tolist()
+                    if (number := self._numbers.get(topics[row])) is not None
+                ]
                 places.append(_columns(found))
                 continue
             if self._host.types[name] not in BY_NAME:
@@ -112,11 +122,18 @@ class Router:
         batches = self._batches.get(exchange)
         if batches is None:
             batches = self._batches[exchange] = [
-                (group, Batch([bound.key for bound in group], grammar)) for grammar in (AMQP, MQTT)
-                if (group := [bound for bound in outgoing if bound.grammar == grammar.name])]
+                (group, Batch([bound.key for bound in group], grammar))
+                for grammar in (AMQP, MQTT)
+                if (group := [bound for bound in outgoing if bound.grammar == grammar.name])
+            ]
         for group, batch in batches:
-            found = batch.match(topics if group[0].grammar == AMQP.name else [swap(topic) for topic in topics])
-            rows, numbers = np.frombuffer(found.topics, np.int64), np.frombuffer(found.patterns, np.int64)
+            found = batch.match(
+                topics if group[0].grammar == AMQP.name else [swap(topic) for topic in topics]
+            )
+            rows, numbers = (
+                np.frombuffer(found.topics, np.int64),
+                np.frombuffer(found.patterns, np.int64),
+            )
             if not len(rows):
                 continue
             order = np.argsort(numbers, kind="stable")
@@ -146,7 +163,15 @@ def _once(parts: list[tuple[Rows, Rows]]) -> tuple[Rows, Rows]:
     """All pairs, each once, by rising row."""
     if not parts:
         return _NONE, _NONE
-    pairs = np.unique(np.stack([np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])]), axis=1)
+    pairs = np.unique(
+        np.stack(
+            [
+                np.concatenate([part[0] for part in parts]),
+                np.concatenate([part[1] for part in parts]),
+            ]
+        ),
+        axis=1,
+    )
     return pairs[0], pairs[1]
 
 
@@ -158,15 +183,19 @@ def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
 
 
 def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
-    """`history` (with vhost, exchange, topic) and where each topic goes: places array<string>, bindings array<long> (numbers in the file),
-    unknown boolean (an exchange decides by more than the topic), missing boolean (the exchange or vhost is not in the file)."""
+    """`history` (with vhost, exchange, topic) and where each topic goes: places array<string>,
+    bindings array<long> (numbers in the file), unknown boolean (an exchange decides by more than
+    the topic), missing boolean (the exchange or vhost is not in the file).
+    """
     hosts = history.sparkSession.sparkContext.broadcast(definitions.hosts)
     names = history.columns
 
     def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         routers: dict[str, Router] = {}
         for each in batches:
-            keys = pa.StructArray.from_arrays([each.column("vhost"), each.column("exchange")], ["vhost", "exchange"])
+            keys = pa.StructArray.from_arrays(
+                [each.column("vhost"), each.column("exchange")], ["vhost", "exchange"]
+            )
             where: dict[tuple[str, str], list[int]] = {}
             for at, key in enumerate(keys.to_pylist()):
                 where.setdefault((key["vhost"], key["exchange"]), []).append(at)
@@ -192,5 +221,10 @@ def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
                     [*names, "places", "bindings", "unknown", "missing"],
                 )
 
-    fields = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields)
-    return history.mapInArrow(search, f"{fields}, places array<string>, bindings array<long>, unknown boolean, missing boolean")
+    fields = ", ".join(
+        f"`{field.name}` {field.dataType.simpleString()}" for field in history.schema.fields
+    )
+    return history.mapInArrow(
+        search,
+        f"{fields}, places array<string>, bindings array<long>, unknown boolean, missing boolean",
+    )

@@ -1,4 +1,6 @@
-"""How a command runs: in a Spark session of its own; questions once, or again each time more was published."""
+"""How a command runs: in a Spark session of its own; questions once, or again each time more was
+published.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,36 @@ def spark_of(arguments: argparse.Namespace, progress: Progress) -> Iterator[Any]
         if not separator or not key.startswith("spark."):
             raise PipelineError(f"--conf {each}: should be spark.SOMETHING=VALUE")
         settings[key] = value
-    with tempfile.TemporaryDirectory(prefix="trellis-pipeline-", ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(
+        prefix="trellis-pipeline-", ignore_cleanup_errors=True
+    ) as scratch:
         progress.say(f"starting Spark on {arguments.master}")
         said = Path(scratch, "java.txt")
         try:
             with _aside(said):
-                spark = session.start(arguments.master, f"trellis pipeline {arguments.job}", settings=settings, scratch=Path(scratch))
+                spark = session.start(
+                    arguments.master,
+                    f"trellis pipeline {arguments.job}",
+                    settings=settings,
+                    scratch=Path(scratch),
+                )
         except PipelineError as error:
             if error.__cause__ is None:
                 raise
-            lines = [line for line in said.read_text(errors="replace").splitlines() if line.strip() and not line.startswith(_CHATTER)]
-            raise PipelineError(": ".join([f"Spark did not start on {arguments.master}", brief(error.__cause__), *lines[-1:]])) from error
+            lines = [
+                line
+                for line in said.read_text(errors="replace").splitlines()
+                if line.strip() and not line.startswith(_CHATTER)
+            ]
+            raise PipelineError(
+                ": ".join(
+                    [
+                        f"Spark did not start on {arguments.master}",
+                        brief(error.__cause__),
+                        *lines[-1:],
+                    ]
+                )
+            ) from error
         finally:
             progress.end()
         try:
@@ -58,7 +79,9 @@ def spark_of(arguments: argparse.Namespace, progress: Progress) -> Iterator[Any]
 
 @contextmanager
 def _aside(path: Path) -> Iterator[None]:
-    """Programs that are started meanwhile say there what they have to say: Java begins with warnings of its own."""
+    """Programs that are started meanwhile say there what they have to say: Java begins with
+    warnings of its own.
+    """
     sys.stdout.flush()
     known = [(number, os.dup(number)) for number in (1, 2)]
     with path.open("wb") as file:
@@ -75,7 +98,11 @@ def _aside(path: Path) -> Iterator[None]:
 def options_of(arguments: argparse.Namespace) -> dict[str, str]:
     """Options of the source."""
     options = {"path": arguments.journal, "startingOffsets": arguments.starting}
-    return options | {name: value for name in ("pattern", "stream") if (value := getattr(arguments, name)) is not None}
+    return options | {
+        name: value
+        for name in ("pattern", "stream")
+        if (value := getattr(arguments, name)) is not None
+    }
 
 
 @dataclass(frozen=True)
@@ -99,12 +126,18 @@ class Question:
             history.unpersist()
 
     def json(self, document: dict[str, Any]) -> bool:
-        """Write it, with who said what, if that was asked for; whether it was to be instead of lines for people."""
+        """Write it, with who said what, if that was asked for; whether it was to be instead of
+        lines for people.
+        """
         path = self.arguments.json
         if path is None:
             return False
-        text = json.dumps({**document, "said_by": self.asked.said_by}, indent=None if self.arguments.follow else 1, default=str,
-                          ensure_ascii=False)
+        text = json.dumps(
+            {**document, "said_by": self.asked.said_by},
+            indent=None if self.arguments.follow else 1,
+            default=str,
+            ensure_ascii=False,
+        )
         if path == "-":
             print(text, flush=True)
             return True
@@ -113,27 +146,36 @@ class Question:
 
 
 def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -> int:
-    """Ask once, and return the answer's exit code; or with --follow again each time more was published, until Ctrl-C, which is no
-    failure."""
+    """Ask once, and return the answer's exit code; or with --follow again each time more was
+    published, until Ctrl-C, which is no failure."""
     if (arguments.journal is None) == (arguments.traffic is None):
         raise PipelineError("say what was published: --journal PLACE, or --traffic DIR")
     if arguments.follow and arguments.ending != offsets.LATEST:
         raise PipelineError("--follow has no end: leave --ending out")
     for path in (getattr(arguments, "output", None), getattr(arguments, "json", None)):
         if path not in (None, "-") and not Path(path).absolute().parent.is_dir():
-            raise PipelineError(f"{path} cannot be written: there is no directory {Path(path).absolute().parent}")
+            raise PipelineError(
+                f"{path} cannot be written: there is no directory {Path(path).absolute().parent}"
+            )
     about = asked(arguments)  # What is wrong there is said before Spark begins.
     progress = Progress()
     with spark_of(arguments, progress) as spark:
-        feed = hist.Feed(spark, options_of(arguments) if arguments.journal is not None else None, arguments.traffic, arguments.ending,
-                         arguments.follow)
+        feed = hist.Feed(
+            spark,
+            options_of(arguments) if arguments.journal is not None else None,
+            arguments.traffic,
+            arguments.ending,
+            arguments.follow,
+        )
         try:
             code = answer(Question(arguments, spark, progress, about, feed.parts()))
             while arguments.follow:
                 sys.stdout.flush()
                 began = time.monotonic()
                 while not feed.extended():
-                    progress.say(f"{arguments.job}  nothing new for {time.monotonic() - began:,.0f} s; Ctrl-C ends it")
+                    progress.say(
+                        f"{arguments.job}  nothing new for {time.monotonic() - began:,.0f} s; Ctrl-C ends it"
+                    )
                     time.sleep(arguments.every)
                 progress.end()
                 if getattr(arguments, "json", None) != "-":

@@ -3,9 +3,10 @@
     <epoch>-<base offset>.arrow          schema | batch | batch | ... | end of stream, once it is full
     <epoch>-<base offset>.arrow.index    beside a full one: where some of its batches begin (broker/stream/segments.py)
 
-Where batches begin is read from their heads alone (`messages`), or from the index, so a segment that is being written is read as
-far as it is whole, and to plan a query nobody reads a journal. A crash may leave rows that were promised to nobody; the broker
-begins the next epoch where the promised ones end, and what an earlier epoch has behind that is passed over.
+Where batches begin is read from their heads alone (`messages`), or from the index, so a segment
+that is being written is read as far as it is whole, and to plan a query nobody reads a journal. A
+crash may leave rows that were promised to nobody; the broker begins the next epoch where the
+promised ones end, and what an earlier epoch has behind that is passed over.
 
     Scan     where the batches of one segment begin: the driver has it
     Cut      rows of a segment, for one task               rows_of(cut, octets)   these rows, in batches that are worth their while
@@ -29,8 +30,9 @@ from pyspark_trellis import messages
 from pyspark_trellis.columns import check_segment
 from pyspark_trellis.errors import PipelineError
 
-#: Smaller batches are put together until they have so many rows, or octets. A batch costs Spark 0.1 ms, whatever is in it, and
-#: copying a row 0.1 us; above some 2,000 rows nothing is gained any more.
+#: Smaller batches are put together until they have so many rows, or octets. A batch costs Spark 0.1
+#: ms, whatever is in it, and copying a row 0.1 us; above some 2,000 rows nothing is gained any
+#: more.
 GATHERED_ROWS: Final = 2_048
 GATHERED_OCTETS: Final = 4 << 20
 #: What a segment of the broker's says of itself: there, each batch has a checksum.
@@ -58,8 +60,10 @@ def name_of(file: str) -> Name | None:
 
 @dataclass(frozen=True)
 class Cut:
-    """Rows of a segment: the offsets from `low` up to, not including, `high`, in its octets from `start` to `end`, where a batch
-    begins whose first offset is `first`. `schema` is what the segment begins with."""
+    """Rows of a segment: the offsets from `low` up to, not including, `high`, in its octets from
+    `start` to `end`, where a batch begins whose first offset is `first`. `schema` is what the
+    segment begins with.
+    """
 
     schema: bytes
     start: int
@@ -71,7 +75,9 @@ class Cut:
 
 @dataclass
 class Scan:
-    """Where the batches of one segment begin, as far as they are whole: asked again, it goes on where it was."""
+    """Where the batches of one segment begin, as far as they are whole: asked again, it goes on
+    where it was.
+    """
 
     base: int
     #: The octets of the schema, once they are there.
@@ -87,8 +93,8 @@ class Scan:
         self.end = self.base
 
     def go_on(self, octets: mmap.mmap | bytes, origin: int, size: int) -> None:
-        """Read the heads of what was added, as far as they stand in `octets`, which begin at `origin` in a segment of `size` octets.
-        Raises messages.Damaged, struct.error."""
+        """Read the heads of what was added, as far as they stand in `octets`, which begin at
+        `origin` in a segment of `size` octets. Raises messages.Damaged, struct.error."""
         at = self.size - origin
         while after := messages.end_of(octets, at, size - origin):
             if not self.schema:
@@ -101,21 +107,29 @@ class Scan:
             self.size = origin + at
 
     def take_index(self, octets: bytes, size: int) -> None:
-        """Know what the index of a full segment says, if it is whole, and that of a segment of this size."""
+        """Know what the index of a full segment says, if it is whole, and that of a segment of this
+        size.
+        """
         marks = len(octets) - _INDEX_HEAD.size - _INDEX_SUM.size
-        if marks < 0 or _INDEX_SUM.unpack(octets[-_INDEX_SUM.size:])[0] != crc32(octets[:-_INDEX_SUM.size]):
+        if marks < 0 or _INDEX_SUM.unpack(octets[-_INDEX_SUM.size :])[0] != crc32(
+            octets[: -_INDEX_SUM.size]
+        ):
             return
         magic, version, end, known, _, _, count = _INDEX_HEAD.unpack_from(octets)
         if (magic, version) != (b"TSIX", 1) or known > size or marks != count * _INDEX_MARK.size:
             return
-        for offset, place, _ in _INDEX_MARK.iter_unpack(octets[_INDEX_HEAD.size:-_INDEX_SUM.size]):
+        for offset, place, _ in _INDEX_MARK.iter_unpack(
+            octets[_INDEX_HEAD.size : -_INDEX_SUM.size]
+        ):
             self.offsets.append(offset)
             self.places.append(place)
         self.end, self.size = end, known
 
     def cut(self, low: int, high: int, rows: int) -> Iterator[Cut]:
-        """The offsets from `low` up to, not including, `high`, so many rows each: the same cuts whether an index says where batches
-        begin, or all of them are known, for what is done again must be divided as before (sink)."""
+        """The offsets from `low` up to, not including, `high`, so many rows each: the same cuts
+        whether an index says where batches begin, or all of them are known, for what is done again
+        must be divided as before (sink).
+        """
         while low < high:
             stop = min(low + rows, high)
             at, after = bisect_right(self.offsets, low) - 1, bisect_left(self.offsets, stop)
@@ -125,12 +139,18 @@ class Scan:
 
 
 def scan_file(path: Path, scan: Scan) -> None:
-    """Know what was added to a file. Raises PipelineError, and FileNotFoundError when it is gone."""
+    """Know what was added to a file.
+
+    Raises PipelineError, and FileNotFoundError when it is gone.
+    """
     size = path.stat().st_size
     if size <= scan.size:
         return
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as octets:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as octets,
+        ):
             if not scan.size and (after := messages.end_of(octets, 0, size)):
                 scan.schema, scan.size = octets[:after], after
                 index = path.with_name(f"{path.name}.index")
@@ -146,14 +166,18 @@ def damaged(where: str, error: Exception | str) -> PipelineError:
     return PipelineError(f"{where} is damaged: {error}; `trellis store verify` says more")
 
 
-def rows_of(cut: Cut, octets: pa.Buffer, where: str, names: Sequence[str], verify: bool) -> Iterator[pa.RecordBatch]:
-    """These columns of the rows of a cut, whose octets these are: many small batches come as one. `verify`: checksums are looked at.
-    Raises PipelineError, with `where` it stands."""
+def rows_of(
+    cut: Cut, octets: pa.Buffer, where: str, names: Sequence[str], verify: bool
+) -> Iterator[pa.RecordBatch]:
+    """These columns of the rows of a cut, whose octets these are: many small batches come as one.
+    `verify`: checksums are looked at. Raises PipelineError, with `where` it stands."""
     schema = pa.ipc.read_schema(pa.py_buffer(cut.schema))
     check_segment(schema, names, where)
     group: list[pa.RecordBatch] = []
     rows = begun = 0
-    for batch, end in _batches(cut, octets, schema, where, verify and _OURS in (schema.metadata or {})):
+    for batch, end in _batches(
+        cut, octets, schema, where, verify and _OURS in (schema.metadata or {})
+    ):
         group.append(batch)
         rows += batch.num_rows
         if rows >= GATHERED_ROWS or end - begun >= GATHERED_OCTETS:
@@ -166,13 +190,18 @@ def rows_of(cut: Cut, octets: pa.Buffer, where: str, names: Sequence[str], verif
 def _one(group: list[pa.RecordBatch], names: Sequence[str]) -> pa.RecordBatch:
     if len(group) == 1:
         return group[0].select(names)
-    # These octets are below the 2 GiB that a column of texts may have, so that each column is one piece.
+    # These octets are below the 2 GiB that a column of texts may have, so that each column is one
+    # piece.
     [batch] = pa.Table.from_batches(group).select(names).combine_chunks().to_batches()
     return batch
 
 
-def _batches(cut: Cut, octets: pa.Buffer, schema: pa.Schema, where: str, summed: bool) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The batches as they were written, and where each ends; of the first and the last only the rows that were asked for."""
+def _batches(
+    cut: Cut, octets: pa.Buffer, schema: pa.Schema, where: str, summed: bool
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The batches as they were written, and where each ends; of the first and the last only the
+    rows that were asked for.
+    """
     view = memoryview(octets)
     reader = pa.BufferReader(octets)
     at, end = cut.first, 0
@@ -185,7 +214,9 @@ def _batches(cut: Cut, octets: pa.Buffer, schema: pa.Schema, where: str, summed:
                 raise messages.Damaged("its checksum is wrong")
             batch = pa.ipc.read_record_batch(message, schema)
         except (pa.ArrowInvalid, EOFError, OSError, messages.Damaged) as error:
-            raise damaged(where, f"the batch at octet {cut.start + begin}, with offset {at}: {error}") from error
+            raise damaged(
+                where, f"the batch at octet {cut.start + begin}, with offset {at}: {error}"
+            ) from error
         low, high = max(cut.low - at, 0), min(cut.high - at, batch.num_rows)
         at += batch.num_rows
         if low < high:

@@ -20,13 +20,19 @@ from pyspark_trellis.source import DefaultSource
 SHIPPED: Final = ("matching", "pyspark_trellis")
 _ROOT: Final = Path(__file__).resolve().parents[1]
 #: Versions that were tried: (package, at least, less than).
-_NEEDED: Final = (("pyspark", (4, 1), (5,)), ("pandas", (2, 2), (3,)), ("pyarrow", (18,), (99,)), ("numpy", (2,), (3,)))
+_NEEDED: Final = (
+    ("pyspark", (4, 1), (5,)),
+    ("pandas", (2, 2), (3,)),
+    ("pyarrow", (18,), (99,)),
+    ("numpy", (2,), (3,)),
+)
 #: Options of a JVM that begins soon and stays small.
 _SMALL: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m"
-#: A JVM for work that takes its time: to read a journal it takes some 15 % less CPU with this collector than with the default one
-#: (seen twice, on a busy machine).
+#: A JVM for work that takes its time: to read a journal it takes some 15 % less CPU with this
+#: collector than with the default one (seen twice, on a busy machine).
 _THROUGHPUT: Final = "-XX:+UseParallelGC"
-#: Errors of Spark's come back as exceptions; what it tells of itself besides is nothing for a command's users.
+#: Errors of Spark's come back as exceptions; what it tells of itself besides is nothing for a
+#: command's users.
 _LOGGING: Final = """rootLogger.level = fatal
 rootLogger.appenderRef.stdout.ref = console
 appender.console.type = Console
@@ -44,11 +50,16 @@ def check_versions() -> None:
         numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
         if not least <= numbers < below:
             wanted = f">={'.'.join(map(str, least))},<{'.'.join(map(str, below))}"
-            raise PipelineError(f"{package} is {found}, and should be {wanted}: pip install '{package}{wanted}'")
+            raise PipelineError(
+                f"{package} is {found}, and should be {wanted}: pip install '{package}{wanted}'"
+            )
 
 
 def ship(target: Path) -> Path:
-    """A zip of the code that workers import. (A wheel among --py-files is not importable there, and nobody says so.)"""
+    """A zip of the code that workers import.
+
+    (A wheel among --py-files is not importable there, and nobody says so.)
+    """
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in SHIPPED:
             for path in sorted((_ROOT / package).rglob("*.py")):
@@ -56,17 +67,30 @@ def ship(target: Path) -> Path:
     return target
 
 
-def start(master: str = "local[*]", name: str = "trellis pipeline", small: bool = False, settings: dict[str, str] | None = None,
-          scratch: Path | None = None) -> SparkSession:
-    """A SparkSession. `small`: for tests and short work. `scratch`: where Spark keeps what it spills. Raises PipelineError."""
+def start(
+    master: str = "local[*]",
+    name: str = "trellis pipeline",
+    small: bool = False,
+    settings: dict[str, str] | None = None,
+    scratch: Path | None = None,
+) -> SparkSession:
+    """A SparkSession.
+
+    `small`: for tests and short work. `scratch`: where Spark keeps what it spills. Raises
+    PipelineError.
+    """
     check_versions()
     os.environ["JAVA_HOME"] = str(java.find())
     local = master.startswith("local")
     builder: Any = SparkSession.builder.master(master).appName(name)
     wanted = {
-        "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        "spark.sql.shuffle.partitions": "2" if small else str(max(2, min(64, 2 * (os.cpu_count() or 1)))),
+        "spark.sql.shuffle.partitions": "2"
+        if small
+        else str(max(2, min(64, 2 * (os.cpu_count() or 1)))),
         "spark.sql.streaming.metricsEnabled": "false",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
@@ -83,14 +107,19 @@ def start(master: str = "local[*]", name: str = "trellis pipeline", small: bool 
     if small:
         wanted |= {"spark.driver.memory": "768m", "spark.executor.extraJavaOptions": _SMALL}
     if scratch is not None:
-        wanted |= {"spark.local.dir": str(scratch), "spark.sql.warehouse.dir": str(scratch / "warehouse")}
+        wanted |= {
+            "spark.local.dir": str(scratch),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        }
     for key, value in (wanted | (settings or {})).items():
         builder = builder.config(key, value)
     try:
         spark: SparkSession = builder.getOrCreate()
     except Exception as error:
         reason = str(error).partition("\n")[0]
-        raise PipelineError(f"Spark did not start on {master} with Java of {os.environ['JAVA_HOME']}: {reason}") from error
+        raise PipelineError(
+            f"Spark did not start on {master} with Java of {os.environ['JAVA_HOME']}: {reason}"
+        ) from error
     if not local:
         spark.sparkContext.addPyFile(str(ship(directory / "trellis-pipeline.zip")))
     spark.dataSource.register(DefaultSource)

@@ -2,13 +2,16 @@
 
     df.select("topic", "body").writeStream.format("trellis").option("url", "amqp://guest:guest@127.0.0.1:5672/").start()
 
-Spark runs a task again after a failure, and a batch again after a crash. So messages say who they are, and the broker drops what it has
-already: the header `x-trellis-producer` is query and partition, `x-trellis-sequence` is batch number << 32 | row, and the broker keeps
-the last sequence of each producer in the same record of its log as the message.
+Spark runs a task again after a failure, and a batch again after a crash. So messages say who they
+are, and the broker drops what it has
+already: the header `x-trellis-producer` is query and partition, `x-trellis-sequence` is batch
+number << 32 | row, and the broker keeps the last sequence of each producer in the same record of
+its log as the message.
 
-That needs the same rows in the same partition with the same number again. Rows are sorted within their partition before they are
-numbered; and before anything is published, a digest of the partition's rows is noted in the checkpoint: a batch that comes again
-divided in another way (spark.sql.shuffle.partitions, rowsPerTask or the query changed meanwhile) is refused.
+That needs the same rows in the same partition with the same number again. Rows are sorted within
+their partition before they are numbered; and before anything is published, a digest of the
+partition's rows is noted in the checkpoint: a batch that comes again divided in another way
+(spark.sql.shuffle.partitions, rowsPerTask or the query changed meanwhile) is refused.
 """
 
 from __future__ import annotations
@@ -46,8 +49,14 @@ PROPERTIES: Final = (
     "user_id",
     "app_id",
 )
-_KINDS: Final = {"topic": ("string",), "body": ("string", "binary"), "exchange": ("string",), "headers": ("string",),
-                 "delivery_mode": ("smallint", "int"), "priority": ("smallint", "int")}
+_KINDS: Final = {
+    "topic": ("string",),
+    "body": ("string", "binary"),
+    "exchange": ("string",),
+    "headers": ("string",),
+    "delivery_mode": ("smallint", "int"),
+    "priority": ("smallint", "int"),
+}
 OPTIONS: Final = ("url", "exchange", "checkpointLocation", "path")
 PRODUCER, SEQUENCE = "x-trellis-producer", "x-trellis-sequence"
 
@@ -70,26 +79,43 @@ class StreamWriter(DataSourceStreamArrowWriter):
         known = [name.lower() for name in OPTIONS]
         for name in options:
             if name not in known:
-                raise PipelineError(f"writing with format(\"trellis\") has no option '{name}'; it has {', '.join(OPTIONS[:3])}")
+                raise PipelineError(
+                    f"writing with format(\"trellis\") has no option '{name}'; it has {', '.join(OPTIONS[:3])}"
+                )
         if not self._checkpoint:
-            raise PipelineError("name a checkpointLocation: in it the sink notes how a batch was divided")
+            raise PipelineError(
+                "name a checkpointLocation: in it the sink notes how a batch was divided"
+            )
         columns = {field.name: field.dataType.simpleString() for field in schema.fields}
         for name in REQUIRED:
             if name not in columns:
-                raise PipelineError(f"a message needs a column '{name}'; there are {', '.join(columns)}")
+                raise PipelineError(
+                    f"a message needs a column '{name}'; there are {', '.join(columns)}"
+                )
         for name, kind in columns.items():
             allowed = _KINDS.get(name, ("string",) if name in PROPERTIES else ())
             if not allowed:
-                raise PipelineError(f"a message has no '{name}'; select {', '.join([*REQUIRED, 'exchange', 'headers', *PROPERTIES])}")
+                raise PipelineError(
+                    f"a message has no '{name}'; select {', '.join([*REQUIRED, 'exchange', 'headers', *PROPERTIES])}"
+                )
             if kind not in allowed:
-                raise PipelineError(f"column '{name}' of a message is {' or '.join(allowed)}, not {kind}")
+                raise PipelineError(
+                    f"column '{name}' of a message is {' or '.join(allowed)}, not {kind}"
+                )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        query, number = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
-        if query is None or number is None:  # Without them all batches would have one name, and the broker would drop the second.
-            raise PipelineError("Spark does not say which query and which batch this is: the sink is for writeStream only")
+        query, number = (
+            context.getLocalProperty("sql.streaming.queryId"),
+            context.getLocalProperty("streaming.sql.batchId"),
+        )
+        if (
+            query is None or number is None
+        ):  # Without them all batches would have one name, and the broker would drop the second.
+            raise PipelineError(
+                "Spark does not say which query and which batch this is: the sink is for writeStream only"
+            )
         batch = int(number)
         rows = [row for part in iterator for row in part.to_pylist()]
         rows.sort(key=_order)
@@ -107,7 +133,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 with suppress(OSError):
                     files.delete_dir(each.path)
 
-    def _messages(self, rows: list[dict[str, Any]], producer: str, first: int) -> Iterator[Outgoing]:
+    def _messages(
+        self, rows: list[dict[str, Any]], producer: str, first: int
+    ) -> Iterator[Outgoing]:
         import pika
 
         for number, row in enumerate(rows):
@@ -116,23 +144,42 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 raise PipelineError("a row has no topic, or no body: null is no message")
             headers = json.loads(row["headers"]) if row.get("headers") else {}
             if not isinstance(headers, dict):
-                raise PipelineError("column 'headers' holds JSON objects, and a row has something else")
+                raise PipelineError(
+                    "column 'headers' holds JSON objects, and a row has something else"
+                )
             properties = {name: row[name] for name in PROPERTIES if row.get(name) is not None}
             properties.setdefault("delivery_mode", 2)
-            yield Outgoing(row.get("exchange") or self._exchange, row["topic"], body.encode() if isinstance(body, str) else body,
-                           pika.BasicProperties(headers={**headers, PRODUCER: producer, SEQUENCE: first | number}, **properties))
+            yield Outgoing(
+                row.get("exchange") or self._exchange,
+                row["topic"],
+                body.encode() if isinstance(body, str) else body,
+                pika.BasicProperties(
+                    headers={**headers, PRODUCER: producer, SEQUENCE: first | number}, **properties
+                ),
+            )
 
 
 def _place(checkpoint: str) -> tuple[Any, str]:
     """The file system of a checkpoint, and the directory of our notes there."""
-    place = checkpoint if "://" in checkpoint else str(Path(checkpoint.removeprefix("file:")).absolute())
+    place = (
+        checkpoint
+        if "://" in checkpoint
+        else str(Path(checkpoint.removeprefix("file:")).absolute())
+    )
     files, path = fs.FileSystem.from_uri(place)
     return files, f"{path.rstrip('/')}/trellis"
 
 
 def _claim(checkpoint: str, batch: int, partition: int, rows: list[dict[str, Any]]) -> None:
-    """Note that this partition of this batch has these rows. Raises PipelineError when it had others."""
-    digest = hashlib.sha256(repr([_order(row) for row in rows]).encode("utf-8", "surrogatepass")).hexdigest().encode()
+    """Note that this partition of this batch has these rows.
+
+    Raises PipelineError when it had others.
+    """
+    digest = (
+        hashlib.sha256(repr([_order(row) for row in rows]).encode("utf-8", "surrogatepass"))
+        .hexdigest()
+        .encode()
+    )
     files, root = _place(checkpoint)
     path = f"{root}/{batch}/{partition}"
     if files.get_file_info(path).type == fs.FileType.File:

@@ -3,7 +3,8 @@
     spark.read.format("trellis").option("pattern", "stock.#").load(path)
     spark.readStream.format("trellis").option("maxRowsPerTrigger", 100_000).load(path)
 
-A schema given is a projection: `.schema("offset long, topic string")` reads two columns only. Rows come as Arrow batches. Nothing is ever
+A schema given is a projection: `.schema("offset long, topic string")` reads two columns only. Rows
+come as Arrow batches. Nothing is ever
 acknowledged: what a query has read its own checkpoint says, which is what makes it exactly once.
 """
 
@@ -28,7 +29,12 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from matching.grammar import Grammar
@@ -40,15 +46,27 @@ from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import ROWS_PER_TASK, Directory, Piece, Stream
 
 #: Options of a source, as they are written.
-OPTIONS: Final = ("path", "startingOffsets", "endingOffsets", "pattern", "grammar", "maxRowsPerTrigger", "rowsPerTask", "pushdown",
-                  "stream", "verify")
+OPTIONS: Final = (
+    "path",
+    "startingOffsets",
+    "endingOffsets",
+    "pattern",
+    "grammar",
+    "maxRowsPerTrigger",
+    "rowsPerTask",
+    "pushdown",
+    "stream",
+    "verify",
+)
 
 
 def stream_of(options: dict[str, str]) -> Stream:
     """The stream that the options name. Raises PipelineError."""
     path = options.get("path", "")
     if not path:
-        raise PipelineError("name the journal: .load(<directory of the stream, or http://USER:PASSWORD@HOST:15672>)")
+        raise PipelineError(
+            "name the journal: .load(<directory of the stream, or http://USER:PASSWORD@HOST:15672>)"
+        )
     if path.startswith(("http://", "https://")):
         from pyspark_trellis.remote import Remote
 
@@ -78,7 +96,10 @@ class Rows:
         self.topic: str | None = None
 
     def of(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """What one task reads. Where there is nothing to read, Spark asks for that once, with None."""
+        """What one task reads.
+
+        Where there is nothing to read, Spark asks for that once, with None.
+        """
         return self._batches(partition.piece) if isinstance(partition, Task) else iter(())
 
     def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -129,22 +150,38 @@ class Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         stream = stream_of(self._options)
         bounds = stream.bounds()
-        low = max(offsets.starting(self._options.get("startingoffsets", offsets.EARLIEST), bounds, stream.name), self._low)
-        high = min(offsets.ending(self._options.get("endingoffsets", offsets.LATEST), bounds, stream.name), self._high)
+        low = max(
+            offsets.starting(
+                self._options.get("startingoffsets", offsets.EARLIEST), bounds, stream.name
+            ),
+            self._low,
+        )
+        high = min(
+            offsets.ending(self._options.get("endingoffsets", offsets.LATEST), bounds, stream.name),
+            self._high,
+        )
         rows = offsets.number(self._options, "rowsPerTask", ROWS_PER_TASK)
-        return [Task(piece) for piece in stream.pieces(low, high, max(rows, 1))] if low < high else []
+        return (
+            [Task(piece) for piece in stream.pieces(low, high, max(rows, 1))] if low < high else []
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.of(partition)
 
 
 class PushingReader(Reader):
-    """The same, that takes conditions on `offset`, and a `topic`, over from Spark. (Spark refuses a reader with `pushFilters`
-    unless spark.sql.python.filterPushdown.enabled is set, so that it is one behind an option.)"""
+    """The same, that takes conditions on `offset`, and a `topic`, over from Spark. (Spark refuses a
+    reader with `pushFilters` unless spark.sql.python.filterPushdown.enabled is set, so that it is
+    one behind an option.)
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:
-            if isinstance(each, EqualTo) and each.attribute == ("topic",) and self._rows.topic is None:
+            if (
+                isinstance(each, EqualTo)
+                and each.attribute == ("topic",)
+                and self._rows.topic is None
+            ):
                 self._rows.topic = each.value
             elif isinstance(each, GreaterThanOrEqual) and each.attribute == ("offset",):
                 self._low = max(self._low, each.value)
@@ -170,7 +207,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Where to stop, for Trigger.AvailableNow.
         self._target: int | None = None
         if "endingoffsets" in options:
-            raise PipelineError("a stream that is followed has no end: endingOffsets is for spark.read only")
+            raise PipelineError(
+                "a stream that is followed has no end: endingOffsets is for spark.read only"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_stream": None}  # Tasks ask for nothing.
@@ -183,7 +222,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:
         bounds = self.stream.bounds()
-        first = offsets.starting(self._options.get("startingoffsets", offsets.EARLIEST), bounds, self.stream.name)
+        first = offsets.starting(
+            self._options.get("startingoffsets", offsets.EARLIEST), bounds, self.stream.name
+        )
         return {"next": first, "epoch": bounds.epoch}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -207,7 +248,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": bounds.next, "epoch": bounds.epoch}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [Task(piece) for piece in self.stream.pieces(start["next"], end["next"], self._per_task)]
+        return [
+            Task(piece) for piece in self.stream.pieces(start["next"], end["next"], self._per_task)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.of(partition)
@@ -225,7 +268,9 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read()
-        return (PushingReader if offsets.switch(options, "pushdown", False) else Reader)(schema, options)
+        return (PushingReader if offsets.switch(options, "pushdown", False) else Reader)(
+            schema, options
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(schema, self._read())
@@ -240,5 +285,7 @@ class DefaultSource(DataSource):
         known = {name.lower(): name for name in OPTIONS}
         for name in options:
             if name not in known:
-                raise PipelineError(f"format(\"trellis\") has no option '{name}'; it has {', '.join(OPTIONS)}")
+                raise PipelineError(
+                    f"format(\"trellis\") has no option '{name}'; it has {', '.join(OPTIONS)}"
+                )
         return options

@@ -1,10 +1,11 @@
-"""What led where at some time, by the stream `$topology` that a broker writes beside a journal (docs/streams.md).
+"""What led where at some time, by the stream `$topology` that a broker writes beside a journal
+(docs/streams.md).
 
     ... snapshot, declare*, bind*, subscribe*, complete, bind, unsubscribe, delete, snapshot ...
                                                ^ from here on all is known
 
-It is replayed up to a time. A stream whose beginning retention has removed is whole from its first snapshot on; what was before that
-nobody knows any more.
+It is replayed up to a time. A stream whose beginning retention has removed is whole from its first
+snapshot on; what was before that nobody knows any more.
 """
 
 from __future__ import annotations
@@ -26,14 +27,26 @@ from pyspark_trellis.journal import Stream
 #: The name of the stream, and its directory's.
 NAME: Final = "$topology"
 DIRECTORY: Final = "%24topology"
-_USED: Final = ("snapshot", "complete", "declare", "delete", "bind", "unbind", "subscribe", "unsubscribe")
+_USED: Final = (
+    "snapshot",
+    "complete",
+    "declare",
+    "delete",
+    "bind",
+    "unbind",
+    "subscribe",
+    "unsubscribe",
+)
 _COLUMNS: Final = ("published_at", "vhost", "topic", "body")
 _WHEN: Final = "%Y-%m-%d %H:%M:%S UTC"
 
 
 @dataclass
 class Then:
-    """What a virtual host had, and led where, at a time: `at` is that of the last change before. Names are (kind, name)."""
+    """What a virtual host had, and led where, at a time: `at` is that of the last change before.
+
+    Names are (kind, name).
+    """
 
     vhost: str
     at: datetime
@@ -49,8 +62,13 @@ class Then:
             else:
                 self.names.pop(name, None)
             return
-        binding = (facts["source"], facts["destination_type"], facts["destination"], facts["routing_key"],
-                   json.dumps(facts["arguments"], sort_keys=True))
+        binding = (
+            facts["source"],
+            facts["destination_type"],
+            facts["destination"],
+            facts["routing_key"],
+            json.dumps(facts["arguments"], sort_keys=True),
+        )
         if event in ("bind", "subscribe"):
             self.bindings[binding] = facts
         else:
@@ -66,7 +84,10 @@ class Then:
 
 
 def replay(stream: Stream, until: datetime | None = None) -> Then:
-    """What is known of that time, or of the end of the stream. Raises PipelineError when that is not known."""
+    """What is known of that time, or of the end of the stream.
+
+    Raises PipelineError when that is not known.
+    """
     bounds = stream.bounds()
     then: Then | None = None
     known = False
@@ -84,33 +105,46 @@ def replay(stream: Stream, until: datetime | None = None) -> Then:
             elif event != "snapshot":
                 then.apply(event, facts)
         except (KeyError, TypeError):
-            raise PipelineError(f"{stream.name} has a row '{event}' that cannot be read: was it written by another version?") from None
+            raise PipelineError(
+                f"{stream.name} has a row '{event}' that cannot be read: was it written by another version?"
+            ) from None
         then.at = at
     if then is None or first_known is None:
-        raise PipelineError(f"{stream.name} has no whole snapshot of the bindings: it was written by another version, or its beginning is "
-                            "gone; the broker's next start writes one")
+        raise PipelineError(
+            f"{stream.name} has no whole snapshot of the bindings: it was written by another version, or its beginning is "
+            "gone; the broker's next start writes one"
+        )
     if until is not None and first_known > until:
-        raise PipelineError(f"{stream.name} does not say what led where at {until:{_WHEN}}: the first that is known is of "
-                            f"{first_known:{_WHEN}}; what was before is not there, or not any more (it keeps 256 MiB)")
+        raise PipelineError(
+            f"{stream.name} does not say what led where at {until:{_WHEN}}: the first that is known is of "
+            f"{first_known:{_WHEN}}; what was before is not there, or not any more (it keeps 256 MiB)"
+        )
     if not known:
-        raise PipelineError(f"{stream.name} was just written anew at {then.at:{_WHEN}}, as the broker had started: ask for a moment later")
+        raise PipelineError(
+            f"{stream.name} was just written anew at {then.at:{_WHEN}}, as the broker had started: ask for a moment later"
+        )
     return then
 
 
-def _rows(stream: Stream, low: int, high: int) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
+def _rows(
+    stream: Stream, low: int, high: int
+) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
     """(when, vhost, event, facts) of the rows that matter. Raises PipelineError."""
     wanted = pa.array(_USED)
     for piece in stream.pieces(low, high):
         for batch in piece.batches(_COLUMNS):
             rows = batch.filter(pc.is_in(batch.column("topic"), wanted))
-            for at, vhost, event, body in zip(*(rows.column(name).to_pylist() for name in _COLUMNS),
-                                              strict=True):
+            for at, vhost, event, body in zip(
+                *(rows.column(name).to_pylist() for name in _COLUMNS), strict=True
+            ):
                 try:
                     facts = json.loads(body)
                 except ValueError:
                     facts = None
                 if not isinstance(facts, dict):
-                    raise PipelineError(f"{stream.name} has a row '{event}' that is no JSON object: is it {NAME}?")
+                    raise PipelineError(
+                        f"{stream.name} has a row '{event}' that is no JSON object: is it {NAME}?"
+                    )
                 yield at, vhost, event, facts
 
 
@@ -131,8 +165,14 @@ def whole(several: Iterable[Then], name: str) -> Definitions:
             kind, target = facts["destination_type"], facts["destination"]
             there = target in (host.types if kind == "exchange" else host.queues)
             if facts["source"] in host.types and kind != "session" and there:
-                made.add(then.vhost, facts["source"], target, "exchange" if kind == "exchange" else "queue", facts["routing_key"],
-                         facts["grammar"])
+                made.add(
+                    then.vhost,
+                    facts["source"],
+                    target,
+                    "exchange" if kind == "exchange" else "queue",
+                    facts["routing_key"],
+                    facts["grammar"],
+                )
     return listening(made, several)
 
 
@@ -146,5 +186,12 @@ def listening(definitions: Definitions, several: Iterable[Then]) -> Definitions:
         for facts in then.subscriptions():
             if facts["source"] in host.types:
                 host.sessions.add(facts["destination"])
-                made.add(then.vhost, facts["source"], facts["destination"], "session", facts["routing_key"], facts["grammar"])
+                made.add(
+                    then.vhost,
+                    facts["source"],
+                    facts["destination"],
+                    "session",
+                    facts["routing_key"],
+                    facts["grammar"],
+                )
     return made

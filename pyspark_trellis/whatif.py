@@ -1,4 +1,7 @@
-"""`whatif`: what was published, against definitions that somebody proposes. Who would get what, and what would be lost?"""
+"""`whatif`: what was published, against definitions that somebody proposes.
+
+Who would get what, and what would be lost?
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from pyspark_trellis.routing import routed
 
 @dataclass(frozen=True)
 class Change:
-    """Messages that a queue, or an MQTT session, got of the history, before and after; None where it was not there. `kind`: queue or
-    session."""
+    """Messages that a queue, or an MQTT session, got of the history, before and after; None where
+    it was not there. `kind`: queue or session."""
 
     vhost: str
     kind: str
@@ -40,8 +43,8 @@ class LostTopic:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answer. `queues`: all places of both, sessions among them. `lost`: by falling messages. `unknown`: messages of which a topic
-    does not say where they go by either."""
+    """The answer. `queues`: all places of both, sessions among them. `lost`: by falling messages.
+    `unknown`: messages of which a topic does not say where they go by either."""
 
     span: hist.Span
     queues: list[Change]
@@ -65,15 +68,24 @@ class WhatIf:
 
 
 def what_if(history: DataFrame, current: Definitions | None, proposed: Definitions) -> WhatIf:
-    """Without `current`, what was routed before is what the journal says, and queues have no `before`. So it is with messages to
-    exchanges that `current` does not have."""
+    """Without `current`, what was routed before is what the journal says, and queues have no
+    `before`. So it is with messages to exchanges that `current` does not have."""
     span = hist.span(history)
-    after = routed(history, proposed).select(*history.columns, F.col("places").alias("after"),
-                                             F.col("unknown").alias("after_unknown")).drop("first_at", "last_at")
+    after = (
+        routed(history, proposed)
+        .select(
+            *history.columns,
+            F.col("places").alias("after"),
+            F.col("unknown").alias("after_unknown"),
+        )
+        .drop("first_at", "last_at")
+    )
     was_routed = F.col("messages") > F.col("unroutable")
     if current is not None:
         both = routed(after, current).select("*", F.col("places").alias("before"))
-        was = F.when(F.col("missing"), was_routed).otherwise((F.size("before") > 0) | F.col("unknown"))
+        was = F.when(F.col("missing"), was_routed).otherwise(
+            (F.size("before") > 0) | F.col("unknown")
+        )
         unknown = F.col("unknown") | F.col("after_unknown")
     else:
         both = after.withColumn("before", F.array().cast("array<string>"))
@@ -81,24 +93,43 @@ def what_if(history: DataFrame, current: Definitions | None, proposed: Definitio
         unknown = F.col("after_unknown")
     both = both.cache()
     try:
-        lost = [LostTopic(*row) for row in both.where(was & (F.size("after") == 0) & ~F.col("after_unknown"))
-                .orderBy(F.desc("messages"), "vhost", "exchange", "topic").select("vhost", "exchange", "topic", "messages").collect()]
+        lost = [
+            LostTopic(*row)
+            for row in both.where(was & (F.size("after") == 0) & ~F.col("after_unknown"))
+            .orderBy(F.desc("messages"), "vhost", "exchange", "topic")
+            .select("vhost", "exchange", "topic", "messages")
+            .collect()
+        ]
         counts = [_counts(both, "before") if current is not None else {}, _counts(both, "after")]
-        open_ended = both.where(unknown).agg(F.coalesce(F.sum("messages"), F.lit(0))).collect()[0][0]
+        open_ended = (
+            both.where(unknown).agg(F.coalesce(F.sum("messages"), F.lit(0))).collect()[0][0]
+        )
     finally:
         both.unpersist()
-    there = [set() if file is None else {(vhost, place) for vhost, host in file.hosts.items() for place in host.places}
-             for file in (current, proposed)]
+    there = [
+        set()
+        if file is None
+        else {(vhost, place) for vhost, host in file.hosts.items() for place in host.places}
+        for file in (current, proposed)
+    ]
     changes = []
     for place in sorted(there[0] | there[1]):
-        before, then = (found.get(place, 0) if place in known else None for known, found in zip(there, counts, strict=True))
+        before, then = (
+            found.get(place, 0) if place in known else None
+            for known, found in zip(there, counts, strict=True)
+        )
         name = place[1].removeprefix(SESSION)
-        changes.append(Change(place[0], "queue" if name == place[1] else "session", name, before, then))
+        changes.append(
+            Change(place[0], "queue" if name == place[1] else "session", name, before, then)
+        )
     return WhatIf(span, changes, lost, open_ended)
 
 
 def _counts(both: DataFrame, column: str) -> dict[tuple[str, str], int]:
     found: Any = (
-        both.select("vhost", F.explode(column).alias("place"), "messages").groupBy("vhost", "place").agg(F.sum("messages")).collect()
+        both.select("vhost", F.explode(column).alias("place"), "messages")
+        .groupBy("vhost", "place")
+        .agg(F.sum("messages"))
+        .collect()
     )
     return {(row[0], row[1]): row[2] for row in found}

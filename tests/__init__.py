@@ -1,1 +1,4 @@
-"""The test suite. `make test` runs it on the source, `make test-compiled` its wire-level part on the compiled wheel."""
+"""The test suite.
+
+`make test` runs it on the source, `make test-compiled` its wire-level part on the compiled wheel.
+"""

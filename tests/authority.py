@@ -19,14 +19,22 @@ class Authority:
         self.file = directory / "authority.pem"
         self._ca.cert_pem.write_to_path(self.file)
 
-    def sign(self, *names: str, common_name: str | None = None, ends: datetime | None = None, file: str = "") -> Path:
+    def sign(
+        self,
+        *names: str,
+        common_name: str | None = None,
+        ends: datetime | None = None,
+        file: str = "",
+    ) -> Path:
         """A certificate for these names (addresses and e-mail too), and its key, in one file."""
         path = self._directory / (file or f"{common_name or names[0]}.pem")
         made = self._ca.issue_cert(*names, common_name=common_name, not_after=ends)
         made.private_key_and_cert_chain_pem.write_to_path(path)
         return path
 
-    def client(self, certificate: Path | None = None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+    def client(
+        self, certificate: Path | None = None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+    ) -> ssl.SSLContext:
         """What a client trusts: this authority; and what it shows."""
         context = ssl.create_default_context(cafile=str(self.file))
         context.maximum_version = newest

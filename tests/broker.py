@@ -1,4 +1,6 @@
-"""A real broker process for tests: started on free ports, stopped by SIGTERM, and held to a clean end."""
+"""A real broker process for tests: started on free ports, stopped by SIGTERM, and held to a clean
+end.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,28 @@ from typing import Final, NamedTuple
 
 #: Settings that let any number of brokers run side by side and leave nothing behind.
 _FLAGS: Final = (
-    "--config", os.devnull, "--data-dir", ":memory:",
-    "--amqp-port", "0", "--mqtt-port", "0", "--metrics-port", "0", "--http-port", "0",
+    "--config",
+    os.devnull,
+    "--data-dir",
+    ":memory:",
+    "--amqp-port",
+    "0",
+    "--mqtt-port",
+    "0",
+    "--metrics-port",
+    "0",
+    "--http-port",
+    "0",
 )
 #: Seconds that a broker may take to stop.
 _STOP: Final = 20
 
 
 def command(*flags: str) -> list[str]:
-    """`python -m trellis serve` with this Python. Further `flags` come after those that every broker here has, and win."""
+    """`python -m trellis serve` with this Python.
+
+    Further `flags` come after those that every broker here has, and win.
+    """
     return [sys.executable, "-m", "trellis", "serve", *_FLAGS, *flags]
 
 
@@ -36,7 +51,8 @@ class Address(NamedTuple):
 
 
 class BrokerProcess:
-    """`python -m trellis serve` with this Python: the source, or the wheel that is installed for it.
+    """`python -m trellis serve` with this Python: the source, or the wheel that is installed for
+    it.
 
     Further `flags` come after those that every broker here has, and win over them.
     """
@@ -44,13 +60,20 @@ class BrokerProcess:
     def __init__(self, *flags: str) -> None:
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by kill)
         self.process = subprocess.Popen(
-            command(*flags), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=environment()
+            command(*flags),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            env=environment(),
         )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline().split()
         if ready[:1] != ["ready"]:
             raise self._failure(f"the broker did not start, exit code {self.process.wait()}")
-        self.addresses = {name: _address(value) for name, _, value in (word.partition("=") for word in ready[1:])}
+        self.addresses = {
+            name: _address(value) for name, _, value in (word.partition("=") for word in ready[1:])
+        }
         if os.environ.get("TRELLIS_REQUIRE_COMPILED") and " compiled=yes " not in self.log:
             raise self._failure("TRELLIS_REQUIRE_COMPILED is set, and this broker is not compiled")
 
@@ -73,7 +96,9 @@ class BrokerProcess:
     @property
     def log(self) -> str:
         """What it wrote on stderr so far."""
-        return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode(errors="replace")
+        return os.pread(self._stderr.fileno(), os.fstat(self._stderr.fileno()).st_size, 0).decode(
+            errors="replace"
+        )
 
     def stop(self) -> None:
         """SIGTERM: it must end with exit code 0, without having written a traceback or an error."""
@@ -84,7 +109,9 @@ class BrokerProcess:
             raise self._failure(f"the broker did not stop within {_STOP} s") from None
         if code:
             raise self._failure(f"the broker ended with exit code {code}")
-        if any("Traceback" in line or line.split()[1:2] == ["error"] for line in self.log.splitlines()):
+        if any(
+            "Traceback" in line or line.split()[1:2] == ["error"] for line in self.log.splitlines()
+        ):
             raise self._failure("the broker wrote errors")
         self.kill()
 

@@ -1,4 +1,6 @@
-"""Clients for the tests: they write octets into the real front ends on a real core, and read octets back."""
+"""Clients for the tests: they write octets into the real front ends on a real core, and read octets
+back.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,29 @@ import pamqp.commands as spec
 import pamqp.frame
 import pamqp.header
 
-from broker.access import Authenticator, Credentials, Identity, Verdict
-from broker.bounds import Bounds
-from broker.core import Broker
-from broker.fates import COPY_FATES
-from broker.queue import Queue
-from broker.route import FATES
+from broker.access.identity import Authenticator, Credentials, Identity, Verdict
+from broker.broker import Broker
+from broker.limits import Bounds
+from broker.messages.fates import COPY_FATES
+from broker.queues.queue import Queue
+from broker.routing.route import FATES
 from broker.store.contract import Batch, Store
 from broker.store.memory import MemoryStore
-from broker.vhost import VirtualHost
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.connection.handshake import GREETING, AmqpOptions
 from protocols.amqp.front import AmqpFront
-from protocols.amqp.handshake import GREETING, AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.mqtt.front import MqttFront
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 
 Answer = Callable[[Verdict], None]
 
 
 class Guests(Authenticator):
-    """Everybody is in who is listed here and says `guest` for a password. `hold` keeps the verdicts back."""
+    """Everybody is in who is listed here and says `guest` for a password.
+
+    `hold` keeps the verdicts back.
+    """
 
     def __init__(self) -> None:
         self.identities = {"guest": Identity("guest")}
@@ -59,11 +64,16 @@ class Guests(Authenticator):
 
 
 class World:
-    """One broker and the connections to it. `read` plays the server's turn; `durable` is when the disk answers:
-    at the end of every turn, unless `slow_disk` is set."""
+    """One broker and the connections to it. `read` plays the server's turn; `durable` is when the
+    disk answers: at the end of every turn, unless `slow_disk` is set."""
 
-    def __init__(self, bounds: Bounds | None = None, amqp: AmqpOptions | None = None, mqtt: MqttOptions | None = None,
-                 store: Store | None = None) -> None:
+    def __init__(
+        self,
+        bounds: Bounds | None = None,
+        amqp: AmqpOptions | None = None,
+        mqtt: MqttOptions | None = None,
+        store: Store | None = None,
+    ) -> None:
         serial = itertools.count(1)
         self.guests = Guests()
         #: A MemoryStore, where nobody gave another one.
@@ -124,10 +134,19 @@ class World:
     def inbox(self, client_id: str) -> Queue:
         return self.vhost.inboxes[f"mqtt-subscription-{client_id}qos1"]
 
-    def amqp(self, frame_max: int = 131_072, user: str = "guest", vhost: str = "/", **capabilities: bool) -> Amqp:
+    def amqp(
+        self, frame_max: int = 131_072, user: str = "guest", vhost: str = "/", **capabilities: bool
+    ) -> Amqp:
         return Amqp(self, frame_max, user, vhost, capabilities)
 
-    def mqtt(self, name: str, clean: bool = True, will: tuple[str, bytes] | None = None, user: str = "", will_flags: int = 0) -> Mqtt:
+    def mqtt(
+        self,
+        name: str,
+        clean: bool = True,
+        will: tuple[str, bytes] | None = None,
+        user: str = "",
+        will_flags: int = 0,
+    ) -> Mqtt:
         return Mqtt(self, name, clean, will, user, will_flags)
 
     def raw_amqp(self) -> Connection:
@@ -137,7 +156,9 @@ class World:
         return self.mqtt_front.connect(Peer())
 
     def fates(self) -> dict[str, int]:
-        """Fates of messages, none forgotten; asserts that they sum to what came in, and copies to what was made."""
+        """Fates of messages, none forgotten; asserts that they sum to what came in, and copies to
+        what was made.
+        """
         ingress = list(self.vhost.gates.ingress().values())
         fates = {fate: sum(one.fates[at] for one in ingress) for at, fate in enumerate(FATES)}
         assert sum(fates.values()) == sum(one.received for one in ingress)
@@ -155,14 +176,22 @@ class World:
 class Amqp:
     """An AMQP client on channel 1."""
 
-    def __init__(self, world: World, frame_max: int, user: str, vhost: str, capabilities: dict[str, bool]) -> None:
+    def __init__(
+        self, world: World, frame_max: int, user: str, vhost: str, capabilities: dict[str, bool]
+    ) -> None:
         self.world = world
         self.connection: Any = world.raw_amqp()
-        properties: Any = {"capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True} | capabilities}
+        properties: Any = {
+            "capabilities": {"authentication_failure_close": True, "consumer_cancel_notify": True}
+            | capabilities
+        }
         self.connection.receive_data(
-            GREETING + marshal(0, spec.Connection.StartOk(properties, response=f"\0{user}\0guest"))
-            + marshal(0, spec.Connection.TuneOk(2047, frame_max, 0)) + marshal(0, spec.Connection.Open(vhost))
-            + marshal(1, spec.Channel.Open()))
+            GREETING
+            + marshal(0, spec.Connection.StartOk(properties, response=f"\0{user}\0guest"))
+            + marshal(0, spec.Connection.TuneOk(2047, frame_max, 0))
+            + marshal(0, spec.Connection.Open(vhost))
+            + marshal(1, spec.Channel.Open())
+        )
         self.frame_max = frame_max
         self.greeting = self.read()
 
@@ -170,14 +199,33 @@ class Amqp:
         self.connection.receive_data(b"".join(marshal(channel, method) for method in methods))
         return self.read()
 
-    def publish(self, exchange: str, key: str, body: bytes, channel: int = 1, mandatory: bool = False, **properties: Any) -> list[Any]:
-        self.connection.receive_data(publication(exchange, key, body, channel, mandatory, self.frame_max, **properties))
+    def publish(
+        self,
+        exchange: str,
+        key: str,
+        body: bytes,
+        channel: int = 1,
+        mandatory: bool = False,
+        **properties: Any,
+    ) -> list[Any]:
+        self.connection.receive_data(
+            publication(exchange, key, body, channel, mandatory, self.frame_max, **properties)
+        )
         return self.read()
 
     def queue(self, name: str, exchange: str = "", key: str = "", **arguments: Any) -> None:
-        """Declare a queue, and bind it where an exchange is given. Arguments are written with `_` for `-`."""
+        """Declare a queue, and bind it where an exchange is given.
+
+        Arguments are written with `_` for `-`.
+        """
         durable = bool(arguments.pop("durable", False))
-        self.send(spec.Queue.Declare(queue=name, durable=durable, arguments={k.replace("_", "-"): v for k, v in arguments.items()}))
+        self.send(
+            spec.Queue.Declare(
+                queue=name,
+                durable=durable,
+                arguments={k.replace("_", "-"): v for k, v in arguments.items()},
+            )
+        )
         if exchange:
             self.send(spec.Queue.Bind(queue=name, exchange=exchange, routing_key=key))
 
@@ -188,13 +236,25 @@ class Amqp:
         return unmarshal(self.read_octets())
 
     def bodies(self, frames: list[Any] | None = None) -> list[bytes]:
-        return [frame.value for frame in (self.read() if frames is None else frames) if isinstance(frame, pamqp.body.ContentBody)]
+        return [
+            frame.value
+            for frame in (self.read() if frames is None else frames)
+            if isinstance(frame, pamqp.body.ContentBody)
+        ]
 
 
 class Mqtt:
     """An MQTT 3.1.1 client."""
 
-    def __init__(self, world: World, name: str, clean: bool, will: tuple[str, bytes] | None, user: str, will_flags: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        clean: bool,
+        will: tuple[str, bytes] | None,
+        user: str,
+        will_flags: int,
+    ) -> None:
         self.world = world
         self.connection: Any = world.raw_mqtt()
         self.connection.receive_data(connect_packet(name, clean, will, user, will_flags))
@@ -216,7 +276,10 @@ def marshal(channel: int, frame: Any) -> bytes:
 
 
 def start_ok(user: str, password: str, mechanism: str = "PLAIN", **capabilities: bool) -> bytes:
-    properties: Any = {"product": "test", "capabilities": {"authentication_failure_close": True} | capabilities}
+    properties: Any = {
+        "product": "test",
+        "capabilities": {"authentication_failure_close": True} | capabilities,
+    }
     return marshal(0, spec.Connection.StartOk(properties, mechanism, f"\0{user}\0{password}"))
 
 
@@ -229,11 +292,28 @@ def unmarshal(octets: bytes) -> list[Any]:
     return frames
 
 
-def publication(exchange: str, key: str, body: bytes, channel: int = 1, mandatory: bool = False, frame_max: int = 131_072,
-                immediate: bool = False, **properties: Any) -> bytes:
-    frames = [spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate),
-              pamqp.header.ContentHeader(body_size=len(body), properties=spec.Basic.Properties(**properties))]
-    frames += [pamqp.body.ContentBody(body[at:at + frame_max - 8]) for at in range(0, len(body), frame_max - 8)]
+def publication(
+    exchange: str,
+    key: str,
+    body: bytes,
+    channel: int = 1,
+    mandatory: bool = False,
+    frame_max: int = 131_072,
+    immediate: bool = False,
+    **properties: Any,
+) -> bytes:
+    frames = [
+        spec.Basic.Publish(
+            exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate
+        ),
+        pamqp.header.ContentHeader(
+            body_size=len(body), properties=spec.Basic.Properties(**properties)
+        ),
+    ]
+    frames += [
+        pamqp.body.ContentBody(body[at : at + frame_max - 8])
+        for at in range(0, len(body), frame_max - 8)
+    ]
     return b"".join(marshal(channel, frame) for frame in frames)
 
 
@@ -249,14 +329,26 @@ def packet(first: int, body: bytes) -> bytes:
     return bytes([first]) + octets + bytes([length]) + body
 
 
-def connect_packet(name: str, clean: bool = True, will: tuple[str, bytes] | None = None, user: str = "", will_flags: int = 0) -> bytes:
+def connect_packet(
+    name: str,
+    clean: bool = True,
+    will: tuple[str, bytes] | None = None,
+    user: str = "",
+    will_flags: int = 0,
+) -> bytes:
     """A CONNECT; `user` is `name:password`, `will_flags` the QoS and retain bits of a will."""
     flags = (2 if clean else 0) | (4 | will_flags if will else 0) | (0xC0 if user else 0)
-    payload = text(name) + (text(will[0]) + len(will[1]).to_bytes(2, "big") + will[1] if will else b"")
+    payload = text(name) + (
+        text(will[0]) + len(will[1]).to_bytes(2, "big") + will[1] if will else b""
+    )
     if user:
         payload += b"".join(text(part) for part in user.split("/"))
     return packet(0x10, text("MQTT") + bytes([4, flags, 0, 60]) + payload)
 
 
-def mqtt_publish(topic: str, body: bytes, qos: int = 0, packet_id: int = 0, flags: int = 0) -> bytes:
-    return packet(0x30 | qos << 1 | flags, text(topic) + (packet_id.to_bytes(2, "big") if qos else b"") + body)
+def mqtt_publish(
+    topic: str, body: bytes, qos: int = 0, packet_id: int = 0, flags: int = 0
+) -> bytes:
+    return packet(
+        0x30 | qos << 1 | flags, text(topic) + (packet_id.to_bytes(2, "big") if qos else b"") + body
+    )

@@ -1,4 +1,6 @@
-"""The commands around a broker: what they print, with which exit code, and how they tell what went wrong."""
+"""The commands around a broker: what they print, with which exit code, and how they tell what went
+wrong.
+"""
 
 import base64
 import io
@@ -31,7 +33,9 @@ ROWS: list[Row] = [
 
 @pytest.fixture(autouse=True)
 def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings file and no TRELLIS_ variable of this machine reaches a test; a proxy is set, and not used."""
+    """No settings file and no TRELLIS_ variable of this machine reaches a test; a proxy is set, and
+    not used.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("trellis.settings.loading.SEARCHED", (Path("broker.toml"),))
     for name in [name for name in os.environ if name.startswith("TRELLIS_")]:
@@ -102,11 +106,21 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> 
 def test_without_a_command_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys)
     assert code == 2
-    for command in ("serve", "version", "config", "check-config", "hash-password", "health", "list"):
+    for command in (
+        "serve",
+        "version",
+        "config",
+        "check-config",
+        "hash-password",
+        "health",
+        "list",
+    ):
         assert f"\n    {command} " in out
 
 
-def test_help_ends_well_and_has_no_colour(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_ends_well_and_has_no_colour(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     code, out, err = run(capsys, "serve", "--help")
     assert (code, err) == (0, "")
@@ -140,22 +154,32 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str], command: st
             "serve --amqp-prot 1",
             "unknown argument --amqp-prot; the nearest flag is --amqp-port (see `trellis serve --he",
         ),
-        ("check-config --amqp-por=1", "unknown argument --amqp-por; the nearest flag is --amqp-port"),
-        ("check-config file.toml", "unknown argument file.toml (see `trellis check-config --help`)"),
+        (
+            "check-config --amqp-por=1",
+            "unknown argument --amqp-por; the nearest flag is --amqp-port",
+        ),
+        (
+            "check-config file.toml",
+            "unknown argument file.toml (see `trellis check-config --help`)",
+        ),
         ("serve --config", "argument --config: expected one argument"),
         ("list", "the following arguments are required: KIND"),
         ("list queuez", "argument KIND: invalid choice: 'queuez'"),
         ("list queues --columms a", "unknown argument --columms; the nearest flag is --columns"),
     ],
 )
-def test_wrong_arguments_are_told_in_one_line(capsys: pytest.CaptureFixture[str], line: str, said: str) -> None:
+def test_wrong_arguments_are_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
     assert told(capsys, *line.split()).startswith(said)
 
 
 # --- config, check-config, serve ---
 
 
-def test_config_prints_the_default_file_even_beside_a_broken_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_prints_the_default_file_even_beside_a_broken_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("broker.toml").write_text("broken")
     assert run(capsys, "config") == (0, default_file(), "")
 
@@ -176,13 +200,19 @@ def test_good_settings_are_told_to_be_good(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_check_config_reads_the_certificates(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, said = run(capsys, "check-config", "--mqtts-enabled", "true", "--tls-certificate", "gone.pem")
+    code, _, said = run(
+        capsys, "check-config", "--mqtts-enabled", "true", "--tls-certificate", "gone.pem"
+    )
     assert code == 2
-    assert said.startswith("trellis: tls.certificate: gone.pem cannot be read (No such file or directory); give a PEM file that ")
+    assert said.startswith(
+        "trellis: tls.certificate: gone.pem cannot be read (No such file or directory); give a PEM file that "
+    )
 
 
 @pytest.mark.parametrize("command", ["serve", "check-config", "health", "list queues"])
-def test_wrong_settings_are_told_in_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_wrong_settings_are_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
     Path("a.toml").write_text("amqp.prot = 1")
     said = told(capsys, *command.split(), "--config", "a.toml")
     assert said == "a.toml: amqp.prot: unknown key; the nearest is amqp.port"
@@ -194,7 +224,11 @@ def test_reader_that_goes_away_causes_no_traceback() -> None:
     root = str(Path(trellis.__file__).parents[1])
     environ = {**os.environ, "PYTHONPATH": root}
     done = subprocess.run(
-        [sys.executable, "-m", "trellis", "config"], stdout=writing, stderr=subprocess.PIPE, env=environ, check=False
+        [sys.executable, "-m", "trellis", "config"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=environ,
+        check=False,
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
@@ -218,7 +252,9 @@ def test_password_from_standard_input_is_hashed(
     assert PasswordHasher().verify(out.strip(), "pass word")
 
 
-def type_in(monkeypatch: pytest.MonkeyPatch, words: Sequence[str], then: type[BaseException] = EOFError) -> None:
+def type_in(
+    monkeypatch: pytest.MonkeyPatch, words: Sequence[str], then: type[BaseException] = EOFError
+) -> None:
     """Stand in for a terminal where `words` are typed, and then an end of input or an interrupt."""
     left = list(words)
 
@@ -231,7 +267,9 @@ def type_in(monkeypatch: pytest.MonkeyPatch, words: Sequence[str], then: type[Ba
     monkeypatch.setattr("getpass.getpass", typed)
 
 
-def test_password_is_asked_for_twice(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_asked_for_twice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     type_in(monkeypatch, ["word", "word"])
     _, out, _ = run(capsys, "hash-password")
     assert PasswordHasher().verify(out.strip(), "word")
@@ -241,12 +279,16 @@ def test_password_is_asked_for_twice(capsys: pytest.CaptureFixture[str], monkeyp
     assert told(capsys, "hash-password") == "no password given"
 
 
-def test_interrupt_ends_quietly(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_ends_quietly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     type_in(monkeypatch, ["word"], KeyboardInterrupt)
     assert run(capsys, "hash-password") == (130, "", "")
 
 
-@pytest.mark.parametrize(("typed", "said"), [("\n", "no password given"), ("\udcff\n", "the password must be UTF-8")])
+@pytest.mark.parametrize(
+    ("typed", "said"), [("\n", "no password given"), ("\udcff\n", "the password must be UTF-8")]
+)
 def test_what_is_no_password_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str, said: str
 ) -> None:
@@ -276,7 +318,9 @@ def test_version_says_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ready_broker_is_healthy(capsys: pytest.CaptureFixture[str], port: int) -> None:
     ready = (0, f"ready: http://127.0.0.1:{port}/readyz\n", "")
     assert run(capsys, "health", "--metrics-port", str(port)) == ready
-    assert run(capsys, "health", "--metrics-port", str(port), "--metrics-host", "0.0.0.0,::") == ready
+    assert (
+        run(capsys, "health", "--metrics-port", str(port), "--metrics-host", "0.0.0.0,::") == ready
+    )
     assert run(capsys, "health", "--url", f"http://127.0.0.1:{port}/") == ready
 
 
@@ -291,15 +335,23 @@ def test_nobody_at_the_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         free = server.server_port
     for command in (["health", "--metrics-port"], ["list", "queues", "--http-port"]):
         said = told(capsys, *command, str(free), code=1)
-        assert said.startswith(f"no answer from http://127.0.0.1:{free} (Connection refused); is the broker running")
+        assert said.startswith(
+            f"no answer from http://127.0.0.1:{free} (Connection refused); is the broker running"
+        )
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--metrics-port 0", "metrics.port is 0 in the settings, a free port chosen at start; give --url"),
+        (
+            "--metrics-port 0",
+            "metrics.port is 0 in the settings, a free port chosen at start; give --url",
+        ),
         ("--metrics-enabled false", "metrics.enabled is false in the settings; give --url"),
-        ("--url file:///etc/hostname", '--url: must be such as http://127.0.0.1:15692, got "file:///etc/hostname"'),
+        (
+            "--url file:///etc/hostname",
+            '--url: must be such as http://127.0.0.1:15692, got "file:///etc/hostname"',
+        ),
         ("--url http://[::1", "--url: must be such as"),
         ("--url http://a:b", "--url: must be such as"),
         ("--url http://a/é", "--url: must be such as"),
@@ -315,7 +367,9 @@ def test_ipv6_address_is_put_in_brackets(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_host_name_that_is_none_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, "health", "--url", "http://a..b", code=1).startswith("no answer from http://a..b (")
+    assert told(capsys, "health", "--url", "http://a..b", code=1).startswith(
+        "no answer from http://a..b ("
+    )
 
 
 # --- list ---
@@ -351,34 +405,50 @@ def test_empty_list_is_told(capsys: pytest.CaptureFixture[str], port: int) -> No
     assert json.loads(run(capsys, *asked, "--json")[1]) == []
 
 
-def test_asking_as_a_user(capsys: pytest.CaptureFixture[str], port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_as_a_user(
+    capsys: pytest.CaptureFixture[str], port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = ("list", "sessions", "--http-port", str(port))
     Path("secret").write_text("s3cret é\n", encoding="utf-8")
     assert run(capsys, *asked, "--user", "ann", "--password", "s3cret é")[0] == 0
     assert run(capsys, *asked, "--user", "ann", "--password-file", "secret")[0] == 0
-    assert told(capsys, *asked, "--user", "ann").startswith("no password for user ann; give --password")
+    assert told(capsys, *asked, "--user", "ann").startswith(
+        "no password for user ann; give --password"
+    )
     assert told(capsys, *asked, "--user", "ann", "--password-file", "gone").startswith(
         "--password-file: gone cannot be"
     )
     said = told(capsys, *asked, "--user", "ann", "--password", "wrong", code=1)
-    assert said.startswith(f"http://127.0.0.1:{port} refused user ann (401); give --user and --password")
+    assert said.startswith(
+        f"http://127.0.0.1:{port} refused user ann (401); give --user and --password"
+    )
     monkeypatch.setenv("TRELLIS_USER", "ann")
     monkeypatch.setenv("TRELLIS_PASSWORD_FILE", "secret")
     assert run(capsys, *asked)[0] == 0
     assert run(capsys, *asked, "--user", "guest", "--password", "guest")[0] == 0
-    assert told(capsys, *asked, "--password", "wrong", code=1).startswith(f"http://127.0.0.1:{port} refused user ann")
+    assert told(capsys, *asked, "--password", "wrong", code=1).startswith(
+        f"http://127.0.0.1:{port} refused user ann"
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
-        ("exchanges", "/api/trellis/exchanges answered no JSON list of flat objects; is it Trellis?"),
+        (
+            "exchanges",
+            "/api/trellis/exchanges answered no JSON list of flat objects; is it Trellis?",
+        ),
         ("bindings", "/api/trellis/bindings answered no JSON list of flat objects; is it Trellis?"),
         ("connections", "/api/trellis/connections answered 500 Internal Server Error"),
     ],
 )
-def test_odd_answer_is_told(capsys: pytest.CaptureFixture[str], port: int, kind: str, said: str) -> None:
-    assert told(capsys, "list", kind, "--http-port", str(port), code=1) == f"http://127.0.0.1:{port}{said}"
+def test_odd_answer_is_told(
+    capsys: pytest.CaptureFixture[str], port: int, kind: str, said: str
+) -> None:
+    assert (
+        told(capsys, "list", kind, "--http-port", str(port), code=1)
+        == f"http://127.0.0.1:{port}{said}"
+    )
 
 
 def test_rows_need_not_have_the_same_keys() -> None:

@@ -12,19 +12,40 @@ import pytest
 from trellis.cli import parser
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+DOCUMENTS = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("*/README.md")),
+]
 
 
 def test_the_page_of_metrics_is_what_a_broker_exports() -> None:
-    made = subprocess.run([sys.executable, "tools/metrics_page.py"], cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, capture_output=True,
-                          text=True, check=True, timeout=60)
-    assert made.stdout == (ROOT / "docs" / "metrics.md").read_text(), "run: python tools/metrics_page.py > docs/metrics.md"
+    made = subprocess.run(
+        [sys.executable, "tools/metrics_page.py"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert made.stdout == (ROOT / "docs" / "metrics.md").read_text(), (
+        "run: python tools/metrics_page.py > docs/metrics.md"
+    )
 
 
 def test_the_page_of_conformance_is_what_the_tests_say() -> None:
-    made = subprocess.run([sys.executable, "tools/conformance_page.py"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
-    assert made.stdout == (ROOT / "docs" / "mqtt-conformance.md").read_text(), \
+    made = subprocess.run(
+        [sys.executable, "tools/conformance_page.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert made.stdout == (ROOT / "docs" / "mqtt-conformance.md").read_text(), (
         "run: python tools/conformance_page.py > docs/mqtt-conformance.md"
+    )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -39,7 +60,9 @@ def test_commands_in_the_readme_exist() -> None:
     for target in re.findall(r"(?:^    |`)make ([a-z-]+)", readme, re.MULTILINE):
         assert target in targets
     commands = parser().format_help()
-    for command in re.findall(r"trellis (serve|version|config|check-config|hash-password|health|list)\b", readme):
+    for command in re.findall(
+        r"trellis (serve|version|config|check-config|hash-password|health|list)\b", readme
+    ):
         assert command in commands
     for script in re.findall(r"(examples/\w+\.py)", readme):
         assert (ROOT / script).exists(), script

@@ -48,7 +48,11 @@ def metrics_used() -> set[str]:
 
 
 def _sources() -> list[str]:
-    return [path.relative_to(ROOT).as_posix() for name in PACKAGES for path in (ROOT / name).rglob("*.py")]
+    return [
+        path.relative_to(ROOT).as_posix()
+        for name in PACKAGES
+        for path in (ROOT / name).rglob("*.py")
+    ]
 
 
 def _yaml(path: Path) -> Any:
@@ -96,9 +100,15 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 # What is compiled
 
 
-def test_every_module_below_trellis_is_compiled_or_left_out_with_a_reason(compiled_modules: ModuleType) -> None:
+def test_every_module_below_trellis_is_compiled_or_left_out_with_a_reason(
+    compiled_modules: ModuleType,
+) -> None:
     below = {path for path in _sources() if not path.startswith(("trellis/", "pyspark_trellis/"))}
-    left_out = {path for path in below if any(fnmatch(path, pattern) for pattern in compiled_modules.LEFT_OUT)}
+    left_out = {
+        path
+        for path in below
+        if any(fnmatch(path, pattern) for pattern in compiled_modules.LEFT_OUT)
+    }
     hot = {path for path in compiled_modules.COMPILED if path.endswith(".py")}
     assert set(compiled_modules.modules()) == (below - left_out) | hot
     assert all(reason for reason in compiled_modules.LEFT_OUT.values())
@@ -110,12 +120,16 @@ def test_names_to_compile_and_to_leave_out_exist(compiled_modules: ModuleType) -
         assert any(fnmatch(path, pattern) for path in _sources()), pattern
 
 
-def test_missing_headers_are_named(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_headers_are_named(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     assert "Python.h is missing" in setup_py.obstacle()
 
 
-def test_a_missing_compiler_is_named(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_compiler_is_named(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setenv("CC", "no-such-compiler -O3")
@@ -140,7 +154,9 @@ def test_one_failed_extension_takes_the_others_with_it(
         pytest.skip(setup_py.obstacle())
     monkeypatch.delenv("TRELLIS_REQUIRE_COMPILED", raising=False)
     monkeypatch.chdir(tmp_path)
-    Path("sound.c").write_text("#include <Python.h>\nPyMODINIT_FUNC PyInit_sound(void) { return NULL; }\n")
+    Path("sound.c").write_text(
+        "#include <Python.h>\nPyMODINIT_FUNC PyInit_sound(void) { return NULL; }\n"
+    )
     Path("broken.c").write_text("this is not C\n")
     extensions = [Extension("sound", ["sound.c"]), Extension("broken", ["broken.c"])]
     command = setup_py.AllOrNothing(Distribution({"name": "x", "ext_modules": extensions}))
@@ -150,7 +166,9 @@ def test_one_failed_extension_takes_the_others_with_it(
     assert list(tmp_path.rglob("sound.*.so")) == []
 
 
-def test_zig_is_asked_for_only_where_there_is_no_compiler(backend: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zig_is_asked_for_only_where_there_is_no_compiler(
+    backend: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def zig_is_wanted() -> bool:
         return any(name.startswith("ziglang") for name in backend.get_requires_for_build_wheel())
 
@@ -191,7 +209,11 @@ def test_nothing_uploads_it_by_mistake() -> None:
 
 
 def test_supported_pythons_begin_with_the_required_one() -> None:
-    minors = [int(match[1]) for line in PROJECT["classifiers"] if (match := re.search(r":: 3\.(\d+)$", line))]
+    minors = [
+        int(match[1])
+        for line in PROJECT["classifiers"]
+        if (match := re.search(r":: 3\.(\d+)$", line))
+    ]
     assert minors == list(range(minors[0], minors[-1] + 1))
     assert PROJECT["requires-python"] == f">=3.{minors[0]}"
 
@@ -214,11 +236,19 @@ def test_make_alone_lists_every_command() -> None:
     text = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
     assert phony is not None
-    assert [name for name in phony[1].split() if name not in ("node", "browser", "FORCE") and f"make {name} " not in listed] == []
+    assert [
+        name
+        for name in phony[1].split()
+        if name not in ("node", "browser", "FORCE") and f"make {name} " not in listed
+    ] == []
 
 
 def test_a_machine_without_a_fitting_python_is_told_so(tmp_path: Path) -> None:
-    script = [shutil.which("sh") or "sh", str(ROOT / "tools" / "make-venv.sh"), str(tmp_path / "venv")]
+    script = [
+        shutil.which("sh") or "sh",
+        str(ROOT / "tools" / "make-venv.sh"),
+        str(tmp_path / "venv"),
+    ]
     made = subprocess.run(script, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     assert made.returncode == 1
     assert "needs Python 3.11 or newer" in made.stderr
@@ -239,7 +269,9 @@ def test_dockerfile_copies_what_exists_and_is_not_ignored() -> None:
     allowed = [line[1:] for line in ignore if line.startswith("!")]
     copied = [
         source
-        for line in re.findall(r"^COPY (?!--from)(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+        for line in re.findall(
+            r"^COPY (?!--from)(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE
+        )
         for source in line.split()[:-1]
     ]
     assert [source for source in copied if not (ROOT / source).exists()] == []
@@ -247,7 +279,14 @@ def test_dockerfile_copies_what_exists_and_is_not_ignored() -> None:
 
 
 def test_compose_file_fits_its_schema() -> None:
-    check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"]
+    check = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.compose-spec",
+        "docker-compose.yml",
+    ]
     said = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)
     assert said.returncode == 0, said.stdout + said.stderr
 
@@ -264,8 +303,12 @@ def test_compose_mounts_what_exists_and_publishes_on_loopback_only() -> None:
 
 def test_prometheus_scrapes_the_broker_of_the_compose_file_and_finds_its_rules() -> None:
     prometheus = _yaml(ROOT / "config" / "prometheus" / "prometheus.yml")
-    assert [config["static_configs"] for config in prometheus["scrape_configs"]] == [[{"targets": ["trellis:15692"]}]]
-    assert [path for pattern in prometheus["rule_files"] for path in RULES.parents[1].glob(pattern)] == [RULES]
+    assert [config["static_configs"] for config in prometheus["scrape_configs"]] == [
+        [{"targets": ["trellis:15692"]}]
+    ]
+    assert [
+        path for pattern in prometheus["rule_files"] for path in RULES.parents[1].glob(pattern)
+    ] == [RULES]
 
 
 def test_every_alert_says_what_happened_and_what_to_do() -> None:
@@ -279,8 +322,12 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
 
 
 def test_expressions_close_what_they_open() -> None:
-    for expression in [rule["expr"] for rule in _rules()] + [t["expr"] for p in _panels() for t in p["targets"]]:
-        assert [expression.count(mark) for mark in "({["] == [expression.count(mark) for mark in ")}]"], expression
+    for expression in [rule["expr"] for rule in _rules()] + [
+        t["expr"] for p in _panels() for t in p["targets"]
+    ]:
+        assert [expression.count(mark) for mark in "({["] == [
+            expression.count(mark) for mark in ")}]"
+        ], expression
 
 
 def test_metric_names_are_read_out_of_promql() -> None:
@@ -298,7 +345,10 @@ def test_dashboard_is_provisioned_with_its_source() -> None:
     provisioning = ROOT / "config" / "grafana" / "provisioning"
     (provider,) = _yaml(provisioning / "dashboards" / "trellis.yml")["providers"]
     mounts = _yaml(ROOT / "docker-compose.yml")["services"]["grafana"]["volumes"]
-    assert f"./{DASHBOARD.parent.relative_to(ROOT).as_posix()}:{provider['options']['path']}:ro" in mounts
+    assert (
+        f"./{DASHBOARD.parent.relative_to(ROOT).as_posix()}:{provider['options']['path']}:ro"
+        in mounts
+    )
     (source,) = _yaml(provisioning / "datasources" / "prometheus.yml")["datasources"]
     assert source["type"] == "prometheus"
     variables = {variable["name"]: variable for variable in _dashboard()["templating"]["list"]}

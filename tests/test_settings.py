@@ -1,4 +1,6 @@
-"""What holds, from where, and what is said about a wrong value: defaults, files, environment, flags."""
+"""What holds, from where, and what is said about a wrong value: defaults, files, environment,
+flags.
+"""
 
 import os
 import string
@@ -28,7 +30,9 @@ HASH = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("a word")
 def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No settings file and no TRELLIS_ variable of this machine reaches a test."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trellis.settings.loading.SEARCHED", (Path("broker.toml"), tmp_path / "etc.toml"))
+    monkeypatch.setattr(
+        "trellis.settings.loading.SEARCHED", (Path("broker.toml"), tmp_path / "etc.toml")
+    )
     for name in [name for name in os.environ if name.startswith("TRELLIS_")]:
         monkeypatch.delenv(name)
 
@@ -79,14 +83,17 @@ def test_only_the_first_file_found_is_read(tmp_path: Path) -> None:
     assert (load(environ={}).amqp.port, load(environ={}).mqtt.port) == (5672, 1)
 
 
-def test_the_process_environment_is_read_unless_another_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_environment_is_read_unless_another_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TRELLIS_LOG_LEVEL", "debug")
     assert load().log.level == "debug"
     assert load(environ={}).log.level == "info"
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("true", "true"), ("false", "false"), ('"loopback"', "loopback"), ('"true"', "true")]
+    ("text", "value"),
+    [("true", "true"), ("false", "false"), ('"loopback"', "loopback"), ('"true"', "true")],
 )
 def test_anonymous_may_be_a_toml_boolean(text: str, value: str) -> None:
     assert load([write("a.toml", f"mqtt.anonymous = {text}")], {}).mqtt.anonymous == value
@@ -112,7 +119,9 @@ def test_variables_of_the_build_and_of_container_links_are_no_settings(name: str
 
 def test_password_is_the_first_line_of_its_file() -> None:
     write("secret", "päss word \nnot this\n")
-    loaded, sources = load_with_sources(environ={"TRELLIS_USER": "ann", "TRELLIS_PASSWORD_FILE": "secret"})
+    loaded, sources = load_with_sources(
+        environ={"TRELLIS_USER": "ann", "TRELLIS_PASSWORD_FILE": "secret"}
+    )
     assert loaded.password == "päss word "
     assert sources["password"] == "secret"
 
@@ -120,14 +129,26 @@ def test_password_is_the_first_line_of_its_file() -> None:
 def test_users_have_every_right_unless_told_otherwise() -> None:
     text = f'[[users]]\nname = "ann"\npassword_hash = "{HASH}"\nwrite = "^a"\n'
     (user,) = load([write("a.toml", text)], {}).users
-    assert (user.name, user.configure, user.write, user.read, user.loopback_only) == ("ann", ".*", "^a", ".*", False)
+    assert (user.name, user.configure, user.write, user.read, user.loopback_only) == (
+        "ann",
+        ".*",
+        "^a",
+        ".*",
+        False,
+    )
 
 
 def test_data_directory_follows_the_xdg_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
-    for state, directory in (("/state", "/state/trellis"), ("", "/home/ann/.local/state/trellis"), ("relative", None)):
+    for state, directory in (
+        ("/state", "/state/trellis"),
+        ("", "/home/ann/.local/state/trellis"),
+        ("relative", None),
+    ):
         monkeypatch.setenv("XDG_STATE_HOME", state)
-        assert load(environ={}).data.directory == Path(directory or "/home/ann/.local/state/trellis")
+        assert load(environ={}).data.directory == Path(
+            directory or "/home/ann/.local/state/trellis"
+        )
     assert load(flags={"data.dir": "~/here"}).data.directory == Path("/home/ann/here")
     assert load(flags={"data.dir": ":memory:"}).data.directory is None
 
@@ -166,26 +187,44 @@ FILES = [
         "limits.queues: must be a whole number at least 0, got 99999999999999999999",
     ),
     ("limits.handshake = nan", "limits.handshake: must be a number 0.01..3600 s, got nan"),
-    ('log.level = "warn"', 'log.level: must be one of debug, info, warning, error, got "warn"; the nearest is warning'),
+    (
+        'log.level = "warn"',
+        'log.level: must be one of debug, info, warning, error, got "warn"; the nearest is warning',
+    ),
     (
         'matcher.allowed = ["tri"]',
         f"matcher.allowed: must be a list of one or more of {', '.join(NAMES)}, got a list; the nearest is trie",
     ),
-    ("matcher.allowed = []", f"matcher.allowed: must be a list of one or more of {', '.join(NAMES)}, got a list"),
-    ('matcher.allowed = ["bitmap"]', "matcher.allowed: matcher.default (auto) must be one of matcher.allowed (bitmap)"),
+    (
+        "matcher.allowed = []",
+        f"matcher.allowed: must be a list of one or more of {', '.join(NAMES)}, got a list",
+    ),
+    (
+        'matcher.allowed = ["bitmap"]',
+        "matcher.allowed: matcher.default (auto) must be one of matcher.allowed (bitmap)",
+    ),
     ('node.name = "a b"', 'node.name: must be 1 to 255 letters, digits and . _ @ -, got "a b"'),
     ('data.dir = "a\\u0000"', 'data.dir: must be text without NUL, got "a\\x00"'),
     ('data.dir = "~nobody-of-this-name/x"', "data.dir: needs a home directory and there is none"),
-    ('amqp.host = "localhost"', 'amqp.host: must be IP addresses separated by commas, such as "127.0.0.1,::1" or '),
+    (
+        'amqp.host = "localhost"',
+        'amqp.host: must be IP addresses separated by commas, such as "127.0.0.1,::1" or ',
+    ),
     ('amqp.host = ""', "amqp.host: must be IP addresses"),
-    (f'node.name = "{"x" * 300}"', f'node.name: must be 1 to 255 letters, digits and . _ @ -, got "{"x" * 60}..."'),
+    (
+        f'node.name = "{"x" * 300}"',
+        f'node.name: must be 1 to 255 letters, digits and . _ @ -, got "{"x" * 60}..."',
+    ),
     ("amqtt.plugins = 1", "amqtt.plugins: must be a table of tables"),
     ('amqtt.plugins."a.B" = "hunter2"', "amqtt.plugins: must be a table of tables"),
     ("users = 1", "users: must be a list of tables, written [[users]]"),
     ("users = [1]", "users: must be a list of tables, written [[users]]"),
     ("[[users]]\nnme = 1", "users[1].nme: unknown key; the nearest is name"),
     ("[[users]]", "users[1].name: must be given: name given at login"),
-    ('[[users]]\nname = "a"', "users[1].password_hash: must be given: output of `trellis hash-password`"),
+    (
+        '[[users]]\nname = "a"',
+        "users[1].password_hash: must be given: output of `trellis hash-password`",
+    ),
     (
         '[[users]]\nname = "a"\npassword_hash = "hunter2"',
         "users[1].password_hash: must be the output of `trellis hash-pa",
@@ -194,8 +233,14 @@ FILES = [
         f'[[users]]\nname = "a"\npassword_hash = "{HASH}"\nread = "("',
         "users[1].read: must be a regular expression (missing",
     ),
-    (f'[[users]]\nname = "guest"\npassword_hash = "{HASH}"', "users: guest is built in; set auth.guest to false"),
-    (f'[[users]]\nname = "a"\npassword_hash = "{HASH}"\n' * 2, 'users: "a" is given twice; user names must differ'),
+    (
+        f'[[users]]\nname = "guest"\npassword_hash = "{HASH}"',
+        "users: guest is built in; set auth.guest to false",
+    ),
+    (
+        f'[[users]]\nname = "a"\npassword_hash = "{HASH}"\n' * 2,
+        'users: "a" is given twice; user names must differ',
+    ),
     (f'user = "a"\n[[users]]\nname = "a"\npassword_hash = "{HASH}"\n', 'users: "a" is given twice'),
     (
         'user = "a"\npassword = "b"\npassword_file = "c"',
@@ -204,11 +249,23 @@ FILES = [
     ('password = "hunter2"', "password: is given without user; set user too"),
     ('password_file = "c"', "password_file: is given without user; set user too"),
     ("password = 123456789", "password: must be text"),
-    ('user = "a"\npassword_file = "gone"', "password_file: gone cannot be read (No such file or directory)"),
-    ('user = "a"\npassword_file = "empty"', "password_file: empty holds no password in its first line"),
+    (
+        'user = "a"\npassword_file = "gone"',
+        "password_file: gone cannot be read (No such file or directory)",
+    ),
+    (
+        'user = "a"\npassword_file = "empty"',
+        "password_file: empty holds no password in its first line",
+    ),
     ('user = "a"\npassword_file = "binary"', "password_file: binary must be UTF-8 text"),
-    ("amqp.port = 1883", "amqp.port: amqp.port and mqtt.port are both 1883; give each its own, or 0 for a free one"),
-    ("amqps.enabled = true", "amqps.enabled: amqps is enabled and there is no certificate; set tls.certificate to a PEM file"),
+    (
+        "amqp.port = 1883",
+        "amqp.port: amqp.port and mqtt.port are both 1883; give each its own, or 0 for a free one",
+    ),
+    (
+        "amqps.enabled = true",
+        "amqps.enabled: amqps is enabled and there is no certificate; set tls.certificate to a PEM file",
+    ),
     (
         'mqtts.enabled = true\nmqtts.client_certificate = "required"\ntls.certificate = "c"',
         'mqtts.client_certificate: is "required" and nobody signs them; set tls.ca to a PEM file',
@@ -217,20 +274,41 @@ FILES = [
         'wss.enabled = true\nwss.certificate_user = true\ntls.certificate = "c"',
         'wss.certificate_user: needs wss.client_certificate to be "optional" or "required"',
     ),
-    ('mqtts.client_certificate = "yes"', 'mqtts.client_certificate: must be one of none, optional, required, got "yes"; the nearest is'),
+    (
+        'mqtts.client_certificate = "yes"',
+        'mqtts.client_certificate: must be one of none, optional, required, got "yes"; the nearest is',
+    ),
     ('tls.minimum = "1.1"', 'tls.minimum: must be one of 1.2, 1.3, got "1.1"; the nearest is 1.2'),
     ('tls.names."a.b" = "c.pem"', "tls.names: must be a table of tables of text, got a table"),
-    ('tls.names."a.b".cert = "c.pem"', 'tls.names: "a.b" has no certificate; give it one, a PEM file'),
+    (
+        'tls.names."a.b".cert = "c.pem"',
+        'tls.names: "a.b" has no certificate; give it one, a PEM file',
+    ),
     (
         'tls.names."a.b" = {certificate = "c", kei = "d"}',
         'tls.names: "a.b" has an unknown key kei; there are certificate and key',
     ),
     ('ws.path = "ws"', 'ws.path: must be a path, such as "/ws", got "ws"'),
-    ('ws.origins = "app.example.org"', 'ws.origins: must be Origins separated by commas, such as "https://app.example.org,'),
-    ('mqtt.proxies = "10.0.0.1/8"', "mqtt.proxies: must be IP addresses or networks separated by commas, such as "),
-    ('mqtt.socket_mode = "rw"', 'mqtt.socket_mode: must be three octal digits, such as "0660", got "rw"'),
-    (f'mqtt.socket = "/{"x" * 120}"', "mqtt.socket: is longer than 103 octets, and the path of a Unix socket may not be; shorten it"),
-    ('metrics.port = 1883\nmetrics.host = "0.0.0.0"', "metrics.port: mqtt.port and metrics.port are both 1883"),
+    (
+        'ws.origins = "app.example.org"',
+        'ws.origins: must be Origins separated by commas, such as "https://app.example.org,',
+    ),
+    (
+        'mqtt.proxies = "10.0.0.1/8"',
+        "mqtt.proxies: must be IP addresses or networks separated by commas, such as ",
+    ),
+    (
+        'mqtt.socket_mode = "rw"',
+        'mqtt.socket_mode: must be three octal digits, such as "0660", got "rw"',
+    ),
+    (
+        f'mqtt.socket = "/{"x" * 120}"',
+        "mqtt.socket: is longer than 103 octets, and the path of a Unix socket may not be; shorten it",
+    ),
+    (
+        'metrics.port = 1883\nmetrics.host = "0.0.0.0"',
+        "metrics.port: mqtt.port and metrics.port are both 1883",
+    ),
 ]
 
 
@@ -252,7 +330,10 @@ def test_wrong_file_is_told_in_one_line(text: str, said: str) -> None:
 
 
 BROKEN = [
-    (b"[amqp]\nport 5\n", "my.toml:2: not valid TOML, expected '=' after a key in a key/value pair"),
+    (
+        b"[amqp]\nport 5\n",
+        "my.toml:2: not valid TOML, expected '=' after a key in a key/value pair",
+    ),
     (b"a = '''x\n\n", "my.toml:3: not valid TOML, "),
     (b"a = " + b"9" * 5000, "my.toml:1: not valid TOML, "),
     (b"a = " + b"[" * 5000, "my.toml: not valid TOML, nested too deeply"),
@@ -278,20 +359,50 @@ def test_file_that_cannot_be_read_is_told_by_name(tmp_path: Path) -> None:
 
 
 ENVIRONMENTS = [
-    ("TRELLIS_AMQP_PROT", "1", "TRELLIS_AMQP_PROT: unknown environment variable; the nearest is TRELLIS_AMQP_PORT"),
+    (
+        "TRELLIS_AMQP_PROT",
+        "1",
+        "TRELLIS_AMQP_PROT: unknown environment variable; the nearest is TRELLIS_AMQP_PORT",
+    ),
     ("TRELLIS_AMQP_PORT", "", f'TRELLIS_AMQP_PORT: amqp.port: {PORT}, got ""'),
     ("TRELLIS_AMQP_PORT", "x\ny", f'TRELLIS_AMQP_PORT: amqp.port: {PORT}, got "x\\ny"'),
-    ("TRELLIS_AMQP_ENABLED", "yes", 'TRELLIS_AMQP_ENABLED: amqp.enabled: must be true or false, got "yes"'),
-    ("TRELLIS_MATCHER_ALLOWED", "trie", "TRELLIS_MATCHER_ALLOWED: matcher.allowed: can be set in a file only"),
-    ("TRELLIS_USERS", "a", "TRELLIS_USERS: users: can be set in a file only, as it is a list or table"),
-    ("TRELLIS_PASSWORD", "hunter2", "TRELLIS_PASSWORD: password: is given without user; set user too"),
+    (
+        "TRELLIS_AMQP_ENABLED",
+        "yes",
+        'TRELLIS_AMQP_ENABLED: amqp.enabled: must be true or false, got "yes"',
+    ),
+    (
+        "TRELLIS_MATCHER_ALLOWED",
+        "trie",
+        "TRELLIS_MATCHER_ALLOWED: matcher.allowed: can be set in a file only",
+    ),
+    (
+        "TRELLIS_USERS",
+        "a",
+        "TRELLIS_USERS: users: can be set in a file only, as it is a list or table",
+    ),
+    (
+        "TRELLIS_PASSWORD",
+        "hunter2",
+        "TRELLIS_PASSWORD: password: is given without user; set user too",
+    ),
     ("TRELLIS_PASSWORD", "hunter2\udcff", "TRELLIS_PASSWORD: password: must be UTF-8"),
-    ("TRELLIS_USER", "guest", "TRELLIS_USER: user: guest is built in; set auth.guest to false to define it yourself"),
-    ("TRELLIS_MATCHER_DEFAULT", "tri", f"TRELLIS_MATCHER_DEFAULT: matcher.default: must be one of {', '.join(NAMES)}, got"),
+    (
+        "TRELLIS_USER",
+        "guest",
+        "TRELLIS_USER: user: guest is built in; set auth.guest to false to define it yourself",
+    ),
+    (
+        "TRELLIS_MATCHER_DEFAULT",
+        "tri",
+        f"TRELLIS_MATCHER_DEFAULT: matcher.default: must be one of {', '.join(NAMES)}, got",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "said"), ENVIRONMENTS, ids=[said for *_, said in ENVIRONMENTS])
+@pytest.mark.parametrize(
+    ("name", "value", "said"), ENVIRONMENTS, ids=[said for *_, said in ENVIRONMENTS]
+)
 def test_wrong_variable_is_told_in_one_line(name: str, value: str, said: str) -> None:
     with pytest.raises(SettingsError) as problem:
         load(environ={name: value})
@@ -315,10 +426,14 @@ def test_wrong_flag_is_told_in_one_line() -> None:
         ("10.0.0.1,::1", "10.0.0.2,0::1", True),
     ],
 )
-def test_two_listeners_may_share_a_port_only_on_different_addresses(host: str, other: str, clash: bool) -> None:
+def test_two_listeners_may_share_a_port_only_on_different_addresses(
+    host: str, other: str, clash: bool
+) -> None:
     both = Settings(amqp=Amqp(host=host, port=5), mqtt=Mqtt(host=other, port=5))
     assert bool(list(problems(both))) == clash
-    assert not list(problems(msgspec.structs.replace(both, mqtt=Mqtt(host=other, port=5, enabled=False))))
+    assert not list(
+        problems(msgspec.structs.replace(both, mqtt=Mqtt(host=other, port=5, enabled=False)))
+    )
     assert not list(problems(Settings(amqp=Amqp(host=host, port=0), mqtt=Mqtt(host=other, port=0))))
 
 
@@ -338,7 +453,10 @@ def test_no_home_directory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_two_options_share_a_variable_or_a_flag() -> None:
-    for names in ([option.variable for option in OPTIONS.values()], [option.flag for option in OPTIONS.values()]):
+    for names in (
+        [option.variable for option in OPTIONS.values()],
+        [option.flag for option in OPTIONS.values()],
+    ):
         assert [name for name, times in Counter(names).items() if times > 1] == []
 
 
@@ -374,12 +492,20 @@ def test_default_file_is_up_to_date() -> None:
 def test_default_file_sets_every_key_to_its_default() -> None:
     settings, sources = load_with_sources([CONFIG / "broker.toml"], {})
     assert settings == Settings()
-    assert set(OPTIONS) - set(sources) == {"users", "amqtt.plugins", "tls.names"}  # shown as examples
+    assert set(OPTIONS) - set(sources) == {
+        "users",
+        "amqtt.plugins",
+        "tls.names",
+    }  # shown as examples
 
 
 def test_examples_in_the_default_file_are_valid_without_their_number_sign() -> None:
     lines = default_file().split("[amqtt]")[1].splitlines()
-    examples = [line[2:] for line in lines if line.startswith("# [") or (line.startswith("# ") and " = " in line)]
+    examples = [
+        line[2:]
+        for line in lines
+        if line.startswith("# [") or (line.startswith("# ") and " = " in line)
+    ]
     text = "\n".join(examples).replace("$argon2id$v=19$m=19456,t=2,p=1$...", HASH)
     settings = load([write("examples.toml", text)], {})
     assert settings.users[0].write == r"^amq\.topic$"
@@ -387,7 +513,9 @@ def test_examples_in_the_default_file_are_valid_without_their_number_sign() -> N
 
 
 def test_container_file_listens_everywhere_and_lets_nobody_in_without_a_password() -> None:
-    flags = {f"{name}.enabled": "true" for name in ("amqps", "mqtts", "ws", "wss")} | {"tls.certificate": "c"}
+    flags = {f"{name}.enabled": "true" for name in ("amqps", "mqtts", "ws", "wss")} | {
+        "tls.certificate": "c"
+    }
     settings = load([CONFIG / "docker.toml"], {}, flags)
     assert len(settings.listeners) == 8
     assert {listener.host for listener in settings.listeners.values()} == {"0.0.0.0"}
@@ -441,13 +569,23 @@ SAMPLES: dict[str, st.SearchStrategy[Any]] = {
     "check_name": st.text(string.ascii_letters + "._@-", min_size=1, max_size=5),
     "check_regex": st.sampled_from([".*", r"^amq\.", '["\\\\]', "é|\n"]),
     "check_hash": st.just(HASH),
-    "check_networks": st.lists(st.ip_addresses(network="10.0.0.0/8").map(str) | st.just("fd00::/8"), max_size=3).map(",".join),
-    "check_origins": st.sampled_from(["", "*", "null,https://app.example.org", "http://10.0.0.5:8080"]),
+    "check_networks": st.lists(
+        st.ip_addresses(network="10.0.0.0/8").map(str) | st.just("fd00::/8"), max_size=3
+    ).map(",".join),
+    "check_origins": st.sampled_from(
+        ["", "*", "null,https://app.example.org", "http://10.0.0.5:8080"]
+    ),
     "check_path": st.sampled_from(["/", "/ws", "/mqtt/ws"]),
     "check_mode": st.sampled_from(["0660", "600", "0777"]),
 }
 TOML = st.recursive(
-    st.one_of(st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=False), TEXT, st.datetimes()),
+    st.one_of(
+        st.booleans(),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.floats(allow_nan=False),
+        TEXT,
+        st.datetimes(),
+    ),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXT, inner, max_size=3)),
     max_leaves=4,
 )
@@ -462,9 +600,16 @@ def values(option: Option) -> st.SearchStrategy[Any]:
     if option.key == "amqtt.plugins":
         return st.dictionaries(TEXT, st.dictionaries(TEXT, TOML, max_size=2), max_size=2)
     if option.key == "tls.names":
-        return st.dictionaries(TEXT, st.fixed_dictionaries({"certificate": TEXT.filter(bool)}, optional={"key": TEXT}), max_size=2)
+        return st.dictionaries(
+            TEXT,
+            st.fixed_dictionaries({"certificate": TEXT.filter(bool)}, optional={"key": TEXT}),
+            max_size=2,
+        )
     if option.key == "rules":
-        return st.lists(st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]), max_size=2)
+        return st.lists(
+            st.sampled_from(["allow all #", "deny publish a/{username}/+", "allow subscribe x/#"]),
+            max_size=2,
+        )
     if option.key == "jwt.algorithms":
         return st.lists(st.sampled_from(option.choices), min_size=1, max_size=3)
     if option.key == "tags":
@@ -487,7 +632,10 @@ def values(option: Option) -> st.SearchStrategy[Any]:
 
 @st.composite
 def any_settings(draw: st.DrawFn) -> Settings:
-    """Settings with every key drawn. No user comes from outside [[users]], as that would need a password."""
+    """Settings with every key drawn.
+
+    No user comes from outside [[users]], as that would need a password.
+    """
     tree: dict[str, Any] = {}
     for option in OPTIONS.values():
         if option.section:

@@ -2,8 +2,8 @@
 
     python tools/conformance_page.py > docs/mqtt-conformance.md
 
-A test names a statement in a comment or docstring between its first line and its first assertion: `# [MQTT-3.3.5-1]`;
-`[MQTT-3.1.2-23..29]` are seven.
+A test names a statement in a comment or docstring between its first line and its first assertion:
+`# [MQTT-3.3.5-1]`; `[MQTT-3.1.2-23..29]` are seven.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ Statement = tuple[tuple[int, ...], int]
 
 
 class Version(NamedTuple):
-    """A specification: where its tests are, its numbered statements (appendix B), and those that no test can name, with why."""
+    """A specification: where its tests are, its numbered statements (appendix B), and those that no
+    test can name, with why.
+    """
 
     folders: tuple[str, ...]
     statements: str
@@ -39,7 +41,8 @@ VERSIONS = {
             "3.2.2-9 3.2.2-10 3.2.2-12": "does not arise: every QoS is supported",
             "3.2.2-13": "does not arise: retained messages are supported",
             "4.2.0-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
-        }),
+        },
+    ),
     "MQTT 3.1.1": Version(
         ("tests/wire/mqtt", "tests/top"),
         "1.5.3-1..3 2.2.2-1..2 2.3.1-1..7 3.1.0-1..2 3.1.2-1..24 3.1.3-1..11 3.1.4-1..5 3.2.0-1 3.2.2-1..6 3.3.1-1..12 3.3.2-1..3 3.3.4-1 "
@@ -53,7 +56,8 @@ VERSIONS = {
             "7.0.0-1": "does not arise: the broker connects to no other one",
             "7.0.0-2": "not observable: the clients in the tests use no extension",
             "7.1.1-1": "all tests with clients: TCP, TLS, WebSocket and Unix sockets",
-        }),
+        },
+    ),
 }
 
 HEAD = """# MQTT conformance
@@ -97,12 +101,14 @@ def tests(folder: Path) -> list[tuple[Path, str, str]]:
             before = text.rfind("\n\n", 0, start.start())
             end = starts[at + 1].start() if at + 1 < len(starts) else len(text)
             following = text.rfind("\n\n\n", start.start(), end)
-            found.append((file, start[1], text[before:end if following < 0 else following]))
+            found.append((file, start[1], text[before : end if following < 0 else following]))
     return found
 
 
 def table(version: Version) -> str:
-    """Raises SystemExit when a statement has neither a test nor a reason, or a test names one that there is not."""
+    """Raises SystemExit when a statement has neither a test nor a reason, or a test names one that
+    there is not.
+    """
     rows: dict[Statement, dict[str, None]] = {}
     for folder in version.folders:
         for file, name, text in tests(ROOT / folder):
@@ -110,9 +116,17 @@ def table(version: Version) -> str:
             for statement in statements(text):
                 rows.setdefault(statement, {})[label] = None
     known = listed(version.statements)
-    reasons = {statement: reason for numbers, reason in version.untested.items() for statement in listed(numbers)}
+    reasons = {
+        statement: reason
+        for numbers, reason in version.untested.items()
+        for statement in listed(numbers)
+    }
     wrong = [f"{spelling(one)} is in no specification" for one in rows if one not in known]
-    wrong += [f"{spelling(one)} has neither a test nor a reason" for one in known if one not in rows and one not in reasons]
+    wrong += [
+        f"{spelling(one)} has neither a test nor a reason"
+        for one in known
+        if one not in rows and one not in reasons
+    ]
     if wrong:
         raise SystemExit("\n".join(wrong))
     binding = sum(one in rows for one in known)
@@ -120,7 +134,9 @@ def table(version: Version) -> str:
     count = f"{len(known)} statements: {binding} have tests, {clients} bind clients alone, the others have a reason."
     lines = [count, "", "| statement | tests |", "|---|---|"]
     for statement in sorted(known):
-        lines.append(f"| {spelling(statement)} | {'; '.join(rows[statement]) if statement in rows else reasons[statement]} |")
+        lines.append(
+            f"| {spelling(statement)} | {'; '.join(rows[statement]) if statement in rows else reasons[statement]} |"
+        )
     return "\n".join(lines) + "\n"
 
 

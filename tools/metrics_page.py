@@ -1,6 +1,6 @@
 """Prints docs/metrics.md: every metric that a running broker exports, from the broker itself.
 
-    python tools/metrics_page.py > docs/metrics.md
+python tools/metrics_page.py > docs/metrics.md
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pamqp.commands as spec
 import pamqp.frame
 import trustme
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Peer
-from trellis import metrics
-from trellis.node import Node
+from trellis.auth.settings_users import accounts_of
+from trellis.monitoring import metrics
+from trellis.server.node import Node
 from trellis.settings import Data, Rates, Settings, Tls, Wss
-from trellis.users import accounts_of
 
 HEAD = """# Metrics
 
@@ -34,20 +34,31 @@ async def pages() -> list[tuple[str, metrics.Page]]:
     """What a broker with one queue, one session and every listener exports."""
     with tempfile.TemporaryDirectory() as directory:
         certificate = Path(directory, "certificate.pem")
-        trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(certificate)
-        settings = Settings(data=Data(dir=":memory:"), wss=Wss(enabled=True), rates=Rates(user_messages=1),
-                            tls=Tls(certificate=str(certificate)))
+        trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(
+            certificate
+        )
+        settings = Settings(
+            data=Data(dir=":memory:"),
+            wss=Wss(enabled=True),
+            rates=Rates(user_messages=1),
+            tls=Tls(certificate=str(certificate)),
+        )
         accounts = accounts_of(settings, None)
         node = Node(settings, accounts, Path(directory), print)
         try:
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
-            node.amqp.connect(Peer()).receive_data(GREETING + pamqp.frame.marshal(spec.Connection.Close(200, "", 0, 0), 0))
+            node.amqp.connect(Peer()).receive_data(
+                GREETING + pamqp.frame.marshal(spec.Connection.Close(200, "", 0, 0), 0)
+            )
             node.broker.vhosts["/"].declare_queue("q")
             mqtt.shut_down()
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
-            return [("/metrics", await metrics.aggregated(node)), ("/metrics/per-object", await metrics.per_object(node))]
+            return [
+                ("/metrics", await metrics.aggregated(node)),
+                ("/metrics/per-object", await metrics.per_object(node)),
+            ]
         finally:
             await node.storing.close()
             node.collector.close()

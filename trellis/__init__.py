@@ -1,7 +1,8 @@
 """The top floor of Trellis: sockets, event loop, timers, settings, HTTP, command line.
 
-Beneath it nothing waits: `protocols` turns bytes into calls, `broker` is the model, `matching` answers topics. This
-package gives them a clock, transports and threads, and it is the only place where asyncio is imported.
+Beneath it nothing waits: `protocols` turns bytes into calls, `broker` is the model, `matching`
+answers topics. This package gives them a clock, transports and threads, and it is the only place
+where asyncio is imported.
 
 Read in this order:
 
@@ -27,4 +28,4 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 
 def compiled() -> bool:
     """Does the core run as compiled extension modules?"""
-    return (importlib.import_module("broker.queue").__file__ or "").endswith((".so", ".pyd"))
+    return (importlib.import_module("broker.queues.queue").__file__ or "").endswith((".so", ".pyd"))

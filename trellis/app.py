@@ -1,4 +1,6 @@
-"""The composition root: settings in, a broker that serves until it is told to stop, an exit code out."""
+"""The composition root: settings in, a broker that serves until it is told to stop, an exit code
+out.
+"""
 
 from __future__ import annotations
 
@@ -16,28 +18,31 @@ import uvloop
 import trellis
 from broker.store.disk import Disk, Lock, StoreError
 from trellis import logs
-from trellis.entrance import Entrance
-from trellis.http import HttpServer
-from trellis.layered import LayeredLink
-from trellis.link import Link
-from trellis.listener import Bound, ListenError, bind
-from trellis.management.api import api
-from trellis.metered import MeteredLink
-from trellis.node import Node
-from trellis.pages import open_pages
-from trellis.reload import Read, Reloading
+from trellis.auth.settings_users import accounts_of
+from trellis.http.management.api import api
+from trellis.http.metrics_endpoint import open_pages
+from trellis.http.server import HttpServer
+from trellis.server.layered_link import LayeredLink
+from trellis.server.link import Link
+from trellis.server.listener import Bound, ListenError, bind
+from trellis.server.listener_context import Entrance
+from trellis.server.node import Node
+from trellis.server.rate_limited_link import MeteredLink
+from trellis.server.reload import Read, Reloading
 from trellis.settings import Settings, SettingsError
-from trellis.users import accounts_of
 
 #: Seconds between two looks whether the last client has gone.
 POLL: Final = 0.02
-#: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason that the operator can mend.
+#: Exit codes: a clean stop, a store that can be written no more, a start that failed for a reason
+#: that the operator can mend.
 DONE, BROKEN, MISCONFIGURED = 0, 1, 2
 
 
 def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on stderr. `read` gives the
-    settings again at SIGHUP. The log is kept on the `disk`, the operating system's if none is given."""
+    """Serve until SIGTERM or SIGINT; returns the exit code. What cannot start is one line on
+    stderr. `read` gives the settings again at SIGHUP. The log is kept on the `disk`, the operating
+    system's if none is given.
+    """
     logs.set_up(settings.log.level)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # Until it can be heard.
     app = App(settings, read, disk)
@@ -48,17 +53,24 @@ def run(settings: Settings, read: Read | None = None, disk: Disk | None = None) 
         print(f"trellis: {error}", file=sys.stderr)
         return MISCONFIGURED
     if app.broken:
-        print(f"trellis: stopped, for nothing could be kept any more: {app.broken}", file=sys.stderr)
+        print(
+            f"trellis: stopped, for nothing could be kept any more: {app.broken}", file=sys.stderr
+        )
         return BROKEN
     return DONE
 
 
 def data_directory(settings: Settings) -> Path | None:
-    """The data directory, made if it is not there, and writable; None for nowhere. Raises SettingsError."""
+    """The data directory, made if it is not there, and writable; None for nowhere.
+
+    Raises SettingsError.
+    """
     try:
         directory = settings.data.directory
     except RuntimeError as error:
-        raise SettingsError(f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), or :memory: to keep nothing") from error
+        raise SettingsError(
+            f"data.dir: {error}; set data.dir (TRELLIS_DATA_DIR, --data-dir), or :memory: to keep nothing"
+        ) from error
     if directory is None:
         return None
     try:
@@ -66,15 +78,19 @@ def data_directory(settings: Settings) -> Path | None:
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        raise SettingsError(f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for this user, or set "
-                            "data.dir (TRELLIS_DATA_DIR, --data-dir)") from error
+        raise SettingsError(
+            f"data.dir: {directory} cannot be written to: {error.strerror}; make it writable for this user, or set "
+            "data.dir (TRELLIS_DATA_DIR, --data-dir)"
+        ) from error
     return directory
 
 
 class App:
     """One broker process."""
 
-    def __init__(self, settings: Settings, read: Read | None = None, disk: Disk | None = None) -> None:
+    def __init__(
+        self, settings: Settings, read: Read | None = None, disk: Disk | None = None
+    ) -> None:
         self.settings = settings
         self._read = read or (lambda: settings)
         self._disk = disk
@@ -101,7 +117,10 @@ class App:
         self._stop.set()
 
     async def serve(self) -> None:
-        """Start, say that we are ready, serve until `stop`, and stop cleanly. Raises SettingsError, ListenError, StoreError."""
+        """Start, say that we are ready, serve until `stop`, and stop cleanly.
+
+        Raises SettingsError, ListenError, StoreError.
+        """
         settings = self.settings
         directory = data_directory(settings)
         lock = None if directory is None else Lock(str(directory))
@@ -128,10 +147,15 @@ class App:
                 lock.release()
 
     async def _serve(self, node: Node, bound: dict[str, Bound]) -> None:
-        tasks = [asyncio.create_task(node.turn.sweep()), asyncio.create_task(node.collector.watch(node.turn)),
-                 asyncio.create_task(node.watch.watch())]
+        tasks = [
+            asyncio.create_task(node.turn.sweep()),
+            asyncio.create_task(node.collector.watch(node.turn)),
+            asyncio.create_task(node.watch.watch()),
+        ]
         for task in tasks:
-            task.add_done_callback(lambda _: self._stop.set())  # They never end: without them we do not go on.
+            task.add_done_callback(
+                lambda _: self._stop.set()
+            )  # They never end: without them we do not go on.
         reloading = self.reloading = Reloading(node, self._read)
         try:
             with _Signals(self.stop, reloading.ask):
@@ -153,7 +177,9 @@ class App:
         pages = {"metrics": open_pages, "http": api}
         for name, ports in bound.items():
             if name in pages:
-                server = node.pages[name] = HttpServer(pages[name](node), self.settings.limits.handshake)
+                server = node.pages[name] = HttpServer(
+                    pages[name](node), self.settings.limits.handshake
+                )
                 ports.serve(server.protocol, node.admission)
             else:
                 ports.serve(link_maker(node.entrances[name]), node.admission)
@@ -164,18 +190,32 @@ class App:
 
     def _announce(self, node: Node) -> None:
         kept = "memory" if node.directory is None else str(node.directory)
-        logs.info("start", version=trellis.__version__, compiled="yes" if trellis.compiled() else "no", data=kept, pid=os.getpid())
+        logs.info(
+            "start",
+            version=trellis.__version__,
+            compiled="yes" if trellis.compiled() else "no",
+            data=kept,
+            pid=os.getpid(),
+        )
         if node.directory is None:
             logs.warning("memory_only", note="data.dir is :memory:, so nothing survives a stop")
         if not trellis.compiled():
-            logs.warning("not_compiled", note="the hot paths run interpreted, many times slower; see README, Compiled")
-        print("ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()), flush=True)
+            logs.warning(
+                "not_compiled",
+                note="the hot paths run interpreted, many times slower; see README, Compiled",
+            )
+        print(
+            "ready " + " ".join(f"{name}={address}" for name, address in self.addresses.items()),
+            flush=True,
+        )
         self.started.set()
 
     async def _shut_down(self, node: Node, bound: dict[str, Bound]) -> None:
-        """Accept no more clients, tell those who are here, and wait for them up to `shutdown.grace`. Metrics and
-        health are answered until the end."""
-        logs.info("stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s")
+        """Accept no more clients, tell those who are here, and wait for them up to
+        `shutdown.grace`. Metrics and health are answered until the end."""
+        logs.info(
+            "stop", connections=len(node.turn.links), grace=f"{self.settings.shutdown.grace:g}s"
+        )
         node.ready = False
         for name in bound.keys() - node.pages.keys():
             bound[name].close()
@@ -183,7 +223,8 @@ class App:
         end = asyncio.get_running_loop().time() + self.settings.shutdown.grace
         while links:
             for link in list(links):
-                link.shut_down()  # Again and again: one that was just accepted appears a little later.
+                # Again and again: one that was just accepted appears a little later.
+                link.shut_down()
             await asyncio.sleep(POLL)
             if self._hurry or asyncio.get_running_loop().time() >= end:
                 break
@@ -207,8 +248,8 @@ def link_maker(entrance: Entrance) -> Callable[[], asyncio.Protocol]:
 
 
 class _Signals:
-    """SIGTERM and SIGINT mean stop, SIGHUP means reload, while this context lasts; in threads other than the main one
-    nothing happens."""
+    """SIGTERM and SIGINT mean stop, SIGHUP means reload, while this context lasts; in threads other
+    than the main one nothing happens."""
 
     def __init__(self, stop: Callable[[], None], reload: Callable[[], None]) -> None:
         self._meanings = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}

@@ -13,7 +13,11 @@ class Line(logging.Formatter):
     """``2026-01-31T12:00:00.123Z info ready amqp=127.0.0.1:5672``"""
 
     def format(self, record: logging.LogRecord) -> str:
-        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        when = (
+            datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
         line = f"{when} {record.levelname.lower()} {record.getMessage()}"
         if record.exc_info:
             line += " " + quote(self.formatException(record.exc_info))
@@ -36,7 +40,11 @@ def set_level(level: str) -> None:
 def log(level: int, event: str, **fields: object) -> None:
     """One event. `level` is one of logging's."""
     if _log.isEnabledFor(level):
-        _log.log(level, "%s", " ".join([event, *(f"{name}={quote(str(value))}" for name, value in fields.items())]))
+        _log.log(
+            level,
+            "%s",
+            " ".join([event, *(f"{name}={quote(str(value))}" for name, value in fields.items())]),
+        )
 
 
 def debug(event: str, **fields: object) -> None:

@@ -53,7 +53,9 @@ def raise_descriptor_limit() -> int:
 
 
 def free_disk(path: Path) -> int:
-    """Octets free for us on the disk of a directory; none where there is no such directory any more."""
+    """Octets free for us on the disk of a directory; none where there is no such directory any
+    more.
+    """
     try:
         found = os.statvfs(path)
     except OSError:

@@ -1,7 +1,8 @@
-"""Answers the requests of `trellis bench matching` for matchers on PyPI: python_peers.py paho | amqtt.
+"""Answers the requests of `trellis bench matching` for matchers on PyPI: python_peers.py paho |
+amqtt.
 
-`paho` is paho-mqtt's MQTTMatcher: a trie with one value a filter, here a list of subscribers. `amqtt` is what amqtt's broker
-does with its dict of filters: `_matches`, called for each of them.
+`paho` is paho-mqtt's MQTTMatcher: a trie with one value a filter, here a list of subscribers.
+`amqtt` is what amqtt's broker does with its dict of filters: `_matches`, called for each of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))  # the protocol, and its loops, are those of Trellis
+sys.path.insert(
+    0, str(Path(__file__).resolve().parent.parent.parent)
+)  # the protocol, and its loops, are those of Trellis
 
 from trellis.bench.matching import step
 
@@ -53,7 +56,11 @@ class Paho:
         return True
 
     def match(self, topic: str) -> list[int]:
-        return [each for subscribers in self._matcher.iter_match(topic.replace(".", "/")) for each in subscribers]
+        return [
+            each
+            for subscribers in self._matcher.iter_match(topic.replace(".", "/"))
+            for each in subscribers
+        ]
 
     def matches_any(self, topic: str) -> bool:
         return next(self._matcher.iter_match(topic.replace(".", "/")), None) is not None
@@ -66,7 +73,9 @@ class Amqtt:
         from amqtt.broker import Broker
 
         self._matches = Broker._matches
-        self._broker = Broker.__new__(Broker)  # nothing of it runs: the method looks at its arguments
+        self._broker = Broker.__new__(
+            Broker
+        )  # nothing of it runs: the method looks at its arguments
         self._broker.logger = _NoLog()
         self._subscriptions: dict[str, list[int]] = {}
 
@@ -84,7 +93,12 @@ class Amqtt:
     def match(self, topic: str) -> list[int]:
         topic = topic.replace(".", "/")
         matches, broker = self._matches, self._broker
-        return [each for name, subscribers in self._subscriptions.items() if matches(broker, topic, name) for each in subscribers]
+        return [
+            each
+            for name, subscribers in self._subscriptions.items()
+            if matches(broker, topic, name)
+            for each in subscribers
+        ]
 
     def matches_any(self, topic: str) -> bool:
         topic = topic.replace(".", "/")
@@ -104,7 +118,9 @@ class Peer(step.Step):
 
     def do(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["kind"] == "about":
-            return {"version": f"{version('paho-mqtt' if self.name == 'paho' else 'amqtt')}, Python {sys.version.split()[0]}"}
+            return {
+                "version": f"{version('paho-mqtt' if self.name == 'paho' else 'amqtt')}, Python {sys.version.split()[0]}"
+            }
         try:
             return super().do(request)
         except Unable as error:

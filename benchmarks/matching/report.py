@@ -1,4 +1,6 @@
-"""`python benchmarks/matching/report.py RESULTS.json...`: tables and charts of `trellis bench matching` into a document."""
+"""`python benchmarks/matching/report.py RESULTS.json...`: tables and charts of `trellis bench
+matching` into a document.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,11 @@ from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
 ROOT = _HERE.parent.parent
-sys.path[:0] = [str(ROOT), str(_HERE), str(_HERE.parent)]  # Trellis; `figures`; `peers`, which draws
+sys.path[:0] = [
+    str(ROOT),
+    str(_HERE),
+    str(_HERE.parent),
+]  # Trellis; `figures`; `peers`, which draws
 
 from figures.charts import charts  # noqa: E402
 from figures.page import page  # noqa: E402
@@ -20,11 +26,31 @@ from trellis.bench.matching.results import merged, read  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the document and its charts; 2 for files that hold no results, or a document without marks."""
-    parser = argparse.ArgumentParser(prog="report.py", description="Write tables and charts of results into a document.")
-    parser.add_argument("results", type=Path, nargs="+", help="what `trellis bench matching --json FILE` wrote; a later one adds")
-    parser.add_argument("--into", type=Path, default=ROOT / "docs" / "matching.md", metavar="FILE", help="[docs/matching.md]")
-    parser.add_argument("--charts", type=Path, metavar="FOLDER", help="where the SVG files go [FILE's folder/matching]")
+    """Write the document and its charts; 2 for files that hold no results, or a document without
+    marks.
+    """
+    parser = argparse.ArgumentParser(
+        prog="report.py", description="Write tables and charts of results into a document."
+    )
+    parser.add_argument(
+        "results",
+        type=Path,
+        nargs="+",
+        help="what `trellis bench matching --json FILE` wrote; a later one adds",
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        default=ROOT / "docs" / "matching.md",
+        metavar="FILE",
+        help="[docs/matching.md]",
+    )
+    parser.add_argument(
+        "--charts",
+        type=Path,
+        metavar="FOLDER",
+        help="where the SVG files go [FILE's folder/matching]",
+    )
     arguments = parser.parse_args(argv)
     into: Path = arguments.into
     folder: Path = arguments.charts or into.parent / into.stem
@@ -32,7 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         results = merged([read(path) for path in arguments.results])
         drawn = {name: (title, picture) for name, title, picture in charts(results)}
         paths = {name: folder / f"{name}.svg" for name in drawn}
-        links = {name: (title, Path(os.path.relpath(paths[name], into.parent)).as_posix()) for name, (title, _) in drawn.items()}
+        links = {
+            name: (title, Path(os.path.relpath(paths[name], into.parent)).as_posix())
+            for name, (title, _) in drawn.items()
+        }
         after = between(into.read_text(), page(results, links), into.name)
     except (OSError, ValueError) as error:
         print(f"matching: {error}", file=sys.stderr)

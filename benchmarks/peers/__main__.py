@@ -1,10 +1,15 @@
-"""`python benchmarks/peers` (or `python -m benchmarks.peers`): measure Trellis beside other brokers."""
+"""`python benchmarks/peers` (or `python -m benchmarks.peers`): measure Trellis beside other
+brokers.
+"""
 
 import sys
 from pathlib import Path
 
 _BENCHMARKS = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(_BENCHMARKS), str(_BENCHMARKS.parent)]  # our package, and the table of workloads in trellis.bench
+sys.path[:0] = [
+    str(_BENCHMARKS),
+    str(_BENCHMARKS.parent),
+]  # our package, and the table of workloads in trellis.bench
 
 from peers.command import main  # noqa: E402  (found only now)
 

@@ -1,4 +1,5 @@
-"""Serves MQTT on loopback with amqtt's broker: `amqtt_serve.py PORT`, with the Python that has amqtt and uvloop.
+"""Serves MQTT on loopback with amqtt's broker: `amqtt_serve.py PORT`, with the Python that has
+amqtt and uvloop.
 
 Started by benchmarks/peers; a program of its own, since amqtt lives in an environment of its own.
 """
@@ -12,10 +13,14 @@ from amqtt.broker import Broker
 
 
 async def serve(port: int) -> None:
-    broker = Broker({
-        "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},
-        "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
-    })
+    broker = Broker(
+        {
+            "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},
+            "plugins": {
+                "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}
+            },
+        }
+    )
     await broker.start()
     await asyncio.Event().wait()
 

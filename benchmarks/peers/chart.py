@@ -1,10 +1,10 @@
 """How do results look as a picture? Bars on a logarithmic scale, written as SVG by hand.
 
-    panel            one workload: title, then one bar per peer, shortest first
-    +-- title --------------+
-    | name  |====== figure  |      colours: ours, a peer, a floor; all readable on white and on black
-    | name  |========= fig. |
-    +-----------------------+      panels go down in two columns, the scale is the same in all
+panel            one workload: title, then one bar per peer, shortest first
++-- title --------------+
+| name  |====== figure  |      colours: ours, a peer, a floor; all readable on white and on black
+| name  |========= fig. |
++-----------------------+      panels go down in two columns, the scale is the same in all
 """
 
 from __future__ import annotations
@@ -48,8 +48,16 @@ class Panel(NamedTuple):
 
 def cpu(results: Results, family: str) -> list[Panel]:
     """The broker's CPU in a family's workloads at full speed."""
-    names = [name for name, about in results.workloads.items() if about["family"] == family and not about["half"]]
-    return [panel for name in names for panel in _panel_of(results, name, title_of(results, name), lambda found: found.cpu)]
+    names = [
+        name
+        for name, about in results.workloads.items()
+        if about["family"] == family and not about["half"]
+    ]
+    return [
+        panel
+        for name in names
+        for panel in _panel_of(results, name, title_of(results, name), lambda found: found.cpu)
+    ]
 
 
 def latency(results: Results) -> list[Panel]:
@@ -61,13 +69,20 @@ def latency(results: Results) -> list[Panel]:
     return found
 
 
-def _panel_of(results: Results, workload: str, title: str, value: Callable[[Figures], float | None]) -> list[Panel]:
+def _panel_of(
+    results: Results, workload: str, title: str, value: Callable[[Figures], float | None]
+) -> list[Panel]:
     """The workload's panel; none where nobody has a figure."""
     bars = [
         Bar(peer.title, height, _OURS if name == OURS else _FLOOR if peer.floor else _PEER)
-        for name, peer in results.peers.items() if (median := results.median(name, workload)) and (height := value(median))
+        for name, peer in results.peers.items()
+        if (median := results.median(name, workload)) and (height := value(median))
     ]
-    return [Panel(textwrap.wrap(title, _LETTERS), sorted(bars, key=lambda bar: bar.value))] if bars else []
+    return (
+        [Panel(textwrap.wrap(title, _LETTERS), sorted(bars, key=lambda bar: bar.value))]
+        if bars
+        else []
+    )
 
 
 def chart(panels: Sequence[Panel], title: str, unit: str) -> str:
@@ -89,7 +104,9 @@ def chart(panels: Sequence[Panel], title: str, unit: str) -> str:
         for panel in column:
             parts += _draw(panel, left, top, width, names, (low, high))
             top += panel.height
-    parts += _legend(height - 8, unit, any(bar.colour == _FLOOR for panel in panels for bar in panel.bars))
+    parts += _legend(
+        height - 8, unit, any(bar.colour == _FLOOR for panel in panels for bar in panel.bars)
+    )
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -117,7 +134,9 @@ def _columns(panels: Sequence[Panel]) -> list[Sequence[Panel]]:
     return [panels[:cut], panels[cut:]]
 
 
-def _draw(panel: Panel, left: float, top: int, width: float, names: int, scale: tuple[int, int]) -> list[str]:
+def _draw(
+    panel: Panel, left: float, top: int, width: float, names: int, scale: tuple[int, int]
+) -> list[str]:
     low, high = scale
     start, room = left + names, width - names - _FIGURES
     first, bottom = top + panel.head, top + panel.head + _STEP * len(panel.bars)
@@ -127,8 +146,12 @@ def _draw(panel: Panel, left: float, top: int, width: float, names: int, scale: 
     ]
     for power in range(low, high + 1):
         x = start + room * (power - low) / (high - low)
-        parts.append(f'<line x1="{x:.1f}" y1="{first - 3}" x2="{x:.1f}" y2="{bottom}" stroke="{_FAINT}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{bottom + 11}" font-size="9" text-anchor="middle">{_tick(power)}</text>')
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{first - 3}" x2="{x:.1f}" y2="{bottom}" stroke="{_FAINT}"/>'
+        )
+        parts.append(
+            f'<text x="{x:.1f}" y="{bottom + 11}" font-size="9" text-anchor="middle">{_tick(power)}</text>'
+        )
     for index, bar in enumerate(panel.bars):
         y = first + _STEP * index
         length = room * max(0.004, (math.log10(bar.value) - low) / (high - low))
@@ -150,7 +173,9 @@ def _tick(power: int) -> str:
 
 
 def _legend(y: int, unit: str, floors: bool) -> list[str]:
-    parts = [f'<text x="{_MARGIN}" y="{y}" font-size="11">{escape(unit)}, logarithmic; shorter is better</text>']
+    parts = [
+        f'<text x="{_MARGIN}" y="{y}" font-size="11">{escape(unit)}, logarithmic; shorter is better</text>'
+    ]
     if floors:
         parts += [
             f'<rect x="{_WIDTH - 250}" y="{y - 9}" width="10" height="10" rx="2" fill="{_FLOOR}"/>',

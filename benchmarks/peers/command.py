@@ -33,7 +33,9 @@ FEWEST: Final = 5
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command in `argv` (else sys.argv); returns the exit code: 0 done, 1 something is missing, 2 wrong arguments."""
+    """Run the command in `argv` (else sys.argv); returns the exit code: 0 done, 1 something is
+    missing, 2 wrong arguments.
+    """
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.command(arguments)
@@ -47,38 +49,95 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python benchmarks/peers", description="Measure Trellis beside other brokers.")
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/peers", description="Measure Trellis beside other brokers."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    listing = commands.add_parser("list", help="which peers are installed here, and which workloads there are")
+    listing = commands.add_parser(
+        "list", help="which peers are installed here, and which workloads there are"
+    )
     listing.set_defaults(command=_list)
     _add_choice(listing)
 
     run = commands.add_parser("run", help="measure, and write results")
     run.set_defaults(command=_run)
     _add_choice(run)
-    run.add_argument("--rounds", type=_positive, default=FEWEST, metavar="N", help=f"rounds of every peer [{FEWEST}]")
+    run.add_argument(
+        "--rounds",
+        type=_positive,
+        default=FEWEST,
+        metavar="N",
+        help=f"rounds of every peer [{FEWEST}]",
+    )
     effort = run.add_mutually_exclusive_group()
-    effort.add_argument("--seconds", type=float, default=LENGTH, metavar="S", help=f"length of one measurement [{LENGTH:g}]")
-    effort.add_argument("--minutes", type=float, metavar="M", help="as long as fits when the whole run takes about so many minutes")
-    effort.add_argument("--messages", type=_positive, metavar="N", help="messages of one measurement, instead of a length")
-    run.add_argument("--require", action="store_true", help="fail when a chosen peer is not installed, instead of leaving it out")
-    run.add_argument("--dry-run", action="store_true", help="say what would be measured and how long it takes")
+    effort.add_argument(
+        "--seconds",
+        type=float,
+        default=LENGTH,
+        metavar="S",
+        help=f"length of one measurement [{LENGTH:g}]",
+    )
+    effort.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="as long as fits when the whole run takes about so many minutes",
+    )
+    effort.add_argument(
+        "--messages",
+        type=_positive,
+        metavar="N",
+        help="messages of one measurement, instead of a length",
+    )
+    run.add_argument(
+        "--require",
+        action="store_true",
+        help="fail when a chosen peer is not installed, instead of leaving it out",
+    )
+    run.add_argument(
+        "--dry-run", action="store_true", help="say what would be measured and how long it takes"
+    )
     run.add_argument("--name", default="peers", help="part of the name of the results [peers]")
-    run.add_argument("--output", type=Path, metavar="FILE", help="where the results go [benchmarks/results/DATE-NAME.json]")
+    run.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where the results go [benchmarks/results/DATE-NAME.json]",
+    )
 
-    writing = commands.add_parser("report", help="write tables and charts of results into a document, between its marks")
+    writing = commands.add_parser(
+        "report", help="write tables and charts of results into a document, between its marks"
+    )
     writing.set_defaults(command=_report)
     writing.add_argument("results", type=Path, help="a file that `run` wrote")
-    writing.add_argument("--into", type=Path, default=ROOT / "docs" / "performance.md", metavar="FILE", help="[docs/performance.md]")
-    writing.add_argument("--charts", type=Path, metavar="FOLDER", help="where the SVG files go [FILE's folder/performance]")
+    writing.add_argument(
+        "--into",
+        type=Path,
+        default=ROOT / "docs" / "performance.md",
+        metavar="FILE",
+        help="[docs/performance.md]",
+    )
+    writing.add_argument(
+        "--charts",
+        type=Path,
+        metavar="FOLDER",
+        help="where the SVG files go [FILE's folder/performance]",
+    )
     return parser
 
 
 def _add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peers", type=_names, default=(), metavar="A,B", help="only these [all]")
-    parser.add_argument("--workloads", type=_names, default=(), metavar="A,B", help="only these [all]")
-    parser.add_argument("--trellis", type=Path, metavar="COMMAND", help="the `trellis` of an installed broker [.run/bin/trellis]")
+    parser.add_argument(
+        "--workloads", type=_names, default=(), metavar="A,B", help="only these [all]"
+    )
+    parser.add_argument(
+        "--trellis",
+        type=Path,
+        metavar="COMMAND",
+        help="the `trellis` of an installed broker [.run/bin/trellis]",
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -96,8 +155,13 @@ def tools(trellis: Path | None) -> Tools:
     """Where the programs are. Raises ValueError where `trellis` is given and is no file."""
     if trellis is not None and not trellis.is_file():
         raise ValueError(f"{trellis} is no file")
-    # Not resolved: beside the command, and not beside what a link leads to, is the Python of its environment.
-    candidates = [trellis] if trellis else [ROOT / ".run" / "bin" / "trellis", Path(sys.executable).parent / "trellis"]
+    # Not resolved: beside the command, and not beside what a link leads to, is the Python of its
+    # environment.
+    candidates = (
+        [trellis]
+        if trellis
+        else [ROOT / ".run" / "bin" / "trellis", Path(sys.executable).parent / "trellis"]
+    )
     return Tools(trellis=next((each.absolute() for each in candidates if each.is_file()), None))
 
 
@@ -109,8 +173,14 @@ def _list(arguments: argparse.Namespace) -> int:
             print(f"{'':12} WARNING: {peer.warning()}")
     print()
     for case in workloads.chosen(arguments.workloads):
-        able = [peer.name for peer in chosen(arguments.peers, tools(arguments.trellis)) if not peer.refusal(case)]
-        print(f"{case.name:18} {case.family + ' ' if case.family != 'crossing' else ''}{case.title}\n{'':18} {', '.join(able)}")
+        able = [
+            peer.name
+            for peer in chosen(arguments.peers, tools(arguments.trellis))
+            if not peer.refusal(case)
+        ]
+        print(
+            f"{case.name:18} {case.family + ' ' if case.family != 'crossing' else ''}{case.title}\n{'':18} {', '.join(able)}"
+        )
     return 0
 
 
@@ -122,14 +192,18 @@ def _run(arguments: argparse.Namespace) -> int:
         raise Failed("--require: not all peers are here, see above")
     if not peers:
         raise Failed("none of the peers is here, see above")
-    with tempfile.TemporaryDirectory(prefix="trellis-peers-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="trellis-peers-", ignore_cleanup_errors=True
+    ) as directory:
         plan = Plan(peers, cases, arguments.rounds, Path(directory))
         seconds = length(plan, arguments.minutes) if arguments.minutes else arguments.seconds
         _tell(_estimate(plan, seconds, arguments.messages))
         if arguments.dry_run:
             return 0
         if found.trellis is None:
-            raise Failed("the load tool is part of Trellis: make run installs it into .run; else --trellis COMMAND")
+            raise Failed(
+                "the load tool is part of Trellis: make run installs it into .run; else --trellis COMMAND"
+            )
         if busy():
             _tell(f"WARNING: {busy()}")
         if arguments.rounds < FEWEST:
@@ -139,11 +213,15 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(plan: Plan, about: dict[str, About], load: BenchLoad, arguments: argparse.Namespace) -> None:
+def _measure(
+    plan: Plan, about: dict[str, About], load: BenchLoad, arguments: argparse.Namespace
+) -> None:
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     output = arguments.output or ROOT / "benchmarks" / "results" / f"{today}-{arguments.name}.json"
     command = ["python", "benchmarks/peers", *_words()]
-    results = Results(arguments.name, today, command, machine(), rounds=0, load={}, peers=about, workloads={})
+    results = Results(
+        arguments.name, today, command, machine(), rounds=0, load={}, peers=about, workloads={}
+    )
 
     def save() -> None:
         results.load = load.about()
@@ -162,7 +240,9 @@ def _measure(plan: Plan, about: dict[str, About], load: BenchLoad, arguments: ar
     for name, of in results.cells.items():
         for workload, cell in of.items():
             if cell.wrong or cell.failed:
-                _tell(f"{name}, {workload}: {'WRONG: ' + cell.wrong if cell.wrong else 'FAILED: ' + cell.failed}")
+                _tell(
+                    f"{name}, {workload}: {'WRONG: ' + cell.wrong if cell.wrong else 'FAILED: ' + cell.failed}"
+                )
     _tell(f"results: {output}")
 
 
@@ -189,11 +269,16 @@ def _about(peer: Peer) -> About:
 
 
 def length(plan: Plan, minutes: float) -> float:
-    """How many seconds each measurement may last for the run to take so long. Raises ValueError when that is too short."""
+    """How many seconds each measurement may last for the run to take so long.
+
+    Raises ValueError when that is too short.
+    """
     seconds = (minutes * 60 - plan.overhead) / max(1, plan.steps) / (1 + WARM)
     if seconds < SHORTEST:
         least = plan.overhead + plan.steps * SHORTEST * (1 + WARM)
-        raise ValueError(f"{minutes:g} minutes are too short for {plan.steps} measurements: {least / 60:.0f} at least, or fewer of them")
+        raise ValueError(
+            f"{minutes:g} minutes are too short for {plan.steps} measurements: {least / 60:.0f} at least, or fewer of them"
+        )
     return round(seconds, 1)
 
 
@@ -218,7 +303,12 @@ def _words() -> list[str]:
 
 def _over(line: str) -> None:
     """Over the line before, on a terminal."""
-    print(f"\r{line[:shutil.get_terminal_size().columns - 1]}\x1b[K", end="", file=sys.stderr, flush=True)
+    print(
+        f"\r{line[: shutil.get_terminal_size().columns - 1]}\x1b[K",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _tell(line: str) -> None:

@@ -13,13 +13,15 @@ from peers.results import Figures
 from peers.rounds import Wrong
 from peers.workloads import Case
 
-#: Seconds that a measurement may take, beside the load, before it is given up: 100,000 bindings take their time.
+#: Seconds that a measurement may take, beside the load, before it is given up: 100,000 bindings
+#: take their time.
 PATIENCE: Final = 600.0
 #: Of the load tool's JSON.
 FORMAT: Final = 1
 #: What its errors about answers begin with; other errors say that there was none.
 _WRONG: Final = "wrong answer at "
-#: What its errors have in common where messages did not come: with what QoS 0 allows them to lose, too.
+#: What its errors have in common where messages did not come: with what QoS 0 allows them to lose,
+#: too.
 _MISSING: Final = "no progress for "
 
 
@@ -36,11 +38,25 @@ class BenchLoad:
         """For the results: how it is called, and what it is."""
         known = ("trellis", "python", "generator_compiled")
         command = " ".join(["trellis", "bench", "load", "WORKLOAD", *self._effort, "--rounds", "1"])
-        return {"command": command, **{name: self.environment[name] for name in known if name in self.environment}}
+        return {
+            "command": command,
+            **{name: self.environment[name] for name in known if name in self.environment},
+        }
 
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
         name, *further = broker.load(case)
-        command = [str(self._trellis), "bench", "load", name, *further, *self._effort, "--rounds", "1", "--json", "-"]
+        command = [
+            str(self._trellis),
+            "bench",
+            "load",
+            name,
+            *further,
+            *self._effort,
+            "--rounds",
+            "1",
+            "--json",
+            "-",
+        ]
         command += ["--pid", ",".join(str(pid) for pid in broker.roots), "--children"]
         for protocol, url in (("amqp", broker.amqp_url), ("mqtt", broker.mqtt_url)):
             if url:
@@ -49,7 +65,14 @@ class BenchLoad:
             command += ["--rate", f"{rate:.0f}"]
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=PATIENCE, check=False, cwd="/",
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=PATIENCE,
+                check=False,
+                cwd="/",
             )
         except subprocess.TimeoutExpired:
             raise Failed(f"the load tool did not end within {PATIENCE:.0f} s") from None
@@ -62,7 +85,9 @@ class BenchLoad:
             found = json.loads(done.stdout)
         except ValueError:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            raise Failed(f"the load tool gave no answer: {lines[-1].removeprefix('trellis: ')}") from None
+            raise Failed(
+                f"the load tool gave no answer: {lines[-1].removeprefix('trellis: ')}"
+            ) from None
         if found["format"] != FORMAT:
             raise Failed(f"the load tool writes format {found['format']}, and we read {FORMAT}")
         self.environment = found["environment"]

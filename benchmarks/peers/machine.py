@@ -11,7 +11,11 @@ def machine() -> dict[str, str]:
     """What a figure depends on, as far as the system tells; no name of the machine or its owner."""
     return {
         "processor": _line("/proc/cpuinfo", "model name") or platform.machine(),
-        "processors": str(os.process_cpu_count() if hasattr(os, "process_cpu_count") else len(os.sched_getaffinity(0))),
+        "processors": str(
+            os.process_cpu_count()
+            if hasattr(os, "process_cpu_count")
+            else len(os.sched_getaffinity(0))
+        ),
         "memory": f"{int(_line('/proc/meminfo', 'MemTotal').split()[0]) / 2**20:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "system": _release(),

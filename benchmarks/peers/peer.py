@@ -20,14 +20,17 @@ SYSTEM: Final = ("/usr/sbin", "/usr/local/sbin")
 class Tools:
     """Where programs are that no package manager put on PATH.
 
-    `installed`: what `install.sh` made. `trellis`: the command of an installed broker, or none found.
+    `installed`: what `install.sh` made. `trellis`: the command of an installed broker, or none
+    found.
     """
 
     installed: Path = HERE / ".tools"
     trellis: Path | None = None
 
     def program(self, name: str) -> Path | None:
-        """The program `name`, ours first, then on PATH, then where servers are that are not on everybody's."""
+        """The program `name`, ours first, then on PATH, then where servers are that are not on
+        everybody's.
+        """
         ours = self.installed / "bin" / name
         if ours.is_file():
             return ours
@@ -37,7 +40,10 @@ class Tools:
 
 @dataclass
 class Running:
-    """A broker that has been started. Ports are on loopback, 0 means that it does not speak the protocol."""
+    """A broker that has been started.
+
+    Ports are on loopback, 0 means that it does not speak the protocol.
+    """
 
     amqp: int = 0
     mqtt: int = 0
@@ -87,7 +93,9 @@ class Peer:
         self.tools = tools
 
     def missing(self) -> str:
-        """What is not installed, and what would install it; an empty string when nothing is missing."""
+        """What is not installed, and what would install it; an empty string when nothing is
+        missing.
+        """
         raise NotImplementedError
 
     def version(self) -> str:
@@ -103,7 +111,9 @@ class Peer:
         return ""
 
     def overhead(self, case: Case) -> float:
-        """About how many seconds a measurement takes beside its load: the load tool's start, connections."""
+        """About how many seconds a measurement takes beside its load: the load tool's start,
+        connections.
+        """
         return 1.0 + 0.002 * case.workload.subscribers
 
     def warning(self) -> str:
@@ -111,7 +121,10 @@ class Peer:
         return ""
 
     def start(self, directory: Path) -> Running:
-        """Start it with its files in `directory`, wait until it answers. Raises Failed; leaves no process then."""
+        """Start it with its files in `directory`, wait until it answers.
+
+        Raises Failed; leaves no process then.
+        """
         running = Running()
         try:
             self.launch(directory, running)

@@ -76,12 +76,21 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def first_words(command: Sequence[str | os.PathLike[str]], environment: Mapping[str, str] | None = None) -> str:
+def first_words(
+    command: Sequence[str | os.PathLike[str]], environment: Mapping[str, str] | None = None
+) -> str:
     """What a short command prints, stdout and stderr together. Raises Failed."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False,
-            text=True, errors="replace", env=None if environment is None else {**os.environ, **environment},
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=60,
+            check=False,
+            text=True,
+            errors="replace",
+            env=None if environment is None else {**os.environ, **environment},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Failed(f"{os.fspath(command[0])}: {error}") from None
@@ -91,15 +100,26 @@ def first_words(command: Sequence[str | os.PathLike[str]], environment: Mapping[
 class Child:
     """A process that we started, with those below it. Its output goes to `log`."""
 
-    def __init__(self, command: Sequence[str | os.PathLike[str]], directory: Path, environment: Mapping[str, str] | None = None,
-                 name: str = "") -> None:
+    def __init__(
+        self,
+        command: Sequence[str | os.PathLike[str]],
+        directory: Path,
+        environment: Mapping[str, str] | None = None,
+        name: str = "",
+    ) -> None:
         self.name = name or Path(command[0]).name
         self.log = directory / f"{self.name}.log"
         with self.log.open("wb") as log:
             try:
-                # A session of its own: Ctrl-C in the terminal reaches us, and we end our processes ourselves.
+                # A session of its own: Ctrl-C in the terminal reaches us, and we end our processes
+                # ourselves.
                 self._process = subprocess.Popen(
-                    command, cwd=directory, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                    command,
+                    cwd=directory,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
                     env={**os.environ, **(environment or {})},
                 )
             except OSError as error:
@@ -122,7 +142,9 @@ class Child:
         deadline = time.monotonic() + seconds
         while not ready():
             if not self.alive:
-                raise Failed(f"{self.name} ended with exit code {self._process.returncode}:\n{self.said()}")
+                raise Failed(
+                    f"{self.name} ended with exit code {self._process.returncode}:\n{self.said()}"
+                )
             if time.monotonic() > deadline:
                 raise Failed(f"{self.name} is not ready after {seconds:.0f} s:\n{self.said()}")
             time.sleep(0.02)
@@ -164,7 +186,11 @@ def _converses(port: int, words: bytes, answer: bytes) -> bool:
 def speaks_mqtt(port: int) -> bool:
     """Does it accept an MQTT 3.1.1 client without a name and a password?"""
     name = b"ready"
-    return _converses(port, b"\x10\x11\x00\x04MQTT\x04\x02\x00\x3c\x00\x05" + name + b"\xe0\x00", b"\x20\x02\x00\x00")
+    return _converses(
+        port,
+        b"\x10\x11\x00\x04MQTT\x04\x02\x00\x3c\x00\x05" + name + b"\xe0\x00",
+        b"\x20\x02\x00\x00",
+    )
 
 
 def speaks_amqp(port: int) -> bool:

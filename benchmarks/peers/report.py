@@ -17,11 +17,16 @@ END: Final = f"<!-- {RESULTS}:end -->"
 
 
 def report(results: Results, document: Path, charts: Path) -> list[Path]:
-    """Put tables and links to charts between the marks of the document, which is made if there is none, and the charts
-    into a folder. Returns what was written. Raises ValueError where the marks are not once each, in order."""
+    """Put tables and links to charts between the marks of the document, which is made if there is
+    none, and the charts into a folder. Returns what was written. Raises ValueError where the marks
+    are not once each, in order.
+    """
     pictures = {name: picture for name, picture in _pictures(results) if picture}
     paths = {name: charts / f"{name}.svg" for name in pictures}
-    links = {name: Path(os.path.relpath(path, document.parent)).as_posix() for name, path in paths.items()}
+    links = {
+        name: Path(os.path.relpath(path, document.parent)).as_posix()
+        for name, path in paths.items()
+    }
     before = document.read_text() if document.exists() else f"# Performance\n\n{BEGIN}\n{END}\n"
     after = between(before, page(results, links), document.name)
     charts.mkdir(parents=True, exist_ok=True)
@@ -34,15 +39,27 @@ def report(results: Results, document: Path, charts: Path) -> list[Path]:
 def _pictures(results: Results) -> Iterator[tuple[str, str]]:
     """Name and SVG of each chart; empty where there is nothing to draw."""
     for family, title in FAMILIES.items():
-        yield family, chart(cpu(results, family), f"{title}: broker CPU per message", "microseconds of broker CPU per published message")
+        yield (
+            family,
+            chart(
+                cpu(results, family),
+                f"{title}: broker CPU per message",
+                "microseconds of broker CPU per published message",
+            ),
+        )
     yield LATENCY, chart(latency(results), "Latency: p99", "microseconds from sending to receiving")
 
 
 def between(document: str, words: str, name: str, part: str = RESULTS) -> str:
-    """The document with `words` in place of what stood between the marks of a part. Raises ValueError."""
+    """The document with `words` in place of what stood between the marks of a part.
+
+    Raises ValueError.
+    """
     opening, closing = f"<!-- {part}:begin -->", f"<!-- {part}:end -->"
     head, begin, rest = document.partition(opening)
     _, end, tail = rest.partition(closing)
     if not begin or not end or opening in rest or closing in head or closing in tail:
-        raise ValueError(f"{name} needs the lines {opening} and {closing}, once each, in this order")
+        raise ValueError(
+            f"{name} needs the lines {opening} and {closing}, once each, in this order"
+        )
     return f"{head}{opening}\n\n{words}\n{closing}{tail}"

@@ -22,7 +22,9 @@ class Figures:
     cpu: float  # microseconds of the broker's processor time a publication
     resident: float  # octets of memory that the broker's processes hold after it
     peak: float  # and at most meanwhile
-    p50: float | None = None  # latency from sending to receiving, in microseconds; None where it is not measured
+    p50: float | None = (
+        None  # latency from sending to receiving, in microseconds; None where it is not measured
+    )
     p99: float | None = None
     p999: float | None = None
 
@@ -95,10 +97,18 @@ def read(path: Path) -> Results:
     found = json.loads(path.read_text())
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         raise ValueError(f"{path} holds no results of format {FORMAT}")
-    found["peers"] = {name: About(**{**about, "settings": tuple(about["settings"])}) for name, about in found["peers"].items()}
+    found["peers"] = {
+        name: About(**{**about, "settings": tuple(about["settings"])})
+        for name, about in found["peers"].items()
+    }
     found["cells"] = {
         peer: {
-            workload: Cell([_figures(each) for each in cell["rounds"]], cell["unable"], cell["wrong"], cell["failed"])
+            workload: Cell(
+                [_figures(each) for each in cell["rounds"]],
+                cell["unable"],
+                cell["wrong"],
+                cell["failed"],
+            )
             for workload, cell in of.items()
         }
         for peer, of in found["cells"].items()

@@ -7,7 +7,8 @@
             stop it
         write the results so far
 
-A broker that gives a wrong answer, or none, is started afresh for its next workload, and does not do that one again.
+A broker that gives a wrong answer, or none, is started afresh for its next workload, and does not
+do that one again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Load(Protocol):
     """What puts load on a running broker and checks its answers."""
 
     def measure(self, case: Case, broker: Running, rate: float | None) -> Figures:
-        """One round of the workload; at `rate` publications a second, else as fast as it goes. Raises Wrong, Failed."""
+        """One round of the workload; at `rate` publications a second, else as fast as it goes.
+
+        Raises Wrong, Failed.
+        """
         ...
 
 
@@ -62,13 +66,17 @@ class Plan:
     @property
     def overhead(self) -> float:
         """About how many seconds all that takes beside the load."""
-        return self.rounds * sum(peer.start_seconds + sum(map(peer.overhead, self.able(peer))) for peer in self.peers)
+        return self.rounds * sum(
+            peer.start_seconds + sum(map(peer.overhead, self.able(peer))) for peer in self.peers
+        )
 
 
 class Progress:
     """Tells how far a run is: `tell` gets a line for every step."""
 
-    def __init__(self, steps: int, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, steps: int, tell: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._steps, self._tell, self._clock = steps, tell, clock
         self._done = 0
         self._began = clock()
@@ -76,7 +84,11 @@ class Progress:
     def step(self, what: str) -> None:
         """A measurement begins."""
         spent = self._clock() - self._began
-        left = f", about {duration(spent / self._done * (self._steps - self._done))} left" if self._done else ""
+        left = (
+            f", about {duration(spent / self._done * (self._steps - self._done))} left"
+            if self._done
+            else ""
+        )
         self._tell(f"[{self._done + 1}/{self._steps}] {what} ({duration(spent)}{left})")
         self._done += 1
 
@@ -91,37 +103,50 @@ def duration(seconds: float) -> str:
 
 
 def calibrate(plan: Plan, load: Load, tell: Callable[[str], None]) -> None:
-    """Find the rates of paced workloads: half of what their reference does at full speed. Without it they are left out."""
+    """Find the rates of paced workloads: half of what their reference does at full speed.
+
+    Without it they are left out.
+    """
     paced = [each for each in plan.cases if each.half]
     left_out = set()
     for reference in sorted({each.half for each in paced}):
         peer = next((each for each in plan.peers if each.name == reference), None)
         mine = [each for each in paced if each.half == reference]
         if peer is None:
-            tell(f"without {reference} there is no half of its rate: {', '.join(each.name for each in mine)} left out")
+            tell(
+                f"without {reference} there is no half of its rate: {', '.join(each.name for each in mine)} left out"
+            )
             left_out |= {each.name for each in mine}
             continue
         try:
             _calibrate_with(peer, mine, plan, load, tell)
         except (Failed, Wrong) as error:
-            tell(f"{peer.title} shows no rate ({_first_line(error)}): {', '.join(each.name for each in mine)} left out")
+            tell(
+                f"{peer.title} shows no rate ({_first_line(error)}): {', '.join(each.name for each in mine)} left out"
+            )
             left_out |= {each.name for each in mine if each.name not in plan.rates}
     plan.cases = [each for each in plan.cases if each.name not in left_out]
 
 
-def _calibrate_with(peer: Peer, paced: Sequence[Case], plan: Plan, load: Load, tell: Callable[[str], None]) -> None:
+def _calibrate_with(
+    peer: Peer, paced: Sequence[Case], plan: Plan, load: Load, tell: Callable[[str], None]
+) -> None:
     with tempfile.TemporaryDirectory(dir=plan.directory, prefix=f"{peer.name}-") as directory:
         broker = peer.start(Path(directory))
         try:
             for case in paced:
                 rates = sorted(load.measure(case, broker, None).rate for _ in range(CALIBRATIONS))
                 plan.rates[case.name] = rates[CALIBRATIONS // 2] / 2
-                tell(f"{case.name}: {plan.rates[case.name]:,.0f} messages a second, half of what {peer.title} does")
+                tell(
+                    f"{case.name}: {plan.rates[case.name]:,.0f} messages a second, half of what {peer.title} does"
+                )
         finally:
             broker.stop()
 
 
-def measure_all(plan: Plan, load: Load, results: Results, tell: Callable[[str], None], save: Callable[[], None]) -> None:
+def measure_all(
+    plan: Plan, load: Load, results: Results, tell: Callable[[str], None], save: Callable[[], None]
+) -> None:
     """Do the plan and note everything in `results`; `save` is called after each round."""
     for peer in plan.peers:
         for case in plan.cases:
@@ -130,7 +155,14 @@ def measure_all(plan: Plan, load: Load, results: Results, tell: Callable[[str], 
     for number in range(plan.rounds):
         first = number % len(plan.peers)
         for peer in (*plan.peers[first:], *plan.peers[:first]):
-            _Turn(peer, plan, load, results, progress, f"round {number + 1} of {plan.rounds}, {peer.title}").take(plan.rounds - number)
+            _Turn(
+                peer,
+                plan,
+                load,
+                results,
+                progress,
+                f"round {number + 1} of {plan.rounds}, {peer.title}",
+            ).take(plan.rounds - number)
         results.rounds = number + 1
         save()
 
@@ -138,13 +170,17 @@ def measure_all(plan: Plan, load: Load, results: Results, tell: Callable[[str], 
 class _Turn:
     """One peer in one round."""
 
-    def __init__(self, peer: Peer, plan: Plan, load: Load, results: Results, progress: Progress, where: str) -> None:
+    def __init__(
+        self, peer: Peer, plan: Plan, load: Load, results: Results, progress: Progress, where: str
+    ) -> None:
         self._peer, self._plan, self._load, self._results = peer, plan, load, results
         self._progress, self._where = progress, where
         self._broker: Running | None = None
 
     def take(self, rounds_left: int) -> None:
-        with tempfile.TemporaryDirectory(dir=self._plan.directory, prefix=f"{self._peer.name}-", ignore_cleanup_errors=True) as directory:
+        with tempfile.TemporaryDirectory(
+            dir=self._plan.directory, prefix=f"{self._peer.name}-", ignore_cleanup_errors=True
+        ) as directory:
             try:
                 for number, case in enumerate(self._plan.able(self._peer)):
                     cell = self._results.cell(self._peer.name, case.name)
@@ -153,7 +189,9 @@ class _Turn:
                     self._progress.step(f"{self._where}: {case.title}")
                     try:
                         broker = self._started(Path(directory) / str(number))
-                        cell.rounds.append(self._load.measure(case, broker, self._plan.rates.get(case.name)))
+                        cell.rounds.append(
+                            self._load.measure(case, broker, self._plan.rates.get(case.name))
+                        )
                         continue
                     except Wrong as error:
                         cell.wrong = _first_line(error)

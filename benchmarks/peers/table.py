@@ -14,7 +14,11 @@ OURS: Final = "trellis"
 LATENCY: Final = "latency"
 #: Who reaches this part of a rate has kept up with it.
 KEPT_UP: Final = 0.95
-FAMILIES: Final = {"mqtt": "MQTT", "amqp": "AMQP 0-9-1", "crossing": "From one protocol to the other"}
+FAMILIES: Final = {
+    "mqtt": "MQTT",
+    "amqp": "AMQP 0-9-1",
+    "crossing": "From one protocol to the other",
+}
 
 
 def figure(value: float) -> str:
@@ -28,7 +32,9 @@ def figure(value: float) -> str:
 
 def times(value: float) -> str:
     """A ratio; bold where it is our loss."""
-    digits = f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 1.05 else f"{value:.2f}"
+    digits = (
+        f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 1.05 else f"{value:.2f}"
+    )
     return f"**{digits} ×, a loss**" if value < 0.995 else f"{digits} ×"
 
 
@@ -39,7 +45,9 @@ def rows(header: Sequence[str], lines: Sequence[Sequence[str]], align: str = "--
 
 
 def page(results: Results, charts: Mapping[str, str]) -> str:
-    """All that the report says; `charts` has for a family, and for LATENCY, the chart's path as seen from the document."""
+    """All that the report says; `charts` has for a family, and for LATENCY, the chart's path as
+    seen from the document.
+    """
     return "\n\n".join(part for part in _parts(results, charts) if part) + "\n"
 
 
@@ -82,7 +90,12 @@ def _opening(results: Results) -> str:
 
 
 def _noise(results: Results) -> str:
-    spreads = sorted(cell.spread for of in results.cells.values() for cell in of.values() if cell.medians and len(cell.rounds) > 1)
+    spreads = sorted(
+        cell.spread
+        for of in results.cells.values()
+        for cell in of.values()
+        if cell.medians and len(cell.rounds) > 1
+    )
     if not spreads:
         return "unknown, one round says nothing about it."
     middle, wide = spreads[len(spreads) // 2], spreads[int(len(spreads) * 0.9)]
@@ -95,38 +108,59 @@ def _noise(results: Results) -> str:
 def _measured(results: Results, workloads: Sequence[str]) -> list[str]:
     """The peers with something to say about one of these workloads, brokers before floors."""
     found = [
-        name for name in results.peers
-        if any((cell := results.cells.get(name, {}).get(each)) and not cell.unable for each in workloads)
+        name
+        for name in results.peers
+        if any(
+            (cell := results.cells.get(name, {}).get(each)) and not cell.unable
+            for each in workloads
+        )
     ]
     return sorted(found, key=lambda name: results.peers[name].floor)
 
 
 def _titles(results: Results, peers: Sequence[str]) -> list[str]:
-    return [f"*{results.peers[name].title}*" if results.peers[name].floor else results.peers[name].title for name in peers]
+    return [
+        f"*{results.peers[name].title}*" if results.peers[name].floor else results.peers[name].title
+        for name in peers
+    ]
 
 
-def _grid(results: Results, workloads: Sequence[str], peers: Sequence[str], show: Callable[[str, str, Figures], str]) -> str:
+def _grid(
+    results: Results,
+    workloads: Sequence[str],
+    peers: Sequence[str],
+    show: Callable[[str, str, Figures], str],
+) -> str:
     lines = []
     for workload in workloads:
         cells = [results.cells.get(peer, {}).get(workload, Cell()) for peer in peers]
-        lines.append([title_of(results, workload)] + [
-            _absent(cell) if (found := cell.medians) is None else show(peer, workload, found)
-            for peer, cell in zip(peers, cells, strict=True)
-        ])
+        lines.append(
+            [title_of(results, workload)]
+            + [
+                _absent(cell) if (found := cell.medians) is None else show(peer, workload, found)
+                for peer, cell in zip(peers, cells, strict=True)
+            ]
+        )
     return rows(["", *_titles(results, peers)], lines)
 
 
 def title_of(results: Results, workload: str) -> str:
     """With the rate, where it is paced."""
     about = results.workloads[workload]
-    return f"{about['title']}: {about['rate']:,.0f} a second" if about["rate"] else str(about["title"])
+    return (
+        f"{about['title']}: {about['rate']:,.0f} a second" if about["rate"] else str(about["title"])
+    )
 
 
 def _better(value: float | None, ours: float | None, sign: int = 1) -> str:
     """A peer's figure; bold where it is better than ours, which is: less, or with sign -1 more."""
     if value is None:
         return "-"
-    return f"**{figure(value)}**" if ours is not None and value * sign < ours * sign * (1 - sign * 0.005) else figure(value)
+    return (
+        f"**{figure(value)}**"
+        if ours is not None and value * sign < ours * sign * (1 - sign * 0.005)
+        else figure(value)
+    )
 
 
 def _absent(cell: Cell) -> str:
@@ -150,19 +184,29 @@ def _cpu(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> st
 
 def _rates(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> str:
     def show(peer: str, workload: str, found: Figures) -> str:
-        ours = None if results.workloads[workload]["rate"] or results.peers[peer].floor else results.median(OURS, workload)
+        ours = (
+            None
+            if results.workloads[workload]["rate"] or results.peers[peer].floor
+            else results.median(OURS, workload)
+        )
         return _better(found.rate / 1000, ours.rate / 1000 if ours else None, -1)
 
     return _grid(results, workloads, peers, show)
 
 
 def _latency(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> str:
-    timed = [name for name in workloads if any((found := results.median(peer, name)) and found.p50 is not None for peer in peers)]
+    timed = [
+        name
+        for name in workloads
+        if any((found := results.median(peer, name)) and found.p50 is not None for peer in peers)
+    ]
 
     def show(peer: str, workload: str, found: Figures) -> str:
         ours = None if results.peers[peer].floor else results.median(OURS, workload)
         names = ("p50", "p99", "p999")
-        shown = " / ".join(_better(getattr(found, name), getattr(ours, name) if ours else None) for name in names)
+        shown = " / ".join(
+            _better(getattr(found, name), getattr(ours, name) if ours else None) for name in names
+        )
         share = ratio(found.rate, results.workloads[workload]["rate"])
         return shown if share is None or share > KEPT_UP else f"{shown}, {share:.0%}"
 
@@ -172,13 +216,29 @@ def _latency(results: Results, workloads: Sequence[str], peers: Sequence[str]) -
 def _memory(results: Results) -> str:
     lines = []
     for name in _measured(results, list(results.workloads)):
-        found = {each: median for each in results.workloads if (median := results.median(name, each))}
+        found = {
+            each: median for each in results.workloads if (median := results.median(name, each))
+        }
         if found:
             peak = max(found, key=lambda each: found[each].peak)
-            least, most = (choose(each.resident for each in found.values()) / 1e6 for choose in (min, max))
+            least, most = (
+                choose(each.resident for each in found.values()) / 1e6 for choose in (min, max)
+            )
             about = results.workloads[peak]
-            where = f"{FAMILIES[about['family']]}: {about['title']}" if about["family"] != "crossing" else str(about["title"])
-            lines.append([results.peers[name].title, figure(least), figure(most), figure(found[peak].peak / 1e6), where])
+            where = (
+                f"{FAMILIES[about['family']]}: {about['title']}"
+                if about["family"] != "crossing"
+                else str(about["title"])
+            )
+            lines.append(
+                [
+                    results.peers[name].title,
+                    figure(least),
+                    figure(most),
+                    figure(found[peak].peak / 1e6),
+                    where,
+                ]
+            )
     table = rows(["", "least", "most", "peak", "peak in"], lines)
     words = "Resident memory of all processes of a broker, in MB: after the workloads (which follow each other in a round), and at most."
     return f"{words}\n\n{table}"
@@ -186,14 +246,21 @@ def _memory(results: Results) -> str:
 
 def _exceptions(results: Results) -> str:
     """What was not measured, and why: one line each, the same reasons together."""
-    lines = [f"- {about.title}: not here, {about.missing}" for about in results.peers.values() if about.missing]
+    lines = [
+        f"- {about.title}: not here, {about.missing}"
+        for about in results.peers.values()
+        if about.missing
+    ]
     for kind, before in (("wrong", "wrong answer"), ("failed", "no answer"), ("unable", "cannot")):
         for peer, of in results.cells.items():
             reasons: dict[str, list[str]] = {}
             for workload, cell in of.items():
                 if getattr(cell, kind):
                     reasons.setdefault(getattr(cell, kind), []).append(f"`{workload}`")
-            lines += [f"- {results.peers[peer].title}, {before}: {why}{_where(why, which)}" for why, which in reasons.items()]
+            lines += [
+                f"- {results.peers[peer].title}, {before}: {why}{_where(why, which)}"
+                for why, which in reasons.items()
+            ]
     return "### Not measured\n\n" + "\n".join(lines) if lines else ""
 
 
@@ -203,9 +270,17 @@ def _where(why: str, workloads: Sequence[str]) -> str:
 
 
 def _peers(results: Results) -> str:
-    return rows(["", "version"], [[about.title, about.version] for about in results.peers.values() if about.version], "---")
+    return rows(
+        ["", "version"],
+        [[about.title, about.version] for about in results.peers.values() if about.version],
+        "---",
+    )
 
 
 def _settings(results: Results) -> str:
-    lines = [f"- {about.title}: {'; '.join(about.settings)}" for about in results.peers.values() if about.version and about.settings]
+    lines = [
+        f"- {about.title}: {'; '.join(about.settings)}"
+        for about in results.peers.values()
+        if about.version and about.settings
+    ]
     return "Settings that differ from the defaults:\n\n" + "\n".join(lines) if lines else ""

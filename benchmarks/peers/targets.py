@@ -1,7 +1,7 @@
 """What must Trellis reach beside the others? The project's targets, and whether a run shows them.
 
-A line is a figure of theirs divided by the same figure of ours. At a peer it must be at least `least`; at a floor, which
-nobody expects to beat, ours may be `most` times the floor.
+A line is a figure of theirs divided by the same figure of ours. At a peer it must be at least
+`least`; at a floor, which nobody expects to beat, ours may be `most` times the floor.
 """
 
 from __future__ import annotations
@@ -22,20 +22,31 @@ class Goal(NamedTuple):
 
 
 GOALS: Final = (
-    Goal("mqtt-qos0", "mosquitto", 30), Goal("mqtt-qos1", "mosquitto", 15), Goal("mqtt-fan10", "mosquitto", 60),
+    Goal("mqtt-qos0", "mosquitto", 30),
+    Goal("mqtt-qos1", "mosquitto", 15),
+    Goal("mqtt-fan10", "mosquitto", 60),
     Goal("mqtt-50pub", "mosquitto", 1.5),
-    Goal("amqp-auto", "rabbitmq", 50), Goal("amqp-ack", "rabbitmq", 50), Goal("amqp-fan10", "rabbitmq", 50),
-    Goal("amqp-durable", "rabbitmq", 10), Goal("amqp-50pub", "rabbitmq", 6), Goal("amqp-pingpong", "rabbitmq", 3),
-    Goal("mqtt-qos0", "relay", most=5), Goal("amqp-auto", "relay", most=10),
-    Goal("mqtt-fan1000", "writer", most=1.25), Goal("mqtt-fan10000", "writer", most=1.25),
-    Goal("mqtt-qos0-half", "mosquitto", 1, figure="p99"), Goal("mqtt-qos1-half", "mosquitto", 1, figure="p99"),
+    Goal("amqp-auto", "rabbitmq", 50),
+    Goal("amqp-ack", "rabbitmq", 50),
+    Goal("amqp-fan10", "rabbitmq", 50),
+    Goal("amqp-durable", "rabbitmq", 10),
+    Goal("amqp-50pub", "rabbitmq", 6),
+    Goal("amqp-pingpong", "rabbitmq", 3),
+    Goal("mqtt-qos0", "relay", most=5),
+    Goal("amqp-auto", "relay", most=10),
+    Goal("mqtt-fan1000", "writer", most=1.25),
+    Goal("mqtt-fan10000", "writer", most=1.25),
+    Goal("mqtt-qos0-half", "mosquitto", 1, figure="p99"),
+    Goal("mqtt-qos1-half", "mosquitto", 1, figure="p99"),
     Goal("mqtt-fan10-half", "mosquitto", 1, figure="p99"),
 )
 _WORDS: Final = {"cpu": "CPU a message", "p99": "p99 of the latency"}
 
 
 def lines(results: Results, ours: str) -> list[list[str]]:
-    """For a table: workload, what is compared, the target, what was measured; without goals that the run did not try."""
+    """For a table: workload, what is compared, the target, what was measured; without goals that
+    the run did not try.
+    """
     return [line for goal in GOALS if (line := _line(results, ours, goal))]
 
 
@@ -46,7 +57,20 @@ def _line(results: Results, ours: str, goal: Goal) -> list[str]:
         return []
     title = results.peers[goal.peer].title
     if goal.most:
-        wanted, shown, met = f"at most {goal.most:g} × {title}", f"{1 / factor:.2f} ×", 1 / factor <= goal.most
+        wanted, shown, met = (
+            f"at most {goal.most:g} × {title}",
+            f"{1 / factor:.2f} ×",
+            1 / factor <= goal.most,
+        )
     else:
-        wanted, shown, met = f"{title} at least {goal.least:g} ×", f"{factor:.1f} ×", factor >= goal.least
-    return [f"`{goal.workload}`", _WORDS[goal.figure], wanted, shown if met else f"**{shown}, missed**"]
+        wanted, shown, met = (
+            f"{title} at least {goal.least:g} ×",
+            f"{factor:.1f} ×",
+            factor >= goal.least,
+        )
+    return [
+        f"`{goal.workload}`",
+        _WORDS[goal.figure],
+        wanted,
+        shown if met else f"**{shown}, missed**",
+    ]

@@ -1,4 +1,5 @@
-"""What does a broker cost at least? Octets in, the same octets out to every subscriber, and nothing looks at them.
+"""What does a broker cost at least? Octets in, the same octets out to every subscriber, and nothing
+looks at them.
 
     relay.py [--writer] [PORT]        serves on loopback, prints `ready PORT`; needs uvloop
 
@@ -7,14 +8,16 @@ Two floors, with one way in:
     relay    each chunk that comes from a publisher goes to every subscriber through uvloop's transports, as in a broker
     writer   the same chunk goes to the same sockets by one write(2) each, past the event loop: what the kernel alone costs
 
-Only handshakes are answered, so that a load tool finds a broker. A connection goes through two states:
+Only handshakes are answered, so that a load tool finds a broker. A connection goes through two
+states:
 
     greeting   MQTT 3.1.1 and 5: CONNECT -> CONNACK, SUBSCRIBE -> SUBACK (the connection becomes a subscriber),
                PINGREQ -> PINGRESP; a packet that is cut in two is waited for
     blind      from its first PUBLISH on: chunks are passed on as they come, to all subscribers but the sender
 
-So it can stand for a broker where every message goes to every subscriber with QoS 0, and where a chunk ends where a
-message ends (it does, as long as no publisher finds its socket full). Whoever measures must check the answers.
+So it can stand for a broker where every message goes to every subscriber with QoS 0, and where a
+chunk ends where a message ends (it does, as long as no publisher finds its socket full). Whoever
+measures must check the answers.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, subscribers: list[Connection]) -> None:
         self._subscribers = subscribers
-        self._greeting: bytes | None = b""  # octets of the handshake not yet understood; None when blind
+        self._greeting: bytes | None = (
+            b""  # octets of the handshake not yet understood; None when blind
+        )
         self._level = 4
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,15 +73,17 @@ class Connection(asyncio.Protocol):
             length, start = _length(data)
             if start == 0 or len(data) < start + length:
                 break
-            self._answer(kind, data[start:start + length])
-            data = data[start + length:]
+            self._answer(kind, data[start : start + length])
+            data = data[start + length :]
         self._greeting = data
         return b""
 
     def _answer(self, kind: int, body: bytes) -> None:
         if kind == CONNECT:
             self._level = body[2 + int.from_bytes(body[:2])]
-            self.transport.write(b"\x20\x03\x00\x00\x00" if self._level == 5 else b"\x20\x02\x00\x00")
+            self.transport.write(
+                b"\x20\x03\x00\x00\x00" if self._level == 5 else b"\x20\x02\x00\x00"
+            )
         elif kind == SUBSCRIBE:
             granted = bytes(_requested(body, self._level))
             rest = body[:2] + (b"\x00" if self._level == 5 else b"") + granted
@@ -94,7 +101,8 @@ class WritingConnection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Written past the transport, by its own descriptor: another one each would halve the clients that fit.
+        # Written past the transport, by its own descriptor: another one each would halve the
+        # clients that fit.
         self._descriptor: int = transport.get_extra_info("socket").fileno()
 
     def relay(self, data: bytes) -> None:
@@ -106,7 +114,7 @@ class WritingConnection(Connection):
         """All of it, waiting where the socket is full: nothing else happens meanwhile."""
         while data:
             try:
-                data = data[os.write(self._descriptor, data):]
+                data = data[os.write(self._descriptor, data) :]
             except BlockingIOError:
                 writable = select.poll()
                 writable.register(self._descriptor, select.POLLOUT)
@@ -116,7 +124,9 @@ class WritingConnection(Connection):
 
 
 def _length(data: bytes) -> tuple[int, int]:
-    """A packet's remaining length, and where it begins ([MQTT-1.5.5]); 0, 0 if that has not come yet."""
+    """A packet's remaining length, and where it begins ([MQTT-1.5.5]); 0, 0 if that has not come
+    yet.
+    """
     length = 0
     for index in range(1, min(5, len(data))):
         length |= (data[index] & 127) << 7 * (index - 1)
@@ -130,7 +140,7 @@ def _requested(body: bytes, level: int) -> list[int]:
     at = 3 + body[2] if level == 5 else 2  # no load tool sends 128 octets of properties
     found = []
     while at < len(body):
-        at += 2 + int.from_bytes(body[at:at + 2])
+        at += 2 + int.from_bytes(body[at : at + 2])
         found.append(body[at] & 3)
         at += 1
     return found
@@ -138,15 +148,21 @@ def _requested(body: bytes, level: int) -> list[int]:
 
 async def serve(port: int, kind: type[Connection]) -> None:
     subscribers: list[Connection] = []
-    server = await asyncio.get_running_loop().create_server(lambda: kind(subscribers), "127.0.0.1", port, backlog=4096)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: kind(subscribers), "127.0.0.1", port, backlog=4096
+    )
     print(f"ready {server.sockets[0].getsockname()[1]}", flush=True)
     await asyncio.Event().wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A blind relay: what a broker costs at least.")
-    parser.add_argument("--writer", action="store_true", help="write to sockets past the event loop")
-    parser.add_argument("port", nargs="?", type=int, default=0, help="where to listen [a free port]")
+    parser.add_argument(
+        "--writer", action="store_true", help="write to sockets past the event loop"
+    )
+    parser.add_argument(
+        "port", nargs="?", type=int, default=0, help="where to listen [a free port]"
+    )
     arguments = parser.parse_args()
     uvloop.run(serve(arguments.port, WritingConnection if arguments.writer else Connection))
 

@@ -1,10 +1,11 @@
-"""A copy of a data directory that a broker is writing in: everything that was confirmed when the copy was begun is in it.
+"""A copy of a data directory that a broker is writing in: everything that was confirmed when the
+copy was begun is in it.
 
     the catalog first, as SQLite copies it --> the log's files, opened before any is copied --> TARGET, under its name last
 
-Definitions are then older than the log, never younger: what the log says of queues that came later is for nobody. Files
-of the log only grow, or are removed when a checkpoint speaks for them; one that is open can be read to its end. The end of
-the newest may be torn, as after a crash.
+Definitions are then older than the log, never younger: what the log says of queues that came later
+is for nobody. Files of the log only grow, or are removed when a checkpoint speaks for them; one
+that is open can be read to its end. The end of the newest may be torn, as after a crash.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _TRIES: Final = 1_000
 
 
 def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -> int:
-    """Copy a store to a directory that is not there yet; returns its octets. `progress` gets octets done and in all.
-    Raises StoreError."""
+    """Copy a store to a directory that is not there yet; returns its octets. `progress` gets octets
+    done and in all. Raises StoreError."""
     if not os.path.exists(f"{directory}/{CATALOG}"):
         raise StoreError(f"there is no store in {directory}")
     if os.path.exists(target):
@@ -48,16 +49,23 @@ def back_up(directory: str, target: str, progress: Callable[[int, int], None]) -
         os.rename(part, target)
         _sync_directory(os.path.dirname(os.path.abspath(target)))
     except FileExistsError as error:
-        raise StoreError(f"cannot back up to {target}: {part} is there, left by a backup that was broken off, or at work now") from error
+        raise StoreError(
+            f"cannot back up to {target}: {part} is there, left by a backup that was broken off, or at work now"
+        ) from error
     except OSError as error:
-        raise StoreError(f"cannot back up {directory} to {target}: {error.strerror or error}") from error
+        raise StoreError(
+            f"cannot back up {directory} to {target}: {error.strerror or error}"
+        ) from error
     return octets + os.path.getsize(f"{target}/{CATALOG}")
 
 
 def copy_catalog(source: str, target: str) -> None:
     """Copy a catalog, as it is at one moment, while others may write in it. Raises StoreError."""
     try:
-        with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old, closing(sqlite3.connect(target)) as new:
+        with (
+            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old,
+            closing(sqlite3.connect(target)) as new,
+        ):
             old.backup(new)
             new.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
@@ -89,7 +97,9 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
     total = sum(os.fstat(descriptor).st_size for descriptor in files.values())
     done = 0
     for name, descriptor in files.items():
-        with open(os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
+        with open(
+            os.open(f"{target}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+        ) as copy:
             while octets := os.read(descriptor, _COPY):
                 copy.write(octets)
                 done += len(octets)
@@ -100,11 +110,13 @@ def _copy(files: dict[str, int], target: str, progress: Callable[[int, int], Non
 
 
 def _copy_streams(source: str, target: str) -> int:
-    """Segments, after the log: it says how far they are, and what stands behind that is cut at a start. The newest first, and an index
-    before its segment: retention, which removes the oldest meanwhile, leaves no gap, and no index says more than there is."""
+    """Segments, after the log: it says how far they are, and what stands behind that is cut at a
+    start. The newest first, and an index before its segment: retention, which removes the oldest
+    meanwhile, leaves no gap, and no index says more than there is.
+    """
     done = 0
     for directory, _, names in os.walk(source):
-        made = target + directory[len(source):]
+        made = target + directory[len(source) :]
         os.mkdir(made, 0o700)
         for name in sorted(names, reverse=True):
             try:

@@ -1,15 +1,18 @@
-"""Checkpoints give space back: what is still live of the first files of the log, in one file, at its old positions.
+"""Checkpoints give space back: what is still live of the first files of the log, in one file, at
+its old positions.
 
     mark     read the files: which copies are not settled, which identifiers are held, which retained message is the last
     copy     read them again: write what is live into checkpoint-P.log.tmp
     finish   sync it, rename it, sync the directory: from now on it speaks for everything up to P
     remove   the files that it replaced
 
-Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as controls): moving
-stragglers to the end under new positions, and writing over the last checkpoint in place.
+Two ways that look simpler lose or revive messages (tests/store/test_powerloss.py keeps them as
+controls): moving stragglers to the end under new positions, and writing over the last checkpoint in
+place.
 
-A crash anywhere leaves the old files or the new one. Work is done in steps of about a millisecond, or one call of the
-operating system, so that a thread can do it and others run in between. It reads the disk, not the broker's memory.
+A crash anywhere leaves the old files or the new one. Work is done in steps of about a millisecond,
+or one call of the operating system, so that a thread can do it and others run in between. It reads
+the disk, not the broker's memory.
 """
 
 from __future__ import annotations
@@ -22,7 +25,19 @@ from mypy_extensions import i32, i64
 
 from broker.store.disk import Damaged, File, StoreError, WriteFailed
 from broker.store.files import CHECKPOINT, DATA, Head, LogFile, Scan, complaint
-from broker.store.layout import CLOSED, EXTENDED, HOLDER, KEPT, MANY, RECEIVED, RETAINED, SEQUENCED, STEPPED, VERSION, VERSION_2
+from broker.store.layout import (
+    CLOSED,
+    EXTENDED,
+    HOLDER,
+    KEPT,
+    MANY,
+    RECEIVED,
+    RETAINED,
+    SEQUENCED,
+    STEPPED,
+    VERSION,
+    VERSION_2,
+)
 from broker.store.reading import END, Part, Reader, parts
 from broker.store.records import closing, header
 from broker.store.segments import SegmentLog
@@ -31,9 +46,11 @@ from broker.store.survivors import Survivors, producer_key, retained_key
 #: Records, and octets, of one step.
 STEP_RECORDS: Final[i64] = 400
 STEP_OCTETS: Final[i64] = 1 << 18
-#: Octets that are read at once: after each reading the thread waits for the interpreter, for 5 ms where the loop is at full speed.
+#: Octets that are read at once: after each reading the thread waits for the interpreter, for 5 ms
+#: where the loop is at full speed.
 READ_OCTETS: Final[i64] = 4 << 20
-#: Octets that are written before the disk is asked to have them: so that the last sync has little left to do.
+#: Octets that are written before the disk is asked to have them: so that the last sync has little
+#: left to do.
 SYNC_OCTETS: Final[i64] = 32 << 20
 #: So many small files pay for a checkpoint too.
 FILES_MAX: Final = 64
@@ -50,31 +67,51 @@ _NOWHERE: Final = (0, 0)
 
 
 def begin(log: SegmentLog, exist: set[int]) -> Checkpointing | None:
-    """A checkpoint of the files that are full, if one may be worth it. It finds out, and ends early if it is not."""
+    """A checkpoint of the files that are full, if one may be worth it.
+
+    It finds out, and ends early if it is not.
+    """
     sealed = worth(log)
     if sealed:
-        return Checkpointing(log, sealed, set(exist), 0 if _many_small(log, sealed) else _half(sealed))
+        return Checkpointing(
+            log, sealed, set(exist), 0 if _many_small(log, sealed) else _half(sealed)
+        )
     sealed = log.sealed()
-    if log.poisoned or log.unsaved or not sealed or sealed[-1].checkpoint or sum(int(file.size) for file in sealed) < log.look_at:
+    if (
+        log.poisoned
+        or log.unsaved
+        or not sealed
+        or sealed[-1].checkpoint
+        or sum(int(file.size) for file in sealed) < log.look_at
+    ):
         return None
     return Checkpointing(log, sealed, set(exist), _half(sealed))
 
 
 def worth(log: SegmentLog) -> list[LogFile]:
-    """The files of the log that are full, if a checkpoint of them seems to give back half of their octets; else none.
+    """The files of the log that are full, if a checkpoint of them seems to give back half of their
+    octets; else none.
 
-    So the log is never much larger than twice what is live, and no octet is copied for which another was not given back.
-    Fewer files would not do: queues are read from their oldest messages, and those are settled in the newest files.
+    So the log is never much larger than twice what is live, and no octet is copied for which
+    another was not given back. Fewer files would not do: queues are read from their oldest
+    messages, and those are settled in the newest files.
     """
     sealed = log.sealed()
     if log.poisoned or log.unsaved or not sealed or sealed[-1].checkpoint:
         return []
     gone = sum(file.waste for file in sealed)
-    return sealed if _many_small(log, sealed) or gone >= max(_half(sealed), int(log.look_beyond)) else []
+    return (
+        sealed
+        if _many_small(log, sealed) or gone >= max(_half(sealed), int(log.look_beyond))
+        else []
+    )
 
 
 def _many_small(log: SegmentLog, sealed: list[LogFile]) -> bool:
-    return len(sealed) > FILES_MAX and sum(int(file.size) for file in sealed) < len(sealed) * int(log.segment_octets) // 8
+    return (
+        len(sealed) > FILES_MAX
+        and sum(int(file.size) for file in sealed) < len(sealed) * int(log.segment_octets) // 8
+    )
 
 
 def _half(files: list[LogFile]) -> int:
@@ -85,12 +122,14 @@ def _half(files: list[LogFile]) -> int:
 class Checkpointing:
     """Makes a checkpoint of the first files of a log, step by step.
 
-    `exist` holds the numbers of all queues and sessions that exist, and must not change. One whose deletion is not
-    durable yet exists: after a crash it would be there, without its messages. If it gives back less than `least` octets,
-    none is made.
+    `exist` holds the numbers of all queues and sessions that exist, and must not change. One whose
+    deletion is not durable yet exists: after a crash it would be there, without its messages. If it
+    gives back less than `least` octets, none is made.
     """
 
-    def __init__(self, log: SegmentLog, files: list[LogFile], exist: set[int], least: int = 0) -> None:
+    def __init__(
+        self, log: SegmentLog, files: list[LogFile], exist: set[int], least: int = 0
+    ) -> None:
         assert files and not files[-1].checkpoint
         self.stage: i64 = MARK
         self.octets: i64 = 0
@@ -113,7 +152,10 @@ class Checkpointing:
         self._synced: i64 = 0
 
     def step(self) -> bool:
-        """Do a little; False when all is done. Raises StoreError: then it is over, and the log is as it was before."""
+        """Do a little; False when all is done.
+
+        Raises StoreError: then it is over, and the log is as it was before.
+        """
         try:
             self._step()
         except StoreError:
@@ -171,7 +213,9 @@ class Checkpointing:
                     break
                 left -= 1
                 if self.stage == MARK:
-                    self._live.record(reader.kind, reader.position, reader.octets, reader.start, reader.end)
+                    self._live.record(
+                        reader.kind, reader.position, reader.octets, reader.start, reader.end
+                    )
                 else:
                     self._copy_record(file, reader)
         except OSError as error:
@@ -184,8 +228,10 @@ class Checkpointing:
     def _damaged(self, file: LogFile, reason: str) -> Damaged:
         """Damage that recovery did not see: only recovery may deal with it."""
         self._log.unsaved = f"'{file.path}' {reason}"
-        return Damaged(f"no checkpoint is made, for '{file.path}' is damaged: {reason}. Nothing was removed; "
-                       "a restart, or `trellis store repair`, puts the damage aside")
+        return Damaged(
+            f"no checkpoint is made, for '{file.path}' is damaged: {reason}. Nothing was removed; "
+            "a restart, or `trellis store repair`, puts the damage aside"
+        )
 
     def _next_range(self) -> Scan | None:
         """What can be read next of the files: they may have holes, which recovery has put aside."""
@@ -195,7 +241,9 @@ class Checkpointing:
             if self._range_at < len(ranges):
                 start, end = ranges[self._range_at]
                 scan = Scan(file.file(), start, end, file.seed, 0, READ_OCTETS)
-                scan.reader.trusting = self.stage == COPY  # It was marked: only what is copied is looked at again.
+                scan.reader.trusting = (
+                    self.stage == COPY
+                )  # It was marked: only what is copied is looked at again.
                 return scan
             file.let_go()
             self._file_at += 1
@@ -233,7 +281,12 @@ class Checkpointing:
             for part in parts(reader.octets, reader.position, reader.start, reader.end):
                 self._copy(part, file, reader, False)
         elif reader.kind != CLOSED:
-            self._copy(Part(reader.kind, reader.position, reader.start, reader.end), file, reader, file.seed == self._made.seed)
+            self._copy(
+                Part(reader.kind, reader.position, reader.start, reader.end),
+                file,
+                reader,
+                file.seed == self._made.seed,
+            )
 
     def _copy(self, part: Part, file: LogFile, reader: Reader, verbatim: bool) -> None:
         """Write the entry if it is live. Hot path."""
@@ -268,13 +321,17 @@ class Checkpointing:
         else:
             return
         if not reader.right(reader.began, reader.end):
-            raise self._damaged(file, f"at {reader.base + reader.began} a record's checksum is wrong now")
+            raise self._damaged(
+                file, f"at {reader.base + reader.began} a record's checksum is wrong now"
+            )
         if verbatim:
             self._put(kind, position, octets, reader.began, reader.end)
         else:
             self._write(kind, position, head, octets, start, part.end)
 
-    def _write(self, kind: i64, position: i64, head: bytes, octets: bytes, start: i64, end: i64) -> None:
+    def _write(
+        self, kind: i64, position: i64, head: bytes, octets: bytes, start: i64, end: i64
+    ) -> None:
         """A record whose payload is `head` and these octets."""
         before = BytesWriter()
         write_i32_be(before, i32((VERSION_2 if kind > CLOSED else VERSION) << 24 | kind << 16))
@@ -320,7 +377,9 @@ class Checkpointing:
         try:
             handle.write(self._written, octets)
         except OSError as error:
-            raise WriteFailed(complaint(self._temporary, "write", error), error.errno or 0) from error
+            raise WriteFailed(
+                complaint(self._temporary, "write", error), error.errno or 0
+            ) from error
         self._written += len(octets)
 
     def _sync(self) -> None:
@@ -336,7 +395,11 @@ class Checkpointing:
 
     def _finish(self) -> None:
         made, log = self._made, self._log
-        self._out.write(closing(made.last, made.records, self._written + len(self._out) - DATA, made.salt, made.seed))
+        self._out.write(
+            closing(
+                made.last, made.records, self._written + len(self._out) - DATA, made.salt, made.seed
+            )
+        )
         self._flush()
         made.size = self._written
         self._sync()
@@ -380,6 +443,6 @@ def _remaining(octets: bytes, start: i64, end: i64, queues: list[int]) -> bytes:
     write_i32_be(head, i32(len(queues)))
     while start < end:
         if read_i64_be(octets, start) in queues:
-            head.write(octets[start:start + HOLDER])
+            head.write(octets[start : start + HOLDER])
         start += HOLDER
     return head.getvalue()

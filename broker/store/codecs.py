@@ -1,10 +1,13 @@
-"""Codecs: how contents are written in the log. The core knows a plain body; front ends have encodings of their own."""
+"""Codecs: how contents are written in the log.
+
+The core knows a plain body; front ends have encodings of their own.
+"""
 
 from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from broker.message import PLAIN, Encoding
+from broker.messages.message import PLAIN, Encoding
 from broker.store.disk import StoreError, TooNew
 
 
@@ -13,7 +16,10 @@ class Codec:
     """How the contents of some encodings are written in the log. Front ends have theirs."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        """(tag, parameters, content), from which `load` makes an equal encoding. The content may be written anew for that."""
+        """(tag, parameters, content), from which `load` makes an equal encoding.
+
+        The content may be written anew for that.
+        """
         raise NotImplementedError
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:

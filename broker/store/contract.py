@@ -4,7 +4,8 @@
     take() --> Batch --> Batch.write()           the only step that may be slow: the server may run it in a thread
     written(batch) --> Ticket --> Waiter         those whose appends are all durable speak now
 
-A ticket counts appends, it does not compare positions: one day a publication may touch several logs.
+A ticket counts appends, it does not compare positions: one day a publication may touch several
+logs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64, mypyc_attr
 
-from broker.message import AT_LEAST_ONCE, Message
+from broker.messages.message import AT_LEAST_ONCE, Message
 from broker.store.disk import Disk
 
 #: Kinds of definitions that may hold messages: an exchange, while it delays them.
@@ -52,7 +53,8 @@ class Ticket:
         self.outstanding: i64 = 0
 
 
-#: The beginning of 2020, from which seconds count in what the store notes of messages that live for a time; and the last of them.
+#: The beginning of 2020, from which seconds count in what the store notes of messages that live for
+#: a time; and the last of them.
 LAPSES_SINCE: Final = 1_577_836_800
 LAPSES_MOST: Final = 2_000_000_000
 
@@ -66,23 +68,30 @@ class Entry:
 class Kept(Entry):
     """A persistent message, once, with the numbers of the queues that hold it.
 
-    `serials`, where there are any, says for each queue the how manieth message of it this is, or 0 where nobody asks:
-    a session's packet identifiers follow from that, so it has the same ones after a crash. Below 0: the queue takes
-    the message, which travels exactly once, with less. Of a queue whose messages live for a time it says when this one's
-    is over, in seconds since LAPSES_SINCE.
+    `serials`, where there are any, says for each queue the how manieth message of it this is, or 0
+    where nobody asks: a session's packet identifiers follow from that, so it has the same ones
+    after a crash. Below 0: the queue takes the message, which travels exactly once, with less. Of a
+    queue whose messages live for a time it says when this one's is over, in seconds since
+    LAPSES_SINCE.
     """
 
-    def __init__(self, vhost: str, message: Message, queues: list[int], serials: list[int] | None = None) -> None:
+    def __init__(
+        self, vhost: str, message: Message, queues: list[int], serials: list[int] | None = None
+    ) -> None:
         self.vhost = vhost
         self.message = message
         self.queues = queues
         self.serials = serials
 
     def lapses(self, queue: i64, clock: i64) -> Message:
-        """The message as a queue takes it whose messages live for a time. `clock` is what the wall clock is ahead of the
-        broker's, in ms."""
+        """The message as a queue takes it whose messages live for a time. `clock` is what the wall
+        clock is ahead of the broker's, in ms."""
         message, serials = self.message, self.serials
-        serial: i64 = serials[self.queues.index(int(queue))] if serials is not None and queue in self.queues else 0
+        serial: i64 = (
+            serials[self.queues.index(int(queue))]
+            if serials is not None and queue in self.queues
+            else 0
+        )
         if serial <= 0:
             return message
         expires: i64 = max(1, (serial + LAPSES_SINCE) * 1_000 - clock)
@@ -114,7 +123,9 @@ class Settled(Entry):
 
 @mypyc_attr(acyclic=True)
 class Stepped(Entry):
-    """The reader of a queue has the message at a position (its PUBREC came), and only its PUBCOMP is awaited."""
+    """The reader of a queue has the message at a position (its PUBREC came), and only its PUBCOMP
+    is awaited.
+    """
 
     def __init__(self, queue: i64, position: i64) -> None:
         self.queue: i64 = queue
@@ -141,7 +152,9 @@ class Released(Entry):
 
 @mypyc_attr(acyclic=True)
 class Extended(Entry):
-    """A stream is written up to an offset, not including it: what stands behind that was promised to nobody."""
+    """A stream is written up to an offset, not including it: what stands behind that was promised
+    to nobody.
+    """
 
     def __init__(self, stream: i64, end: i64) -> None:
         self.stream: i64 = stream
@@ -150,8 +163,8 @@ class Extended(Entry):
 
 @mypyc_attr(acyclic=True)
 class Sequenced(Entry):
-    """The last sequence number of a producer: what it publishes under this one, or a lower one, was published already.
-    Below 0: nobody knows the producer any more."""
+    """The last sequence number of a producer: what it publishes under this one, or a lower one, was
+    published already. Below 0: nobody knows the producer any more."""
 
     def __init__(self, vhost: str, producer: str, sequence: i64) -> None:
         self.vhost = vhost
@@ -162,8 +175,8 @@ class Sequenced(Entry):
 class Many(Entry):
     """Several entries, all of them or none: a transaction, a dead letter with its settlement.
 
-    They stand at consecutive positions: a settlement names a message by its position, so two messages cannot share one.
-    None of them is a Many, a Defined or an Undefined.
+    They stand at consecutive positions: a settlement names a message by its position, so two
+    messages cannot share one. None of them is a Many, a Defined or an Undefined.
     """
 
     def __init__(self, entries: list[Entry]) -> None:
@@ -171,9 +184,11 @@ class Many(Entry):
 
 
 class Defined(Entry):
-    """An exchange, queue, binding, session or subscription is declared. `name` is unique within its kind and vhost.
+    """An exchange, queue, binding, session or subscription is declared. `name` is unique within its
+    kind and vhost.
 
-    The position of the entry is the number of the queue, or of the session's inbox: a queue declared anew has another.
+    The position of the entry is the number of the queue, or of the session's inbox: a queue
+    declared anew has another.
     """
 
     def __init__(self, vhost: str, kind: str, name: str, definition: dict[str, object]) -> None:
@@ -215,8 +230,8 @@ class Share:
 
 
 class Stream:
-    """What the store knows of a stream that something was put into: it takes part in batches. `end` is the offset behind the last
-    row, `number` the position of the entry that declared it."""
+    """What the store knows of a stream that something was put into: it takes part in batches. `end`
+    is the offset behind the last row, `number` the position of the entry that declared it."""
 
     def stream_number(self) -> i64:
         raise NotImplementedError
@@ -271,17 +286,21 @@ class Store:
         self.durable: i64 = 0
         #: Messages that a durable queue keeps in memory; of the others it knows the positions.
         self.window: i64 = WINDOW
-        #: Called when the first entry of a batch comes, and again with the first ticket: somebody should `take` it.
+        #: Called when the first entry of a batch comes, and again with the first ticket: somebody
+        #: should `take` it.
         self.wanted: Callable[[], None] = _nobody
         #: Whether something was appended that no batch has, and whether somebody waits for that.
         self.waiting = False
         self.urgent = False
-        #: Streams that something was put into since the last batch, and how far each was when the gathering began.
+        #: Streams that something was put into since the last batch, and how far each was when the
+        #: gathering began.
         self.streams: list[Stream] = []
-        #: Where they are kept: the store says on which disk, and whoever opens it in which directory.
+        #: Where they are kept: the store says on which disk, and whoever opens it in which
+        #: directory.
         self.stream_disk: Disk = Disk()
         self.stream_root = "streams"
-        #: Whether something is written of every publication, so that all publishers wait when too much waits for the disk.
+        #: Whether something is written of every publication, so that all publishers wait when too
+        #: much waits for the disk.
         self.recording = False
         #: Durable offsets of streams that were there when the store was opened, by their numbers.
         self.stream_ends: dict[int, int] = {}
@@ -296,7 +315,10 @@ class Store:
         self._gathering: i64 = 0
 
     def append(self, entry: Entry, ticket: Ticket | None) -> i64:
-        """Give the entry its position (> 0, growing), apply it, and let the ticket wait for it. Returns the position."""
+        """Give the entry its position (> 0, growing), apply it, and let the ticket wait for it.
+
+        Returns the position.
+        """
         position: i64 = self.position + 1
         self.position = position
         if self._gathering:
@@ -339,11 +361,16 @@ class Store:
         self._await(self.position + 1, ticket)
 
     def wait_for_all(self, ticket: Ticket) -> None:
-        """Let the ticket wait for what was appended so far: it found done what it was to do, and that may not be durable yet."""
+        """Let the ticket wait for what was appended so far: it found done what it was to do, and
+        that may not be durable yet.
+        """
         self.wait(self.position, ticket)
 
     def begin(self) -> None:
-        """What is appended from now on belongs together, with what is put into streams. May be said again inside."""
+        """What is appended from now on belongs together, with what is put into streams.
+
+        May be said again inside.
+        """
         if self._gathering == 0 and self.streams:
             self._ends = {stream: int(stream.stream_end()) for stream in self.streams}
         self._gathering += 1
@@ -355,7 +382,10 @@ class Store:
         self._gathering -= 1
         if self._gathering == 0 and self._gathered:
             gathered, self._gathered = self._gathered, []
-            self.apply(self.position - len(gathered) + 1, gathered[0] if len(gathered) == 1 else Many(gathered))
+            self.apply(
+                self.position - len(gathered) + 1,
+                gathered[0] if len(gathered) == 1 else Many(gathered),
+            )
 
     def _gather_streams(self) -> None:
         """The rows that were put meanwhile are there with the entries, or not at all."""
@@ -418,11 +448,16 @@ class Store:
         """A queue forgets a message that is kept here, and will `fetch` it by its position."""
         raise NotImplementedError
 
-    def fetch(self, queue: i64, positions: list[int], lapsing: bool = False) -> list[Message | None]:
-        """Messages that are kept here, as this queue took them; None for one that cannot be read, which is reported. `lapsing` is
-        whether what was noted of each says when it expires."""
+    def fetch(
+        self, queue: i64, positions: list[int], lapsing: bool = False
+    ) -> list[Message | None]:
+        """Messages that are kept here, as this queue took them; None for one that cannot be read,
+        which is reported. `lapsing` is whether what was noted of each says when it expires."""
         raise NotImplementedError
 
     def abandon(self, queue: i64, position: i64) -> None:
-        """A queue that is deleted held the message at this position. Nobody waits for that: it is dead with its queue."""
+        """A queue that is deleted held the message at this position.
+
+        Nobody waits for that: it is dead with its queue.
+        """
         raise NotImplementedError

@@ -1,4 +1,5 @@
-"""The disk, as the store sees it: a seam, so that tests can drop, tear, reorder and fail what is written.
+"""The disk, as the store sees it: a seam, so that tests can drop, tear, reorder and fail what is
+written.
 
 Everything a store does to files goes through a `Disk`, in this order where it matters:
 
@@ -33,7 +34,10 @@ class Poisoned(StoreError):
 
 
 class WriteFailed(StoreError):
-    """A write failed, and its octets were cut off again: the same may be tried later. `errno` says why."""
+    """A write failed, and its octets were cut off again: the same may be tried later.
+
+    `errno` says why.
+    """
 
     def __init__(self, text: str, errno: int) -> None:
         super().__init__(text)
@@ -71,7 +75,9 @@ class File:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Not called while others may still read: the file closes itself when nobody holds it any more."""
+        """Not called while others may still read: the file closes itself when nobody holds it any
+        more.
+        """
         raise NotImplementedError
 
 
@@ -116,9 +122,11 @@ class Disk:
 
 
 def remove_files(disk: Disk, paths: list[str]) -> None:
-    """Remove what is there of these. A path that ends with `/` is a directory: it goes if it is empty, and the one that it is in with
-    it. One that ends with `/.` is a directory too: what was removed there before is gone for good before the next one goes. What
-    cannot be removed stays: a start looks at it again."""
+    """Remove what is there of these. A path that ends with `/` is a directory: it goes if it is
+    empty, and the one that it is in with it. One that ends with `/.` is a directory too: what was
+    removed there before is gone for good before the next one goes. What cannot be removed stays: a
+    start looks at it again.
+    """
     for path in paths:
         try:
             if path.endswith("/."):
@@ -167,7 +175,7 @@ class RealFile(File):
         if done < size:
             view = memoryview(octets)
             while done < size:
-                done += os.pwrite(self._descriptor, view[done:done + _WRITE_MAX], offset + done)
+                done += os.pwrite(self._descriptor, view[done : done + _WRITE_MAX], offset + done)
 
     def sync(self) -> None:
         _sync(self._descriptor)
@@ -237,7 +245,10 @@ def _sync(descriptor: int) -> None:
 
 
 class Lock:
-    """One process per data directory. Held until `release`, or until the process ends, however it does."""
+    """One process per data directory.
+
+    Held until `release`, or until the process ends, however it does.
+    """
 
     def __init__(self, directory: str) -> None:
         """Raises Locked, or StoreError when the directory cannot be written in."""
@@ -245,23 +256,31 @@ class Lock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreError(f"cannot write in the data directory '{directory}': {error.strerror}") from error
+            raise StoreError(
+                f"cannot write in the data directory '{directory}': {error.strerror}"
+            ) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
             self.release()
-            raise Locked(f"the data directory '{directory}' is in use by process {holder or 'unknown'}; "
-                         "one process at a time may use it") from None
+            raise Locked(
+                f"the data directory '{directory}' is in use by process {holder or 'unknown'}; "
+                "one process at a time may use it"
+            ) from None
         except OSError as failure:
             self.release()
-            raise StoreError(f"cannot lock the data directory '{directory}': {failure.strerror}") from failure
+            raise StoreError(
+                f"cannot lock the data directory '{directory}': {failure.strerror}"
+            ) from failure
         try:
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
         except OSError as refusal:
             self.release()
-            raise StoreError(f"cannot write in the data directory '{directory}': {refusal.strerror}") from refusal
+            raise StoreError(
+                f"cannot write in the data directory '{directory}': {refusal.strerror}"
+            ) from refusal
 
     def release(self) -> None:
         """Let another process in."""

@@ -1,7 +1,7 @@
 """The store that remembers: the log for what changes at message rate, the catalog for definitions.
 
-    append --> Recorder, changes --> take --> DurableBatch.write: log, its sync, catalog --> written
-    fetch <-- what is not written yet, else the log
+append --> Recorder, changes --> take --> DurableBatch.write: log, its sync, catalog --> written
+fetch <-- what is not written yet, else the log
 """
 
 from __future__ import annotations
@@ -10,10 +10,20 @@ from collections.abc import Callable
 
 from mypy_extensions import i64
 
-from broker.message import Message
+from broker.messages.message import Message
 from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
-from broker.store.contract import HOLDERS, Batch, Defined, Entry, Kept, RetainedSet, Store, Ticket, Undefined
+from broker.store.contract import (
+    HOLDERS,
+    Batch,
+    Defined,
+    Entry,
+    Kept,
+    RetainedSet,
+    Store,
+    Ticket,
+    Undefined,
+)
 from broker.store.disk import StoreError, remove_files
 from broker.store.reading import Decoder
 from broker.store.records import Recorder, Records
@@ -21,11 +31,19 @@ from broker.store.segments import LogReader, SegmentLog
 
 
 class DurableBatch(Batch):
-    """Records for the log, then changes for the catalog. `write` may be called again after it raised WriteFailed or
-    CatalogUnwritten; after any other StoreError nothing is written any more."""
+    """Records for the log, then changes for the catalog. `write` may be called again after it
+    raised WriteFailed or CatalogUnwritten; after any other StoreError nothing is written any more.
+    """
 
-    def __init__(self, tickets: list[Ticket], last: i64, records: Records, changes: list[tuple[int, Entry]], log: SegmentLog,
-                 catalog: Catalog) -> None:
+    def __init__(
+        self,
+        tickets: list[Ticket],
+        last: i64,
+        records: Records,
+        changes: list[tuple[int, Entry]],
+        log: SegmentLog,
+        catalog: Catalog,
+    ) -> None:
         super().__init__(tickets, last)
         self.records = records
         self.changes = changes
@@ -56,16 +74,23 @@ class DurableBatch(Batch):
 class DurableStore(Store):
     """A log that is open, and a catalog. `report` is told what cannot be read."""
 
-    def __init__(self, log: SegmentLog, catalog: Catalog, codecs: Codecs, position: i64, exist: set[int],
-                 report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        log: SegmentLog,
+        catalog: Catalog,
+        codecs: Codecs,
+        position: i64,
+        exist: set[int],
+        report: Callable[[str], None],
+    ) -> None:
         super().__init__()
         self.position = self.durable = position
         self.log = log
         self.catalog = catalog
         self.stream_disk = log.disk
         self.stream_root = f"{log.directory.rpartition('/')[0]}/streams"
-        #: Numbers of what may hold messages. One whose end is not durable is among them: after a crash
-        #: it would be there.
+        #: Numbers of what may hold messages. One whose end is not durable is among them: after a
+        #: crash it would be there.
         self.exist = exist
         self._report = report
         self._recorder = Recorder(codecs, log.seed)
@@ -104,7 +129,9 @@ class DurableStore(Store):
     def batch(self, tickets: list[Ticket]) -> Batch:
         assert self._flying is None, "one batch at a time"
         changes, self._changes = self._changes, []
-        batch = self._flying = DurableBatch(tickets, self.position, self._recorder.take(), changes, self.log, self.catalog)
+        batch = self._flying = DurableBatch(
+            tickets, self.position, self._recorder.take(), changes, self.log, self.catalog
+        )
         batch.paged, self._paged = self._paged, {}
         batch.streamed = int(self._streamed())
         return batch
@@ -135,7 +162,9 @@ class DurableStore(Store):
         if message.position > self.durable:
             self._paged[message.position] = message
 
-    def fetch(self, queue: i64, positions: list[int], lapsing: bool = False) -> list[Message | None]:
+    def fetch(
+        self, queue: i64, positions: list[int], lapsing: bool = False
+    ) -> list[Message | None]:
         reader = self.log.reader()
         return [self._fetch(reader, queue, position, lapsing) for position in positions]
 
@@ -155,7 +184,9 @@ class DurableStore(Store):
         """The message at a position, and who held it; None, and a report, when it cannot be read."""
         try:
             if reader.read(position):
-                entry = self._decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
+                entry = self._decoder.entry(
+                    reader.kind, position, reader.octets, reader.start, reader.end
+                )
                 if isinstance(entry, Kept):
                     return entry
             reason = f"there is no message at position {position} in the log"
@@ -168,7 +199,9 @@ class DurableStore(Store):
         """The retained message at a position; None, and a report, when it cannot be read."""
         try:
             if reader.read(position):
-                entry = self._decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
+                entry = self._decoder.entry(
+                    reader.kind, position, reader.octets, reader.start, reader.end
+                )
                 if isinstance(entry, RetainedSet):
                     return entry.message
             reason = f"there is no retained message at position {position} in the log"

@@ -3,8 +3,9 @@
     head      magic "TLOG" | format u16 | kind u16 | salt u32 | crc u32 | first u64 | after u64
     file      head, the same head again, record, record, ...
 
-A segment's `first` is the first position in it, `after` the last one in the file before it, so that a missing file is
-noticed. A checkpoint's `first` is the last position it speaks for. The seed of all checksums comes from the salt.
+A segment's `first` is the first position in it, `after` the last one in the file before it, so that
+a missing file is noticed. A checkpoint's `first` is the last position it speaks for. The seed of
+all checksums comes from the salt.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from bisect import bisect_right
 from typing import Final
 from zlib import crc32
 
-from librt.strings import BytesWriter, read_i16_be, read_i32_be, read_i64_be, write_i16_be, write_i32_be, write_i64_be
+from librt.strings import (
+    BytesWriter,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    write_i16_be,
+    write_i32_be,
+    write_i64_be,
+)
 from mypy_extensions import i16, i32, i64
 
 from broker.store.disk import Disk, File, StoreError, TooNew
@@ -31,7 +40,8 @@ HEAD: Final[i64] = 32
 DATA: Final[i64] = 64
 #: Octets that are read at once in recovery.
 CHUNK: Final[i64] = 1 << 20
-#: A search behind damage checks at most so many times the octets of the file: a message may be full of what looks like records.
+#: A search behind damage checks at most so many times the octets of the file: a message may be full
+#: of what looks like records.
 _PATIENCE: Final[i64] = 16
 
 _NAME: Final = re.compile(r"(checkpoint-)?(\d{20})\.log")
@@ -71,12 +81,19 @@ def read_head(octets: bytes) -> Head | None:
     """The head of a file that begins so; None when neither copy is whole. Raises TooNew."""
     at: i64 = 0
     while at + HEAD <= len(octets):
-        copy = octets[at:at + HEAD]
-        if copy[:4] == MAGIC and crc32(copy[16:], crc32(copy[:12])) == int.from_bytes(copy[12:16], "big"):
+        copy = octets[at : at + HEAD]
+        if copy[:4] == MAGIC and crc32(copy[16:], crc32(copy[:12])) == int.from_bytes(
+            copy[12:16], "big"
+        ):
             version: i64 = i64(read_i16_be(copy, 4))
             if version != FORMAT:
                 raise TooNew(f"it has format {version}, and this version knows {FORMAT}")
-            return Head(i64(read_i16_be(copy, 6)), i64(read_i32_be(copy, 8)) & _U32, read_i64_be(copy, 16), read_i64_be(copy, 24))
+            return Head(
+                i64(read_i16_be(copy, 6)),
+                i64(read_i32_be(copy, 8)) & _U32,
+                read_i64_be(copy, 16),
+                read_i64_be(copy, 24),
+            )
         at += HEAD
     return None
 
@@ -106,9 +123,11 @@ def opened(disk: Disk, path: str) -> File:
 
 
 class LogFile:
-    """A file of the log. `size` is what is written in order; `first` to `last` the positions it speaks for.
+    """A file of the log. `size` is what is written in order; `first` to `last` the positions it
+    speaks for.
 
-    The index knows every record that begins STRIDE octets or more behind the one before: 16 octets of memory for 4 KiB.
+    The index knows every record that begins STRIDE octets or more behind the one before: 16 octets
+    of memory for 4 KiB.
     """
 
     def __init__(self, disk: Disk, directory: str, head: Head) -> None:
@@ -123,7 +142,8 @@ class LogFile:
         self.after: i64 = head.after
         self.size: i64 = DATA
         self.records: i64 = 0
-        #: Copies of messages; how many of them are settled in files that are full, and in the one that is written.
+        #: Copies of messages; how many of them are settled in files that are full, and in the one
+        #: that is written.
         self.copies: i64 = 0
         self.dead: i64 = 0
         self.fresh: i64 = 0
@@ -159,11 +179,18 @@ class LogFile:
     @property
     def waste(self) -> int:
         """About how many of its octets a checkpoint of all full files would not copy."""
-        dead = int(self.kept_octets) * min(int(self.dead), int(self.copies)) // max(int(self.copies), 1)
+        dead = (
+            int(self.kept_octets)
+            * min(int(self.dead), int(self.copies))
+            // max(int(self.copies), 1)
+        )
         return dead if self.checkpoint else dead + int(self.passing)
 
     def file(self) -> File:
-        """The file, open for reading. Whoever holds the result may go on reading when the file is removed. Raises StoreError."""
+        """The file, open for reading.
+
+        Whoever holds the result may go on reading when the file is removed. Raises StoreError.
+        """
         if self._file is None:
             self._file = opened(self.disk, self.path)
         return self._file
@@ -198,9 +225,14 @@ GAVE_UP: Final[i64] = 2
 
 
 class Scan:
-    """Walks over the records of a file, from `start` to `size`. `reader` holds the record after each `advance`."""
+    """Walks over the records of a file, from `start` to `size`.
 
-    def __init__(self, file: File, start: i64, size: i64, seed: i64, last: i64, chunk: i64 = CHUNK) -> None:
+    `reader` holds the record after each `advance`.
+    """
+
+    def __init__(
+        self, file: File, start: i64, size: i64, seed: i64, last: i64, chunk: i64 = CHUNK
+    ) -> None:
         self.reader = Reader(seed, last)
         self.reader.base = start
         self.size: i64 = size
@@ -219,7 +251,10 @@ class Scan:
         return self.reader.base + self.reader.began
 
     def advance(self) -> bool:
-        """Go to the next record. False at the END, or where something is BAD. Raises TooNew, OSError."""
+        """Go to the next record.
+
+        False at the END, or where something is BAD. Raises TooNew, OSError.
+        """
         reader = self.reader
         while not reader.advance():
             if reader.stop == BAD:
@@ -239,10 +274,15 @@ class Scan:
         return True
 
     def _load(self, offset: i64, need: i64) -> None:
-        self.reader.load(self._file.read(offset, min(max(self._chunk, need), self.size - offset)), offset)
+        self.reader.load(
+            self._file.read(offset, min(max(self._chunk, need), self.size - offset)), offset
+        )
 
     def find(self) -> i64:
-        """Go to the next record behind what is BAD: FOUND, NOTHING, or GAVE_UP. Raises TooNew, OSError."""
+        """Go to the next record behind what is BAD: FOUND, NOTHING, or GAVE_UP.
+
+        Raises TooNew, OSError.
+        """
         offset: i64 = self.offset + 1
         while offset + HEADER <= self.size:
             octets = self._file.read(offset, min(self._chunk, self.size - offset))

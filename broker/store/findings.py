@@ -23,7 +23,9 @@ _COPY: Final = 1 << 20
 class Finding:
     """Something that was not as it should be, and what was done."""
 
-    def __init__(self, what: str, file: str, offset: int, octets: int, reason: str, copy: str = "") -> None:
+    def __init__(
+        self, what: str, file: str, offset: int, octets: int, reason: str, copy: str = ""
+    ) -> None:
         self.what = what
         self.file = file
         self.offset = offset
@@ -39,7 +41,9 @@ class Finding:
 
 
 class Quarantine:
-    """`quarantine/` below a directory of files: copies of what was damaged in them, for people to look at. Raises OSError."""
+    """`quarantine/` below a directory of files: copies of what was damaged in them, for people to
+    look at. Raises OSError.
+    """
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -75,7 +79,10 @@ class Quarantine:
         return path
 
     def copy(self, source: File, start: int, end: int, name: str) -> str:
-        """Copy a part of a file there, under this name; returns where it is now. What is there was found before."""
+        """Copy a part of a file there, under this name; returns where it is now.
+
+        What is there was found before.
+        """
         disk, directory = self._disk, self._made()
         path = f"{directory}/{name}"
         if name in disk.list(directory):

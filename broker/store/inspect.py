@@ -1,8 +1,9 @@
-"""Looking into the log of a stopped broker: verify, dump, repair. The commands print what these yield.
+"""Looking into the log of a stopped broker: verify, dump, repair. The commands print what these
+yield.
 
-    verify    reads all as recovery would, changes nothing, and says what recovery would do
-    dump      a line for each record
-    repair    does what recovery would do, then writes damaged files anew, without the damage
+verify    reads all as recovery would, changes nothing, and says what recovery would do
+dump      a line for each record
+repair    does what recovery would do, then writes damaged files anew, without the damage
 """
 
 from __future__ import annotations
@@ -12,11 +13,35 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.message import PLAIN, Encoding
+from broker.messages.message import PLAIN, Encoding
 from broker.store.codecs import Codecs
-from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
+from broker.store.contract import (
+    Entry,
+    Extended,
+    Kept,
+    Many,
+    Received,
+    Released,
+    RetainedSet,
+    Sequenced,
+    Settled,
+    Stepped,
+)
 from broker.store.disk import Damaged, Disk, StoreError
-from broker.store.files import CHECKPOINT, DATA, FOUND, SEGMENT, Head, LogFile, Scan, closed, complaint, parse_name, read_head, seed_of
+from broker.store.files import (
+    CHECKPOINT,
+    DATA,
+    FOUND,
+    SEGMENT,
+    Head,
+    LogFile,
+    Scan,
+    closed,
+    complaint,
+    parse_name,
+    read_head,
+    seed_of,
+)
 from broker.store.findings import QUARANTINED, WRONG, Finding
 from broker.store.layout import CLOSED, KINDS
 from broker.store.reading import END, Decoder
@@ -62,8 +87,13 @@ class Checking(Replay):
                 position += 1
 
 
-def verify(disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None) -> Iterator[Finding]:
-    """A line for each file, and what is wrong with it. Changes nothing; `checking` reads along. Raises StoreError."""
+def verify(
+    disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None
+) -> Iterator[Finding]:
+    """A line for each file, and what is wrong with it.
+
+    Changes nothing; `checking` reads along. Raises StoreError.
+    """
     yield from _recover(Recoverer(disk, directory, salt, checking or Checking(), changing=False))
 
 
@@ -78,15 +108,22 @@ def _recover(recoverer: Recoverer) -> Iterator[Finding]:
         yield from report.findings[told:]
         told = len(report.findings)
         for file in recoverer.files[files:]:
-            yield Finding(FINE, file.name, 0, 0, f"{file.records} records up to position {file.last}, {file.size} octets, "
-                          f"{file.copies} copies of messages, {file.dead} of them settled")
+            yield Finding(
+                FINE,
+                file.name,
+                0,
+                0,
+                f"{file.records} records up to position {file.last}, {file.size} octets, "
+                f"{file.copies} copies of messages, {file.dead} of them settled",
+            )
         files = len(recoverer.files)
     for name in report.removed:
         yield Finding(FINE, name, 0, 0, "replaced, or never used: opening the log removes it")
 
 
 def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
-    """A line for each record: position, kind, and what it says; with `contents` also the bodies, as far as they can be shown.
+    """A line for each record: position, kind, and what it says; with `contents` also the bodies, as
+    far as they can be shown.
 
     Files that a checkpoint has replaced are shown as well. Raises StoreError.
     """
@@ -109,7 +146,9 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
                         yield f"{reader.position} closed"
                         continue
                     try:
-                        entry = decoder.entry(reader.kind, reader.position, reader.octets, reader.start, reader.end)
+                        entry = decoder.entry(
+                            reader.kind, reader.position, reader.octets, reader.start, reader.end
+                        )
                         yield f"{reader.position} {KINDS[reader.kind]} {describe(entry, contents)}"
                     except (Damaged, ValueError) as error:
                         yield f"-- {error}"
@@ -128,7 +167,12 @@ def _names(disk: Disk, directory: str) -> list[str]:
         known = {name: parse_name(name) for name in disk.list(directory)}
     except OSError as error:
         raise StoreError(complaint(directory, "read", error)) from error
-    return [name for kind in (CHECKPOINT, SEGMENT) for name, parsed in sorted(known.items()) if parsed is not None and parsed[0] == kind]
+    return [
+        name
+        for kind in (CHECKPOINT, SEGMENT)
+        for name, parsed in sorted(known.items())
+        if parsed is not None and parsed[0] == kind
+    ]
 
 
 def describe(entry: Entry, contents: bool = False) -> str:
@@ -136,8 +180,10 @@ def describe(entry: Entry, contents: bool = False) -> str:
     if isinstance(entry, Kept):
         message = entry.message
         body = f" content={message.content[:200]!r}" if contents else ""
-        return (f"vhost={entry.vhost} exchange={message.address.exchange!r} key={message.address.key!r} queues={entry.queues} "
-                f"assurance={message.assurance} expires={message.expires} octets={len(message.content)}{body}")
+        return (
+            f"vhost={entry.vhost} exchange={message.address.exchange!r} key={message.address.key!r} queues={entry.queues} "
+            f"assurance={message.assurance} expires={message.expires} octets={len(message.content)}{body}"
+        )
     if isinstance(entry, Settled):
         return f"queue={entry.queue} of={entry.position}"
     if isinstance(entry, Stepped):
@@ -153,18 +199,26 @@ def describe(entry: Entry, contents: bool = False) -> str:
     if isinstance(entry, Sequenced):
         return f"vhost={entry.vhost} producer={entry.producer!r} {'forgotten' if entry.sequence < 0 else f'sequence={entry.sequence}'}"
     assert isinstance(entry, Many)
-    return f"{len(entry.entries)}: " + "; ".join(f"{type(one).__name__.lower()} {describe(one, contents)}" for one in entry.entries)
+    return f"{len(entry.entries)}: " + "; ".join(
+        f"{type(one).__name__.lower()} {describe(one, contents)}" for one in entry.entries
+    )
 
 
-def repair(disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None) -> Iterator[Finding]:
-    """Cut the tail, put damage aside, and write damaged files anew: after that `verify` finds nothing. Raises StoreError."""
+def repair(
+    disk: Disk, directory: str, salt: int = 0, checking: Checking | None = None
+) -> Iterator[Finding]:
+    """Cut the tail, put damage aside, and write damaged files anew: after that `verify` finds
+    nothing. Raises StoreError.
+    """
     recoverer = Recoverer(disk, directory, salt, checking or Checking())
     yield from _recover(recoverer)
     damaged = {finding.file for finding in recoverer.report.found(QUARANTINED)}
     last: i64 = 0
     for file in recoverer.files:
         if not file.saved:
-            yield Finding(WRONG, file.name, 0, 0, "left as it is, for its damage could not be copied aside")
+            yield Finding(
+                WRONG, file.name, 0, 0, "left as it is, for its damage could not be copied aside"
+            )
         elif file.name in damaged or (not file.closed if file.checkpoint else file.after != last):
             try:
                 _rewrite(disk, directory, file, recoverer.salt, last)
@@ -177,7 +231,11 @@ def repair(disk: Disk, directory: str, salt: int = 0, checking: Checking | None 
 
 def _rewrite(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -> None:
     """The same records behind a whole head, beside it, then under its name."""
-    head = Head(CHECKPOINT, salt, file.last, 0) if file.checkpoint else Head(SEGMENT, salt, file.first, after)
+    head = (
+        Head(CHECKPOINT, salt, file.last, 0)
+        if file.checkpoint
+        else Head(SEGMENT, salt, file.first, after)
+    )
     temporary = file.path + ".tmp"
     source = file.file()
     target = disk.create(temporary)

@@ -1,10 +1,13 @@
-"""The store that forgets everything when the process ends. It keeps the contract, so confirms wait as they will."""
+"""The store that forgets everything when the process ends.
+
+It keeps the contract, so confirms wait as they will.
+"""
 
 from __future__ import annotations
 
 from mypy_extensions import i64
 
-from broker.message import Message
+from broker.messages.message import Message
 from broker.store.contract import Batch, Entry, Settled, Store, Ticket
 from broker.store.disk import Disk, remove_files
 from broker.store.ram import MemoryDisk
@@ -41,9 +44,13 @@ class MemoryStore(Store):
     def page(self, message: Message) -> None:
         """It is kept here already."""
 
-    def fetch(self, queue: i64, positions: list[int], lapsing: bool = False) -> list[Message | None]:
+    def fetch(
+        self, queue: i64, positions: list[int], lapsing: bool = False
+    ) -> list[Message | None]:
         messages = self.state.messages
-        return [messages[position].message if position in messages else None for position in positions]
+        return [
+            messages[position].message if position in messages else None for position in positions
+        ]
 
     def abandon(self, queue: i64, position: i64) -> None:
         self.state.apply(0, Settled(queue, position))

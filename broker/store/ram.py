@@ -14,13 +14,13 @@ class MemoryFile(File):
         self.octets = bytearray()
 
     def read(self, offset: i64, count: i64) -> bytes:
-        return bytes(self.octets[offset:offset + count])
+        return bytes(self.octets[offset : offset + count])
 
     def write(self, offset: i64, octets: bytes | memoryview) -> None:
         if offset == len(self.octets):
             self.octets += octets
         else:
-            self.octets[offset:offset + len(octets)] = octets
+            self.octets[offset : offset + len(octets)] = octets
 
     def sync(self) -> None:
         """It is as durable as it will be."""
@@ -57,7 +57,11 @@ class MemoryDisk(Disk):
         return file
 
     def list(self, directory: str) -> list[str]:
-        names = {path[len(directory) + 1:].partition("/")[0] for path in self._files if path.startswith(directory + "/")}
+        names = {
+            path[len(directory) + 1 :].partition("/")[0]
+            for path in self._files
+            if path.startswith(directory + "/")
+        }
         return sorted(names)
 
     def make_directory(self, path: str) -> None:

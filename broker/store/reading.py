@@ -1,6 +1,6 @@
 """Reading records: walking over them in octets, and making entries of them.
 
-    Reader.advance() --> Decoder.entry()
+Reader.advance() --> Decoder.entry()
 """
 
 from __future__ import annotations
@@ -11,9 +11,20 @@ from zlib import crc32
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from broker.message import PLAIN, Address, Encoding, Message
+from broker.messages.message import PLAIN, Address, Encoding, Message
 from broker.store.codecs import Codecs
-from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
+from broker.store.contract import (
+    Entry,
+    Extended,
+    Kept,
+    Many,
+    Received,
+    Released,
+    RetainedSet,
+    Sequenced,
+    Settled,
+    Stepped,
+)
 from broker.store.disk import Damaged, TooNew
 from broker.store.layout import (
     APART,
@@ -52,9 +63,9 @@ BAD: Final[i64] = 2
 class Reader:
     """Walks over records in octets, which are those of a file from `base` on.
 
-    After `advance` has said True, `kind`, `position` and `octets[start:end]` are the record's. After it has said False,
-    `at` is where the next record begins, and `stop` says why: END of the octets, SHORT (the record needs `needed` octets),
-    or BAD (`reason`).
+    After `advance` has said True, `kind`, `position` and `octets[start:end]` are the record's.
+    After it has said False, `at` is where the next record begins, and `stop` says why: END of the
+    octets, SHORT (the record needs `needed` octets), or BAD (`reason`).
     """
 
     def __init__(self, seed: i64, last: i64) -> None:
@@ -102,7 +113,9 @@ class Reader:
         if not self.trusting and not self.right(at, end):
             return self._bad("a record's checksum is wrong")
         if octets[at + 8] != VERSION and octets[at + 8] != VERSION_2:
-            raise TooNew(f"a record has version {octets[at + 8]}, and this version knows {VERSION_2}")
+            raise TooNew(
+                f"a record has version {octets[at + 8]}, and this version knows {VERSION_2}"
+            )
         kind: i64 = octets[at + 9]
         self.first_of_batch = kind & FIRST != 0
         kind &= ~FIRST
@@ -125,7 +138,10 @@ class Reader:
     def right(self, began: i64, end: i64) -> bool:
         """Whether the checksum of the record there is right."""
         octets = self.octets
-        crc: i64 = crc32(octets[began + 8:end] if end - began < APART else memoryview(octets)[began + 8:end], self.seed)
+        crc: i64 = crc32(
+            octets[began + 8 : end] if end - began < APART else memoryview(octets)[began + 8 : end],
+            self.seed,
+        )
         return crc == i64(read_i32_be(octets, began + 4)) & _U32
 
     def _bad(self, reason: str) -> bool:
@@ -134,8 +150,8 @@ class Reader:
         return False
 
     def hop(self, wanted: i64) -> bool:
-        """Go, by headers alone, to the record that holds the position. False when it is not there; or, with `at` less than
-        a header before the end, when these octets end before."""
+        """Go, by headers alone, to the record that holds the position. False when it is not there;
+        or, with `at` less than a header before the end, when these octets end before."""
         octets = self.octets
         at: i64 = self.at
         size: i64 = len(octets)
@@ -158,7 +174,9 @@ class Reader:
 
 
 def count_of(octets: bytes, start: i64) -> i64:
-    """Entries of a Many whose payload begins there: what its record means, every one at a position of its own."""
+    """Entries of a Many whose payload begins there: what its record means, every one at a position
+    of its own.
+    """
     return i64(read_i32_be(octets, start)) & _U32
 
 
@@ -235,8 +253,11 @@ class Decoder:
         elif kind == SEQUENCED and size >= 10:
             vhost_end: i64 = start + 10 + (i64(read_i16_be(octets, start + 8)) & _U16)
             if vhost_end <= end:
-                return Sequenced(octets[start + 10:vhost_end].decode(), octets[vhost_end:end].decode("utf-8", "surrogateescape"),
-                                 read_i64_be(octets, start))
+                return Sequenced(
+                    octets[start + 10 : vhost_end].decode(),
+                    octets[vhost_end:end].decode("utf-8", "surrogateescape"),
+                    read_i64_be(octets, start),
+                )
         elif kind == RETAINED and size >= 4:
             names: i64 = start + 4 + (i64(read_i16_be(octets, start)) & _U16)
             blob: i64 = names + (i64(read_i16_be(octets, start + 2)) & _U16)
@@ -245,11 +266,21 @@ class Decoder:
                 if blob < end:
                     retained = self._message(octets, blob, end)[1]
                     retained.retained = True
-                return RetainedSet(octets[start + 4:names].decode(), octets[names:blob].decode("utf-8", "surrogateescape"), retained)
+                return RetainedSet(
+                    octets[start + 4 : names].decode(),
+                    octets[names:blob].decode("utf-8", "surrogateescape"),
+                    retained,
+                )
         elif kind == MANY and size >= 4:
-            return Many([self.entry(part.kind, part.position, octets, part.start, part.end)
-                         for part in parts(octets, position, start, end)])
-        raise Damaged(f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}")
+            return Many(
+                [
+                    self.entry(part.kind, part.position, octets, part.start, part.end)
+                    for part in parts(octets, position, start, end)
+                ]
+            )
+        raise Damaged(
+            f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}"
+        )
 
     def _message(self, octets: bytes, start: i64, end: i64) -> tuple[str, Message]:
         names: i64 = start + BLOB
@@ -261,12 +292,16 @@ class Decoder:
         content_start: i64 = parameters + (i64(read_i32_be(octets, start + 10)) & _U32)
         if content_start > end:
             raise Damaged("a message is cut off")
-        spelling = octets[start + 14:parameters]
+        spelling = octets[start + 14 : parameters]
         known = self._addresses.get(spelling)
         if known is None:
-            known = (octets[names:exchange].decode(),
-                     Address(octets[exchange:key].decode("utf-8", "surrogateescape"),
-                             octets[key:parameters].decode("utf-8", "surrogateescape")))
+            known = (
+                octets[names:exchange].decode(),
+                Address(
+                    octets[exchange:key].decode("utf-8", "surrogateescape"),
+                    octets[key:parameters].decode("utf-8", "surrogateescape"),
+                ),
+            )
             if len(self._addresses) >= _ADDRESSES:
                 self._addresses.clear()
             self._addresses[spelling] = known

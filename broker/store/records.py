@@ -1,6 +1,6 @@
 """Records: how entries are written in the log (layout has the format).
 
-    Recorder.add(position, entry) --> Records --> one write
+Recorder.add(position, entry) --> Records --> one write
 """
 
 from __future__ import annotations
@@ -11,9 +11,20 @@ from zlib import crc32
 from librt.strings import BytesWriter, write_i16_be, write_i32_be, write_i64_be
 from mypy_extensions import i16, i32, i64, u8
 
-from broker.message import Message
+from broker.messages.message import Message
 from broker.store.codecs import Codecs
-from broker.store.contract import Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
+from broker.store.contract import (
+    Entry,
+    Extended,
+    Kept,
+    Many,
+    Received,
+    Released,
+    RetainedSet,
+    Sequenced,
+    Settled,
+    Stepped,
+)
 from broker.store.disk import StoreError
 from broker.store.layout import (
     APART,
@@ -52,7 +63,8 @@ class Records:
         self.last: i64 = 0
         #: (position, offset) of some records, the first among them.
         self.marks: list[tuple[int, int]] = []
-        #: Copies of messages, the octets of their records, and the octets of records that serve only until a checkpoint.
+        #: Copies of messages, the octets of their records, and the octets of records that serve
+        #: only until a checkpoint.
         self.copies: i64 = 0
         self.kept_octets: i64 = 0
         self.passing: i64 = 0
@@ -97,7 +109,10 @@ class Recorder:
         return records
 
     def add(self, position: i64, entry: Entry) -> None:
-        """Encode the entry. Raises StoreError when no record can hold it; nothing is added then. Hot path."""
+        """Encode the entry.
+
+        Raises StoreError when no record can hold it; nothing is added then. Hot path.
+        """
         records = self._records
         first: i64 = FIRST << 16 if records.count == 0 else 0
         head = BytesWriter()
@@ -259,7 +274,9 @@ def kind_of(entry: Entry) -> i64:
 
 def _newer(entry: Entry) -> bool:
     """Whether there is something in a Many that came with version 2."""
-    return isinstance(entry, Many) and any(isinstance(one, (Extended, Sequenced)) for one in entry.entries)
+    return isinstance(entry, Many) and any(
+        isinstance(one, (Extended, Sequenced)) for one in entry.entries
+    )
 
 
 def _wrapped(serial: i64) -> i64:
@@ -294,7 +311,10 @@ def header(size: i64, crc: i64, out: BytesWriter) -> None:
 
 
 def closing(position: i64, records: i64, octets: i64, salt: i64, seed: i64) -> bytes:
-    """The record that ends a file, behind so many records and octets. It says the salt once more, far from the heads."""
+    """The record that ends a file, behind so many records and octets.
+
+    It says the salt once more, far from the heads.
+    """
     tail = BytesWriter()
     write_i32_be(tail, i32(VERSION << 24 | (CLOSED | FIRST) << 16))
     write_i32_be(tail, 0)

@@ -1,12 +1,14 @@
-"""Reading the log when the store is opened: which files count, where the tail is cut, what is quarantined.
+"""Reading the log when the store is opened: which files count, where the tail is cut, what is
+quarantined.
 
     names --> heads --> the newest checkpoint and the segments behind it --> records --> Replay
                             |                                                  |
                      what it replaced is removed            bad in the last segment, nothing durable behind it: cut
                                                             bad elsewhere: copied to quarantine/, and read on behind it
 
-A record that was the first of its batch says that all before it in the file was durable already: damage before it is
-damage, and not the torn end of a batch that nobody was promised. Nothing is skipped without a Finding.
+A record that was the first of its batch says that all before it in the file was durable already:
+damage before it is damage, and not the torn end of a batch that nobody was promised. Nothing is
+skipped without a Finding.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Recovery:
         #: The last position in the log, and the first that is certainly free.
         self.last: i64 = 0
         self.next: i64 = 1
-        #: Files removed because a checkpoint had replaced them, or because nothing was written in them yet.
+        #: Files removed because a checkpoint had replaced them, or because nothing was written in
+        #: them yet.
         self.removed: list[str] = []
         self.findings: list[Finding] = []
 
@@ -78,7 +81,9 @@ class Replay:
         raise NotImplementedError
 
     def batch(self) -> None:
-        """The next record is the first of its batch: all before it was durable, and the catalog written, when it was."""
+        """The next record is the first of its batch: all before it was durable, and the catalog
+        written, when it was.
+        """
 
 
 class Applying(Replay):
@@ -99,8 +104,15 @@ def _quietly(recovery: Recovery) -> None:
 class Recoverer:
     """Opens a directory once. `changing` False only looks: `trellis store verify`."""
 
-    def __init__(self, disk: Disk, directory: str, salt: i64, replay: Replay,
-                 progress: Callable[[Recovery], None] = _quietly, changing: bool = True) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        salt: i64,
+        replay: Replay,
+        progress: Callable[[Recovery], None] = _quietly,
+        changing: bool = True,
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.salt: i64 = salt
@@ -151,16 +163,21 @@ class Recoverer:
         except OSError as error:
             raise self._refused(error) from error
         report.last = self._last
-        # What was lost had positions: none of them is used again. (No entry takes less than an octet.)
+        # What was lost had positions: none of them is used again. (No entry takes less than an
+        # octet.)
         report.next = self._last + report.lost + 1
         return False
 
     def _too_new(self, name: str, error: TooNew) -> TooNew:
-        return TooNew(f"cannot read '{self.directory}/{name}': {error}; use the version that wrote it")
+        return TooNew(
+            f"cannot read '{self.directory}/{name}': {error}; use the version that wrote it"
+        )
 
     def _refused(self, error: OSError) -> StoreError:
-        return StoreError(f"cannot open the log in '{self.directory}': {error.strerror or error}"
-                          f"{f': {error.filename}' if error.filename else ''}")
+        return StoreError(
+            f"cannot open the log in '{self.directory}': {error.strerror or error}"
+            f"{f': {error.filename}' if error.filename else ''}"
+        )
 
     # -- which files
 
@@ -184,7 +201,9 @@ class Recoverer:
             if head is None:
                 self._headless[name] = Head(parsed[0], 0, parsed[1], -1)
             elif head.name != name:
-                raise StoreError(f"the file '{path}' was called '{head.name}' when it was written: give it its name back")
+                raise StoreError(
+                    f"the file '{path}' was called '{head.name}' when it was written: give it its name back"
+                )
             else:
                 self._heads[name] = head
         if self._heads:
@@ -208,21 +227,30 @@ class Recoverer:
             return segments
         newest = checkpoints.pop()
         whole = newest in self._heads and self._closed(newest)
-        replaced = [*checkpoints, *(name for name in segments if heads[name].first <= heads[newest].first)]
+        replaced = [
+            *checkpoints,
+            *(name for name in segments if heads[name].first <= heads[newest].first),
+        ]
         if not whole and self._complete(checkpoints, segments):
             # Its predecessors are all there still: it never took effect.
-            self._set_aside(newest, IGNORED, "this checkpoint is not whole, but what it replaces is still there")
+            self._set_aside(
+                newest, IGNORED, "this checkpoint is not whole, but what it replaces is still there"
+            )
             return [*checkpoints[-1:], *segments]
         for name in replaced:
             if whole:
                 self._remove(name)
             else:
-                self._set_aside(name, IGNORED, "a checkpoint replaced this file, but is damaged itself")
+                self._set_aside(
+                    name, IGNORED, "a checkpoint replaced this file, but is damaged itself"
+                )
         return [newest, *(name for name in segments if heads[name].first > heads[newest].first)]
 
     def _closed(self, name: str) -> bool:
         head = self._heads[name]
-        return closed(self.disk.open(f"{self.directory}/{name}", False), self._sizes[name], seed_of(head.salt))
+        return closed(
+            self.disk.open(f"{self.directory}/{name}", False), self._sizes[name], seed_of(head.salt)
+        )
 
     def _complete(self, checkpoints: list[str], segments: list[str]) -> bool:
         """Whether these files follow each other from the beginning of the log."""
@@ -238,7 +266,13 @@ class Recoverer:
                 continue
             if head.after != last:
                 return False
-            scan = Scan(self.disk.open(f"{self.directory}/{name}", False), DATA, self._sizes[name], seed_of(head.salt), last)
+            scan = Scan(
+                self.disk.open(f"{self.directory}/{name}", False),
+                DATA,
+                self._sizes[name],
+                seed_of(head.salt),
+                last,
+            )
             while scan.advance():
                 pass
             if scan.reader.stop != END and name != segments[-1]:
@@ -260,11 +294,24 @@ class Recoverer:
             self._quarantine(file, 0, min(DATA, size), "both heads are damaged")
             file.holes.clear()  # The records behind them are read all the same.
         elif not file.checkpoint and head.after != self._last and not self._explained():
-            report.findings.append(Finding(
-                MISSING, name, 0, 0, f"the log goes from position {self._last} to {head.first}, but the file before ended at {head.after}"))
+            report.findings.append(
+                Finding(
+                    MISSING,
+                    name,
+                    0,
+                    0,
+                    f"the log goes from position {self._last} to {head.first}, but the file before ended at {head.after}",
+                )
+            )
         covered: i64 = file.last
         # A checkpoint's positions begin anywhere; a segment's behind those of the file before.
-        scan = Scan(file.file(), DATA, size, file.seed, 0 if file.checkpoint else max(self._last, head.first - 1))
+        scan = Scan(
+            file.file(),
+            DATA,
+            size,
+            file.seed,
+            0 if file.checkpoint else max(self._last, head.first - 1),
+        )
         self.files.append(file)
         self._walk(file, scan, is_last and not file.checkpoint and name in self._heads)
         file.let_go()
@@ -274,16 +321,30 @@ class Recoverer:
             file.last = max(scan.reader.last, covered)
         elif file.records or file.holes or file.closed:
             file.last = scan.reader.last
-        # Else nothing was ever written in it, and the log ends where it ended before: its first position may be one that was never written.
+        # Else nothing was ever written in it, and the log ends where it ended before: its first
+        # position may be one that was never written.
         self._last = max(self._last, file.last)
 
     def _finish(self) -> None:
-        """Nothing is appended to these files any more, so what is damaged in them from now on is never the torn end of a batch."""
-        if self.files and not self.files[-1].checkpoint and self.files[-1].records == 0 and not self.files[-1].holes:
-            # So that the next one may have its name; and before the one before is closed, which is not the last while this one
-            # is there: what a crash leaves of the closing would be taken for damage.
+        """Nothing is appended to these files any more, so what is damaged in them from now on is
+        never the torn end of a batch.
+        """
+        if (
+            self.files
+            and not self.files[-1].checkpoint
+            and self.files[-1].records == 0
+            and not self.files[-1].holes
+        ):
+            # So that the next one may have its name; and before the one before is closed, which is
+            # not the last while this one is there: what a crash leaves of the closing would be
+            # taken for damage.
             self._remove(self.files.pop().name)
-        if self.files and not self.files[-1].checkpoint and not self.files[-1].closed and self._changing:
+        if (
+            self.files
+            and not self.files[-1].checkpoint
+            and not self.files[-1].closed
+            and self._changing
+        ):
             self._close(self.files[-1])
 
     def _close(self, file: LogFile) -> None:
@@ -325,7 +386,9 @@ class Recoverer:
                     self._count(file, reader)
                     if reader.first_of_batch:
                         replay.batch()
-                    replay.record(reader.kind, reader.position, reader.octets, reader.start, reader.end)
+                    replay.record(
+                        reader.kind, reader.position, reader.octets, reader.start, reader.end
+                    )
                 except (Damaged, ValueError) as error:
                     reason = f"the record at position {reader.position}: {error}"
                     report.findings.append(Finding(WRONG, file.name, int(scan.began), 0, reason))
@@ -337,7 +400,9 @@ class Recoverer:
             end: i64 = scan.offset if found == FOUND else scan.size
             if may_cut and found != GAVE_UP:
                 if vouched < 0:
-                    vouched = self._vouched(file, end, scan.size, reader.last) if found == FOUND else 0
+                    vouched = (
+                        self._vouched(file, end, scan.size, reader.last) if found == FOUND else 0
+                    )
                 if vouched < end:
                     self._cut(file, bad, scan.size, why)
                     return
@@ -384,11 +449,15 @@ class Recoverer:
 
     def _cut(self, file: LogFile, offset: i64, size: i64, reason: str) -> None:
         """The end of a batch that was being written when the end came."""
-        self.report.findings.append(Finding(CUT, file.name, int(offset), int(size - offset), reason))
+        self.report.findings.append(
+            Finding(CUT, file.name, int(offset), int(size - offset), reason)
+        )
         if self._changing:
             writable = self.disk.open(file.path, True)
             try:
-                writable.truncate(offset)  # Synced when the file is closed; if nothing is left of it, it goes.
+                writable.truncate(
+                    offset
+                )  # Synced when the file is closed; if nothing is left of it, it goes.
             except OSError as error:
                 raise StoreError(complaint(file.path, "cut the tail of", error)) from error
             writable.close()
@@ -401,7 +470,9 @@ class Recoverer:
         if not self._changing:
             return
         try:
-            finding.copy = self._kept.copy(file.file(), int(start), int(end), f"{file.name}-{start}-{end - start}.bad")
+            finding.copy = self._kept.copy(
+                file.file(), int(start), int(end), f"{file.name}-{start}-{end - start}.bad"
+            )
         except OSError as error:
             file.saved = False
             finding.reason += f" (not copied: {error.strerror or error})"
@@ -437,7 +508,9 @@ def holding(files: list[LogFile], position: i64) -> LogFile | None:
 
 
 def settle(files: list[LogFile], position: i64) -> None:
-    """A copy of the message at the position is settled, or its queue is gone: count it where the message is."""
+    """A copy of the message at the position is settled, or its queue is gone: count it where the
+    message is.
+    """
     file = holding(files, position)
     if file is not None:
         file.dead += 1

@@ -1,4 +1,5 @@
-"""The segment log: octets of batches go to its end, recovery reads it from the beginning, paging reads single records.
+"""The segment log: octets of batches go to its end, recovery reads it from the beginning, paging
+reads single records.
 
     log/   checkpoint-00..0420.log     what is live of all up to position 420
            00..0421.log                a segment, full: it is never written again
@@ -8,7 +9,8 @@
     open(replay) --> Recovery        append(records), sync()         reader().read(position)
     (any thread, first)              (the writer thread)             (any thread)
 
-After an append one sync must come before the next append: the first record of every batch says so on disk.
+After an append one sync must come before the next append: the first record of every batch says so
+on disk.
 """
 
 from __future__ import annotations
@@ -39,9 +41,14 @@ def _quietly(recovery: Recovery) -> None:
 
 
 class SegmentLog:
-    """A directory of segments. `salt` is any number below 2**32, for a log that has no file yet: different for every log."""
+    """A directory of segments.
 
-    def __init__(self, disk: Disk, directory: str, segment_octets: int = SEGMENT_OCTETS, salt: int = 0) -> None:
+    `salt` is any number below 2**32, for a log that has no file yet: different for every log.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str, segment_octets: int = SEGMENT_OCTETS, salt: int = 0
+    ) -> None:
         self.disk = disk
         self.directory = directory
         self.segment_octets: i64 = segment_octets
@@ -51,10 +58,12 @@ class SegmentLog:
         self.last: i64 = 0
         #: Why nothing is written any more; empty: all is well.
         self.poisoned = ""
-        #: Why there is no checkpoint any more: damage that was not copied aside must not go with its file.
+        #: Why there is no checkpoint any more: damage that was not copied aside must not go with
+        #: its file.
         self.unsaved = ""
-        #: When somebody should find out exactly what is live, for `LogFile.waste` may be far off: at so many octets of full
-        #: files, or at so much waste. (Large messages go and small ones stay, or the other way round.)
+        #: When somebody should find out exactly what is live, for `LogFile.waste` may be far off:
+        #: at so many octets of full files, or at so much waste. (Large messages go and small ones
+        #: stay, or the other way round.)
         self.look_at: i64 = 0
         self.look_beyond: i64 = 0
         #: Of the files that are there, once the log is open.
@@ -121,14 +130,21 @@ class SegmentLog:
     # -- writing
 
     def append(self, records: Records) -> None:
-        """Write the records of a batch to the end. Raises WriteFailed, when they may be appended again later; Poisoned."""
+        """Write the records of a batch to the end.
+
+        Raises WriteFailed, when they may be appended again later; Poisoned.
+        """
         self._check()
         assert not self._unsynced, "a batch was not synced before the next"
         if records.count == 0:
             return
         assert records.first > self.last, "positions must grow"
         file, handle = self._active, self._handle
-        if file is None or handle is None or (file.records and file.size + records.octets > self.segment_octets):
+        if (
+            file is None
+            or handle is None
+            or (file.records and file.size + records.octets > self.segment_octets)
+        ):
             file, handle = self._roll(records.first)
         start: i64 = file.size
         at: i64 = start
@@ -167,7 +183,9 @@ class SegmentLog:
         self._unsynced = False
 
     def settle(self, position: i64) -> None:
-        """A copy of the message at the position is dead, and no Settled says so: its queue was deleted."""
+        """A copy of the message at the position is dead, and no Settled says so: its queue was
+        deleted.
+        """
         settle(self.files, position)
 
     def poison(self, reason: str) -> None:
@@ -177,7 +195,9 @@ class SegmentLog:
 
     def _check(self) -> None:
         if self.poisoned:
-            raise Poisoned(f"{self.poisoned}. The store writes nothing any more: see to the disk, then start the broker again")
+            raise Poisoned(
+                f"{self.poisoned}. The store writes nothing any more: see to the disk, then start the broker again"
+            )
 
     def _cut_back(self, file: LogFile, handle: File, error: OSError) -> None:
         """A write failed: what it left must not stand before the next batch."""
@@ -227,11 +247,14 @@ class SegmentLog:
         return LogReader(self)
 
     def read(self, position: i64) -> tuple[int, bytes] | None:
-        """(kind, payload) of the record at a position; None when the log has none. Raises Damaged, StoreError."""
+        """(kind, payload) of the record at a position; None when the log has none.
+
+        Raises Damaged, StoreError.
+        """
         reader = LogReader(self)
         if not reader.read(position):
             return None
-        return int(reader.kind), reader.octets[reader.start:reader.end]
+        return int(reader.kind), reader.octets[reader.start : reader.end]
 
     def opened(self, file: LogFile) -> File:
         """The file, open for reading; not too many at once."""
@@ -246,14 +269,19 @@ class SegmentLog:
     # -- checkpoints
 
     def measured(self, live: i64) -> None:
-        """So many octets of the full files are live, and that is too much for a checkpoint: look again when there is much more."""
+        """So many octets of the full files are live, and that is too much for a checkpoint: look
+        again when there is much more.
+        """
         total: i64 = sum(int(file.size) for file in self.sealed())
         self.look_at = max(2 * live, total + total // 4)
         gone = sum(file.waste for file in self.sealed())
         self.look_beyond = gone + (total - gone) // 2
 
     def replace(self, replaced: list[LogFile], checkpoint: LogFile) -> None:
-        """A checkpoint, durable under its name, speaks for the first files now. One step for whoever looks on."""
+        """A checkpoint, durable under its name, speaks for the first files now.
+
+        One step for whoever looks on.
+        """
         count = len(replaced)
         assert self.files[:count] == replaced
         copies = dead = fresh = 0
@@ -268,7 +296,10 @@ class SegmentLog:
 
 
 class LogReader:
-    """Reads records by position. After `read` has said True, `kind` and `octets[start:end]` are the record's."""
+    """Reads records by position.
+
+    After `read` has said True, `kind` and `octets[start:end]` are the record's.
+    """
 
     def __init__(self, log: SegmentLog) -> None:
         self.kind: i64 = 0
@@ -282,7 +313,10 @@ class LogReader:
         self._reached: i64 = 0
 
     def read(self, position: i64) -> bool:
-        """Go to the record at a position, also one in a Many; False when the log has none. Raises Damaged, StoreError."""
+        """Go to the record at a position, also one in a Many; False when the log has none.
+
+        Raises Damaged, StoreError.
+        """
         log, reader = self._log, self._reader
         file = holding(log.files, position)
         while file is not None and position <= file.last:
@@ -305,7 +339,11 @@ class LogReader:
     def _read(self, file: LogFile, position: i64) -> bool:
         reader = self._reader
         start: i64 = file.offset_of(position)
-        if file is not self._file or start < reader.base or start > reader.base + len(reader.octets):
+        if (
+            file is not self._file
+            or start < reader.base
+            or start > reader.base + len(reader.octets)
+        ):
             self._file = file
             self._reader = reader = Reader(file.seed, 0)
             reader.base = start
@@ -313,7 +351,9 @@ class LogReader:
             reader.at = start - reader.base
         self._reached = position
         while not reader.hop(position):
-            if len(reader.octets) - reader.at >= HEADER + 4 or not self._more(file, _PAGES if reader.octets else _PAGE):
+            if len(reader.octets) - reader.at >= HEADER + 4 or not self._more(
+                file, _PAGES if reader.octets else _PAGE
+            ):
                 return self._absent(file, start, position)
         began: i64 = reader.base + reader.at
         while not reader.advance():
@@ -343,7 +383,9 @@ class LogReader:
         return False
 
     def _damaged(self, file: LogFile, position: i64, offset: i64, reason: str) -> Damaged:
-        return Damaged(f"the record at position {position} cannot be read ('{file.path}' at {offset}): {reason}")
+        return Damaged(
+            f"the record at position {position} cannot be read ('{file.path}' at {offset}): {reason}"
+        )
 
     def _more(self, file: LogFile, count: i64) -> bool:
         """Read on in the file; False at its end."""

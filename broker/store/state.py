@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from broker.message import Message
+from broker.messages.message import Message
 from broker.store.contract import (
     Defined,
     Entry,
@@ -22,8 +22,8 @@ from broker.store.contract import (
 
 
 class Live:
-    """A message and the numbers of the queues that still hold it. (A list: most messages have one queue, and a set
-    costs 216 octets.)"""
+    """A message and the numbers of the queues that still hold it. (A list: most messages have one
+    queue, and a set costs 216 octets.)"""
 
     __slots__ = ("message", "queues", "vhost")
 
@@ -119,4 +119,8 @@ class State:
 
 def _ends(definition: dict[str, object]) -> list[int]:
     """From where to where a binding or a subscription leads, by number; nothing else has ends."""
-    return [end for end in (definition.get("source"), definition.get("destination")) if isinstance(end, int)]
+    return [
+        end
+        for end in (definition.get("source"), definition.get("destination"))
+        if isinstance(end, int)
+    ]

@@ -1,4 +1,5 @@
-"""What is still live of the records that were read so far: what a recovery keeps, and what a checkpoint copies.
+"""What is still live of the records that were read so far: what a recovery keeps, and what a
+checkpoint copies.
 
 It knows positions, not messages: 20 octets a message, and more for one of several queues.
 """
@@ -13,7 +14,18 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.store.disk import Damaged
-from broker.store.layout import EXTENDED, HOLDER, KEPT, MANY, RECEIVED, RELEASED, RETAINED, SEQUENCED, SETTLED, STEPPED
+from broker.store.layout import (
+    EXTENDED,
+    HOLDER,
+    KEPT,
+    MANY,
+    RECEIVED,
+    RELEASED,
+    RETAINED,
+    SEQUENCED,
+    SETTLED,
+    STEPPED,
+)
 from broker.store.reading import parts
 from broker.store.recovery import Replay
 
@@ -119,14 +131,14 @@ class Copies:
 
 
 class Survivors(Replay):
-    """Reads records. `exist` holds the numbers of all queues and sessions that there are: others hold nothing. None had a
-    number beyond `newest`."""
+    """Reads records. `exist` holds the numbers of all queues and sessions that there are: others
+    hold nothing. None had a number beyond `newest`."""
 
     def __init__(self, exist: set[int], newest: i64 = 0) -> None:
         self.exist = exist
         self.newest: i64 = newest
-        #: Copies of messages for queues beyond that, and rows for streams; in the last batch they are `unpromised`: it was written,
-        #: the catalog not yet.
+        #: Copies of messages for queues beyond that, and rows for streams; in the last batch they
+        #: are `unpromised`: it was written, the catalog not yet.
         self.strange: i64 = 0
         self.unpromised: i64 = 0
         self.copies = Copies()
@@ -198,12 +210,17 @@ class Survivors(Replay):
                 self.sequences.pop(producer_key(octets, start, end), None)
 
     def known_to(self) -> int:
-        """The last number of which the catalog can say whether there is such a queue: all, if its end is not missing."""
+        """The last number of which the catalog can say whether there is such a queue: all, if its
+        end is not missing.
+        """
         return int(self.newest) if self.strange else _ALL
 
     def holds(self, octets: bytes, start: i64, position: i64) -> bool:
         """Whether the Received there is the last word about its identifier."""
-        return self.received.get(read_i64_be(octets, start), {}).get(_u16(octets, start + 8)) == position
+        return (
+            self.received.get(read_i64_be(octets, start), {}).get(_u16(octets, start + 8))
+            == position
+        )
 
     def stepped_by_queue(self) -> dict[int, set[int]]:
         """Number of an inbox -> positions of the messages that its client said it has."""
@@ -216,13 +233,15 @@ class Survivors(Replay):
 def retained_key(octets: bytes, start: i64) -> tuple[str, str]:
     """Virtual host and key of a RetainedSet."""
     vhost: i64 = start + 4 + _u16(octets, start)
-    return octets[start + 4:vhost].decode(), octets[vhost:vhost + _u16(octets, start + 2)].decode("utf-8", "surrogateescape")
+    return octets[start + 4 : vhost].decode(), octets[
+        vhost : vhost + _u16(octets, start + 2)
+    ].decode("utf-8", "surrogateescape")
 
 
 def producer_key(octets: bytes, start: i64, end: i64) -> tuple[str, str]:
     """Virtual host and producer of a Sequenced."""
     name: i64 = start + 10 + _u16(octets, start + 8)
-    return octets[start + 10:name].decode(), octets[name:end].decode("utf-8", "surrogateescape")
+    return octets[start + 10 : name].decode(), octets[name:end].decode("utf-8", "surrogateescape")
 
 
 def _u16(octets: bytes, at: i64) -> i64:

@@ -1,4 +1,5 @@
-"""How definitions are written: JSON, with a tag on each value that JSON has no word for, so that none is lost.
+"""How definitions are written: JSON, with a tag on each value that JSON has no word for, so that
+none is lost.
 
     None, bool, int, str, float, list, dict     as they are
     bytes                                       {"$bytes": "in base64"}
@@ -7,7 +8,8 @@
     a float that is no number                   {"$float": "8 octets in hexadecimal"}
     a dict that looks like one of these         {"$table": [[name, value], ...]}
 
-The text is ASCII: octets of a key that are no UTF-8 (lone surrogates in a str) are written as escapes.
+The text is ASCII: octets of a key that are no UTF-8 (lone surrogates in a str) are written as
+escapes.
 """
 
 from __future__ import annotations

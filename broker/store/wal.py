@@ -1,12 +1,14 @@
-"""Whether SQLite's write-ahead log is whole. SQLite itself reads it as far as it can, and passes over the rest in silence.
+"""Whether SQLite's write-ahead log is whole. SQLite itself reads it as far as it can, and passes
+over the rest in silence.
 
     head     magic, version, page size, checkpoint, salt, salt, sum, sum                  8 x u32
     frame    page number, size of the database after it if it ends a transaction, else 0,
              salt, salt, sum, sum                                                         6 x u32, then a page
 
-(https://sqlite.org/fileformat2.html, section 4.) A sum goes on from that of the frame before. Frames of an earlier round,
-with other salts, may stand at the end. Each transaction is synced before the next begins: so what cannot be read is damage,
-if a transaction follows it; and else perhaps the torn end of the last one, which nobody was promised.
+(https://sqlite.org/fileformat2.html, section 4.) A sum goes on from that of the frame before.
+Frames of an earlier round, with other salts, may stand at the end. Each transaction is synced
+before the next begins: so what cannot be read is damage, if a transaction follows it; and else
+perhaps the torn end of the last one, which nobody was promised.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ class Sum:
         self.two: i64 = 0
 
     def add(self, octets: bytes) -> None:
-        """Octets whose count is a multiple of eight. Hot path: 1,000 pages are some tenths of a second where it is interpreted."""
+        """Octets whose count is a multiple of eight.
+
+        Hot path: 1,000 pages are some tenths of a second where it is interpreted.
+        """
         one: i64 = self.one
         two: i64 = self.two
         little = self._little
@@ -43,8 +48,15 @@ class Sum:
         end: i64 = len(octets)
         while at < end:
             if little:
-                first: i64 = octets[at] | octets[at + 1] << 8 | octets[at + 2] << 16 | octets[at + 3] << 24
-                second: i64 = octets[at + 4] | octets[at + 5] << 8 | octets[at + 6] << 16 | octets[at + 7] << 24
+                first: i64 = (
+                    octets[at] | octets[at + 1] << 8 | octets[at + 2] << 16 | octets[at + 3] << 24
+                )
+                second: i64 = (
+                    octets[at + 4]
+                    | octets[at + 5] << 8
+                    | octets[at + 6] << 16
+                    | octets[at + 7] << 24
+                )
             else:
                 first = i64(read_i32_be(octets, at)) & _U32
                 second = i64(read_i32_be(octets, at + 4)) & _U32
@@ -55,7 +67,10 @@ class Sum:
 
     def is_in(self, octets: bytes, at: i64) -> bool:
         """Whether it stands there."""
-        return self.one == i64(read_i32_be(octets, at)) & _U32 and self.two == i64(read_i32_be(octets, at + 4)) & _U32
+        return (
+            self.one == i64(read_i32_be(octets, at)) & _U32
+            and self.two == i64(read_i32_be(octets, at + 4)) & _U32
+        )
 
 
 class Wal:
@@ -64,7 +79,8 @@ class Wal:
     def __init__(self, disk: Disk, path: str) -> None:
         #: What is damaged; empty: nothing.
         self.damage = ""
-        #: Where the last transaction begins to be unreadable, and how much follows; no octets: it is whole.
+        #: Where the last transaction begins to be unreadable, and how much follows; no octets: it
+        #: is whole.
         self.torn_at: i64 = 0
         self.torn: i64 = 0
         try:
@@ -82,7 +98,12 @@ class Wal:
         page: i64 = i64(read_i32_be(head, 8)) & _U32
         sums = Sum(magic & 1 == 0)
         sums.add(head[:24])
-        if magic & ~1 != _MAGIC or read_i32_be(head, 4) != _VERSION or page not in _PAGES or not sums.is_in(head, 24):
+        if (
+            magic & ~1 != _MAGIC
+            or read_i32_be(head, 4) != _VERSION
+            or page not in _PAGES
+            or not sums.is_in(head, 24)
+        ):
             self.damage = "its head"
             return
         salts = head[16:24]

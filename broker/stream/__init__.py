@@ -1,4 +1,5 @@
-"""Streams: queues that remember (docs/streams.md). What is published there is written once and read from any offset, often.
+"""Streams: queues that remember (docs/streams.md). What is published there is written once and read
+from any offset, often.
 
     put(message) --> StreamQueue --take--> Portion.write [writer thread] --> rows --> arrow --> archive (segments)
                           |                     | the log's sync                                  |

@@ -3,8 +3,9 @@
     Portion.write (writer's thread)   rows --> batches --> the pen: append, sync; a full segment is finished, the next begun
     Portion.settle (loop's thread)    segments grow, the durable offset moves
 
-The pen touches files only; the list of segments belongs to the loop's thread. A stream is durable up to the offset that the
-log says (store contract, Extended): what stands behind it in a segment was promised to nobody.
+The pen touches files only; the list of segments belongs to the loop's thread. A stream is durable
+up to the offset that the log says (store contract, Extended): what stands behind it in a segment
+was promised to nobody.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ def folder(name: str) -> str:
     made = quote(name, safe="")
     if made.startswith("."):
         made = "%2E" + made[1:]
-    return made if len(made) <= _NAME_MAX else f"{made[:_NAME_MAX]}~{crc32(name.encode('utf-8', 'surrogateescape')):08x}"
+    return (
+        made
+        if len(made) <= _NAME_MAX
+        else f"{made[:_NAME_MAX]}~{crc32(name.encode('utf-8', 'surrogateescape')):08x}"
+    )
 
 
 class Placed:
@@ -76,11 +81,20 @@ class Pen:
         self._unsynced = False
 
     def append(self, encoded: Encoded) -> Placed:
-        """Write a batch to the end. Raises WriteFailed, when it may be appended again later; Poisoned."""
+        """Write a batch to the end.
+
+        Raises WriteFailed, when it may be appended again later; Poisoned.
+        """
         self._check()
         segment, shadow, file = self._segment, self._shadow, self._file
-        if segment is None or shadow is None or file is None or (
-                shadow.end > shadow.base and shadow.size + len(encoded.octets) > self.segment_octets):
+        if (
+            segment is None
+            or shadow is None
+            or file is None
+            or (
+                shadow.end > shadow.base and shadow.size + len(encoded.octets) > self.segment_octets
+            )
+        ):
             segment, shadow, file = self._roll(encoded.base)
         place: i64 = shadow.size
         self._unsynced = True
@@ -121,7 +135,8 @@ class Pen:
             self._unsynced = False
             write_index(self.disk, shadow)
         except OSError as error:
-            # All its rows are as they were; a start finds out what the index would say, and that it ends there.
+            # All its rows are as they were; a start finds out what the index would say, and that it
+            # ends there.
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 self._poison(complaint(segment.path, "finish", error))
 
@@ -131,7 +146,9 @@ class Pen:
 
     def _check(self) -> None:
         if self.poisoned:
-            raise Poisoned(f"{self.poisoned}. The store writes nothing any more: see to the disk, then start the broker again")
+            raise Poisoned(
+                f"{self.poisoned}. The store writes nothing any more: see to the disk, then start the broker again"
+            )
 
     def _roll(self, base: i64) -> tuple[Segment, Segment, File]:
         """Begin a segment: durable, with its name, before anything is written in it."""
@@ -142,7 +159,9 @@ class Pen:
             path = f"{self.directory}/{segment_name(self.epoch, int(base))}"
             file = self.disk.create(path)
         except OSError as error:
-            raise WriteFailed(complaint(self.directory, "make a segment in", error), error.errno or 0) from error
+            raise WriteFailed(
+                complaint(self.directory, "make a segment in", error), error.errno or 0
+            ) from error
         try:
             file.write(0, schema(self.number, self.epoch, int(base)))
         except OSError as error:
@@ -157,14 +176,18 @@ class Pen:
             self.disk.sync_directory(self.directory)
         except OSError as error:
             self._poison(complaint(path, "sync", error))
-        self._segment, self._shadow = (Segment(self.disk, path, self.epoch, int(base)) for _ in range(2))
+        self._segment, self._shadow = (
+            Segment(self.disk, path, self.epoch, int(base)) for _ in range(2)
+        )
         self._file = file
         return self._segment, self._shadow, file
 
     def _begin_epoch(self) -> None:
-        """The directory is there, and the epoch is later than all in it: those of a queue that had this name, too. What that one
-        left goes, for good when the first segment comes: it may have had the same number, if nobody was promised that."""
-        parts = self.directory[len(self._root) + 1:].split("/")
+        """The directory is there, and the epoch is later than all in it: those of a queue that had
+        this name, too. What that one left goes, for good when the first segment comes: it may have
+        had the same number, if nobody was promised that.
+        """
+        parts = self.directory[len(self._root) + 1 :].split("/")
         path = self._root
         for part in ["", *parts]:
             parent = path
@@ -195,8 +218,8 @@ def write_index(disk: Disk, segment: Segment) -> None:
 
 
 class Placing(Sink):
-    """Gives batches to the pen as they are made, so that few octets are held at a time. Once one could not be written, those
-    behind it wait with it."""
+    """Gives batches to the pen as they are made, so that few octets are held at a time. Once one
+    could not be written, those behind it wait with it."""
 
     def __init__(self, pen: Pen) -> None:
         self.placed: list[Placed] = []
@@ -219,7 +242,10 @@ class Placing(Sink):
 
 
 class Portion(Share):
-    """What one batch of the store has for one stream. `write` may be called again after it raised WriteFailed."""
+    """What one batch of the store has for one stream.
+
+    `write` may be called again after it raised WriteFailed.
+    """
 
     def __init__(self, archive: Archive, captured: Captured, octets: i64) -> None:
         self.archive = archive
@@ -242,7 +268,10 @@ class Portion(Share):
 
 
 class Gone(Exception):
-    """The rows asked for are not there any more, or are lost. `first` is the next offset that is there."""
+    """The rows asked for are not there any more, or are lost.
+
+    `first` is the next offset that is there.
+    """
 
     def __init__(self, text: str, first: i64) -> None:
         super().__init__(text)
@@ -250,9 +279,14 @@ class Gone(Exception):
 
 
 class Archive:
-    """Segments in the order of their offsets, none before `first`, the last one being written. Belongs to the loop's thread."""
+    """Segments in the order of their offsets, none before `first`, the last one being written.
 
-    def __init__(self, disk: Disk, root: str, vhost: str, name: str, number: int, scribes: Scribes) -> None:
+    Belongs to the loop's thread.
+    """
+
+    def __init__(
+        self, disk: Disk, root: str, vhost: str, name: str, number: int, scribes: Scribes
+    ) -> None:
         self.disk = disk
         self.name = name
         self.vhost = vhost
@@ -309,12 +343,20 @@ class Archive:
         after: i64 = self.segments[at].base if at < len(self.segments) else self.end
         thing = f"offset {offset} of stream '{self.name}' in vhost '{self.vhost}'"
         if at == 0:
-            return Gone(f"{thing} is gone: retention has removed what came before offset {after}, the first there is", after)
-        return Gone(f"{thing} is lost: what could not be read is in its quarantine; it goes on with offset {after}", after)
+            return Gone(
+                f"{thing} is gone: retention has removed what came before offset {after}, the first there is",
+                after,
+            )
+        return Gone(
+            f"{thing} is lost: what could not be read is in its quarantine; it goes on with offset {after}",
+            after,
+        )
 
     def expired(self, before: i64, most: i64) -> list[Segment]:
-        """Take out the full segments whose last row is older than that microsecond, and then, from the oldest on, those beyond so
-        many octets. (-1: no bound.) Never the last one. Their files are the caller's to remove."""
+        """Take out the full segments whose last row is older than that microsecond, and then, from
+        the oldest on, those beyond so many octets. (-1: no bound.) Never the last one. Their files
+        are the caller's to remove.
+        """
         out: list[Segment] = []
         while len(self.segments) > 1:
             oldest = self.segments[0]
@@ -330,4 +372,3 @@ class Archive:
 
 def _base(segment: Segment) -> int:
     return int(segment.base)
-

@@ -1,10 +1,12 @@
-"""Record batches of Arrow's IPC format, as octets: written by patching a template, read where they stand.
+"""Record batches of Arrow's IPC format, as octets: written by patching a template, read where they
+stand.
 
     message   FFFFFFFF | size of the metadata i32 | metadata (template.BATCH, patched) | buffers, each padded to 8 octets
     metadata  rows, and of each column its nulls; of each buffer where it begins and its length; crc32 of the message
 
-All columns have the same order in every segment (template.COLUMNS), so a buffer is found by its number. All numbers are
-little-endian. The checksum stands in the batch's own metadata (`crc32`), which Arrow's tools pass over.
+All columns have the same order in every segment (template.COLUMNS), so a buffer is found by its
+number. All numbers are little-endian. The checksum stands in the batch's own metadata (`crc32`),
+which Arrow's tools pass over.
 """
 
 from __future__ import annotations
@@ -43,7 +45,16 @@ _NAME_DIGITS: Final[i64] = 20
 _PADDING: Final = [bytes(count) for count in range(8)]
 #: Kinds of columns: their widths in octets; texts have two buffers of data.
 _TEXT: Final = 0
-_WIDTHS: Final = {"offset": 8, "published_at": 8, "qos": 1, "routed": 4, "size": 8, "delivery_mode": 1, "priority": 1, "timestamp": 8}
+_WIDTHS: Final = {
+    "offset": 8,
+    "published_at": 8,
+    "qos": 1,
+    "routed": 4,
+    "size": 8,
+    "delivery_mode": 1,
+    "priority": 1,
+    "timestamp": 8,
+}
 
 
 def _first_buffers() -> dict[str, int]:
@@ -66,16 +77,20 @@ def schema(stream: int, epoch: int, base: int) -> bytes:
     """How a segment begins: whose it is, which epoch, and its first offset."""
     octets = bytearray(SCHEMA)
     for at, value in ((SCHEMA_STREAM, stream), (SCHEMA_EPOCH, epoch), (SCHEMA_BASE, base)):
-        octets[at:at + _NAME_DIGITS] = b"%020d" % value
+        octets[at : at + _NAME_DIGITS] = b"%020d" % value
     return bytes(octets)
 
 
 def read_schema(octets: bytes) -> tuple[int, int, int] | None:
-    """(stream, epoch, base) of a segment that begins so; None when it does not begin like one of ours."""
+    """(stream, epoch, base) of a segment that begins so; None when it does not begin like one of
+    ours.
+    """
     if len(octets) < SCHEMA_OCTETS:
         return None
     try:
-        stream, epoch, base = (int(octets[at:at + _NAME_DIGITS]) for at in (SCHEMA_STREAM, SCHEMA_EPOCH, SCHEMA_BASE))
+        stream, epoch, base = (
+            int(octets[at : at + _NAME_DIGITS]) for at in (SCHEMA_STREAM, SCHEMA_EPOCH, SCHEMA_BASE)
+        )
     except ValueError:
         return None
     return (stream, epoch, base) if octets[:SCHEMA_OCTETS] == schema(stream, epoch, base) else None
@@ -141,7 +156,9 @@ class Body:
         """A column with nulls."""
         nulls: i64 = self.rows - column.count
         self._node(nulls)
-        self._add(b"" if nulls == 0 else self._no_bits if column.count == 0 else column.bits(self.rows))
+        self._add(
+            b"" if nulls == 0 else self._no_bits if column.count == 0 else column.bits(self.rows)
+        )
         if column.width > 0:
             self._add(column.cells(self.rows))
         elif column.count == 0:
@@ -158,27 +175,31 @@ class Body:
         _patch(meta, BODY, self._size)
         _patch(meta, LENGTH, self.rows)
         table, nodes = self._table.getvalue(), self._nodes.getvalue()
-        meta[BUFFERS:BUFFERS + len(table)] = table
-        meta[NODES:NODES + len(nodes)] = nodes
+        meta[BUFFERS : BUFFERS + len(table)] = table
+        meta[NODES : NODES + len(nodes)] = nodes
         self._parts[0] = meta
-        # Put together once, where the checksum can still be written: bodies are most of what a stream costs.
+        # Put together once, where the checksum can still be written: bodies are most of what a
+        # stream costs.
         message = bytearray().join(self._parts)
-        message[SUM:SUM + _SUM_DIGITS] = b"%08x" % crc32(message)
+        message[SUM : SUM + _SUM_DIGITS] = b"%08x" % crc32(message)
         return message
 
 
 def _patch(meta: bytearray, at: i64, number: i64) -> None:
-    meta[at:at + 8] = int(number).to_bytes(8, "little")
+    meta[at : at + 8] = int(number).to_bytes(8, "little")
 
 
 def _summed(meta: bytearray, body: bytes) -> bytes:
     """The message with its checksum; the metadata has zeros there."""
-    meta[SUM:SUM + _SUM_DIGITS] = b"%08x" % crc32(body, crc32(meta))
+    meta[SUM : SUM + _SUM_DIGITS] = b"%08x" % crc32(body, crc32(meta))
     return bytes(meta) + body
 
 
 class View:
-    """A batch where it stands in octets: `rows` from offset `base` on. `end` is where the next message begins."""
+    """A batch where it stands in octets: `rows` from offset `base` on.
+
+    `end` is where the next message begins.
+    """
 
     def __init__(self, octets: bytes, at: i64) -> None:
         self.octets = octets
@@ -186,7 +207,9 @@ class View:
         self.data: i64 = at + BATCH_OCTETS
         self.end: i64 = self.data + read_i64_le(octets, at + BODY)
         self.rows: i64 = read_i64_le(octets, at + LENGTH)
-        self.base: i64 = read_i64_le(octets, self.data + read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS))
+        self.base: i64 = read_i64_le(
+            octets, self.data + read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS)
+        )
 
     def place(self, buffer: i64) -> i64:
         """Where a buffer begins, by its number."""
@@ -214,7 +237,9 @@ class View:
         octets = self.octets
         ends: i64 = self.place(i64(FIRST_BUFFER[column]) + 1) + 4 * row
         data: i64 = self.place(i64(FIRST_BUFFER[column]) + 2)
-        return octets[data + i64(read_i32_le(octets, ends)):data + i64(read_i32_le(octets, ends + 4))]
+        return octets[
+            data + i64(read_i32_le(octets, ends)) : data + i64(read_i32_le(octets, ends + 4))
+        ]
 
     def value(self, column: str, row: i64) -> object:
         """What pyarrow would say; instants are numbers, in the column's unit."""
@@ -223,21 +248,23 @@ class View:
         width = _WIDTHS.get(column, _TEXT)
         if width:
             at: i64 = self.place(i64(FIRST_BUFFER[column]) + 1) + width * row
-            return int.from_bytes(self.octets[at:at + width], "little", signed=width > 1)
+            return int.from_bytes(self.octets[at : at + width], "little", signed=width > 1)
         octets = self.text(column, row)
         return octets if column in ("content_header", "routing_key", "body") else octets.decode()
 
     def sound(self) -> bool:
         """Whether the checksum is right."""
-        meta = bytearray(self.octets[self.at:self.data])
-        found = bytes(meta[SUM:SUM + _SUM_DIGITS])
-        meta[SUM:SUM + _SUM_DIGITS] = b"00000000"
-        return found == b"%08x" % crc32(memoryview(self.octets)[self.data:self.end], crc32(meta))
+        meta = bytearray(self.octets[self.at : self.data])
+        found = bytes(meta[SUM : SUM + _SUM_DIGITS])
+        meta[SUM : SUM + _SUM_DIGITS] = b"00000000"
+        return found == b"%08x" % crc32(memoryview(self.octets)[self.data : self.end], crc32(meta))
 
     def first_rows(self, count: i64) -> bytes:
-        """The same message with only its first rows: what follows them in the buffers is not looked at any more."""
-        meta = bytearray(self.octets[self.at:self.data])
-        meta[SUM:SUM + _SUM_DIGITS] = b"00000000"
+        """The same message with only its first rows: what follows them in the buffers is not looked
+        at any more.
+        """
+        meta = bytearray(self.octets[self.at : self.data])
+        meta[SUM : SUM + _SUM_DIGITS] = b"00000000"
         _patch(meta, LENGTH, count)
         for number, column in enumerate(COLUMNS):
             nulls: i64 = 0
@@ -248,18 +275,20 @@ class View:
                 row += 1
             _patch(meta, NODES + 16 * number, count)
             _patch(meta, NODES + 16 * number + 8, nulls)
-        return _summed(meta, self.octets[self.data:self.end])
+        return _summed(meta, self.octets[self.data : self.end])
 
 
 def view(octets: bytes, at: i64) -> View | None:
     """The batch that begins there; None when it is not all here, or is none."""
     size: i64 = len(octets)
-    if at + BATCH_OCTETS > size or octets[at:at + 8] != BATCH[:8]:
+    if at + BATCH_OCTETS > size or octets[at : at + 8] != BATCH[:8]:
         return None
     body: i64 = read_i64_le(octets, at + BODY)
     if body < 8 or body > size - at - BATCH_OCTETS or read_i64_le(octets, at + LENGTH) <= 0:
         return None
-    if read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS) != 0:  # The offsets are the first of all buffers.
+    if (
+        read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS) != 0
+    ):  # The offsets are the first of all buffers.
         return None
     return View(octets, at)
 
@@ -269,4 +298,4 @@ def needed(octets: bytes, at: i64) -> i64:
     if at + BATCH_OCTETS > len(octets):
         return BATCH_OCTETS
     body: i64 = read_i64_le(octets, at + BODY)
-    return BATCH_OCTETS + body if octets[at:at + 8] == BATCH[:8] and 8 <= body < 1 << 40 else 0
+    return BATCH_OCTETS + body if octets[at : at + 8] == BATCH[:8] and 8 <= body < 1 << 40 else 0

@@ -1,8 +1,9 @@
-"""Columns of a batch that is being made, written by runs: what is the same in many rows next to each other is said once.
+"""Columns of a batch that is being made, written by runs: what is the same in many rows next to
+each other is said once.
 
-    Ends       where texts end          Texts      texts, of which none is null
-    Cells      numbers, none null       Bodies     texts that may be long
-    Sparse     of which most are null
+Ends       where texts end          Texts      texts, of which none is null
+Cells      numbers, none null       Bodies     texts that may be long
+Sparse     of which most are null
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def ramp(step: i64, rows: i64) -> bytes:
             if len(_ramps) >= _RAMPS_MAX:
                 _ramps.clear()
             _ramps[int(step)] = known
-    return known[:4 * (rows + 1)]
+    return known[: 4 * (rows + 1)]
 
 
 @final
@@ -98,7 +99,10 @@ class Texts:
 
 @final
 class Bodies:
-    """Octets of bodies, one behind the other. Small ones are gathered, so that no object is kept for each."""
+    """Octets of bodies, one behind the other.
+
+    Small ones are gathered, so that no object is kept for each.
+    """
 
     def __init__(self) -> None:
         self.ends = Ends()
@@ -139,7 +143,9 @@ class Cells:
         """So many more rows with this number."""
         out = self._out
         if count > 2:
-            out.write(int(number).to_bytes(int(self.width), "little", signed=self.width > 1) * int(count))
+            out.write(
+                int(number).to_bytes(int(self.width), "little", signed=self.width > 1) * int(count)
+            )
             return
         while count > 0:
             if self.width == 8:
@@ -156,8 +162,8 @@ class Cells:
 
 @final
 class Sparse:
-    """A column of which most rows are null: only the others are noted. Numbers come as their octets, all of one `width`; texts have
-    none."""
+    """A column of which most rows are null: only the others are noted. Numbers come as their
+    octets, all of one `width`; texts have none."""
 
     def __init__(self, width: i64 = 0) -> None:
         self.width: i64 = width

@@ -1,11 +1,13 @@
-"""A stream at a start: its segments are found, what nobody was promised is cut, and what cannot be read is put aside.
+"""A stream at a start: its segments are found, what nobody was promised is cut, and what cannot be
+read is put aside.
 
     names --> schema --> index, or all batches with their checksums --> segments, in order
                                                                         what stands behind the durable offset is cut
 
-Where a segment is damaged, a copy of it goes to `quarantine/`, and the sound batches behind the damage into segments of their own,
-before the damage goes. Offsets that are lost are noted there too (`lost-STREAM-FROM-TO`, a file without octets): so that they are told
-once; and how far a stream is of which a damaged log knows less (`written-STREAM-END`).
+Where a segment is damaged, a copy of it goes to `quarantine/`, and the sound batches behind the
+damage into segments of their own, before the damage goes. Offsets that are lost are noted there too
+(`lost-STREAM-FROM-TO`, a file without octets): so that they are told once; and how far a stream is
+of which a damaged log knows less (`written-STREAM-END`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from broker.store.disk import Disk, File, StoreError
 from broker.store.files import complaint
 from broker.store.findings import CUT, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.stream.archive import write_index
-from broker.stream.arrow import BATCH_OCTETS, END_OF_STREAM, SCHEMA_OCTETS, View, needed, read_schema, schema, view
+from broker.stream.arrow import (
+    BATCH_OCTETS,
+    END_OF_STREAM,
+    SCHEMA_OCTETS,
+    View,
+    needed,
+    read_schema,
+    schema,
+    view,
+)
 from broker.stream.segments import Segment, parse_segment, segment_name
 
 #: Octets that are read at once.
@@ -37,11 +48,24 @@ _ENDLESS: Final[i64] = (1 << 63) - 1
 
 
 class Found:
-    """The segments of one stream, and what was not as it should be. `end` is the offset of what comes next."""
+    """The segments of one stream, and what was not as it should be.
 
-    def __init__(self, disk: Disk, directory: str, stream: int, end: int, sure: bool = True, thorough: bool = False) -> None:
-        """`end` is the durable offset, as the log says; it is `sure` unless the log is damaged: then everything that can be read
-        stays. `thorough`: full segments are read too, whatever their index says. Raises StoreError."""
+    `end` is the offset of what comes next.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        stream: int,
+        end: int,
+        sure: bool = True,
+        thorough: bool = False,
+    ) -> None:
+        """`end` is the durable offset, as the log says; it is `sure` unless the log is damaged:
+        then everything that can be read stays. `thorough`: full segments are read too, whatever
+        their index says. Raises StoreError.
+        """
         self.segments: list[Segment] = []
         self.findings: list[Finding] = []
         self.end: i64 = end
@@ -78,7 +102,11 @@ class Found:
             parsed = parse_segment(name)
             if parsed is not None:
                 self._known[parsed[1], parsed[0]] = name
-            elif name.endswith(".tmp") or name.endswith(_INDEX) and name.removesuffix(_INDEX) not in names:
+            elif (
+                name.endswith(".tmp")
+                or name.endswith(_INDEX)
+                and name.removesuffix(_INDEX) not in names
+            ):
                 self._disk.remove(f"{self._directory}/{name}")
         self._epoch = max((epoch for _, epoch in self._known), default=0)
         for base, epoch in sorted(self._known):
@@ -94,7 +122,11 @@ class Found:
 
     def _note_gaps(self, last: i64) -> None:
         """Say which offsets are not there, once."""
-        gaps = [(int(one.end), int(other.base), one.name) for one, other in pairwise(self.segments) if one.end < other.base]
+        gaps = [
+            (int(one.end), int(other.base), one.name)
+            for one, other in pairwise(self.segments)
+            if one.end < other.base
+        ]
         if self.segments and self._first < self.segments[0].base:
             gaps.append((int(self._first), int(self.segments[0].base), self.segments[0].name))
         if last < self.end:
@@ -103,11 +135,18 @@ class Found:
             if self._noted(f"{LOST}{self._stream}-{start:020d}-{end:020d}"):
                 continue
             if start not in self._told:
-                self._tell(MISSING, name, f"the stream ends with offset {start}, and was written up to {end}" if end == self.end else
-                           f"offsets {start} to {end - 1} are not there")
+                self._tell(
+                    MISSING,
+                    name,
+                    f"the stream ends with offset {start}, and was written up to {end}"
+                    if end == self.end
+                    else f"offsets {start} to {end - 1} are not there",
+                )
 
     def _noted(self, mark: str) -> bool:
-        """Whether an earlier start noted this; a later one knows it then, if there is room for a file."""
+        """Whether an earlier start noted this; a later one knows it then, if there is room for a
+        file.
+        """
         # The stream's directory may be what is lost.
         path, *below = self._directory.rsplit("/", _DEPTH)
         for part in below:
@@ -121,8 +160,14 @@ class Found:
                 raise
             return False
 
-    def _tell(self, what: str, name: str, reason: str, at: int = 0, octets: int = 0, copy: str = "") -> None:
-        self.findings.append(Finding(what, f"{self._place}/{name}" if name else self._place, at, octets, reason, copy))
+    def _tell(
+        self, what: str, name: str, reason: str, at: int = 0, octets: int = 0, copy: str = ""
+    ) -> None:
+        self.findings.append(
+            Finding(
+                what, f"{self._place}/{name}" if name else self._place, at, octets, reason, copy
+            )
+        )
 
     def _take(self, epoch: int, base: int, name: str, names: set[str]) -> None:
         disk, path = self._disk, f"{self._directory}/{name}"
@@ -173,7 +218,14 @@ class Found:
             if found.base + found.rows > self._end:
                 self._cut_batch(segment, found, place, size)
                 return
-            segment.grow(found.base, found.rows, place, found.end - found.at, found.published_at(0), found.published_at(found.rows - 1))
+            segment.grow(
+                found.base,
+                found.rows,
+                place,
+                found.end - found.at,
+                found.published_at(0),
+                found.published_at(found.rows - 1),
+            )
             place = walk.place
             if segment.end == self._end:
                 break
@@ -185,12 +237,23 @@ class Found:
             self._add(segment)
             return
         parts: list[Segment] = []
-        if segment.end < self._end and not ends and not self._goes_on(segment) and not self._torn(segment, file, place, size):
-            parts = self._salvage(segment, file, name, place, size, known.places() if indexed else [])
+        if (
+            segment.end < self._end
+            and not ends
+            and not self._goes_on(segment)
+            and not self._torn(segment, file, place, size)
+        ):
+            parts = self._salvage(
+                segment, file, name, place, size, known.places() if indexed else []
+            )
         elif not ends:
-            self._tell(CUT, name, "a batch that was promised to nobody", int(place), int(size - place))
+            self._tell(
+                CUT, name, "a batch that was promised to nobody", int(place), int(size - place)
+            )
         elif indexed and known.end <= self._end:
-            self._tell(WRONG, f"{name}{_INDEX}", "it does not say what the segment has, and is made anew")
+            self._tell(
+                WRONG, f"{name}{_INDEX}", "it does not say what the segment has, and is made anew"
+            )
         if segment.end > segment.base:
             self._finish(segment, place)
         else:
@@ -199,14 +262,20 @@ class Found:
             self._finish(part, part.size)
 
     def _torn(self, segment: Segment, file: File, place: i64, size: int) -> bool:
-        """Whether it is the end of the last segment, of which nobody can say any more what was promised."""
+        """Whether it is the end of the last segment, of which nobody can say any more what was
+        promised.
+        """
         if self._sure or max(self._known) != (int(segment.base), segment.epoch):
             return False
         return segment.end >= self.end and Walk(file, place, size).find(segment.end, []) is None
 
-    def _salvage(self, segment: Segment, file: File, name: str, place: i64, size: int, marks: list[int]) -> list[Segment]:
-        """What is sound behind the damage goes into segments of its own, which the caller finishes. They are there before the
-        damage goes: if the process ends between, a start does this again. `marks` are places of batches, as the index knows them."""
+    def _salvage(
+        self, segment: Segment, file: File, name: str, place: i64, size: int, marks: list[int]
+    ) -> list[Segment]:
+        """What is sound behind the damage goes into segments of its own, which the caller finishes.
+        They are there before the damage goes: if the process ends between, a start does this again.
+        `marks` are places of batches, as the index knows them.
+        """
         start = segment.end
         copy = self._kept.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
         self._told.add(int(start))
@@ -218,14 +287,33 @@ class Found:
                 self._sync_part(parts)
                 parts.append(self._part(segment, int(found.base)))
             part = parts[-1]
-            octets = found.octets[found.at:found.end]
+            octets = found.octets[found.at : found.end]
             self._disk.open(part.path, True).write(part.size, octets)
-            part.grow(found.base, found.rows, part.size, len(octets), found.published_at(0), found.published_at(found.rows - 1))
+            part.grow(
+                found.base,
+                found.rows,
+                part.size,
+                len(octets),
+                found.published_at(0),
+                found.published_at(found.rows - 1),
+            )
             found = walk.find(part.end, marks)
         self._sync_part(parts)
-        lost = f"what was there from offset {start} on is lost" if not parts else (
-            f"offsets {start} to {parts[0].base - 1} are lost, and what could be read behind them has files of its own")
-        self._tell(QUARANTINED, name, f"no batch with a right checksum stands at {place}: {lost}", int(place), int(size - place), copy)
+        lost = (
+            f"what was there from offset {start} on is lost"
+            if not parts
+            else (
+                f"offsets {start} to {parts[0].base - 1} are lost, and what could be read behind them has files of its own"
+            )
+        )
+        self._tell(
+            QUARANTINED,
+            name,
+            f"no batch with a right checksum stands at {place}: {lost}",
+            int(place),
+            int(size - place),
+            copy,
+        )
         return parts
 
     def _sync_part(self, parts: list[Segment]) -> None:
@@ -236,32 +324,55 @@ class Found:
         """A new segment for what stands in this one from an offset on."""
         for other in [one for one in self._known if one[0] == base and one[1] > segment.epoch]:
             # An earlier start came so far, and no further.
-            self._remove(f"{self._directory}/{self._known[other]}", {f"{self._known[other]}{_INDEX}"})
+            self._remove(
+                f"{self._directory}/{self._known[other]}", {f"{self._known[other]}{_INDEX}"}
+            )
             del self._known[other]
         self._epoch += 1
-        part = Segment(self._disk, f"{self._directory}/{segment_name(self._epoch, base)}", self._epoch, base)
+        part = Segment(
+            self._disk, f"{self._directory}/{segment_name(self._epoch, base)}", self._epoch, base
+        )
         file = self._disk.create(part.path)
         file.write(0, schema(self._stream, self._epoch, base))
         self._disk.sync_directory(self._directory)
         return part
 
     def _goes_on(self, segment: Segment) -> bool:
-        """Whether another segment has what follows: then what stands here behind the last batch is the end that could not be
-        written, or what an earlier start cut off."""
+        """Whether another segment has what follows: then what stands here behind the last batch is
+        the end that could not be written, or what an earlier start cut off."""
         own = (int(segment.base), segment.epoch)
-        return any(one != own and one[1] >= segment.epoch and one[0] == int(segment.end) for one in self._known)
+        return any(
+            one != own and one[1] >= segment.epoch and one[0] == int(segment.end)
+            for one in self._known
+        )
 
     def _cut_batch(self, segment: Segment, batch: View, place: i64, size: int) -> None:
-        """Only the first rows of a batch were promised. They go into a segment of their own before the batch goes."""
+        """Only the first rows of a batch were promised.
+
+        They go into a segment of their own before the batch goes.
+        """
         rows = self._end - batch.base
-        self._tell(CUT, segment.name, "the end of a batch that was promised to nobody", int(place), int(size - place))
+        self._tell(
+            CUT,
+            segment.name,
+            "the end of a batch that was promised to nobody",
+            int(place),
+            int(size - place),
+        )
         if rows > 0:
             part = self._part(segment, int(batch.base))
             octets = batch.first_rows(rows)
             file = self._disk.open(part.path, True)
             file.write(part.size, octets)
             file.sync()
-            part.grow(batch.base, rows, SCHEMA_OCTETS, len(octets), batch.published_at(0), batch.published_at(rows - 1))
+            part.grow(
+                batch.base,
+                rows,
+                SCHEMA_OCTETS,
+                len(octets),
+                batch.published_at(0),
+                batch.published_at(rows - 1),
+            )
         if segment.end > segment.base:
             self._finish(segment, place)
         else:
@@ -339,8 +450,10 @@ class Walk:
                 return None
 
     def find(self, least: i64, marks: list[int]) -> View | None:
-        """The next one that has rows from an offset on, or later ones. Behind damage it is looked for only where the damaged one
-        says that it ends, and at `marks`: octets like those of a batch may stand in a message."""
+        """The next one that has rows from an offset on, or later ones. Behind damage it is looked
+        for only where the damaged one says that it ends, and at `marks`: octets like those of a
+        batch may stand in a message.
+        """
         while self.place < self._size:
             here = self.place
             found = self.next()

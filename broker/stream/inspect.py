@@ -1,7 +1,8 @@
-"""Looking into the streams of a stopped broker: verify, repair. The commands print what these yield.
+"""Looking into the streams of a stopped broker: verify, repair. The commands print what these
+yield.
 
-    verify    does what a start would do, on a disk where nothing comes to pass, and reads full segments, too
-    repair    does that
+verify    does what a start would do, on a disk where nothing comes to pass, and reads full
+segments, too repair    does that
 """
 
 from __future__ import annotations
@@ -28,22 +29,42 @@ _ADVICE: Final = {
 }
 
 
-def verify(disk: Disk, root: str, definitions: Iterable[tuple[int, Defined]], ends: dict[int, int], sure: bool) -> Iterator[Finding]:
-    """A line for each stream, and what is wrong with it. Changes nothing. `ends` says how far the log knows each stream, by its number;
-    `sure`: the log has no damage. Raises StoreError."""
+def verify(
+    disk: Disk,
+    root: str,
+    definitions: Iterable[tuple[int, Defined]],
+    ends: dict[int, int],
+    sure: bool,
+) -> Iterator[Finding]:
+    """A line for each stream, and what is wrong with it. Changes nothing. `ends` says how far the
+    log knows each stream, by its number; `sure`: the log has no damage. Raises StoreError."""
     for finding in _look(Aloof(disk), root, list(definitions), ends, sure):
         if finding.what in _ADVICE:
-            yield Finding(finding.what, finding.file, finding.offset, finding.octets, f"{finding.reason}; {_ADVICE[finding.what]}")
+            yield Finding(
+                finding.what,
+                finding.file,
+                finding.offset,
+                finding.octets,
+                f"{finding.reason}; {_ADVICE[finding.what]}",
+            )
         else:
             yield finding
 
 
-def repair(disk: Disk, root: str, definitions: Iterable[tuple[int, Defined]], ends: dict[int, int], sure: bool) -> Iterator[Finding]:
+def repair(
+    disk: Disk,
+    root: str,
+    definitions: Iterable[tuple[int, Defined]],
+    ends: dict[int, int],
+    sure: bool,
+) -> Iterator[Finding]:
     """Cut, copy aside and note: after that `verify` finds nothing. Raises StoreError."""
     yield from _look(disk, root, list(definitions), ends, sure)
 
 
-def _look(disk: Disk, root: str, definitions: list[tuple[int, Defined]], ends: dict[int, int], sure: bool) -> Iterator[Finding]:
+def _look(
+    disk: Disk, root: str, definitions: list[tuple[int, Defined]], ends: dict[int, int], sure: bool
+) -> Iterator[Finding]:
     queues = [(number, entry) for number, entry in definitions if entry.kind == "queue"]
     for number, entry in queues:
         arguments = entry.definition.get("arguments")
@@ -54,15 +75,24 @@ def _look(disk: Disk, root: str, definitions: list[tuple[int, Defined]], ends: d
         yield from found.findings
         yield from strangers(disk, directory)
         segments = found.segments
-        yield Finding(FINE, "/".join(directory.split("/")[-3:]), 0, 0, f"{len(segments)} segments, "
-                      f"{sum(int(segment.end - segment.base) for segment in segments)} rows up to offset {int(found.end)}, "
-                      f"{sum(int(segment.size) for segment in segments)} octets")
+        yield Finding(
+            FINE,
+            "/".join(directory.split("/")[-3:]),
+            0,
+            0,
+            f"{len(segments)} segments, "
+            f"{sum(int(segment.end - segment.base) for segment in segments)} rows up to offset {int(found.end)}, "
+            f"{sum(int(segment.size) for segment in segments)} octets",
+        )
     newest = max((number for number, _ in definitions), default=0) if not sure else (1 << 63) - 1
     yield from sweep(disk, root, [(entry.vhost, entry.name) for _, entry in queues], newest)
 
 
 class Aloof(Disk):
-    """Another disk, of which nothing is changed. What is made is nowhere; what is moved or removed stays."""
+    """Another disk, of which nothing is changed.
+
+    What is made is nowhere; what is moved or removed stays.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

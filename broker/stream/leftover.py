@@ -4,7 +4,8 @@
                             ... a number beyond the end of a catalog that lost its end: they stay, and are told
                             a quarantine with copies: it stays; and so does what is no file of a stream
 
-A stream is deleted in the catalog first; its files go with the same batch, unless the process ends between.
+A stream is deleted in the catalog first; its files go with the same batch, unless the process ends
+between.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from broker.stream.segments import SUFFIXES, parse_segment
 
 
 def sweep(disk: Disk, root: str, names: list[tuple[str, str]], newest: int) -> list[Finding]:
-    """Remove what is left of streams that are deleted; returns what must stay. `names` are those of the queues that there are
-    (virtual host and name), `newest` is the last number that the catalog knows."""
+    """Remove what is left of streams that are deleted; returns what must stay. `names` are those of
+    the queues that there are (virtual host and name), `newest` is the last number that the catalog
+    knows.
+    """
     kept = {f"{folder(vhost)}/{folder(name)}" for vhost, name in names}
     here = root.rpartition("/")[2]
     findings: list[Finding] = []
@@ -41,22 +44,47 @@ def _leave(disk: Disk, directory: str, place: str, newest: int) -> list[Finding]
     for name in ours:
         number = _number(disk, f"{directory}/{name}") if parse_segment(name) is not None else 0
         if number < 0:
-            return [Finding(IGNORED, f"{place}/{name}", 0, 0, "there is no such stream, and nobody can say whose it is: move it away")]
+            return [
+                Finding(
+                    IGNORED,
+                    f"{place}/{name}",
+                    0,
+                    0,
+                    "there is no such stream, and nobody can say whose it is: move it away",
+                )
+            ]
         if number > newest:
-            return [Finding(IGNORED, place, 0, 0, f"there is no such stream; one was declared at position {number}, behind {newest}, the "
-                                                  "end of the catalog: the next start removes it")]
+            return [
+                Finding(
+                    IGNORED,
+                    place,
+                    0,
+                    0,
+                    f"there is no such stream; one was declared at position {number}, behind {newest}, the "
+                    "end of the catalog: the next start removes it",
+                )
+            ]
     kept = f"{directory}/{QUARANTINE}"
     notes = [f"{kept}/{name}" for name in _names(disk, kept) if name.startswith((LOST, WRITTEN))]
-    remove_files(disk, [*(f"{directory}/{name}" for name in ours), *notes, f"{kept}/", f"{directory}/"])
-    removed = [Finding(CUT, place, 0, 0, f"{len(ours)} files of a stream that is deleted")] if ours else []
+    remove_files(
+        disk, [*(f"{directory}/{name}" for name in ours), *notes, f"{kept}/", f"{directory}/"]
+    )
+    removed = (
+        [Finding(CUT, place, 0, 0, f"{len(ours)} files of a stream that is deleted")]
+        if ours
+        else []
+    )
     return removed + strangers(disk, directory)
 
 
 def strangers(disk: Disk, directory: str) -> list[Finding]:
     """What is in a stream's directory, and of no stream."""
     place = "/".join(directory.split("/")[-3:])
-    return [Finding(IGNORED, f"{place}/{name}", 0, 0, "no file of a stream: move it away")
-            for name in _names(disk, directory) if not name.endswith(SUFFIXES) and name != QUARANTINE]
+    return [
+        Finding(IGNORED, f"{place}/{name}", 0, 0, "no file of a stream: move it away")
+        for name in _names(disk, directory)
+        if not name.endswith(SUFFIXES) and name != QUARANTINE
+    ]
 
 
 def _number(disk: Disk, path: str) -> int:

@@ -1,9 +1,10 @@
-"""Where a reader of a stream begins: what `x-stream-offset` may say, and the offset that this means now.
+"""Where a reader of a stream begins: what `x-stream-offset` may say, and the offset that this means
+now.
 
-    first, last, next     the first row there is, the last batch, what comes from now on (if nothing is said)
-    a number              that offset
-    a timestamp           the first row that was published then or later
-    30s, 5m, 1h, 7D, ...  the same, so long ago (Y, M, D, h, m, s, as RabbitMQ)
+first, last, next     the first row there is, the last batch, what comes from now on (if nothing is
+said) a number              that offset
+a timestamp           the first row that was published then or later
+30s, 5m, 1h, 7D, ...  the same, so long ago (Y, M, D, h, m, s, as RabbitMQ)
 """
 
 from __future__ import annotations
@@ -32,8 +33,13 @@ def seconds_of(interval: str) -> int:
     return int(found[1]) * _UNITS[found[2]] if found is not None else -1
 
 
-def resolve(archive: Archive, pages: Pages, wanted: object, end: i64, now_us: i64, thing: str) -> i64:
-    """The first offset for a reader that says this; `end` is what comes next. Raises PreconditionFailed, Gone, StoreError."""
+def resolve(
+    archive: Archive, pages: Pages, wanted: object, end: i64, now_us: i64, thing: str
+) -> i64:
+    """The first offset for a reader that says this; `end` is what comes next.
+
+    Raises PreconditionFailed, Gone, StoreError.
+    """
     if isinstance(wanted, bytes):  # A text that the client calls octets: RabbitMQ does not mind.
         wanted = wanted.decode(errors="replace")
     if wanted is None or wanted == "next":
@@ -53,8 +59,10 @@ def resolve(archive: Archive, pages: Pages, wanted: object, end: i64, now_us: i6
         if offset < archive.end and archive.holding(offset) is None:
             raise archive.missing(offset)
         return offset
-    raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is none of {', '.join(WORDS)}, an offset from 0, "
-                             "a timestamp, or an interval such as '1h' (Y, M, D, h, m, s)")
+    raise PreconditionFailed(
+        f"invalid arg 'x-stream-offset' for {thing}: {wanted!r} is none of {', '.join(WORDS)}, an offset from 0, "
+        "a timestamp, or an interval such as '1h' (Y, M, D, h, m, s)"
+    )
 
 
 def since(archive: Archive, pages: Pages, moment: i64) -> i64:

@@ -1,6 +1,7 @@
 """Pages: a piece of a segment, read once for all readers that are near each other.
 
-A stream keeps a few pages while somebody reads it. A reader keeps none: one that is slow holds no memory.
+A stream keeps a few pages while somebody reads it. A reader keeps none: one that is slow holds no
+memory.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ class Pages:
         self._pages = [page for page in self._pages if page.segment not in segments]
 
     def at(self, offset: i64) -> Page:
-        """The page with this offset, which is below the end of the stream. Raises Gone, StoreError."""
+        """The page with this offset, which is below the end of the stream.
+
+        Raises Gone, StoreError.
+        """
         pages = self._pages
         for number, page in enumerate(pages):
             if page.base <= offset < page.end:
@@ -99,11 +103,19 @@ class Pages:
             place += at
             wanted: i64 = needed(octets, at)
             size = max(wanted, PAGE)
-            # It is none, it ends too late, it is all here and cannot be read, or the file is shorter than it was.
-            if wanted == 0 or place + wanted > segment.size or len(octets) - at >= wanted or len(octets) < asked:
+            # It is none, it ends too late, it is all here and cannot be read, or the file is
+            # shorter than it was.
+            if (
+                wanted == 0
+                or place + wanted > segment.size
+                or len(octets) - at >= wanted
+                or len(octets) < asked
+            ):
                 raise _damaged(segment, place)
 
 
 def _damaged(segment: Segment, place: i64) -> Damaged:
-    return Damaged(f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
-                   "see to the disk")
+    return Damaged(
+        f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
+        "see to the disk"
+    )

@@ -1,8 +1,10 @@
-"""The stream as a queue: what is put there stays until retention removes it, and each consumer reads it all.
+"""The stream as a queue: what is put there stays until retention removes it, and each consumer
+reads it all.
 
     put --> Captured --take--> Portion --written--> archive, its end moves --> readers, each at its own offset
 
-A reader takes what is durable only. Acks give its consumer credit, and mean nothing else: nothing ever comes back.
+A reader takes what is durable only. Acks give its consumer credit, and mean nothing else: nothing
+ever comes back.
 """
 
 from __future__ import annotations
@@ -13,21 +15,22 @@ from librt.strings import write_i32_le
 from mypy_extensions import i32, i64
 
 from broker.agenda import Agenda, Task
-from broker.consumer import Consumer, Delivery
-from broker.fates import EXPIRED, OVER_LIMIT, PURGED
-from broker.message import Message
-from broker.queue import Queue
+from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED
+from broker.messages.message import Message
+from broker.queues.arguments import ENDLESS, Terms
+from broker.queues.consumer import Consumer, Delivery
+from broker.queues.queue import Queue
 from broker.store.contract import Share, Store, Stream
 from broker.store.disk import StoreError
 from broker.stream.archive import Archive, Gone, Portion
 from broker.stream.arrow import View
 from broker.stream.pages import Pages
 from broker.stream.rows import Captured, Packets
-from broker.terms import ENDLESS, Terms
 
 #: Rows that all readers of a stream get in one turn.
 SLICE: Final[i64] = 20_000
-#: Milliseconds between two looks at the age of segments: at most, at least, and this part of the age that they may have.
+#: Milliseconds between two looks at the age of segments: at most, at least, and this part of the
+#: age that they may have.
 _LOOK_MOST: Final[i64] = 60_000
 _LOOK_LEAST: Final[i64] = 1_000
 _LOOK_PART: Final[i64] = 10
@@ -47,7 +50,10 @@ class StreamReader:
         return consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open()
 
     def serve(self, batch: View, row: i64) -> i64:
-        """Write rows from this one on out while it is ready; returns how many. Must not call the core."""
+        """Write rows from this one on out while it is ready; returns how many.
+
+        Must not call the core.
+        """
         raise NotImplementedError
 
     def fail(self, reason: str) -> None:
@@ -56,9 +62,14 @@ class StreamReader:
 
 
 class StreamQueue(Queue):
-    """A queue of type stream. `depth` is the rows that are there, those not durable yet among them."""
+    """A queue of type stream.
 
-    def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, terms: Terms, archive: Archive) -> None:
+    `depth` is the rows that are there, those not durable yet among them.
+    """
+
+    def __init__(
+        self, vhost: str, name: str, agenda: Agenda, store: Store, terms: Terms, archive: Archive
+    ) -> None:
         super().__init__(vhost, name, agenda, store, True)
         self.terms = terms
         self.archive = archive
@@ -213,13 +224,19 @@ class StreamQueue(Queue):
         self._retain()
 
     def _retain(self) -> None:
-        """Remove the segments that are too old, or too much. Who wanted to read them is told so when it comes there."""
+        """Remove the segments that are too old, or too much.
+
+        Who wanted to read them is told so when it comes there.
+        """
         terms, archive = self.terms, self.archive
         self._sealed = len(archive.segments)
         before: i64 = -1
         if terms.max_age >= 0:
             before = max(i64(self.agenda.wall * 1000) - terms.max_age, 0) * 1000
-        for fate, oldest, most in ((EXPIRED, before, -1), (OVER_LIMIT, -1, -1 if terms.max_octets == ENDLESS else terms.max_octets)):
+        for fate, oldest, most in (
+            (EXPIRED, before, -1),
+            (OVER_LIMIT, -1, -1 if terms.max_octets == ENDLESS else terms.max_octets),
+        ):
             out = archive.expired(oldest, most)
             if not out:
                 continue
@@ -227,12 +244,18 @@ class StreamQueue(Queue):
             for segment in out:
                 self.count(fate, int(segment.end - segment.base))
                 self.depth -= segment.end - segment.base
-            # The oldest first, each for good: after a crash there is no gap among those that are left.
+            # The oldest first, each for good: after a crash there is no gap among those that are
+            # left.
             here = f"{archive.pen.directory}/."
-            self.store.discard([path for segment in out for path in (segment.path, f"{segment.path}.index", here)])
+            self.store.discard(
+                [path for segment in out for path in (segment.path, f"{segment.path}.index", here)]
+            )
         if terms.max_age >= 0 and len(archive.segments) > 1 and self._look is None:
             self._look = Look(self)
-            self.agenda.at(self.agenda.now + min(max(terms.max_age // _LOOK_PART, _LOOK_LEAST), _LOOK_MOST), self._look)
+            self.agenda.at(
+                self.agenda.now + min(max(terms.max_age // _LOOK_PART, _LOOK_LEAST), _LOOK_MOST),
+                self._look,
+            )
 
     def looked(self) -> None:
         """It is time to look at ages again."""
@@ -261,8 +284,12 @@ class StreamQueue(Queue):
         """It is deleted: its files go, and its directory."""
         archive = self.archive
         segments, archive.segments = archive.segments, []
-        self.store.discard([*(path for segment in segments for path in (segment.path, f"{segment.path}.index")),
-                            f"{archive.pen.directory}/"])
+        self.store.discard(
+            [
+                *(path for segment in segments for path in (segment.path, f"{segment.path}.index")),
+                f"{archive.pen.directory}/",
+            ]
+        )
 
 
 class Intake(Stream):

@@ -1,7 +1,9 @@
-"""Messages as rows of an Arrow table: what a stream takes over from the loop, and how its writer makes batches of it.
+"""Messages as rows of an Arrow table: what a stream takes over from the loop, and how its writer
+makes batches of it.
 
-    Captured   what was put: messages, or runs of packets that nobody took apart; how many queues each went to; and when
-    Scribe     the role of a front end: the content header of a message, and its properties as columns
+Captured   what was put: messages, or runs of packets that nobody took apart; how many queues each
+went to; and when Scribe     the role of a front end: the content header of a message, and its
+properties as columns
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Final, final
 from librt.strings import BytesWriter, read_i32_le, write_i64_le
 from mypy_extensions import i64, mypyc_attr
 
-from broker.message import Address, Message
+from broker.messages.message import Address, Message
 from broker.stream.arrow import Body
 from broker.stream.columns import Bodies, Cells, Sparse, Texts, ramp
 
@@ -21,16 +23,34 @@ OCTETS: Final[i64] = 256 << 10
 
 #: Properties that have a column, in their order, with the octets of those that are numbers.
 PROPERTIES: Final[dict[str, int]] = {
-    "content_type": 0, "content_encoding": 0, "delivery_mode": 1, "priority": 1, "correlation_id": 0, "reply_to": 0, "expiration": 0,
-    "message_id": 0, "timestamp": 8, "type": 0, "user_id": 0, "app_id": 0, "cluster_id": 0, "headers": 0}
+    "content_type": 0,
+    "content_encoding": 0,
+    "delivery_mode": 1,
+    "priority": 1,
+    "correlation_id": 0,
+    "reply_to": 0,
+    "expiration": 0,
+    "message_id": 0,
+    "timestamp": 8,
+    "type": 0,
+    "user_id": 0,
+    "app_id": 0,
+    "cluster_id": 0,
+    "headers": 0,
+}
 PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
 
 
 @mypyc_attr(acyclic=True)
 class Packets:
-    """Publications as they came in, one behind the other, that went to the same listeners. `described`: with properties."""
+    """Publications as they came in, one behind the other, that went to the same listeners.
 
-    def __init__(self, octets: bytes, count: i64, publisher: bytes, routed: i64, described: bool) -> None:
+    `described`: with properties.
+    """
+
+    def __init__(
+        self, octets: bytes, count: i64, publisher: bytes, routed: i64, described: bool
+    ) -> None:
         self.octets = octets
         self.count: i64 = count
         self.publisher = publisher
@@ -46,14 +66,16 @@ class Scribe:
         raise NotImplementedError
 
     def properties(self, header: bytes) -> list[tuple[int, bytes]]:
-        """(place in PROPERTIES, octets) of those that are there, places rising. Texts are UTF-8; numbers little-endian, as wide
-        as they are there. Never raises."""
+        """(place in PROPERTIES, octets) of those that are there, places rising. Texts are UTF-8;
+        numbers little-endian, as wide as they are there. Never raises."""
         raise NotImplementedError
 
 
 @final
 class Name:
-    """What messages were published to, as rows say it: `odd` are the octets of a key that is no UTF-8."""
+    """What messages were published to, as rows say it: `odd` are the octets of a key that is no
+    UTF-8.
+    """
 
     def __init__(self, exchange: bytes, key: bytes) -> None:
         self.exchange = exchange
@@ -71,7 +93,10 @@ class Opener:
     """The role of a front end whose publications come in runs. Called in the writer's thread."""
 
     def open(self, packets: Packets, rows: Rows) -> None:
-        """Say name and body of each, in their order. The same name should be the same object, where that is cheap."""
+        """Say name and body of each, in their order.
+
+        The same name should be the same object, where that is cheap.
+        """
         raise NotImplementedError
 
     def protocol(self, packets: Packets) -> bytes:
@@ -101,9 +126,13 @@ class Captured:
 
 
 class Encoded:
-    """A batch as octets that nobody changes, `count` rows from offset `base` on, published between these microseconds."""
+    """A batch as octets that nobody changes, `count` rows from offset `base` on, published between
+    these microseconds.
+    """
 
-    def __init__(self, octets: bytearray, base: i64, count: i64, first_at: i64, last_at: i64) -> None:
+    def __init__(
+        self, octets: bytearray, base: i64, count: i64, first_at: i64, last_at: i64
+    ) -> None:
         self.octets = octets
         self.base: i64 = base
         self.count: i64 = count
@@ -123,8 +152,9 @@ class Sink:
 class RowWriter(Rows):
     """Makes batches of what one stream captured.
 
-    Rows that stand next to each other have much in common. So of each column only this is noted: what the last row had, and since
-    which row; it is written when another value comes (`_end_...`), or when the batch is full.
+    Rows that stand next to each other have much in common. So of each column only this is noted:
+    what the last row had, and since which row; it is written when another value comes (`_end_...`),
+    or when the batch is full.
     """
 
     def __init__(self, vhost: str, scribes: Scribes) -> None:
@@ -218,8 +248,15 @@ class RowWriter(Rows):
                 if address is not last:
                     last = address
                     name = self._names.get(address.octets) or self._name_of(address)
-                self._add(name, scribe.header(item), item.encoding.body(item.content), item.assurance, origin.protocol, origin.publisher,
-                          i64(read_i32_le(routed, 4 * at)))
+                self._add(
+                    name,
+                    scribe.header(item),
+                    item.encoding.body(item.content),
+                    item.assurance,
+                    origin.protocol,
+                    origin.publisher,
+                    i64(read_i32_le(routed, 4 * at)),
+                )
             elif isinstance(item, Packets):
                 self._packets = item
                 self._protocol_of_run = opener.protocol(item)
@@ -237,7 +274,10 @@ class RowWriter(Rows):
             self._exchanges_known.clear()
         if len(address.topic) >= _CUT:
             return Name(exchange, address.key.encode("utf-8", "surrogateescape"))
-        name = Name(self._exchanges_known.setdefault(exchange, exchange), address.key.encode("utf-8", "surrogateescape"))
+        name = Name(
+            self._exchanges_known.setdefault(exchange, exchange),
+            address.key.encode("utf-8", "surrogateescape"),
+        )
         self._names[address.octets] = name
         return name
 
@@ -260,7 +300,16 @@ class RowWriter(Rows):
             self._plain_headers[int(size)] = header
         return header
 
-    def _add(self, name: Name, header: bytes, body: bytes, assurance: i64, protocol: bytes, publisher: bytes, routed: i64) -> None:
+    def _add(
+        self,
+        name: Name,
+        header: bytes,
+        body: bytes,
+        assurance: i64,
+        protocol: bytes,
+        publisher: bytes,
+        routed: i64,
+    ) -> None:
         """A row. Hot path of the writer: what is as it was in the row before costs a comparison."""
         row: i64 = self._rows
         size: i64 = len(body)
@@ -301,7 +350,16 @@ class RowWriter(Rows):
         if row + 1 >= ROWS or bodies.total >= OCTETS:
             self._finish()
 
-    def _first_row(self, name: Name, header: bytes, size: i64, assurance: i64, protocol: bytes, publisher: bytes, routed: i64) -> None:
+    def _first_row(
+        self,
+        name: Name,
+        header: bytes,
+        size: i64,
+        assurance: i64,
+        protocol: bytes,
+        publisher: bytes,
+        routed: i64,
+    ) -> None:
         self._first_at = self._time = self._published
         self._name = name
         self._exchange = name.exchange
@@ -386,10 +444,12 @@ class RowWriter(Rows):
         self._sink.keep(encoded)
 
 
-#: Class and weight of a content header; flags and properties of one that was sent at most once, and says no more.
+#: Class and weight of a content header; flags and properties of one that was sent at most once, and
+#: says no more.
 _PLAIN: Final = b"\x00\x3c\x00\x00"
 _PLAIN_FLAGS: Final = b"\x10\x00\x01"
-#: Names that are remembered (headers, too), and from how many octets of a key on they are not: an address cuts it there.
+#: Names that are remembered (headers, too), and from how many octets of a key on they are not: an
+#: address cuts it there.
 _NAMES_MAX: Final = 1_024
 _CUT: Final = 255
 
@@ -399,9 +459,11 @@ _ROOM: Final = 8 << 20
 
 
 def keep_memory() -> None:
-    """Have the C library keep the memory that a batch takes for the next one. What is free at the end of its heap it gives back to the
-    kernel, which zeroes every page anew: that was half of what a row cost. How much it keeps follows from the largest block that was
-    ever given back (twice that, in glibc); one that nobody writes into costs nothing. Elsewhere this means nothing."""
+    """Have the C library keep the memory that a batch takes for the next one. What is free at the
+    end of its heap it gives back to the kernel, which zeroes every page anew: that was half of what
+    a row cost. How much it keeps follows from the largest block that was ever given back (twice
+    that, in glibc); one that nobody writes into costs nothing. Elsewhere this means nothing.
+    """
     bytes(_ROOM)
 
 

@@ -3,8 +3,9 @@
     <epoch>-<base offset>.arrow          schema, batch, batch, ...; end of stream once it is full
     <epoch>-<base offset>.arrow.index    beside a full one: where some of its batches begin
 
-An index: "TSIX", version u32, and then of the segment end, size, first and last time (us), how many marks, of each mark the
-offset and the place; then the CRC-32 of all that as u64. Every number takes 8 octets, little-endian.
+An index: "TSIX", version u32, and then of the segment end, size, first and last time (us), how many
+marks, of each mark the offset and the place; then the CRC-32 of all that as u64. Every number takes
+8 octets, little-endian.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ def parse_segment(name: str) -> tuple[int, int] | None:
 
 
 class Segment:
-    """A file with the rows from `base` up to, not including, `end`. `size` is what is durable of it."""
+    """A file with the rows from `base` up to, not including, `end`.
+
+    `size` is what is durable of it.
+    """
 
     def __init__(self, disk: Disk, path: str, epoch: int, base: int) -> None:
         self.disk = disk
@@ -71,7 +75,9 @@ class Segment:
     def name(self) -> str:
         return self.path.rpartition("/")[2]
 
-    def grow(self, base: i64, count: i64, place: i64, octets: i64, first_at: i64, last_at: i64) -> None:
+    def grow(
+        self, base: i64, count: i64, place: i64, octets: i64, first_at: i64, last_at: i64
+    ) -> None:
         """A batch stands behind the others."""
         if not self._places or place - self._places[-1] >= STRIDE:
             self._offsets.append(base)
@@ -110,22 +116,49 @@ class Segment:
     # -- its index
 
     def index(self) -> bytes:
-        marks = b"".join(struct.pack("<qqq", *mark) for mark in zip(self._offsets, self._places, self._times, strict=True))
-        octets = _HEAD.pack(_MAGIC, _VERSION, self.end, self.size, self.first_at, self.last_at, len(self._offsets)) + marks
+        marks = b"".join(
+            struct.pack("<qqq", *mark)
+            for mark in zip(self._offsets, self._places, self._times, strict=True)
+        )
+        octets = (
+            _HEAD.pack(
+                _MAGIC,
+                _VERSION,
+                self.end,
+                self.size,
+                self.first_at,
+                self.last_at,
+                len(self._offsets),
+            )
+            + marks
+        )
         return octets + _SUM.pack(crc32(octets))
 
     def take_index(self, octets: bytes, size: int) -> bool:
-        """Know what an index says; False when it is not whole, or not that of a file of this size. Raises TooNew."""
-        if len(octets) < _HEAD.size + _SUM.size or _SUM.unpack(octets[-_SUM.size:])[0] != crc32(octets[:-_SUM.size]):
+        """Know what an index says; False when it is not whole, or not that of a file of this size.
+
+        Raises TooNew.
+        """
+        if len(octets) < _HEAD.size + _SUM.size or _SUM.unpack(octets[-_SUM.size :])[0] != crc32(
+            octets[: -_SUM.size]
+        ):
             return False
         magic, version, end, known, first_at, last_at, count = _HEAD.unpack_from(octets)
         if magic != _MAGIC or known > size or len(octets) != _HEAD.size + 24 * count + _SUM.size:
             return False
         if version > _VERSION:
-            raise TooNew(f"'{self.path}.index' has version {version}, and this version knows {_VERSION}")
-        for offset, place, moment in struct.iter_unpack("<qqq", octets[_HEAD.size:-_SUM.size]):
+            raise TooNew(
+                f"'{self.path}.index' has version {version}, and this version knows {_VERSION}"
+            )
+        for offset, place, moment in struct.iter_unpack("<qqq", octets[_HEAD.size : -_SUM.size]):
             self._offsets.append(offset)
             self._places.append(place)
             self._times.append(moment)
-        self.end, self.size, self.first_at, self.last_at, self.full = end, known, first_at, last_at, True
+        self.end, self.size, self.first_at, self.last_at, self.full = (
+            end,
+            known,
+            first_at,
+            last_at,
+            True,
+        )
         return True

@@ -1,10 +1,13 @@
-"""All streams of a broker: where they are kept, how far the log says they are, and who makes rows of messages."""
+"""All streams of a broker: where they are kept, how far the log says they are, and who makes rows
+of messages.
+"""
 
 from __future__ import annotations
 
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
+from broker.queues.arguments import Terms
 from broker.store.contract import Store
 from broker.store.findings import Finding
 from broker.stream.archive import Archive
@@ -12,7 +15,6 @@ from broker.stream.finding import Found
 from broker.stream.leftover import sweep
 from broker.stream.queue import StreamQueue
 from broker.stream.rows import Scribes
-from broker.terms import Terms
 
 
 class Streams:
@@ -40,12 +42,14 @@ class Streams:
         if known:
             store = self._store
             end = store.stream_ends.pop(number, 0)
-            found = Found(store.stream_disk, archive.pen.directory, number, end, store.stream_ends_sure)
+            found = Found(
+                store.stream_disk, archive.pen.directory, number, end, store.stream_ends_sure
+            )
             self.findings += found.findings
             archive.restore(found.segments)
             queue.begin_at(found.end)
 
     def sweep(self, names: list[tuple[str, str]], newest: int) -> None:
-        """Remove what is left of streams that are deleted: `names` are the (virtual host, name) of all that are not, `newest` is the
-        last number that the catalog knows."""
+        """Remove what is left of streams that are deleted: `names` are the (virtual host, name) of
+        all that are not, `newest` is the last number that the catalog knows."""
         self.findings += sweep(self._store.stream_disk, self._store.stream_root, names, newest)

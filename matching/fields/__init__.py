@@ -21,21 +21,40 @@ S = TypeVar("S")
 
 DEFAULT: Final = "rarest"
 #: Where each algorithm is, loaded when first asked for.
-_PLACES: Final = {"rarest": "rarest:Rarest", "hit-counts": "hit_counts:HitCounts", "roaring": "roaring:Roaring", "naive": "naive:Naive"}
+_PLACES: Final = {
+    "rarest": "rarest:Rarest",
+    "hit-counts": "hit_counts:HitCounts",
+    "roaring": "roaring:Roaring",
+    "naive": "naive:Naive",
+}
 NAMES: Final = tuple(_PLACES)
 
 
 def create(name: str = DEFAULT) -> HeadersMatcher[S]:
     """An empty matcher by the name of its algorithm.
 
-    Raises ValueError for a name nobody has, and ImportError when a package is missing that it needs.
+    Raises ValueError for a name nobody has, and ImportError when a package is missing that it
+    needs.
     """
     place = _PLACES.get(name)
     if place is None:
         nearest = get_close_matches(name, NAMES, n=1, cutoff=0)[0]
-        raise ValueError(f"unknown headers matcher {name!r}; known: {', '.join(NAMES)}; nearest: {nearest}")
+        raise ValueError(
+            f"unknown headers matcher {name!r}; known: {', '.join(NAMES)}; nearest: {nearest}"
+        )
     module, _, attribute = place.partition(":")
-    return cast("HeadersMatcher[S]", getattr(import_module(f"matching.fields.{module}"), attribute)())
+    return cast(
+        "HeadersMatcher[S]", getattr(import_module(f"matching.fields.{module}"), attribute)()
+    )
 
 
-__all__ = ["DEFAULT", "KINDS", "NAMES", "Criteria", "Fields", "HeadersMatcher", "InvalidCriteria", "create"]
+__all__ = [
+    "DEFAULT",
+    "KINDS",
+    "NAMES",
+    "Criteria",
+    "Fields",
+    "HeadersMatcher",
+    "InvalidCriteria",
+    "create",
+]

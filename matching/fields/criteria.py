@@ -1,17 +1,20 @@
-"""What a headers binding asks of a message: its criteria, and the definition that every algorithm must equal.
+"""What a headers binding asks of a message: its criteria, and the definition that every algorithm
+must equal.
 
     {"x-match": "any", "x-trace": "on", "currency": "EUR", "urgent": None}
          any             skipped         currency = EUR      urgent is there
 
-`x-match` is ``all`` (default) or ``any``, for which arguments that begin with ``x-`` are no criteria, or
-``all-with-x`` or ``any-with-x``, for which they are. A criterion without a value (None, AMQP's void) asks only
-whether the header is there. ``all`` of no criteria takes every message, ``any`` of none takes none.
+`x-match` is ``all`` (default) or ``any``, for which arguments that begin with ``x-`` are no
+criteria, or ``all-with-x`` or ``any-with-x``, for which they are. A criterion without a value
+(None, AMQP's void) asks only whether the header is there. ``all`` of no criteria takes every
+message, ``any`` of none takes none.
 
-Values are compared as RabbitMQ 4 compares them, by value and kind, not by the type on the wire: integers of every
-width are one kind, and a timestamp is the integer of its seconds; strings and octets are one kind; floats, decimals
-and booleans are kinds of their own (1, 1.0 and true are three values, and the decimals 1.0 and 1.00 two). Tables and
-arrays are compared entry by entry by the same rule, which in RabbitMQ looks at their wire types also.
-From AMQP 0-9-1 section 3.1.3.4, and article 4's fields, values and presence.
+Values are compared as RabbitMQ 4 compares them, by value and kind, not by the type on the wire:
+integers of every width are one kind, and a timestamp is the integer of its seconds; strings and
+octets are one kind; floats, decimals and booleans are kinds of their own (1, 1.0 and true are three
+values, and the decimals 1.0 and 1.00 two). Tables and arrays are compared entry by entry by the
+same rule, which in RabbitMQ looks at their wire types also. From AMQP 0-9-1 section 3.1.3.4, and
+article 4's fields, values and presence.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ class InvalidCriteria(ValueError):
 
 
 class Criteria:
-    """What the arguments of a binding ask for. `wanted` is name -> token of the value, or PRESENT."""
+    """What the arguments of a binding ask for.
+
+    `wanted` is name -> token of the value, or PRESENT.
+    """
 
     __slots__ = ("any", "identity", "wanted")
 
@@ -41,19 +47,26 @@ class Criteria:
         """Raises InvalidCriteria, or TypeError for a value that no token stands for."""
         kind = arguments.get("x-match", "all")
         if kind not in KINDS:
-            raise InvalidCriteria(f"invalid x-match field value {kind!r}; expected {', '.join(KINDS)}")
+            raise InvalidCriteria(
+                f"invalid x-match field value {kind!r}; expected {', '.join(KINDS)}"
+            )
         skip = kind in ("all", "any")
         #: Whether one criterion is enough.
         self.any: Final = kind in ("any", "any-with-x")
         self.wanted: Final[dict[str, Hashable]] = {
-            name: PRESENT if value is None else token(value) for name, value in arguments.items()
-            if name != "x-match" and not (skip and name.startswith("x-"))}
+            name: PRESENT if value is None else token(value)
+            for name, value in arguments.items()
+            if name != "x-match" and not (skip and name.startswith("x-"))
+        }
         #: Equal for equal arguments, those included that are no criteria.
         self.identity: Final[Hashable] = token(arguments)
 
     def accept(self, headers: Fields) -> bool:
         """Whether a message with these headers is one of those wanted: the definition."""
-        hits = [name in headers and (wanted is PRESENT or wanted == token(headers[name])) for name, wanted in self.wanted.items()]
+        hits = [
+            name in headers and (wanted is PRESENT or wanted == token(headers[name]))
+            for name, wanted in self.wanted.items()
+        ]
         return any(hits) if self.any else all(hits)
 
 
@@ -74,8 +87,8 @@ _TABLE: Final = _Kind()
 def token(value: object) -> Hashable:
     """Something hashable that is equal for two values if they count as equal.
 
-    Values of kinds that no field table holds are equal when they have one type and say so themselves. Raises
-    TypeError when they cannot be hashed.
+    Values of kinds that no field table holds are equal when they have one type and say so
+    themselves. Raises TypeError when they cannot be hashed.
     """
     if isinstance(value, str):
         return value

@@ -1,11 +1,13 @@
-"""Hit counts (article 4): a message's fields hit the rows that name them; who is hit often enough is found.
+"""Hit counts (article 4): a message's fields hit the rows that name them; who is hit often enough
+is found.
 
     currency = EUR      row 1 (needs 1), row 2 (needs 2)
     market = forex      row 2
     urgent is there     row 3 (any: needs 1)
 
-A row of ``all`` needs as many hits as it has criteria, one of ``any`` needs one. A message costs a probe for each of
-its headers, and a step for every hit: O(headers + hits), so a criterion that everybody names makes it dear.
+A row of ``all`` needs as many hits as it has criteria, one of ``any`` needs one. A message costs a
+probe for each of its headers, and a step for every hit: O(headers + hits), so a criterion that
+everybody names makes it dear.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     rows    identity of the arguments -> Row: criteria, and a bucket of who bound with them
 
-An algorithm indexes rows: `enter` one, `leave` one, and `reach` those that accept some headers. Subscribers are
-kept as beside topic patterns (`matching.bucket`): any hashable, and one with several bindings is found once.
+An algorithm indexes rows: `enter` one, `leave` one, and `reach` those that accept some headers.
+Subscribers are kept as beside topic patterns (`matching.bucket`): any hashable, and one with
+several bindings is found once.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class HeadersMatcher(Generic[S]):
         return True
 
     def match(self, headers: Fields) -> list[S]:
-        """The subscribers of all bindings that accept the headers, each once, in no order. The list is the caller's."""
+        """The subscribers of all bindings that accept the headers, each once, in no order.
+
+        The list is the caller's.
+        """
         found: list[S] = []
         for row in self.reach(headers):
             take(row.bucket, found)

@@ -1,4 +1,7 @@
-"""Asks every row by the definition: O(rows x criteria) a message. The oracle of the tests, and articles 3 and 4's start."""
+"""Asks every row by the definition: O(rows x criteria) a message.
+
+The oracle of the tests, and articles 3 and 4's start.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
     name -> value -> rows           and rows that ask for presence under the value PRESENT
 
-A message's header is looked up by name first: most names are nobody's, and their values then need no token.
+A message's header is looked up by name first: most names are nobody's, and their values then need
+no token.
 """
 
 from __future__ import annotations

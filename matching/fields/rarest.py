@@ -1,12 +1,14 @@
-"""Each ``all`` row stands under one criterion only, its rarest; those whom a message meets there are verified.
+"""Each ``all`` row stands under one criterion only, its rarest; those whom a message meets there
+are verified.
 
     {currency: EUR, trader: 17}     trader = 17: [row, of which currency = EUR is still to be seen]
 
-A message costs a probe for each of its headers, and a comparison for each row whose rarest criterion it meets. A
-criterion's rarity is how many rows name it at the time of binding, and presence is commoner than any value: who
-comes early may stand under what is common later, so the cost of a message is at worst that of asking everybody
-(10,000 rows with one trader each: the first alone stands under the common currency). ``any`` rows stand under all
-their criteria. Our own; article 4 counts hits.
+A message costs a probe for each of its headers, and a comparison for each row whose rarest
+criterion it meets. A criterion's rarity is how many rows name it at the time of binding, and
+presence is commoner than any value: who comes early may stand under what is common later, so the
+cost of a message is at worst that of asking everybody (10,000 rows with one trader each: the first
+alone stands under the common currency). ``any`` rows stand under all their criteria. Our own;
+article 4 counts hits.
 """
 
 from __future__ import annotations
@@ -96,16 +98,27 @@ class Rarest(HeadersMatcher[S]):
         return found
 
     def stats(self) -> dict[str, int]:
-        """`criteria` are those under which an ``all`` row stands; `crowd` is how many share the most popular one."""
-        return {**super().stats(), "criteria": len(self._all), "crowd": max((len(rows) for rows in self._all.values()), default=0)}
+        """`criteria` are those under which an ``all`` row stands; `crowd` is how many share the
+        most popular one.
+        """
+        return {
+            **super().stats(),
+            "criteria": len(self._all),
+            "crowd": max((len(rows) for rows in self._all.values()), default=0),
+        }
 
     def _rarest(self, criteria: list[_Criterion]) -> int:
         """The place of the criterion that fewest rows name."""
-        counts = [self._rarity.get(criterion, 0) + (len(self._rows) if criterion[1] is PRESENT else 0) for criterion in criteria]
+        counts = [
+            self._rarity.get(criterion, 0) + (len(self._rows) if criterion[1] is PRESENT else 0)
+            for criterion in criteria
+        ]
         return counts.index(min(counts))
 
 
-def _verify(standing: dict[Row[S], list[_Criterion]], tokens: dict[str, Hashable], found: list[Row[S]]) -> None:
+def _verify(
+    standing: dict[Row[S], list[_Criterion]], tokens: dict[str, Hashable], found: list[Row[S]]
+) -> None:
     """Take the rows whose other criteria are met too."""
     for row, others in standing.items():
         for name, wanted in others:

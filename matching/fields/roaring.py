@@ -1,14 +1,15 @@
-"""Hit counts (article 4) as the article draws them, in bitmaps: all rows are counted at once, 64 to a machine word.
+"""Hit counts (article 4) as the article draws them, in bitmaps: all rows are counted at once, 64 to
+a machine word.
 
     fields of the message        row  0 1 2 3          counts in binary      row  0 1 2 3
     currency = EUR                    0 1 1 0             ones                    0 1 0 1
     market = forex                    0 0 1 0             twos                    0 0 1 0
     urgent                            0 0 0 1
 
-A criterion has the bitmap of the rows that name it. They are added as a column of binary digits is added by hand,
-with carries, and the sums are compared digit by digit with the number of hits that each row needs. A message costs
-O(headers x digits) operations on bitmaps, however many names and criteria others have. ``any`` rows need no sum:
-their bitmaps are united.
+A criterion has the bitmap of the rows that name it. They are added as a column of binary digits is
+added by hand, with carries, and the sums are compared digit by digit with the number of hits that
+each row needs. A message costs O(headers x digits) operations on bitmaps, however many names and
+criteria others have. ``any`` rows need no sum: their bitmaps are united.
 """
 
 from __future__ import annotations
@@ -97,15 +98,20 @@ class Roaring(HeadersMatcher[S]):
 
     def stats(self) -> dict[str, int]:
         """`digits` is how many binary digits a count may have."""
-        return {**super().stats(), "criteria": _size(self._all) + _size(self._any), "digits": len(self._needs)}
+        return {
+            **super().stats(),
+            "criteria": _size(self._all) + _size(self._any),
+            "digits": len(self._needs),
+        }
 
     def _enough(self, hits: list[BitMap]) -> BitMap:
         """The ``all`` rows that are in as many of these as they need."""
         enough = BitMap.union(*hits)
         for needed, counted in zip(self._needs, _added(hits), strict=False):
             enough -= counted ^ (needed & enough)
-        # Nobody is hit more often than it needs, so no count has a digit beyond; but somebody may need one.
-        for needed in self._needs[len(hits).bit_length():]:
+        # Nobody is hit more often than it needs, so no count has a digit beyond; but somebody may
+        # need one.
+        for needed in self._needs[len(hits).bit_length() :]:
             enough -= needed
         return enough
 

@@ -1,20 +1,47 @@
-"""How refusals reach an AMQP peer: soft ones close the channel, hard ones the connection (section 4.2.8)."""
+"""How refusals reach an AMQP peer: soft ones close the channel, hard ones the connection (section
+4.2.8).
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.errors import AccessRefused, BrokerError, NotAllowed, NotFound, PreconditionFailed, ResourceLocked
+from broker.errors import (
+    AccessRefused,
+    BrokerError,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
 
 _NAMES: Final = {
-    311: "CONTENT_TOO_LARGE", 312: "NO_ROUTE", 313: "NO_CONSUMERS", 320: "CONNECTION_FORCED", 402: "INVALID_PATH",
-    403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED", 406: "PRECONDITION_FAILED",
-    501: "FRAME_ERROR", 502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR", 505: "UNEXPECTED_FRAME",
-    506: "RESOURCE_ERROR", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
+    311: "CONTENT_TOO_LARGE",
+    312: "NO_ROUTE",
+    313: "NO_CONSUMERS",
+    320: "CONNECTION_FORCED",
+    402: "INVALID_PATH",
+    403: "ACCESS_REFUSED",
+    404: "NOT_FOUND",
+    405: "RESOURCE_LOCKED",
+    406: "PRECONDITION_FAILED",
+    501: "FRAME_ERROR",
+    502: "SYNTAX_ERROR",
+    503: "COMMAND_INVALID",
+    504: "CHANNEL_ERROR",
+    505: "UNEXPECTED_FRAME",
+    506: "RESOURCE_ERROR",
+    530: "NOT_ALLOWED",
+    540: "NOT_IMPLEMENTED",
+    541: "INTERNAL_ERROR",
 }
 _HARD: Final = frozenset((320, 402, 501, 502, 503, 504, 505, 506, 530, 540, 541))
 _CODES: Final[dict[type[BrokerError], int]] = {
-    AccessRefused: 403, NotFound: 404, ResourceLocked: 405, PreconditionFailed: 406, NotAllowed: 530,
+    AccessRefused: 403,
+    NotFound: 404,
+    ResourceLocked: 405,
+    PreconditionFailed: 406,
+    NotAllowed: 530,
 }
 
 
@@ -24,7 +51,9 @@ class AmqpError(Exception):
     def __init__(self, code: int, explanation: str) -> None:
         super().__init__(explanation)
         self.code = code
-        self.text = f"{_NAMES[code]} - {explanation}".encode(errors="replace")[:255].decode(errors="ignore")
+        self.text = f"{_NAMES[code]} - {explanation}".encode(errors="replace")[:255].decode(
+            errors="ignore"
+        )
         self.hard = code in _HARD
 
 

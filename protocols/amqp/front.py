@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.core import Broker
-from protocols.amqp.connection import AmqpConnection
-from protocols.amqp.handshake import AmqpOptions
-from protocols.amqp.journaled import HeaderScribe
+from broker.broker import Broker
+from protocols.amqp.codec.journal_codec import HeaderScribe
+from protocols.amqp.connection.connection import AmqpConnection
+from protocols.amqp.connection.handshake import AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.front import Front
 
@@ -28,4 +28,8 @@ class AmqpFront(Front):
 
     def channels_of(self, user: str) -> int:
         """Asked only where there is a limit: it looks at every connection."""
-        return sum(len(one.channels) for one in self.connections if isinstance(one, AmqpConnection) and one.user == user)
+        return sum(
+            len(one.channels)
+            for one in self.connections
+            if isinstance(one, AmqpConnection) and one.user == user
+        )

@@ -5,6 +5,7 @@
     sessions    topics, views, pen, flight, roles, subscriber, session, restoring, latecomer, deadlines, shared, wills, sessions, sys
     clients     answers, service, subscribing, client -> level4 -> level5 -> connection, front
 
-A connection is one object: `client` is what it is whatever it speaks, `level4` and `level5` are the packet loops, and
-`connection` reads the CONNECT that chooses between them. So one of level 4 pays nothing for level 5.
+A connection is one object: `client` is what it is whatever it speaks, `level4` and `level5` are the
+packet loops, and `connection` reads the CONNECT that chooses between them. So one of level 4 pays
+nothing for level 5.
 """

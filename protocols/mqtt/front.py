@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.core import Broker
+from broker.broker import Broker
 from protocols.connection import Connection, Peer
-from protocols.mqtt.connection import MqttConnection
-from protocols.mqtt.journaled import PacketOpener
-from protocols.mqtt.reviewing import ReviewingAll
-from protocols.mqtt.service import MqttService
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.codec.journal_codec import PacketOpener
+from protocols.mqtt.connection.connection import MqttConnection
+from protocols.mqtt.connection.reauthorization import ReviewingAll
+from protocols.mqtt.connection.service import MqttService
+from protocols.mqtt.session.sessions import MqttOptions
 
 
 class MqttFront(MqttService):

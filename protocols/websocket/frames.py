@@ -1,6 +1,6 @@
 """Frames as octets (RFC 6455 section 5.2).
 
-    FIN(1 bit) RSV(3) opcode(4)  MASK(1) length(7)  [length(16 or 64)]  [key(4 octets)]  payload
+FIN(1 bit) RSV(3) opcode(4)  MASK(1) length(7)  [length(16 or 64)]  [key(4 octets)]  payload
 """
 
 from __future__ import annotations
@@ -64,9 +64,11 @@ def read_close(payload: bytes) -> int:
 
 
 def unmask(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:
-    """Write the octets from start to end without their mask; the first is masked with octet `phase` of the key.
+    """Write the octets from start to end without their mask; the first is masked with octet `phase`
+    of the key.
 
-    Hot path: with all else that WebSocket adds, 0.05 us for a message of 100 octets (benchmarks/transports.py).
+    Hot path: with all else that WebSocket adds, 0.05 us for a message of 100 octets
+    (benchmarks/transports.py).
     """
     if _INTERPRETED:
         out.write(unmasked(data[start:end], key, phase))
@@ -87,4 +89,6 @@ def unmasked(data: bytes, key: bytes, phase: int) -> bytes:
     """The simple version: as numbers of many digits."""
     size = len(data)
     keys = (key[phase:] + key * (size // 4 + 1))[:size]
-    return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(size, "little")
+    return (int.from_bytes(data, "little") ^ int.from_bytes(keys, "little")).to_bytes(
+        size, "little"
+    )

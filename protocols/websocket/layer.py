@@ -31,7 +31,12 @@ from protocols.websocket.frames import (
 from protocols.websocket.upgrade import REASONS, Policy, Refused, upgrade
 
 #: Why a connection ended -> what its close frame says.
-_CODES: Final = {"shutdown": GOING_AWAY, "protocol_error": PROTOCOL_ERROR, "too_large": TOO_LARGE, "login_refused": POLICY}
+_CODES: Final = {
+    "shutdown": GOING_AWAY,
+    "protocol_error": PROTOCOL_ERROR,
+    "too_large": TOO_LARGE,
+    "login_refused": POLICY,
+}
 #: Octets up to which a frame is sent in one piece with its head.
 _SMALL: Final[i64] = 1 << 14
 
@@ -55,7 +60,8 @@ class WebSocketLayer(Layer):
         self._tally = tally
         #: A request, or the head of a frame, or a control frame, that is not complete.
         self._rest = b""
-        #: Of the payload that is coming: octets left, key, and the octet of the key that comes next.
+        #: Of the payload that is coming: octets left, key, and the octet of the key that comes
+        #: next.
         self._left: i64 = 0
         self._key = b""
         self._phase: i64 = 0
@@ -106,7 +112,8 @@ class WebSocketLayer(Layer):
                 self._left -= end - at
                 at = end
             if size - at < 6:
-                # The head of a masked frame has six octets or more; what is wrong with it shows in two.
+                # The head of a masked frame has six octets or more; what is wrong with it shows in
+                # two.
                 if size - at < 2 or self._left > 0 or not self._wrong(data, at):
                     break
                 return out.getvalue()
@@ -132,7 +139,7 @@ class WebSocketLayer(Layer):
                 continue
             self._unfinished = data[at] < 128
             self._left = length
-            self._key = data[start - 4:start]
+            self._key = data[start - 4 : start]
             self._phase = 0
             at = start
         if at < size:
@@ -145,7 +152,9 @@ class WebSocketLayer(Layer):
         second: i64 = data[at + 1]
         opcode: i64 = first & 15
         if first & 0x70 or second < 128:
-            self._fail(PROTOCOL_ERROR)  # An extension that nobody agreed to, or no mask (section 5.1).
+            self._fail(
+                PROTOCOL_ERROR
+            )  # An extension that nobody agreed to, or no mask (section 5.1).
         elif opcode == TEXT:
             self._fail(UNSUPPORTED)  # [MQTT-6.0.0-1]
         elif opcode >= CLOSE:
@@ -156,9 +165,9 @@ class WebSocketLayer(Layer):
         return self._closed
 
     def _length(self, data: bytes, at: i64, end: i64) -> i64:
-        """The longer form of a length, from the third octet of the frame on; -1 when a shorter form would do, or it is
-        too long for any (section 5.2)."""
-        length = int.from_bytes(data[at + 2:end], "big")
+        """The longer form of a length, from the third octet of the frame on; -1 when a shorter form
+        would do, or it is too long for any (section 5.2)."""
+        length = int.from_bytes(data[at + 2 : end], "big")
         if length >> 63 or length < (126 if end - at == 4 else 1 << 16):
             self._fail(PROTOCOL_ERROR)
             return -1
@@ -166,10 +175,11 @@ class WebSocketLayer(Layer):
 
     def _on_control(self, opcode: i64, data: bytes, start: i64, length: i64) -> None:
         out = BytesWriter()
-        unmask(out, data, start, start + length, data[start - 4:start], 0)
+        unmask(out, data, start, start + length, data[start - 4 : start], 0)
         payload = out.getvalue()
         if opcode == PING:
-            # Of several pings the last may be answered for all (section 5.5.3): nobody makes us talk and talk.
+            # Of several pings the last may be answered for all (section 5.5.3): nobody makes us
+            # talk and talk.
             self._words = head(int(PONG), len(payload)) + payload
             self.speaks = True
         elif opcode == CLOSE:

@@ -1,7 +1,7 @@
 """The upgrade from HTTP (RFC 6455 section 4.2): who may come in, and the answer.
 
-A browser sends the Origin of the page that asks, and lets any page ask. So a page of another host must be allowed by
-name, and never has what only those on this machine have.
+A browser sends the Origin of the page that asks, and lets any page ask. So a page of another host
+must be allowed by name, and never has what only those on this machine have.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from protocols.connection import Peer
 
 #: Octets of the longest request.
 REQUEST_MAX: Final = 16 << 10
-#: Subprotocols of MQTT, as clients name them: the one of the specification, and the one of version 3.1.
+#: Subprotocols of MQTT, as clients name them: the one of the specification, and the one of version
+#: 3.1.
 SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
 
-#: Why there is no upgrade: what is asked is none, or has the wrong path, Origin or subprotocol, or is too long; the client
-#: left before it had asked, or took too long for it.
+#: Why there is no upgrade: what is asked is none, or has the wrong path, Origin or subprotocol, or
+#: is too long; the client left before it had asked, or took too long for it.
 REASONS: Final = ("request", "path", "origin", "subprotocol", "too_large", "lost", "timeout")
 
 _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -30,7 +31,9 @@ _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Policy:
-    """The path that is served, and the Origins beside that of the own host, in small letters; `*` is every one."""
+    """The path that is served, and the Origins beside that of the own host, in small letters; `*`
+    is every one.
+    """
 
     def __init__(self, path: str, origins: list[str]) -> None:
         self.path = path
@@ -59,13 +62,19 @@ class Refused(Exception):
         return headers.encode() + b"\r\n" + body
 
 
-_PHRASES: Final = {400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed", 426: "Upgrade Required",
-                   431: "Request Header Fields Too Large"}
+_PHRASES: Final = {
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    426: "Upgrade Required",
+    431: "Request Header Fields Too Large",
+}
 
 
 def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | None:
-    """The answer, and what came after the request; None when more of it must come. The peer is then what the request
-    makes of it. Raises Refused."""
+    """The answer, and what came after the request; None when more of it must come. The peer is then
+    what the request makes of it. Raises Refused."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
     try:
         http.receive_data(data)
@@ -73,7 +82,11 @@ def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | No
     except h11.RemoteProtocolError as error:
         error.__traceback__ = None  # Which h11 makes a circle of, with all of us in it.
         status = 431 if error.error_status_hint == 431 else 400
-        raise Refused("too_large" if status == 431 else "request", status, f"no request that can be read: {error}") from None
+        raise Refused(
+            "too_large" if status == 431 else "request",
+            status,
+            f"no request that can be read: {error}",
+        ) from None
     if not isinstance(request, h11.Request):
         return None
     headers = _fields(request)
@@ -85,8 +98,13 @@ def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | No
     _judge_origin(policy, headers, peer)
     subprotocol = _subprotocol(headers)
     accept = base64.b64encode(hashlib.sha1(key + _MAGIC, usedforsecurity=False).digest())
-    answer = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: " + accept \
-        + b"\r\nSec-WebSocket-Protocol: " + subprotocol.encode() + b"\r\n\r\n"
+    answer = (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+        + accept
+        + b"\r\nSec-WebSocket-Protocol: "
+        + subprotocol.encode()
+        + b"\r\n\r\n"
+    )
     return answer, http.trailing_data[0]
 
 
@@ -105,13 +123,18 @@ def _words(fields: dict[bytes, bytes], name: bytes) -> list[str]:
 
 def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
     """The client's key, of a request that asks for a WebSocket of version 13. Raises Refused."""
-    if "websocket" not in [word.lower() for word in _words(fields, b"upgrade")] \
-            or "upgrade" not in [word.lower() for word in _words(fields, b"connection")]:
-        raise Refused("request", 426, "this is a WebSocket of MQTT: ask for an upgrade to websocket")
+    if "websocket" not in [
+        word.lower() for word in _words(fields, b"upgrade")
+    ] or "upgrade" not in [word.lower() for word in _words(fields, b"connection")]:
+        raise Refused(
+            "request", 426, "this is a WebSocket of MQTT: ask for an upgrade to websocket"
+        )
     if request.http_version < b"1.1":
         raise Refused("request", 400, "a WebSocket needs HTTP/1.1")
     if fields.get(b"sec-websocket-version", b"") != b"13":
-        raise Refused("request", 426, "only version 13 of WebSocket is spoken here (Sec-WebSocket-Version)")
+        raise Refused(
+            "request", 426, "only version 13 of WebSocket is spoken here (Sec-WebSocket-Version)"
+        )
     key = fields.get(b"sec-websocket-key", b"")
     try:
         if len(base64.b64decode(key, validate=True)) != 16:
@@ -125,7 +148,8 @@ def _judge_origin(policy: Policy, fields: dict[bytes, bytes], peer: Peer) -> Non
     """Whether the page may ask, and what it is then. Raises Refused."""
     host = _host(fields.get(b"host", b"").decode("latin-1").lower())
     if host not in _HERE or b"forwarded" in fields or b"x-forwarded-for" in fields:
-        peer.local = False  # Another name of ours: a proxy may stand before us, or a name server may have lied.
+        # Another name of ours: a proxy may stand before us, or a name server may have lied.
+        peer.local = False
     if b"origin" not in fields:
         return  # No browser.
     origin = fields[b"origin"].decode("latin-1").lower()
@@ -133,7 +157,11 @@ def _judge_origin(policy: Policy, fields: dict[bytes, bytes], peer: Peer) -> Non
     if page and page == host or page in _HERE and host in _HERE:
         return
     if not policy.allows(origin):
-        raise Refused("origin", 403, f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those that may")
+        raise Refused(
+            "origin",
+            403,
+            f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those that may",
+        )
     peer.foreign = True
     peer.local = False
 
@@ -151,4 +179,8 @@ def _subprotocol(fields: dict[bytes, bytes]) -> str:
     for word in SUBPROTOCOLS:
         if word in offered:
             return word
-    raise Refused("subprotocol", 400, "only MQTT is spoken here: offer the subprotocol mqtt (Sec-WebSocket-Protocol)")
+    raise Refused(
+        "subprotocol",
+        400,
+        "only MQTT is spoken here: offer the subprotocol mqtt (Sec-WebSocket-Protocol)",
+    )

@@ -1,4 +1,6 @@
-"""An MQTT broker with a fault: the smallest thing that a generator can publish through, broken on purpose."""
+"""An MQTT broker with a fault: the smallest thing that a generator can publish through, broken on
+purpose.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ class FaultyBroker:
 
     silent      it passes nothing on                    greedy     it acknowledges nothing
     stutter     it passes the 20th message on twice     forgetful  it does not pass the 20th on
-    garbled     it changes the 20th                     leaving    it closes every connection at the 20th
-    deaf        it reads no more after the first
+    garbled     it changes the 20th                     leaving    it closes every connection at the
+    20th deaf        it reads no more after the first
     """
 
     def __init__(self, fault: str = "") -> None:
@@ -42,7 +44,9 @@ class FaultyBroker:
                 Peer(request, client_address, self, broker)
 
         self._server = Server(("127.0.0.1", 0), socketserver.BaseRequestHandler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
 
     @property
     def target(self) -> Target:
@@ -52,7 +56,12 @@ class FaultyBroker:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.over.set()
         self._server.shutdown()
         self._thread.join()
@@ -62,7 +71,13 @@ class FaultyBroker:
 class Peer(socketserver.StreamRequestHandler):
     """One client."""
 
-    def __init__(self, request: object, client_address: object, server: socketserver.BaseServer, broker: FaultyBroker) -> None:
+    def __init__(
+        self,
+        request: object,
+        client_address: object,
+        server: socketserver.BaseServer,
+        broker: FaultyBroker,
+    ) -> None:
         self._broker = broker
         broker.peers.append(self)
         super().__init__(request, client_address, server)  # type: ignore[arg-type]  # typeshed has no name for it
@@ -102,7 +117,7 @@ class Peer(socketserver.StreamRequestHandler):
             if packet[0] & 6 and broker.fault != "greedy":
                 name = 2 if packet[1] < 128 else 3
                 behind = name + 2 + packet[name + 1]
-                self.wfile.write(b"\x40\x02" + packet[behind:behind + 2])
+                self.wfile.write(b"\x40\x02" + packet[behind : behind + 2])
             self._pass_on(packet, broker.seen == 20)
 
     def _pass_on(self, packet: bytes, twentieth: bool) -> None:

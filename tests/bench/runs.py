@@ -26,25 +26,50 @@ def targets(broker: BrokerProcess) -> dict[str, Target]:
 def small(name: str) -> Workload:
     """The workload with so few connections and bindings that a test can have them."""
     workload = WORKLOADS[name]
-    return replace(workload, publishers=min(workload.publishers, 8), subscribers=min(workload.subscribers, 16),
-                   bindings=min(workload.bindings, 1_100), window=min(workload.window, 256))
+    return replace(
+        workload,
+        publishers=min(workload.publishers, 8),
+        subscribers=min(workload.subscribers, 16),
+        bindings=min(workload.bindings, 1_100),
+        window=min(workload.window, 256),
+    )
 
 
-def small_options(messages: int = 0, seconds: float = 2.0, rate: float = 0.0, size: int = 0, rounds: int = 1,
-                  patience: float = 10.0) -> Options:
+def small_options(
+    messages: int = 0,
+    seconds: float = 2.0,
+    rate: float = 0.0,
+    size: int = 0,
+    rounds: int = 1,
+    patience: float = 10.0,
+) -> Options:
     """Without waiting long for what should not come."""
     return Options(messages, seconds, rate, size, rounds, patience, settle=0.01)
 
 
-def ran(workload: Workload, where: dict[str, Target], options: Options | None = None, pids: list[int] | None = None) -> Result:
-    return run(workload, options or small_options(messages=400), where, Processes(pids or []), Progress(shown=False), {})
+def ran(
+    workload: Workload,
+    where: dict[str, Target],
+    options: Options | None = None,
+    pids: list[int] | None = None,
+) -> Result:
+    return run(
+        workload,
+        options or small_options(messages=400),
+        where,
+        Processes(pids or []),
+        Progress(shown=False),
+        {},
+    )
 
 
 def held(broker: BrokerProcess, kind: str) -> list[dict[str, Any]]:
     """The queues, exchanges or bindings that are left of a bench."""
     address = broker.addresses["http"]
-    request = urllib.request.Request(f"http://{address.host}:{address.port}/api/trellis/{kind}",
-                                     headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="})
+    request = urllib.request.Request(
+        f"http://{address.host}:{address.port}/api/trellis/{kind}",
+        headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="},
+    )
     with urllib.request.urlopen(request, timeout=10) as answer:
         found: list[dict[str, Any]] = json.load(answer)
     return [one for one in found if any(str(value).startswith("bench-") for value in one.values())]

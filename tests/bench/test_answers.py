@@ -34,17 +34,26 @@ def script(publishers: int = 1, sent: int = 3 * RING) -> Script:
 class Mqtt:
     """A QoS 0 or 1 subscriber, and the packets for it."""
 
-    def __init__(self, qos: int = 0, known: bool = True, publishers: int = 1, sent: int = 3 * RING) -> None:
+    def __init__(
+        self, qos: int = 0, known: bool = True, publishers: int = 1, sent: int = 3 * RING
+    ) -> None:
         workload = replace(WORKLOADS["mqtt-qos0"], size=SIZE, qos=qos)
         encoding = Encoding(workload, NAMES, RING, 131_072)
         self.script = script(publishers, sent)
         self.qos = qos
         stream, lap = encoding.stream(0, 1) if known else (b"", 0)
         checker = Ordered("subscriber 0", self.script)
-        self.reader = MqttSubscriber(checker, encoding.topics(), qos, stream, lap, encoding.packet("mqtt", qos))
+        self.reader = MqttSubscriber(
+            checker, encoding.topics(), qos, stream, lap, encoding.packet("mqtt", qos)
+        )
 
     def packet(self, message: int, publisher: int = 0) -> bytes:
-        return mqtt.publish(NAMES.topic(message), body(publisher, message % RING, self.script.filler), self.qos, message + 1)
+        return mqtt.publish(
+            NAMES.topic(message),
+            body(publisher, message % RING, self.script.filler),
+            self.qos,
+            message + 1,
+        )
 
 
 class Amqp:
@@ -60,27 +69,48 @@ class Amqp:
 
     def packet(self, message: int, publisher: int = 0) -> bytes:
         self._tag += 1
-        return delivery(self._tag, self.names.exchange, self.names.key(message), body(publisher, message % RING, self.script.filler))
+        return delivery(
+            self._tag,
+            self.names.exchange,
+            self.names.key(message),
+            body(publisher, message % RING, self.script.filler),
+        )
 
 
 def delivery(tag: int, exchange: str, key: str, content: bytes, redelivered: bool = False) -> bytes:
-    deliver = (b"\0\x3c\0\x3c" + amqp.short("bench") + tag.to_bytes(8, "big") + bytes([redelivered]) + amqp.short(exchange)
-               + amqp.short(key))
+    deliver = (
+        b"\0\x3c\0\x3c"
+        + amqp.short("bench")
+        + tag.to_bytes(8, "big")
+        + bytes([redelivered])
+        + amqp.short(exchange)
+        + amqp.short(key)
+    )
     header = b"\0\x3c\0\0" + len(content).to_bytes(8, "big") + b"\0\0"
     return amqp.frame(1, 1, deliver) + amqp.frame(2, 1, header) + amqp.frame(3, 1, content)
 
 
 def kinds() -> list[Callable[[], Mqtt | Amqp]]:
-    return [Mqtt, lambda: Mqtt(known=False), lambda: Mqtt(qos=1, known=False), lambda: Mqtt(qos=2, known=False), Amqp]
+    return [
+        Mqtt,
+        lambda: Mqtt(known=False),
+        lambda: Mqtt(qos=1, known=False),
+        lambda: Mqtt(qos=2, known=False),
+        Amqp,
+    ]
 
 
-any_kind = pytest.mark.parametrize("kind", kinds(), ids=["mqtt-stream", "mqtt-packets", "mqtt-qos1", "mqtt-qos2", "amqp"])
+any_kind = pytest.mark.parametrize(
+    "kind", kinds(), ids=["mqtt-stream", "mqtt-packets", "mqtt-qos1", "mqtt-qos2", "amqp"]
+)
 
 
 @any_kind
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
-def test_right_answers_are_taken_in_chunks_of_any_size(kind: Callable[[], Mqtt | Amqp], data: st.DataObject) -> None:
+def test_right_answers_are_taken_in_chunks_of_any_size(
+    kind: Callable[[], Mqtt | Amqp], data: st.DataObject
+) -> None:
     flow = kind()
     octets = b"".join(flow.packet(message) for message in range(2 * RING + 3))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(octets)), max_size=12), "cuts"))
@@ -101,7 +131,9 @@ def test_right_answers_are_taken_octet_by_octet(kind: Callable[[], Mqtt | Amqp])
 @any_kind
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
-def test_lost_repeated_and_reordered_messages_are_found(kind: Callable[[], Mqtt | Amqp], data: st.DataObject) -> None:
+def test_lost_repeated_and_reordered_messages_are_found(
+    kind: Callable[[], Mqtt | Amqp], data: st.DataObject
+) -> None:
     flow = kind()
     messages = list(range(RING + 8))
     at = data.draw(st.integers(0, RING + 5), "at")
@@ -123,8 +155,10 @@ def test_lost_repeated_and_reordered_messages_are_found(kind: Callable[[], Mqtt 
 def test_one_changed_octet_is_found(kind: Callable[[], Mqtt | Amqp], data: st.DataObject) -> None:
     flow = kind()
     octets = bytearray(b"".join(flow.packet(message) for message in range(4)))
-    bodies = [at for at in range(len(octets)) if octets[at:at + SIZE - 8] == flow.script.filler]
-    place = data.draw(st.sampled_from(bodies), "body") + data.draw(st.integers(-8, SIZE - 9), "octet")
+    bodies = [at for at in range(len(octets)) if octets[at : at + SIZE - 8] == flow.script.filler]
+    place = data.draw(st.sampled_from(bodies), "body") + data.draw(
+        st.integers(-8, SIZE - 9), "octet"
+    )
     octets[place] ^= data.draw(st.integers(1, 255), "flipped")
     with pytest.raises(WrongAnswer, match=r"subscriber 0: .*: expected .*, got "):
         flow.reader.heard(bytes(octets), 0)
@@ -138,36 +172,72 @@ def test_message_that_was_never_sent_is_found(kind: Callable[[], Mqtt | Amqp]) -
         flow.reader.heard(b"".join(flow.packet(message) for message in range(3)), 0)
 
 
-@pytest.mark.parametrize(("octets", "problem"), [
-    (mqtt.publish(NAMES.topic(1), body(0, 0, Mqtt().script.filler)), "topic of message 0 of publisher 0: expected b'b0/room/0000/temp'"),
-    (b"\x31" + Mqtt().packet(0)[1:], "QoS, duplicate, retain.*: expected 0x30, got 0x31"),
-    (mqtt.publish(NAMES.topic(0), body(0, 0, Mqtt().script.filler), 1, 7), "expected 0x30, got 0x32"),
-    (mqtt.publish(NAMES.topic(0), body(0, 0, b"short")), "size of a body: expected 24, got 13"),
-    (mqtt.publish(NAMES.topic(0), b"x"), "size of a body: expected 24, got 1"),
-    (mqtt.publish(NAMES.topic(0), body(7, 0, Mqtt().script.filler)), "publisher in a body: expected one of 1, got 7"),
-    (mqtt.publish(NAMES.topic(0), body(0, 900, Mqtt().script.filler)), "number in a body of publisher 0: expected number 0, got 900"),
-    (b"\x62\x02\x00\x01", "packet of type 6, which nobody waits for"),
-    (b"\x30\x01\x00", "without a topic"),
-    (b"\x30\xff\xff\xff\xff\x01", "remaining length of more than four octets"),
-])
+@pytest.mark.parametrize(
+    ("octets", "problem"),
+    [
+        (
+            mqtt.publish(NAMES.topic(1), body(0, 0, Mqtt().script.filler)),
+            "topic of message 0 of publisher 0: expected b'b0/room/0000/temp'",
+        ),
+        (b"\x31" + Mqtt().packet(0)[1:], "QoS, duplicate, retain.*: expected 0x30, got 0x31"),
+        (
+            mqtt.publish(NAMES.topic(0), body(0, 0, Mqtt().script.filler), 1, 7),
+            "expected 0x30, got 0x32",
+        ),
+        (mqtt.publish(NAMES.topic(0), body(0, 0, b"short")), "size of a body: expected 24, got 13"),
+        (mqtt.publish(NAMES.topic(0), b"x"), "size of a body: expected 24, got 1"),
+        (
+            mqtt.publish(NAMES.topic(0), body(7, 0, Mqtt().script.filler)),
+            "publisher in a body: expected one of 1, got 7",
+        ),
+        (
+            mqtt.publish(NAMES.topic(0), body(0, 900, Mqtt().script.filler)),
+            "number in a body of publisher 0: expected number 0, got 900",
+        ),
+        (b"\x62\x02\x00\x01", "packet of type 6, which nobody waits for"),
+        (b"\x30\x01\x00", "without a topic"),
+        (b"\x30\xff\xff\xff\xff\x01", "remaining length of more than four octets"),
+    ],
+)
 def test_mqtt_answers_that_are_wrong_otherwise(octets: bytes, problem: str) -> None:
     with pytest.raises(BenchError, match=problem):
         Mqtt().reader.heard(octets, 0)
 
 
-@pytest.mark.parametrize(("octets", "problem"), [
-    (delivery(2, "bench-0", NAMES.key(0), b""), "delivery tag: expected 1, got 2"),
-    (delivery(1, "bench-0", NAMES.key(0), b"12"), "size of the body of message 0 of publisher 0: expected 24, got 2"),
-    (delivery(1, "other", NAMES.key(0), body(0, 0, Amqp().script.filler)), "exchange and routing key of message 0"),
-    (delivery(1, "bench-0", NAMES.key(1), body(0, 0, Amqp().script.filler)), "exchange and routing key of message 0"),
-    (delivery(1, "bench-0", NAMES.key(0), body(0, 0, Amqp().script.filler), True), "redelivered"),
-    (amqp.frame(3, 1, b"12"), "frame of type 3, which may not come here"),
-    (amqp.frame(1, 1, b"\0\x14\0\x28\x01\x9c\x04gone\0\0\0\0"), "the broker closed the channel: 412 gone"),
-    (amqp.frame(1, 1, b"\0\x3c\0\x32\x01\x38\x08NO_ROUTE\0\0"), "the broker returned a message: 312 NO_ROUTE"),
-    (amqp.frame(1, 1, b"\0\x3c\0\x1f"), "sent method 60.31, which nobody waits for"),
-    (amqp.frame(8, 0, b"")[:-1] + b"\0", "without a frame end"),
-    (b"\x01\0\1\xff\xff\xff\xff\0", "4294967295 octets"),
-])
+@pytest.mark.parametrize(
+    ("octets", "problem"),
+    [
+        (delivery(2, "bench-0", NAMES.key(0), b""), "delivery tag: expected 1, got 2"),
+        (
+            delivery(1, "bench-0", NAMES.key(0), b"12"),
+            "size of the body of message 0 of publisher 0: expected 24, got 2",
+        ),
+        (
+            delivery(1, "other", NAMES.key(0), body(0, 0, Amqp().script.filler)),
+            "exchange and routing key of message 0",
+        ),
+        (
+            delivery(1, "bench-0", NAMES.key(1), body(0, 0, Amqp().script.filler)),
+            "exchange and routing key of message 0",
+        ),
+        (
+            delivery(1, "bench-0", NAMES.key(0), body(0, 0, Amqp().script.filler), True),
+            "redelivered",
+        ),
+        (amqp.frame(3, 1, b"12"), "frame of type 3, which may not come here"),
+        (
+            amqp.frame(1, 1, b"\0\x14\0\x28\x01\x9c\x04gone\0\0\0\0"),
+            "the broker closed the channel: 412 gone",
+        ),
+        (
+            amqp.frame(1, 1, b"\0\x3c\0\x32\x01\x38\x08NO_ROUTE\0\0"),
+            "the broker returned a message: 312 NO_ROUTE",
+        ),
+        (amqp.frame(1, 1, b"\0\x3c\0\x1f"), "sent method 60.31, which nobody waits for"),
+        (amqp.frame(8, 0, b"")[:-1] + b"\0", "without a frame end"),
+        (b"\x01\0\1\xff\xff\xff\xff\0", "4294967295 octets"),
+    ],
+)
 def test_amqp_answers_that_are_wrong_otherwise(octets: bytes, problem: str) -> None:
     with pytest.raises(BenchError, match=problem):
         Amqp().reader.heard(octets, 0)
@@ -175,7 +245,10 @@ def test_amqp_answers_that_are_wrong_otherwise(octets: bytes, problem: str) -> N
 
 def test_publishers_are_told_apart() -> None:
     flow = Mqtt(known=False, publishers=3)
-    flow.reader.heard(b"".join(flow.packet(number, publisher) for number in range(5) for publisher in (2, 0, 1)), 0)
+    flow.reader.heard(
+        b"".join(flow.packet(number, publisher) for number in range(5) for publisher in (2, 0, 1)),
+        0,
+    )
     assert flow.reader.count() == 15
     with pytest.raises(WrongAnswer, match="expected message 5 of publisher 1, got message 6"):
         flow.reader.heard(flow.packet(6, 1), 0)
@@ -187,7 +260,10 @@ def test_first_difference_is_looked_for_in_the_packet_that_had_begun() -> None:
     flow.reader.heard(right[:-1], 0)
     assert "octets" in flow.reader.open()
     wrong[-1] ^= 1
-    with pytest.raises(WrongAnswer, match="octet 23 of the body of message 0 of publisher 0: expected 0x30, got 0x31"):
+    with pytest.raises(
+        WrongAnswer,
+        match="octet 23 of the body of message 0 of publisher 0: expected 0x30, got 0x31",
+    ):
         flow.reader.heard(bytes(wrong[-1:]), 0)
 
 
@@ -210,7 +286,9 @@ def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
     with pytest.raises(WrongAnswer, match=r"a message came again: .*, got message 5"):
         other.took(0, 5, 0)
     one.took(0, 3, 0)
-    with pytest.raises(WrongAnswer, match="overtaken: expected one after message 67 of publisher 0, got message 66"):
+    with pytest.raises(
+        WrongAnswer, match="overtaken: expected one after message 67 of publisher 0, got message 66"
+    ):
         one.took(0, 2, 0)
     with pytest.raises(WrongAnswer, match="publisher in a body"):
         one.took(1, 2, 0)
@@ -218,15 +296,26 @@ def test_competing_consumers_receive_each_message_once_and_in_order() -> None:
         one.took(0, RING, 0)
 
 
-@pytest.mark.parametrize(("qos", "octets", "problem"), [
-    (1, b"\x40\x02\x00\x01\x40\x02\x00\x01", "PUBACK of a message that was not sent"),
-    (1, b"\x40\x02\x00\x63", "packet identifier of an acknowledgement: expected 1 to 64, got 99"),
-    (1, b"\x40\x02\x00\x09", "PUBACK of a message that was not sent: expected one of 0 to 3, got 8"),
-    (1, b"\x50\x02\x00\x01", "no acknowledgement of QoS 1"),
-    (2, b"\x50\x02\x00\x01\x50\x02\x00\x01", "PUBREC of a message that was not sent"),
-    (2, b"\x70\x02\x00\x01", "answer to message 0: expected PUBREC, got PUBCOMP"),
-    (0, b"\xd0\x00", "no acknowledgement of QoS 0"),
-])
+@pytest.mark.parametrize(
+    ("qos", "octets", "problem"),
+    [
+        (1, b"\x40\x02\x00\x01\x40\x02\x00\x01", "PUBACK of a message that was not sent"),
+        (
+            1,
+            b"\x40\x02\x00\x63",
+            "packet identifier of an acknowledgement: expected 1 to 64, got 99",
+        ),
+        (
+            1,
+            b"\x40\x02\x00\x09",
+            "PUBACK of a message that was not sent: expected one of 0 to 3, got 8",
+        ),
+        (1, b"\x50\x02\x00\x01", "no acknowledgement of QoS 1"),
+        (2, b"\x50\x02\x00\x01\x50\x02\x00\x01", "PUBREC of a message that was not sent"),
+        (2, b"\x70\x02\x00\x01", "answer to message 0: expected PUBREC, got PUBCOMP"),
+        (0, b"\xd0\x00", "no acknowledgement of QoS 0"),
+    ],
+)
 def test_wrong_acknowledgements_are_found(qos: int, octets: bytes, problem: str) -> None:
     with pytest.raises(BenchError, match=problem):
         MqttPublisher("publisher 0", script(sent=4), 0, qos).heard(octets, 0)
@@ -246,24 +335,35 @@ def test_exactly_once_subscriber_waits_for_releases() -> None:
     assert flow.reader.open() == "2 PUBRELs"
     flow.reader.heard(b"\x62\x02\x00\x01\x62\x02\x00\x02", 0)
     assert flow.reader.open() == ""
-    assert flow.reader.out.getvalue() == b"\x50\x02\x00\x01\x50\x02\x00\x02\x70\x02\x00\x01\x70\x02\x00\x02"
+    assert (
+        flow.reader.out.getvalue()
+        == b"\x50\x02\x00\x01\x50\x02\x00\x02\x70\x02\x00\x01\x70\x02\x00\x02"
+    )
     with pytest.raises(WrongAnswer, match="PUBRELs: expected no more than 2, got 3"):
         flow.reader.heard(b"\x62\x02\x00\x03", 0)
 
 
 def confirm(tag: int, multiple: bool = False, nack: bool = False) -> bytes:
-    return amqp.frame(1, 1, b"\0\x3c\0" + (b"\x78" if nack else b"\x50") + tag.to_bytes(8, "big") + bytes([multiple]))
+    return amqp.frame(
+        1,
+        1,
+        b"\0\x3c\0" + (b"\x78" if nack else b"\x50") + tag.to_bytes(8, "big") + bytes([multiple]),
+    )
 
 
 def test_confirms_may_come_in_any_order_but_once() -> None:
     reader: Reader = AmqpPublisher("publisher 0", script(sent=10), 0)
     reader.heard(confirm(2) + confirm(5) + confirm(3, multiple=True) + confirm(4), 0)
     assert reader.count() == 5
-    with pytest.raises(WrongAnswer, match="confirm of a message that has one: expected one of 5 to 9, got 4"):
+    with pytest.raises(
+        WrongAnswer, match="confirm of a message that has one: expected one of 5 to 9, got 4"
+    ):
         reader.heard(confirm(5), 0)
     with pytest.raises(WrongAnswer, match="confirm of a message that was not sent"):
         reader.heard(confirm(11, multiple=True), 0)
-    with pytest.raises(WrongAnswer, match=r"confirm of message 5: expected basic\.ack, got basic\.nack"):
+    with pytest.raises(
+        WrongAnswer, match=r"confirm of message 5: expected basic\.ack, got basic\.nack"
+    ):
         reader.heard(confirm(6, nack=True), 0)
 
 

@@ -21,18 +21,35 @@ AGAIN = "wrong answer at subscriber 0: a message came again or late: expected me
 LOST = "wrong answer at subscriber 0: a message was lost or overtaken: expected message 19 of publisher 0, got message 20"
 
 
-@pytest.mark.parametrize(("fault", "name", "error"), [
-    ("silent", "mqtt-qos0", "no progress for 0.2 s: subscriber 0 waits for 256 of 256 messages"),
-    ("greedy", "mqtt-qos1", "no progress for 0.2 s: publisher 0 waits for 256 confirms"),
-    ("stutter", "mqtt-qos0", AGAIN),
-    ("forgetful", "mqtt-qos0", LOST),
-    ("forgetful", "mqtt-pingpong", "no progress for 0.2 s: subscriber 0 waits for 1 of 20 messages"),
-    ("stutter", "mqtt-pingpong", AGAIN),
-    ("garbled", "mqtt-qos0", "wrong answer at subscriber 0: octet 99 of the body of message 19 of publisher 0: expected 0x7c, got 0x21"),
-])
+@pytest.mark.parametrize(
+    ("fault", "name", "error"),
+    [
+        (
+            "silent",
+            "mqtt-qos0",
+            "no progress for 0.2 s: subscriber 0 waits for 256 of 256 messages",
+        ),
+        ("greedy", "mqtt-qos1", "no progress for 0.2 s: publisher 0 waits for 256 confirms"),
+        ("stutter", "mqtt-qos0", AGAIN),
+        ("forgetful", "mqtt-qos0", LOST),
+        (
+            "forgetful",
+            "mqtt-pingpong",
+            "no progress for 0.2 s: subscriber 0 waits for 1 of 20 messages",
+        ),
+        ("stutter", "mqtt-pingpong", AGAIN),
+        (
+            "garbled",
+            "mqtt-qos0",
+            "wrong answer at subscriber 0: octet 99 of the body of message 19 of publisher 0: expected 0x7c, got 0x21",
+        ),
+    ],
+)
 def test_faults_of_a_broker_are_told(fault: str, name: str, error: str) -> None:
     with FaultyBroker(fault) as broker:
-        result = ran(small(name), {"mqtt": broker.target}, small_options(messages=2_000, patience=0.2))
+        result = ran(
+            small(name), {"mqtt": broker.target}, small_options(messages=2_000, patience=0.2)
+        )
     assert result.error == error
     assert result.median is None
 
@@ -52,9 +69,15 @@ def test_broker_that_leaves_is_told() -> None:
 def test_broker_that_does_not_read_is_told() -> None:
     # 8 MB in flight are more than sockets hold.
     with FaultyBroker("deaf") as broker:
-        result = ran(small("mqtt-qos1"), {"mqtt": broker.target}, small_options(messages=100, size=1 << 20, patience=0.2))
+        result = ran(
+            small("mqtt-qos1"),
+            {"mqtt": broker.target},
+            small_options(messages=100, size=1 << 20, patience=0.2),
+        )
     assert result.error is not None
-    assert result.error.startswith("no progress for 0.2 s: publisher 0 waits for the broker to read (")
+    assert result.error.startswith(
+        "no progress for 0.2 s: publisher 0 waits for the broker to read ("
+    )
 
 
 def test_nobody_there() -> None:
@@ -62,14 +85,24 @@ def test_nobody_there() -> None:
         port = listener.getsockname()[1]
     with pytest.raises(Unreachable) as caught:
         ran(small("mqtt-qos0"), {"mqtt": Target("mqtt", "127.0.0.1", port, None, None)})
-    assert str(caught.value) == (f"cannot connect to mqtt://127.0.0.1:{port} (Connection refused); start the broker there, "
-                                 "or give --mqtt mqtt://USER:PASSWORD@HOST:PORT")
+    assert str(caught.value) == (
+        f"cannot connect to mqtt://127.0.0.1:{port} (Connection refused); start the broker there, "
+        "or give --mqtt mqtt://USER:PASSWORD@HOST:PORT"
+    )
 
 
-@pytest.mark.parametrize(("name", "refusal"), [("amqp-auto", "403 ACCESS_REFUSED"), ("mqtt-qos0", "bad user name or password")])
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [("amqp-auto", "403 ACCESS_REFUSED"), ("mqtt-qos0", "bad user name or password")],
+)
 def test_refused_login(broker: BrokerProcess, name: str, refusal: str) -> None:
-    where = {protocol: target._replace(user="guest", password="wrong") for protocol, target in targets(broker).items()}
-    with pytest.raises(Unreachable, match=rf"refused user guest \(.*{refusal}.*\); give --(amqp|mqtt) ") as caught:
+    where = {
+        protocol: target._replace(user="guest", password="wrong")
+        for protocol, target in targets(broker).items()
+    }
+    with pytest.raises(
+        Unreachable, match=rf"refused user guest \(.*{refusal}.*\); give --(amqp|mqtt) "
+    ) as caught:
         ran(small(name), where)
     assert "\n" not in str(caught.value)
 
@@ -78,7 +111,10 @@ def test_broker_says_why_it_closes(broker: BrokerProcess) -> None:
     where = {"amqp": targets(broker)["amqp"]._replace(vhost="nowhere")}
     result = ran(small("amqp-auto"), where)
     assert result.error is not None
-    assert result.error.startswith("control connection: the broker closed the connection: ") and "nowhere" in result.error
+    assert (
+        result.error.startswith("control connection: the broker closed the connection: ")
+        and "nowhere" in result.error
+    )
 
 
 def test_failure_leaves_nothing_behind(broker: BrokerProcess) -> None:
@@ -88,19 +124,41 @@ def test_failure_leaves_nothing_behind(broker: BrokerProcess) -> None:
     assert not held(broker, "queues") and not held(broker, "exchanges")
 
 
-@pytest.mark.parametrize(("answer", "name", "error"), [
-    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "mqtt-qos0", "answered CONNECT with 48 54 54 50; is it MQTT?"),
-    (b"\x20\x02\x00\x03", "mqtt-qos0", "refused CONNECT: server unavailable"),
-    (b"\x20\x02\x00\x05", "mqtt-qos0", r"refused an anonymous client \(not authorised\); give --mqtt"),
-    (b"HTTP/1.1 400 Bad Request\r\n\r\n", "amqp-auto", "answered the protocol header with 48; is it AMQP?"),
-    (b"AMQP\x03\x01\x00\x00", "amqp-auto", "does not speak AMQP 0-9-1"),
-    (b"\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a\x00", "amqp-auto", "sent a frame without a frame end"),
-    (b"\x03\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a\xce", "amqp-auto", "is it AMQP"),
-])
+@pytest.mark.parametrize(
+    ("answer", "name", "error"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "mqtt-qos0",
+            "answered CONNECT with 48 54 54 50; is it MQTT?",
+        ),
+        (b"\x20\x02\x00\x03", "mqtt-qos0", "refused CONNECT: server unavailable"),
+        (
+            b"\x20\x02\x00\x05",
+            "mqtt-qos0",
+            r"refused an anonymous client \(not authorised\); give --mqtt",
+        ),
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "amqp-auto",
+            "answered the protocol header with 48; is it AMQP?",
+        ),
+        (b"AMQP\x03\x01\x00\x00", "amqp-auto", "does not speak AMQP 0-9-1"),
+        (
+            b"\x01\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a\x00",
+            "amqp-auto",
+            "sent a frame without a frame end",
+        ),
+        (b"\x03\x00\x00\x00\x00\x00\x04\x00\x0a\x00\x0a\xce", "amqp-auto", "is it AMQP"),
+    ],
+)
 def test_wrong_kind_of_server(answer: bytes, name: str, error: str) -> None:
     with answering(answer) as target:
         try:
-            result = ran(small(name), {"mqtt": target, "amqp": target._replace(user="guest", password="guest")})
+            result = ran(
+                small(name),
+                {"mqtt": target, "amqp": target._replace(user="guest", password="guest")},
+            )
         except Unreachable as caught:
             assert_matches(error, str(caught))
         else:
@@ -110,7 +168,11 @@ def test_wrong_kind_of_server(answer: bytes, name: str, error: str) -> None:
 def test_server_that_closes_at_once() -> None:
     with answering() as target:
         result = ran(small("mqtt-qos0"), {"mqtt": target})
-    assert result.error is not None and "closed the connection" in result.error and "waited for CONNACK" in result.error
+    assert (
+        result.error is not None
+        and "closed the connection" in result.error
+        and "waited for CONNACK" in result.error
+    )
 
 
 def test_subscription_that_is_not_granted() -> None:
@@ -126,20 +188,37 @@ def test_too_many_connections_for_the_limit_of_files(broker: BrokerProcess) -> N
     assert "open files" in result.error and "raise that with ulimit -n" in result.error
 
 
-@pytest.mark.parametrize(("url", "target"), [
-    ("amqp://ann:se%40cret@host:1234/a%2Fb", Target("amqp", "host", 1234, "ann", "se@cret", "a/b")),
-    ("amqp://host", Target("amqp", "host", 5672, "guest", "guest", "/")),
-    ("amqp://host/", Target("amqp", "host", 5672, "guest", "guest", "/")),
-    ("amqp://host/%2F", Target("amqp", "host", 5672, "guest", "guest", "/")),
-    ("amqp://[::1]:99/v", Target("amqp", "::1", 99, "guest", "guest", "v")),
-    ("mqtt://host", Target("mqtt", "host", 1883, None, None)),
-    ("mqtt://ann:x@host:9/", Target("mqtt", "host", 9, "ann", "x")),
-])
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        (
+            "amqp://ann:se%40cret@host:1234/a%2Fb",
+            Target("amqp", "host", 1234, "ann", "se@cret", "a/b"),
+        ),
+        ("amqp://host", Target("amqp", "host", 5672, "guest", "guest", "/")),
+        ("amqp://host/", Target("amqp", "host", 5672, "guest", "guest", "/")),
+        ("amqp://host/%2F", Target("amqp", "host", 5672, "guest", "guest", "/")),
+        ("amqp://[::1]:99/v", Target("amqp", "::1", 99, "guest", "guest", "v")),
+        ("mqtt://host", Target("mqtt", "host", 1883, None, None)),
+        ("mqtt://ann:x@host:9/", Target("mqtt", "host", 9, "ann", "x")),
+    ],
+)
 def test_targets(url: str, target: Target) -> None:
     assert parse(target.protocol, url) == target
 
 
-@pytest.mark.parametrize("url", ["host", "mqtt://host:99999", "mqtt://host/path", "amqp://host", "mqtt://", "mqtt://host?x=1", "mqtt://[::1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "host",
+        "mqtt://host:99999",
+        "mqtt://host/path",
+        "amqp://host",
+        "mqtt://",
+        "mqtt://host?x=1",
+        "mqtt://[::1",
+    ],
+)
 def test_urls_that_name_no_target(url: str) -> None:
     with pytest.raises(ValueError, match=r"must be|Invalid"):
         parse("mqtt", url)
@@ -153,8 +232,8 @@ def assert_matches(pattern: str, text: str) -> None:
 
 @contextmanager
 def answering(*answers: bytes) -> Iterator[Target]:
-    """A server that gives each connection one answer for whatever it says, the next for the next, and then reads no more
-    until the test is over; without answers it closes at once."""
+    """A server that gives each connection one answer for whatever it says, the next for the next,
+    and then reads no more until the test is over; without answers it closes at once."""
     done = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):

@@ -20,7 +20,11 @@ def test_percentiles_are_close(values: list[int], share: float) -> None:
         histogram.add(value)
     exact = sorted(values)[max(1, math.ceil(share * len(values))) - 1]
     assert exact <= histogram.percentile(share) <= exact * (1 + 1 / 256)
-    assert histogram.maximum == max(values) and histogram.total == sum(values) and histogram.count == len(values)
+    assert (
+        histogram.maximum == max(values)
+        and histogram.total == sum(values)
+        and histogram.count == len(values)
+    )
 
 
 def test_extremes() -> None:

@@ -1,4 +1,6 @@
-"""`trellis bench matching` and `trellis matchers`: is what they say so, and who is wrong told from who is slow?"""
+"""`trellis bench matching` and `trellis matchers`: is what they say so, and who is wrong told from
+who is slow?
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def folder(tmp_path: Path) -> Path:
         f'[[peer]]\nname = "{name}"\ntitle = "{name}"\ncommand = ["{sys.executable}", "peer.py", "{name}"]\nmissing = ""\n'
         for name in ("right", "wrong", "unable", "ends", "babbles", "sleeps")
     ]
-    entries.append('[[peer]]\nname = "absent"\ntitle = "absent"\ncommand = ["not-there"]\nmissing = "install it"\n')
+    entries.append(
+        '[[peer]]\nname = "absent"\ntitle = "absent"\ncommand = ["not-there"]\nmissing = "install it"\n'
+    )
     (tmp_path / "peers.toml").write_text("\n".join(entries))
     return tmp_path
 
@@ -123,7 +127,9 @@ def test_answers_are_compared_topic_count_by_topic_count() -> None:
     match = filled(["a.*", "#"]).match
     expected = [answers(match, ["a.b"]), answers(match, ["a.b", "c"])]
     check(match, ["a.b", "c"], expected)
-    with pytest.raises(Wrong, match=r"^2 topics found 3 subscribers \(digest [0-9a-f]+\), not 9 \(7\)$"):
+    with pytest.raises(
+        Wrong, match=r"^2 topics found 3 subscribers \(digest [0-9a-f]+\), not 9 \(7\)$"
+    ):
         check(match, ["a.b", "c"], [expected[0], Answers(2, 9, 7)])
 
 
@@ -144,8 +150,13 @@ def test_subscribing_leaves_things_as_they_were() -> None:
 def test_a_workload_is_wrong_when_something_is_not_found() -> None:
     words = GROWING[0].words(50)
     expected = [answers(filled(words.patterns).match, words.topics[:20])]
-    figures = workload(create("bitmap", AMQP), words.patterns, words.topics, words.further, expected, 0.001)
-    assert set(figures) == {"lookup", "first", "any", "subscribe", "unsubscribe", "load"} and min(figures.values()) > 0
+    figures = workload(
+        create("bitmap", AMQP), words.patterns, words.topics, words.further, expected, 0.001
+    )
+    assert (
+        set(figures) == {"lookup", "first", "any", "subscribe", "unsubscribe", "load"}
+        and min(figures.values()) > 0
+    )
     with pytest.raises(Wrong):
         workload(Forgetful(), words.patterns, words.topics, words.further, expected, 0.001)
 
@@ -161,7 +172,15 @@ def test_publications_are_measured_with_and_without_changes() -> None:
     words = ZIPF[0].words(100)
     expected = [answers(filled(words.patterns).match, words.topics[:20])]
     for every in (0, 10):
-        figures = churn(create("trie", AMQP), words.patterns, words.topics, words.further, expected, every, 0.001)
+        figures = churn(
+            create("trie", AMQP),
+            words.patterns,
+            words.topics,
+            words.further,
+            expected,
+            every,
+            0.001,
+        )
         assert figures["publish"] > 0
     with pytest.raises(Wrong):
         churn(Forgetful(), words.patterns, words.topics, words.further, expected, 10, 0.001)
@@ -171,21 +190,36 @@ def test_publications_are_measured_with_and_without_changes() -> None:
 def test_threads_that_lose_a_subscription_are_told(readers: int, writers: int, mixed: int) -> None:
     words = THREADS.words(20)
     matcher = Locked(create("trie", AMQP))
-    assert threads(matcher, words.patterns, words.topics, words.further, readers, writers, mixed)["ms"] > 0
+    assert (
+        threads(matcher, words.patterns, words.topics, words.further, readers, writers, mixed)["ms"]
+        > 0
+    )
     with pytest.raises(Wrong, match="does not find"):
-        threads(Locked(Forgetful()), words.patterns, words.topics, words.further, readers, writers, mixed)
+        threads(
+            Locked(Forgetful()),
+            words.patterns,
+            words.topics,
+            words.further,
+            readers,
+            writers,
+            mixed,
+        )
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_memory_is_what_the_matchers_hold() -> None:
-    """Asked in a process of its own, as the benchmark does: another one has memory to spare, and grows by nothing."""
+    """Asked in a process of its own, as the benchmark does: another one has memory to spare, and
+    grows by nothing.
+    """
     asked = """
 from matching import AMQP, create
 from trellis.bench.matching.memory import octets
 words = "\\n".join(f"a.b{number}.*" for number in range(30_000)).encode()
 print(octets(lambda: create("trie", AMQP), words))
 """
-    answer = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [sys.executable, "-c", asked], check=True, capture_output=True, text=True, timeout=60
+    )
     assert 30 < float(answer.stdout) < 2_000
 
 
@@ -216,14 +250,20 @@ def test_a_contender_may_be_slow_end_or_babble(folder: Path) -> None:
     request = {"kind": "workload"}
     with Running(peer(folder, "right")) as process:
         assert process.ask(request, 30) == {"lookup": 1.0, "octets": 2.0}
-    with Running(peer(folder, "sleeps")) as process, pytest.raises(Slow, match=r"no answer in 0\.01 s"):
+    with (
+        Running(peer(folder, "sleeps")) as process,
+        pytest.raises(Slow, match=r"no answer in 0\.01 s"),
+    ):
         process.ask(request, 0.01)
     with Running(peer(folder, "ends")) as process:
         with pytest.raises(Failed, match="it broke"):
             process.ask(request, 30)
         with pytest.raises(Failed, match="it broke"):
             process.ask(request, 30)
-    with Running(peer(folder, "babbles")) as process, pytest.raises(Failed, match="answered b'hello"):
+    with (
+        Running(peer(folder, "babbles")) as process,
+        pytest.raises(Failed, match="answered b'hello"),
+    ):
         process.ask(request, 30)
 
 
@@ -232,27 +272,63 @@ def test_ours_run_interpreted_beside_compiled() -> None:
     assert set(NAMES) < set(found)
     with Running(found["trie-py"]) as process:
         assert "interpreted" in process.ask({"kind": "about"}, 60)["version"]
-        assert process.ask({"kind": "dance"} | dict.fromkeys(("patterns", "topics", "further"), __file__), 60) == {
-            "unable": "knows no request 'dance'"}
+        assert process.ask(
+            {"kind": "dance"} | dict.fromkeys(("patterns", "topics", "further"), __file__), 60
+        ) == {"unable": "knows no request 'dance'"}
 
 
-def test_a_run_leaves_tables_and_json(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_tables_and_json(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "run.json"
-    code = main(["bench", "matching", "tp", "--sizes", "40", "--rounds", "2", "--seconds", "0.001", "--peers", str(folder),
-                 "--algorithms", "trie,bitmap,right,wrong,unable,ends,absent", "--json", str(file)])
+    code = main(
+        [
+            "bench",
+            "matching",
+            "tp",
+            "--sizes",
+            "40",
+            "--rounds",
+            "2",
+            "--seconds",
+            "0.001",
+            "--peers",
+            str(folder),
+            "--algorithms",
+            "trie,bitmap,right,wrong,unable,ends,absent",
+            "--json",
+            str(file),
+        ]
+    )
     printed = capsys.readouterr()
     assert code == 1
     assert "wrong, tp tp 40 workload: wrong: 2 topics found nothing" in printed.err
     assert "ends, tp tp 40 workload: failed: it broke" in printed.err
     assert "tp 40\n" in printed.out and "not here: absent (install it)" in printed.out
     results = read(file)
-    assert {"cpu", "python", "kernel", "load", "time", "command"} < set(results.environment) and results.loop_ns > 0
+    assert {"cpu", "python", "kernel", "load", "time", "command"} < set(
+        results.environment
+    ) and results.loop_ns > 0
     key = "tp tp 40 workload"
-    assert [len(results.cells[name][key].rounds) for name in ("trie", "bitmap", "right", "wrong", "unable", "ends")] == [2, 2, 2, 0, 0, 0]
-    assert [results.cells[name][key].why for name in ("trie", "wrong", "unable", "ends")] == ["", "wrong", "unable", "failed"]
-    assert results.median("right", key, "lookup") == 1.0 and results.median("wrong", key, "lookup") is None
+    assert [
+        len(results.cells[name][key].rounds)
+        for name in ("trie", "bitmap", "right", "wrong", "unable", "ends")
+    ] == [2, 2, 2, 0, 0, 0]
+    assert [results.cells[name][key].why for name in ("trie", "wrong", "unable", "ends")] == [
+        "",
+        "wrong",
+        "unable",
+        "failed",
+    ]
+    assert (
+        results.median("right", key, "lookup") == 1.0
+        and results.median("wrong", key, "lookup") is None
+    )
     assert len(results.cells["trie"]["tp tp 40 memory"].rounds) == 1
-    assert "interpreted" in results.contenders["trie"].version or "compiled" in results.contenders["trie"].version
+    assert (
+        "interpreted" in results.contenders["trie"].version
+        or "compiled" in results.contenders["trie"].version
+    )
     together = merged([read(file), results])
     assert together.environment.pop("commands") == 2 * [results.environment["command"]]
     assert together.environment.pop("loads") == 2 * [results.environment["load"]]
@@ -263,14 +339,36 @@ def test_a_run_leaves_tables_and_json(folder: Path, tmp_path: Path, capsys: pyte
 
 
 def test_json_on_standard_output_has_no_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "matching", "splitting", "--rounds", "1", "--seconds", "0.001", "--peers", "none", "--algorithms", "naive",
-                 "--json", "-"]) == 0
+    assert (
+        main(
+            [
+                "bench",
+                "matching",
+                "splitting",
+                "--rounds",
+                "1",
+                "--seconds",
+                "0.001",
+                "--peers",
+                "none",
+                "--algorithms",
+                "naive",
+                "--json",
+                "-",
+            ]
+        )
+        == 0
+    )
     found = json.loads(capsys.readouterr().out)
-    assert found["format"] == 1 and found["cells"]["naive"]["splitting tp 1000 splitting"]["medians"].keys() == {"each", "once"}
+    assert found["format"] == 1 and found["cells"]["naive"]["splitting tp 1000 splitting"][
+        "medians"
+    ].keys() == {"each", "once"}
 
 
 def test_medians_and_spread_are_of_each_figure_by_itself() -> None:
-    cell = Cell([{"lookup": 1.0, "load": 9.0}, {"lookup": 3.0, "load": 1.0}, {"lookup": 2.0, "load": 2.0}])
+    cell = Cell(
+        [{"lookup": 1.0, "load": 9.0}, {"lookup": 3.0, "load": 1.0}, {"lookup": 2.0, "load": 2.0}]
+    )
     assert cell.medians == {"lookup": 2.0, "load": 2.0} and cell.spread("lookup") == 1.0
     cell.slow = "no answer in 5 s"
     assert cell.medians == {} and cell.why == "slow"
@@ -284,7 +382,11 @@ def test_matchers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["matchers", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     naive = next(row for row in rows if row["name"] == "naive")
-    assert naive["usable"] is True and naive["lookup"] == "O(N x L)" and naive["origin"] == "articles 1 and 3"
+    assert (
+        naive["usable"] is True
+        and naive["lookup"] == "O(N x L)"
+        and naive["origin"] == "articles 1 and 3"
+    )
 
 
 def test_parts_and_contenders_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,16 +396,27 @@ def test_parts_and_contenders_are_listed(folder: Path, capsys: pytest.CaptureFix
     assert "NOT HERE: install it" in printed
 
 
-@pytest.mark.parametrize(("words", "problem"), [
-    (["iott"], "unknown part iott; the nearest is iot"),
-    (["--algorithms", "tire"], "unknown algorithm tire; the nearest is trie"),
-    (["--peers", "/no/such/folder"], "--peers: /no/such/folder/peers.toml is no list of peers"),
-    (["--sizes", "10,x"], 'argument --sizes: must be a whole number of at least 1, got "x"'),
-    (["--rounds", "0"], 'argument --rounds: must be a whole number of at least 1, got "0"'),
-    (["--seconds", "soon"], 'argument --seconds: must be a number of seconds, 0.0001 at least, got "soon"'),
-    (["--algorithms", "trie", "--json", "/no/such/folder/file"], "cannot write /no/such/folder/file: No such file or directory"),
-])
-def test_wrong_arguments_end_with_2(words: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["iott"], "unknown part iott; the nearest is iot"),
+        (["--algorithms", "tire"], "unknown algorithm tire; the nearest is trie"),
+        (["--peers", "/no/such/folder"], "--peers: /no/such/folder/peers.toml is no list of peers"),
+        (["--sizes", "10,x"], 'argument --sizes: must be a whole number of at least 1, got "x"'),
+        (["--rounds", "0"], 'argument --rounds: must be a whole number of at least 1, got "0"'),
+        (
+            ["--seconds", "soon"],
+            'argument --seconds: must be a number of seconds, 0.0001 at least, got "soon"',
+        ),
+        (
+            ["--algorithms", "trie", "--json", "/no/such/folder/file"],
+            "cannot write /no/such/folder/file: No such file or directory",
+        ),
+    ],
+)
+def test_wrong_arguments_end_with_2(
+    words: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["bench", "matching", *words]) == 2
     printed = capsys.readouterr().err
     assert problem in printed and printed.count("\n") == 1
@@ -318,16 +431,51 @@ def test_nobody_here_ends_with_1(folder: Path, capsys: pytest.CaptureFixture[str
 def test_a_report_puts_tables_and_charts_into_a_document(tmp_path: Path) -> None:
     file, document = tmp_path / "run.json", tmp_path / "page.md"
     parts = ["tp", "article", "churn", "splitting"]
-    assert main(["bench", "matching", *parts, "--sizes", "20", "--rounds", "1", "--seconds", "0.0005", "--peers", "none",
-                 "--algorithms", "trie,route-cache", "--json", str(file)]) == 0
-    document.write_text("# Before\n<!-- results:begin -->\nfigures of yesterday\n<!-- results:end -->\nbehind\n")
-    report = [sys.executable, str(BENCHMARKS / "matching" / "report.py"), str(file), "--into", str(document)]
+    assert (
+        main(
+            [
+                "bench",
+                "matching",
+                *parts,
+                "--sizes",
+                "20",
+                "--rounds",
+                "1",
+                "--seconds",
+                "0.0005",
+                "--peers",
+                "none",
+                "--algorithms",
+                "trie,route-cache",
+                "--json",
+                str(file),
+            ]
+        )
+        == 0
+    )
+    document.write_text(
+        "# Before\n<!-- results:begin -->\nfigures of yesterday\n<!-- results:end -->\nbehind\n"
+    )
+    report = [
+        sys.executable,
+        str(BENCHMARKS / "matching" / "report.py"),
+        str(file),
+        "--into",
+        str(document),
+    ]
     done = subprocess.run(report, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     text = document.read_text()
     assert text.startswith("# Before\n") and text.endswith("behind\n") and "yesterday" not in text
-    for wanted in ("### Targets", "### tp: three words", "### Article 1", "“CS-trie”", "route cache, trie", "`zipf-1.7`: ",
-                   "### Who took part"):
+    for wanted in (
+        "### Targets",
+        "### tp: three words",
+        "### Article 1",
+        "“CS-trie”",
+        "route cache, trie",
+        "`zipf-1.7`: ",
+        "### Who took part",
+    ):
         assert wanted in text
     pictures = {path.name for path in (tmp_path / "page").iterdir()}
     assert {"lookup-tp.svg", "article.svg", "churn.svg", "memory.svg"} <= pictures
@@ -339,9 +487,29 @@ def test_a_report_puts_tables_and_charts_into_a_document(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not any((BENCHMARKS / "matching" / ".tools").glob("*")), reason="needs benchmarks/matching/install.sh")
+@pytest.mark.skipif(
+    not any((BENCHMARKS / "matching" / ".tools").glob("*")),
+    reason="needs benchmarks/matching/install.sh",
+)
 def test_peers_that_are_installed_answer_as_we_do(capsys: pytest.CaptureFixture[str]) -> None:
     found = [each.name for each in peers(BENCHMARKS / "matching") if not each.missing]
-    code = main(["bench", "matching", "tp", "iot", "adv", "--sizes", "60", "--rounds", "1", "--seconds", "0.0005", "--peers",
-                 str(BENCHMARKS / "matching"), "--algorithms", ",".join(found)])
+    code = main(
+        [
+            "bench",
+            "matching",
+            "tp",
+            "iot",
+            "adv",
+            "--sizes",
+            "60",
+            "--rounds",
+            "1",
+            "--seconds",
+            "0.0005",
+            "--peers",
+            str(BENCHMARKS / "matching"),
+            "--algorithms",
+            ",".join(found),
+        ]
+    )
     assert (code, capsys.readouterr().err) == (0, "")

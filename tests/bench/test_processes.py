@@ -13,7 +13,9 @@ import pytest
 from trellis.bench.errors import Unreachable
 from trellis.bench.processes import Cpu, Processes
 
-pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="there is no /proc here")
+pytestmark = pytest.mark.skipif(
+    not os.path.exists("/proc/self/task"), reason="there is no /proc here"
+)
 
 
 def burn(seconds: float) -> None:
@@ -59,7 +61,10 @@ def test_children_are_counted_on_request() -> None:
     try:
         assert Processes([os.getpid()]).pids == [os.getpid()]
         assert child.pid in Processes([os.getpid()], children=True).pids
-        assert Processes([os.getpid()], children=True).memory().now > Processes([os.getpid()]).memory().now
+        assert (
+            Processes([os.getpid()], children=True).memory().now
+            > Processes([os.getpid()]).memory().now
+        )
     finally:
         child.communicate(b"\n")
 

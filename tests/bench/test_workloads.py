@@ -20,9 +20,18 @@ def test_workload_gets_right_answers_and_leaves_nothing(broker: BrokerProcess, n
     assert result.error is None and result.median is not None
     measured = result.rounds[0]
     assert measured.messages == 400
-    assert measured.deliveries == 400 * (workload.subscribers if workload.sharing == EVERYBODY else 1)
-    assert measured.octets_out > 400 * workload.size and measured.octets_in > measured.deliveries * workload.size
-    assert measured.broker is not None and measured.broker.cpu > 0 and measured.broker.rss_peak >= measured.broker.rss_after > 1 << 20
+    assert measured.deliveries == 400 * (
+        workload.subscribers if workload.sharing == EVERYBODY else 1
+    )
+    assert (
+        measured.octets_out > 400 * workload.size
+        and measured.octets_in > measured.deliveries * workload.size
+    )
+    assert (
+        measured.broker is not None
+        and measured.broker.cpu > 0
+        and measured.broker.rss_peak >= measured.broker.rss_after > 1 << 20
+    )
     assert (measured.latency is not None) == (workload.window == 1)
     assert (result.bind_seconds is not None) == (workload.bindings > 0)
     assert not any(held(broker, kind) for kind in ("queues", "exchanges", "bindings"))
@@ -36,7 +45,9 @@ def test_rounds_are_measured_one_by_one(broker: BrokerProcess) -> None:
 
 def test_round_may_last_for_a_time(broker: BrokerProcess) -> None:
     result = ran(small("mqtt-qos1"), targets(broker), small_options(seconds=0.05, rounds=1))
-    assert result.error is None and result.rounds[0].messages > 0 and result.rounds[0].seconds >= 0.05
+    assert (
+        result.error is None and result.rounds[0].messages > 0 and result.rounds[0].seconds >= 0.05
+    )
 
 
 @pytest.mark.parametrize("name", ["mqtt-qos0", "mqtt-50pub", "amqp-ack", "amqp-compete5"])
@@ -45,7 +56,13 @@ def test_rate_is_kept_and_every_delivery_is_timed(broker: BrokerProcess, name: s
     assert result.error is None
     measured = result.rounds[0]
     assert measured.latency is not None and measured.latency.count == measured.deliveries == 200
-    assert 0 < measured.latency.p50 <= measured.latency.p99 <= measured.latency.p999 <= measured.latency.max
+    assert (
+        0
+        < measured.latency.p50
+        <= measured.latency.p99
+        <= measured.latency.p999
+        <= measured.latency.max
+    )
     # The last of 200 messages is due after 199 intervals.
     assert measured.seconds >= 199 / 2_000
 
@@ -60,12 +77,22 @@ def test_bodies_may_have_any_size(broker: BrokerProcess, name: str, size: int) -
 
 def test_broker_says_what_it_is(broker: BrokerProcess) -> None:
     servers: dict[str, str] = {}
-    run(small("amqp-auto"), small_options(messages=10, rounds=1), targets(broker), Processes([]), Progress(shown=False), servers)
+    run(
+        small("amqp-auto"),
+        small_options(messages=10, rounds=1),
+        targets(broker),
+        Processes([]),
+        Progress(shown=False),
+        servers,
+    )
     assert servers["amqp"].startswith("Trellis ")
 
 
 def test_table_has_a_row_for_each_workload(broker: BrokerProcess) -> None:
-    results = [ran(small(name), targets(broker), pids=[broker.process.pid]) for name in ("mqtt-pingpong", "amqp-bindings10k")]
+    results = [
+        ran(small(name), targets(broker), pids=[broker.process.pid])
+        for name in ("mqtt-pingpong", "amqp-bindings10k")
+    ]
     made = rows(results)
     assert [row["workload"] for row in made] == ["mqtt-pingpong", "amqp-bindings10k"]
     assert "p99 us" in made[0] and "p99 us" not in made[1]
@@ -73,5 +100,7 @@ def test_table_has_a_row_for_each_workload(broker: BrokerProcess) -> None:
 
 
 def test_slow_rate_is_no_lack_of_progress(broker: BrokerProcess) -> None:
-    result = ran(small("mqtt-qos1"), targets(broker), small_options(messages=4, rate=10.0, patience=0.05))
+    result = ran(
+        small("mqtt-qos1"), targets(broker), small_options(messages=4, rate=10.0, patience=0.05)
+    )
     assert result.error is None and result.rounds[0].messages == 4

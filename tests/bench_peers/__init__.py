@@ -1,4 +1,6 @@
-"""Is `benchmarks/peers` right about what it measures? Its package is found in the folder `benchmarks`."""
+"""Is `benchmarks/peers` right about what it measures? Its package is found in the folder
+`benchmarks`.
+"""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Results made up for tests: three peers, three workloads, a loss, a wrong answer, a peer that is missing."""
+"""Results made up for tests: three peers, three workloads, a loss, a wrong answer, a peer that is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,20 @@ from peers.results import About, Cell, Figures, Results
 
 
 def figures(cpu: float, rate: float = 1000.0, **further: Any) -> Figures:
-    return Figures(**{"messages": 100, "rate": rate, "cpu": cpu, "resident": 10e6, "peak": 20e6, **further})
+    return Figures(
+        **{"messages": 100, "rate": rate, "cpu": cpu, "resident": 10e6, "peak": 20e6, **further}
+    )
 
 
 def results() -> Results:
     about: dict[str, Any] = {"family": "mqtt", "half": "", "rate": None}
     made = Results(
-        name="made", date="2026-01-02", command=["python", "benchmarks/peers", "run"], machine={"processor": "one"}, rounds=3, load={},
+        name="made",
+        date="2026-01-02",
+        command=["python", "benchmarks/peers", "run"],
+        machine={"processor": "one"},
+        rounds=3,
+        load={},
         peers={
             "trellis": About("Trellis", "1.0, compiled", ("its defaults",)),
             "mosquitto": About("mosquitto", "2.0", ("none",)),

@@ -17,22 +17,36 @@ REPORT = """
 """
 
 
-@pytest.mark.parametrize(("library", "symbol", "place"), [
-    ("[kernel.kallsyms]", "tcp_sendmsg", "kernel"),
-    ("[vdso]", "clock_gettime", "kernel"),
-    ("loop.cpython-311-x86_64-linux-gnu.so", "uv_write", "uvloop and libuv"),
-    ("trellis__mypyc.cpython-311-x86_64-linux-gnu.so", "CPyBytesWriter_Write", "copying octets"),
-    ("trellis__mypyc.cpython-311-x86_64-linux-gnu.so", "message___Message_dealloc", "objects made and freed"),
-    ("libpython3.11.so.1.0", "siphash13", "dicts and hashes"),
-    ("libc.so.6", "malloc", "objects made and freed"),
-    ("ld-linux-x86-64.so.2", "_dl_fixup", "the rest of Python"),
-])
+@pytest.mark.parametrize(
+    ("library", "symbol", "place"),
+    [
+        ("[kernel.kallsyms]", "tcp_sendmsg", "kernel"),
+        ("[vdso]", "clock_gettime", "kernel"),
+        ("loop.cpython-311-x86_64-linux-gnu.so", "uv_write", "uvloop and libuv"),
+        (
+            "trellis__mypyc.cpython-311-x86_64-linux-gnu.so",
+            "CPyBytesWriter_Write",
+            "copying octets",
+        ),
+        (
+            "trellis__mypyc.cpython-311-x86_64-linux-gnu.so",
+            "message___Message_dealloc",
+            "objects made and freed",
+        ),
+        ("libpython3.11.so.1.0", "siphash13", "dicts and hashes"),
+        ("libc.so.6", "malloc", "objects made and freed"),
+        ("ld-linux-x86-64.so.2", "_dl_fixup", "the rest of Python"),
+    ],
+)
 def test_a_sample_has_a_place(library: str, symbol: str, place: str) -> None:
     assert perf_profile.place(library, symbol) == place
 
 
 def test_a_compiled_function_has_its_name_back() -> None:
-    assert perf_profile.function("CPyDef_amqp___connection___AmqpConnection____parse") == "amqp.connection.AmqpConnection._parse"
+    assert (
+        perf_profile.function("CPyDef_amqp___connection___AmqpConnection____parse")
+        == "amqp.connection.AmqpConnection._parse"
+    )
 
 
 def test_shares_times_the_cost_are_nanoseconds() -> None:
@@ -46,11 +60,16 @@ def test_shares_times_the_cost_are_nanoseconds() -> None:
 
 def test_the_table_of_memory_says_what_is_allowed_and_how_a_backlog_drains() -> None:
     mib = 2**20
-    text = memory.table({
-        "date": "2026-01-02", "command": "the command", "version": "1.0", "machine": {"processor": "one"},
-        "octets": {"queue": 710.4, "consumer": 328.0},
-        "backlog": {"messages": 500, "empty": 10 * mib, "full": 110 * mib, "peak": 113 * mib},
-    })
+    text = memory.table(
+        {
+            "date": "2026-01-02",
+            "command": "the command",
+            "version": "1.0",
+            "machine": {"processor": "one"},
+            "octets": {"queue": 710.4, "consumer": 328.0},
+            "backlog": {"messages": 500, "empty": 10 * mib, "full": 110 * mib, "peak": 113 * mib},
+        }
+    )
     assert "| queue, empty | 20,000 | 710 | 2,000 |" in text
     assert "| consumer | 5,000 | 328 |  |" in text
     assert "takes 100 MiB" in text

@@ -19,7 +19,9 @@ from peers.workloads import CASES
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="benchmarks/peers reads /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="benchmarks/peers reads /proc"
+)
 
 
 def gone(pid: int) -> bool:
@@ -31,7 +33,9 @@ def gone(pid: int) -> bool:
 
 
 def test_a_child_ends_with_all_below_it(tmp_path: Path) -> None:
-    child = Child(["sh", "-c", "sleep 100 & sleep 100 & echo started; wait"], tmp_path, name="shell")
+    child = Child(
+        ["sh", "-c", "sleep 100 & sleep 100 & echo started; wait"], tmp_path, name="shell"
+    )
     child.wait_until(lambda: "started" in child.said(), 10)
     pids = tree(child.pid)
     assert len(pids) == 3
@@ -62,10 +66,14 @@ def test_ports_are_free_and_differ() -> None:
 
 
 @pytest.fixture(scope="module", params=[[], ["--writer"]], ids=["relay", "writer"])
-def relay(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def relay(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[int]:
     """The port of a floor."""
     program = ROOT / "benchmarks" / "relay" / "relay.py"
-    child = Child([sys.executable, program, *request.param], tmp_path_factory.mktemp("relay"), name="relay")
+    child = Child(
+        [sys.executable, program, *request.param], tmp_path_factory.mktemp("relay"), name="relay"
+    )
     child.wait_until(lambda: "ready" in child.said(), 20)
     yield int(child.said().split()[1])
     child.stop()
@@ -92,9 +100,13 @@ SUBSCRIBE = b"\x82\x06\x00\x07\x00\x01#\x00"
 
 
 def test_octets_go_to_every_subscriber_but_the_sender(relay: int) -> None:
-    subscribers = [say(relay, CONNECT + SUBSCRIBE, b"\x20\x02\x00\x00\x90\x03\x00\x07\x00") for _ in range(2)]
+    subscribers = [
+        say(relay, CONNECT + SUBSCRIBE, b"\x20\x02\x00\x00\x90\x03\x00\x07\x00") for _ in range(2)
+    ]
     publisher = say(relay, CONNECT, b"\x20\x02\x00\x00")
-    octets = b"\x30\x84\x80\x40" + os.urandom(1 << 20)  # more than a socket holds, and not even whole
+    octets = b"\x30\x84\x80\x40" + os.urandom(
+        1 << 20
+    )  # more than a socket holds, and not even whole
     publisher.sendall(octets)
     assert all(receive(subscriber, len(octets)) == octets for subscriber in subscribers)
     subscribers[0].sendall(b"\x30\x03\x00\x01a")

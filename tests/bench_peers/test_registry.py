@@ -28,7 +28,10 @@ def nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     """A machine on which nothing is installed."""
     monkeypatch.setenv("PATH", str(tmp_path))
     for module in ("rabbitmq._SCRIPTS", "nats._DEBIAN", "aedes._PACKAGE"):
-        monkeypatch.setattr(f"peers.brokers.{module}", tmp_path / "none" if not module.endswith("SCRIPTS") else str(tmp_path))
+        monkeypatch.setattr(
+            f"peers.brokers.{module}",
+            tmp_path / "none" if not module.endswith("SCRIPTS") else str(tmp_path),
+        )
     monkeypatch.setattr("peers.peer.SYSTEM", (str(tmp_path),))
     return Tools(installed=tmp_path / "none", trellis=None)
 
@@ -49,7 +52,9 @@ def test_trellis_can_do_all_workloads() -> None:
 def test_who_speaks_no_amqp_says_so() -> None:
     for name in ("mosquitto", "nats", "mochi", "aedes", "amqtt"):
         assert set(refused(name).values()) == {"speaks no AMQP"}
-        assert set(refused(name)) == {case.name for case in CASES.values() if "amqp" in case.protocols}
+        assert set(refused(name)) == {
+            case.name for case in CASES.values() if "amqp" in case.protocols
+        }
 
 
 def test_a_version_without_qos_2_is_not_asked_for_it() -> None:
@@ -61,8 +66,24 @@ def test_a_version_without_qos_2_is_not_asked_for_it() -> None:
 
 def test_floors_do_only_what_needs_no_reading() -> None:
     can = set(CASES) - set(refused("relay"))
-    assert {"mqtt-qos0", "mqtt-fan1000", "mqtt-50pub", "mqtt-pingpong", "amqp-auto", "amqp-fan10", "mqtt-qos0-half"} <= can
-    assert not can & {"mqtt-qos1", "mqtt-16topics", "amqp-ack", "amqp-compete5", "amqp-bindings10k", "cross-mqtt-amqp", "amqp-ack-half"}
+    assert {
+        "mqtt-qos0",
+        "mqtt-fan1000",
+        "mqtt-50pub",
+        "mqtt-pingpong",
+        "amqp-auto",
+        "amqp-fan10",
+        "mqtt-qos0-half",
+    } <= can
+    assert not can & {
+        "mqtt-qos1",
+        "mqtt-16topics",
+        "amqp-ack",
+        "amqp-compete5",
+        "amqp-bindings10k",
+        "cross-mqtt-amqp",
+        "amqp-ack-half",
+    }
 
 
 @pytest.mark.parametrize("name", ["amqp-auto", "amqp-1k", "amqp-64k", "amqp-fan10"])
@@ -71,7 +92,9 @@ def test_a_floor_of_amqp_relays_as_many_octets(name: str) -> None:
     stand_in, option, size = shape(CASES[name])
     assert option == "--size"
     assert WORKLOADS[stand_in].subscribers == workload.subscribers
-    publication = amqp.publish("bench-000000", "b000000.room.0000.temp", b"-" * workload.size, 131_072)
+    publication = amqp.publish(
+        "bench-000000", "b000000.room.0000.temp", b"-" * workload.size, 131_072
+    )
     assert len(mqtt.publish("b000000/room/0000/temp", b"-" * int(size))) == len(publication)
 
 
@@ -84,25 +107,39 @@ def test_names_that_nobody_has_are_refused_with_the_nearest() -> None:
 
 def test_peers_and_workloads_keep_their_order() -> None:
     assert [peer.name for peer in chosen(["relay", "trellis"], Tools())] == ["trellis", "relay"]
-    assert [case.name for case in chosen_cases(["amqp-auto", "mqtt-qos0"])] == ["mqtt-qos0", "amqp-auto"]
+    assert [case.name for case in chosen_cases(["amqp-auto", "mqtt-qos0"])] == [
+        "mqtt-qos0",
+        "amqp-auto",
+    ]
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=NAMES)
-def test_what_is_missing_is_one_line_that_names_what_installs_it(peer: type[Peer], nothing: Tools) -> None:
+def test_what_is_missing_is_one_line_that_names_what_installs_it(
+    peer: type[Peer], nothing: Tools
+) -> None:
     line = peer(nothing).missing()
     assert "\n" not in line
-    assert re.search(r"apt-get install \S+|benchmarks/peers/install.sh \S+|make run|node is not on PATH", line)
+    assert re.search(
+        r"apt-get install \S+|benchmarks/peers/install.sh \S+|make run|node is not on PATH", line
+    )
 
 
-def test_a_run_says_what_it_skips_and_goes_on(nothing: Tools, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_says_what_it_skips_and_goes_on(
+    nothing: Tools, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("peers.command.tools", lambda trellis: nothing)
     assert main(["run", "--dry-run", "--peers", "mosquitto,nats"]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(": ")[2].split(":")[:2] for line in lines[:2]] == [["skipped", " mosquitto"], ["skipped", " nats"]]
+    assert [line.partition(": ")[2].split(":")[:2] for line in lines[:2]] == [
+        ["skipped", " mosquitto"],
+        ["skipped", " nats"],
+    ]
     assert lines[2] == "peers: none of the peers is here, see above"
 
 
-def test_what_is_missing_is_fatal_where_it_is_required(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_fatal_where_it_is_required(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("peers.brokers.mosquitto.Mosquitto.missing", lambda self: "")
     monkeypatch.setattr("peers.brokers.nats.Nats.missing", lambda self: "nats is not installed")
     assert main(["run", "--dry-run", "--peers", "mosquitto,nats"]) == 0
@@ -110,10 +147,18 @@ def test_what_is_missing_is_fatal_where_it_is_required(capsys: pytest.CaptureFix
     assert "--require" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [
-    ["run", "--peers", "nobody"], ["run", "--workloads", "nothing"], ["run", "--trellis", "/none"], ["report", "README.md"],
-])
-def test_wrong_arguments_are_one_line_and_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "--peers", "nobody"],
+        ["run", "--workloads", "nothing"],
+        ["run", "--trellis", "/none"],
+        ["report", "README.md"],
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 

@@ -25,16 +25,33 @@ def row(text: str, title: str, number: int = 0) -> list[str]:
     return [cell.strip() for cell in lines[number].strip("|").split("|")][1:]
 
 
-@pytest.mark.parametrize(("value", "shown"), [
-    (0.0421, "0.042"), (0.9996, "1.00"), (5.678, "5.68"), (9.96, "10.0"), (35.97, "36.0"), (99.6, "100"), (12345.6, "12,346"),
-])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.0421, "0.042"),
+        (0.9996, "1.00"),
+        (5.678, "5.68"),
+        (9.96, "10.0"),
+        (35.97, "36.0"),
+        (99.6, "100"),
+        (12345.6, "12,346"),
+    ],
+)
 def test_three_digits_count(value: float, shown: str) -> None:
     assert figure(value) == shown
 
 
-@pytest.mark.parametrize(("value", "shown"), [
-    (63.2, "63 ×"), (9.96, "10 ×"), (1.94, "1.9 ×"), (1.0, "1.00 ×"), (0.996, "1.00 ×"), (0.8, "**0.80 ×, a loss**"),
-])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (63.2, "63 ×"),
+        (9.96, "10 ×"),
+        (1.94, "1.9 ×"),
+        (1.0, "1.00 ×"),
+        (0.996, "1.00 ×"),
+        (0.8, "**0.80 ×, a loss**"),
+    ],
+)
 def test_a_ratio_below_one_is_a_loss(value: float, shown: str) -> None:
     assert times(value) == shown
 
@@ -91,13 +108,22 @@ def test_what_is_wrong_has_no_figure_and_is_said() -> None:
 
 def test_a_warning_stands_first() -> None:
     made = results()
-    made.peers["trellis"] = made.peers["trellis"].__class__("Trellis", "1.0", warning="Trellis is NOT COMPILED")
+    made.peers["trellis"] = made.peers["trellis"].__class__(
+        "Trellis", "1.0", warning="Trellis is NOT COMPILED"
+    )
     assert page(made, {}).startswith("> **Trellis is NOT COMPILED.**")
 
 
 def test_machine_versions_command_and_noise_are_said() -> None:
     text = page(results(), {})
-    said = ("2026-01-02", "`python benchmarks/peers run`", "processor one", "| mosquitto | 2.0 |", "- Trellis: its defaults", "Noise: ")
+    said = (
+        "2026-01-02",
+        "`python benchmarks/peers run`",
+        "processor one",
+        "| mosquitto | 2.0 |",
+        "- Trellis: its defaults",
+        "Noise: ",
+    )
     assert [words for words in said if words not in text] == []
 
 
@@ -115,7 +141,12 @@ def test_bars_stay_inside_of_the_picture() -> None:
     picture = ElementTree.fromstring(chart(cpu(results(), "mqtt"), "title", "microseconds"))
     width = float(picture.attrib["width"])
     for bar in picture.iter("{http://www.w3.org/2000/svg}rect"):
-        assert 0 <= float(bar.attrib["x"]) < float(bar.attrib["x"]) + float(bar.attrib["width"]) <= width
+        assert (
+            0
+            <= float(bar.attrib["x"])
+            < float(bar.attrib["x"]) + float(bar.attrib["width"])
+            <= width
+        )
 
 
 def test_only_what_was_timed_is_in_the_chart_of_latencies() -> None:
@@ -134,14 +165,21 @@ def test_a_report_replaces_what_stands_between_the_marks(tmp_path: Path) -> None
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "obsolete" not in text
-    assert {path.name for path in written} == {"performance.md", "mqtt.svg", "amqp.svg", "latency.svg"}
+    assert {path.name for path in written} == {
+        "performance.md",
+        "mqtt.svg",
+        "amqp.svg",
+        "latency.svg",
+    }
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert (tmp_path / link).is_file()
     report(results(), document, tmp_path / "performance")
     assert document.read_text() == text
 
 
-@pytest.mark.parametrize("text", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{END}{END}", f"{BEGIN}{BEGIN}{END}"])
+@pytest.mark.parametrize(
+    "text", ["", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{END}{END}", f"{BEGIN}{BEGIN}{END}"]
+)
 def test_a_document_without_its_marks_is_left_alone(text: str) -> None:
     with pytest.raises(ValueError, match="once each"):
         between(text, "new", "performance.md")

@@ -25,9 +25,15 @@ def test_a_latency_that_one_round_lacks_has_no_median() -> None:
     assert medians([figures(1.0, p99=5.0), figures(1.0, p99=7.0)]).p99 == 6.0
 
 
-@pytest.mark.parametrize("cell", [
-    Cell(), Cell([figures(1.0)], wrong="lost a message"), Cell([figures(1.0)], failed="ended"), Cell(unable="speaks no AMQP"),
-])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        Cell(),
+        Cell([figures(1.0)], wrong="lost a message"),
+        Cell([figures(1.0)], failed="ended"),
+        Cell(unable="speaks no AMQP"),
+    ],
+)
 def test_what_was_wrong_or_not_measured_has_no_medians(cell: Cell) -> None:
     assert cell.medians is None
 
@@ -37,8 +43,13 @@ def test_the_spread_is_relative_to_the_median() -> None:
     assert Cell().spread == 0
 
 
-@pytest.mark.parametrize(("theirs", "ours", "expected"), [(10.0, 4.0, 2.5), (None, 4.0, None), (10.0, None, None), (10.0, 0.0, None)])
-def test_a_ratio_needs_both_figures(theirs: float | None, ours: float | None, expected: float | None) -> None:
+@pytest.mark.parametrize(
+    ("theirs", "ours", "expected"),
+    [(10.0, 4.0, 2.5), (None, 4.0, None), (10.0, None, None), (10.0, 0.0, None)],
+)
+def test_a_ratio_needs_both_figures(
+    theirs: float | None, ours: float | None, expected: float | None
+) -> None:
     assert ratio(theirs, ours) == expected
 
 

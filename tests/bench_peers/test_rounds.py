@@ -64,11 +64,21 @@ class Run:
         peers = [First(Tools()), Second(Tools())]
         for peer in peers:
             peer.begun = self.begun
-        self.plan = Plan(peers, [CASES[name] for name in names or ("mqtt-qos0", "mqtt-qos1")], 3, directory)
-        self.results = Results("name", "date", [], {}, 0, {}, {peer.name: About(peer.title) for peer in peers}, {})
+        self.plan = Plan(
+            peers, [CASES[name] for name in names or ("mqtt-qos0", "mqtt-qos1")], 3, directory
+        )
+        self.results = Results(
+            "name", "date", [], {}, 0, {}, {peer.name: About(peer.title) for peer in peers}, {}
+        )
 
     def measure(self) -> None:
-        measure_all(self.plan, self.load, self.results, self.lines.append, lambda: self.saved.append(self.results.rounds))
+        measure_all(
+            self.plan,
+            self.load,
+            self.results,
+            self.lines.append,
+            lambda: self.saved.append(self.results.rounds),
+        )
 
 
 def test_every_round_has_every_peer_and_another_one_first(tmp_path: Path) -> None:
@@ -88,8 +98,12 @@ def test_what_a_peer_cannot_do_is_noted_and_not_tried(tmp_path: Path) -> None:
     assert {name for name, _ in run.load.measured} == {"mqtt-qos0"}
 
 
-@pytest.mark.parametrize("failure", [Wrong("a message came twice\nand more"), Failed("a message came twice")])
-def test_a_wrong_answer_is_noted_once_and_the_broker_started_afresh(tmp_path: Path, failure: Exception) -> None:
+@pytest.mark.parametrize(
+    "failure", [Wrong("a message came twice\nand more"), Failed("a message came twice")]
+)
+def test_a_wrong_answer_is_noted_once_and_the_broker_started_afresh(
+    tmp_path: Path, failure: Exception
+) -> None:
     run = Run(tmp_path, load=FakeLoad({"mqtt-qos0": failure}))
     run.measure()
     cell = run.results.cell("first", "mqtt-qos0")
@@ -100,7 +114,9 @@ def test_a_wrong_answer_is_noted_once_and_the_broker_started_afresh(tmp_path: Pa
     assert len(run.results.cell("first", "mqtt-qos1").rounds) == 3
 
 
-def test_a_broker_that_does_not_start_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_does_not_start_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def launch(self: Peer, directory: Path, running: Running) -> None:
         raise Failed("first ended with exit code 1:\nport in use")
 
@@ -111,7 +127,9 @@ def test_a_broker_that_does_not_start_fails_alone(tmp_path: Path, monkeypatch: p
     assert len(run.results.cell("second", "mqtt-qos1").rounds) == 3
 
 
-def test_a_paced_workload_runs_at_half_of_the_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paced_workload_runs_at_half_of_the_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Second, "name", "mosquitto")
     run = Run(tmp_path, "mqtt-qos0-half")
     calibrate(run.plan, run.load, run.lines.append)
@@ -121,7 +139,9 @@ def test_a_paced_workload_runs_at_half_of_the_reference(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("load", [FakeLoad(), FakeLoad({"mqtt-qos0-half": Wrong("lost")})])
-def test_without_its_reference_a_paced_workload_is_left_out(tmp_path: Path, load: FakeLoad, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_reference_a_paced_workload_is_left_out(
+    tmp_path: Path, load: FakeLoad, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if load.failures:
         monkeypatch.setattr(Second, "name", "mosquitto")
     run = Run(tmp_path, "mqtt-qos0", "mqtt-qos0-half", load=load)
@@ -139,10 +159,16 @@ def test_progress_tells_how_much_is_left() -> None:
     progress.step("b")
     progress.skip()
     progress.step("c")
-    assert lines == ["[1/4] a (0:00)", "[2/4] b (0:10, about 0:30 left)", "[3/3] c (0:20, about 0:10 left)"]
+    assert lines == [
+        "[1/4] a (0:00)",
+        "[2/4] b (0:10, about 0:30 left)",
+        "[3/3] c (0:20, about 0:10 left)",
+    ]
 
 
-@pytest.mark.parametrize(("seconds", "shown"), [(5.4, "0:05"), (65, "1:05"), (3600 * 2 + 65, "2 h 01 min")])
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(5.4, "0:05"), (65, "1:05"), (3600 * 2 + 65, "2 h 01 min")]
+)
 def test_durations(seconds: float, shown: str) -> None:
     assert duration(seconds) == shown
 
@@ -157,10 +183,14 @@ def test_a_run_is_made_to_fit(tmp_path: Path) -> None:
 
 ANSWER = {
     "error": None,
-    "rounds": [{
-        "messages": 1000, "seconds": 0.5, "broker": {"cpu": 0.004, "rss_after": 5_000_000, "rss_peak": 6_000_000},
-        "latency": {"p50": 10.0, "p99": 20.0, "p999": 30.0},
-    }],
+    "rounds": [
+        {
+            "messages": 1000,
+            "seconds": 0.5,
+            "broker": {"cpu": 0.004, "rss_after": 5_000_000, "rss_peak": 6_000_000},
+            "latency": {"p50": 10.0, "p99": 20.0, "p999": 30.0},
+        }
+    ],
 }
 
 
@@ -170,11 +200,14 @@ def test_the_load_tools_answer_becomes_figures() -> None:
     assert figures_of(untimed).p99 is None
 
 
-@pytest.mark.parametrize(("error", "kind"), [
-    ("wrong answer at subscriber 0: a message came again or late: expected 3, got 2", Wrong),
-    ("no progress for 10 s: subscriber 0 waits for 3 of 400 messages", Wrong),
-    ("subscriber 0: the broker closed the connection", Failed),
-])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ("wrong answer at subscriber 0: a message came again or late: expected 3, got 2", Wrong),
+        ("no progress for 10 s: subscriber 0 waits for 3 of 400 messages", Wrong),
+        ("subscriber 0: the broker closed the connection", Failed),
+    ],
+)
 def test_a_wrong_answer_is_told_from_none(error: str, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="subscriber 0"):
         figures_of({**ANSWER, "error": error})

@@ -35,7 +35,9 @@ class Quiet(SimpleHTTPRequestHandler):
 @pytest.fixture
 def site() -> Iterator[str]:
     """The examples, on a port of this machine, as README.md there has it."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=EXAMPLES)) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=EXAMPLES)
+    ) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
@@ -65,9 +67,17 @@ class Page:
 @contextmanager
 def opened(url: str, screenshot: Path, rows: int) -> Iterator[Page]:
     require("browser")
-    environment = os.environ | {"TMPDIR": str(HERE / "node_modules")}  # Where the browser is unpacked, and stays.
-    with subprocess.Popen(["node", "open.mjs", url, str(screenshot), str(rows)], cwd=HERE, env=environment, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as process:
+    environment = os.environ | {
+        "TMPDIR": str(HERE / "node_modules")
+    }  # Where the browser is unpacked, and stays.
+    with subprocess.Popen(
+        ["node", "open.mjs", url, str(screenshot), str(rows)],
+        cwd=HERE,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         yield Page(process)
         assert process.stdin is not None
         process.stdin.close()
@@ -86,26 +96,38 @@ def publish(broker: BrokerProcess, topic: str, *values: str) -> None:
     paho.mqtt.publish.multiple([(topic, value, 1, False) for value in values], host, port)
 
 
-def test_the_page_shows_topics_as_they_are_published(broker: BrokerProcess, site: str, tmp_path: Path) -> None:
+def test_the_page_shows_topics_as_they_are_published(
+    broker: BrokerProcess, site: str, tmp_path: Path
+) -> None:
     picture = Path(os.environ.get("TRELLIS_PICTURES", tmp_path)) / "live.png"
     url = f"{site}/live.html#url=ws://127.0.0.1:{broker.addresses['ws'].port}/ws&filter=house/%23"
     with opened(url, picture, 5) as page:
         assert page.state()["state"] == 'connected, "house/#"'
         publish(broker, "house/note", "<b>not bold</b>")
         for room, base in (("kitchen", 21.0), ("cellar", 12.5), ("attic", 27.2)):
-            publish(broker, f"house/{room}/temperature", *(f"{base + (number * 7 % 11) / 10:.1f}" for number in range(40)))
+            publish(
+                broker,
+                f"house/{room}/temperature",
+                *(f"{base + (number * 7 % 11) / 10:.1f}" for number in range(40)),
+            )
         publish(broker, "elsewhere", "1", "2")
         publish(broker, "house/window", "open")  # Comes last, so that all others are there.
         shown = page.ask()
     assert shown["complaints"] == []
     assert [row[:2] for row in shown["table"]] == [
-        ["house/attic/temperature", "28.1"], ["house/cellar/temperature", "13.4"], ["house/kitchen/temperature", "21.9"],
-        ["house/note", "<b>not bold</b>"], ["house/window", "open"]]
+        ["house/attic/temperature", "28.1"],
+        ["house/cellar/temperature", "13.4"],
+        ["house/kitchen/temperature", "21.9"],
+        ["house/note", "<b>not bold</b>"],
+        ["house/window", "open"],
+    ]
     assert [row[3] for row in shown["table"]] == ["40", "40", "40", "1", "1"]
     assert picture.stat().st_size > 10_000
 
 
-def test_a_page_of_another_host_is_told_that_it_is_not_connected(broker: BrokerProcess, site: str, tmp_path: Path) -> None:
+def test_a_page_of_another_host_is_told_that_it_is_not_connected(
+    broker: BrokerProcess, site: str, tmp_path: Path
+) -> None:
     """A browser says where the page is from, and the broker refuses what is not from its own host."""
     url = f"{site.replace('127.0.0.1', 'other.localhost')}/live.html#url=ws://127.0.0.1:{broker.addresses['ws'].port}/ws"
     with opened(url, tmp_path / "refused.png", 0) as page:

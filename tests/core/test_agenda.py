@@ -10,7 +10,14 @@ from broker.agenda import TURN_TASKS, Agenda, Task
 class Note(Task):
     """Writes its name down; then does something with the agenda, if told to."""
 
-    def __init__(self, notes: list[str], name: str, agenda: Agenda | None = None, later: bool = False, fails: bool = False) -> None:
+    def __init__(
+        self,
+        notes: list[str],
+        name: str,
+        agenda: Agenda | None = None,
+        later: bool = False,
+        fails: bool = False,
+    ) -> None:
         self.notes = notes
         self.name = name
         self.agenda = agenda

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.agenda import Agenda, Task
-from protocols.mqtt.deadlines import Alarm, Deadlines
+from protocols.mqtt.session.deadlines import Alarm, Deadlines
 
 
 class Note(Task):
@@ -20,8 +20,14 @@ class Note(Task):
         self._told.append(self._number)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["set", "cancel", "wait"]), st.integers(0, 50)), max_size=300))
-def test_alarms_come_in_the_order_of_their_times_and_then_as_they_were_set(steps: list[tuple[str, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["set", "cancel", "wait"]), st.integers(0, 50)), max_size=300
+    )
+)
+def test_alarms_come_in_the_order_of_their_times_and_then_as_they_were_set(
+    steps: list[tuple[str, int]],
+) -> None:
     agenda = Agenda()
     deadlines = Deadlines(agenda)
     told: list[int] = []

@@ -1,11 +1,13 @@
-"""Gates and plans: what is kept, what goes, and that every publication is counted whatever happens to its route."""
+"""Gates and plans: what is kept, what goes, and that every publication is counted whatever happens
+to its route.
+"""
 
 from __future__ import annotations
 
 import pamqp.commands as spec
 
-from broker.access import Identity
-from broker.bounds import Bounds
+from broker.access.identity import Identity
+from broker.limits import Bounds
 from tests.clients import World, mqtt_publish
 
 
@@ -68,7 +70,9 @@ def test_a_crowd_of_listeners_gets_the_same_octets_in_the_same_order_as_a_few() 
     for reader in readers:
         reader.subscribe("all/#", 0)
     readers[0].subscribe("one", 0)
-    one, first, second, third = (mqtt_publish(topic, topic.encode() * 9) for topic in ("one", "all/a", "all/b", "all/c"))
+    one, first, second, third = (
+        mqtt_publish(topic, topic.encode() * 9) for topic in ("one", "all/a", "all/b", "all/c")
+    )
     writer = world.mqtt("w")
     writer.send(one + first + second + one + third)
     assert readers[0].read() == one + first + second + one + third

@@ -9,33 +9,58 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.access import ALL, NONE, SOME, Identity
+from broker.access.identity import ALL, NONE, SOME, Identity
+from broker.access.rules import RULES_MAX, Rights, Rule
 from broker.errors import PreconditionFailed
-from broker.rules import RULES_MAX, Rights, Rule
 from matching.grammar import AMQP, MQTT, swap
 
 WORDS = ("a", "b", "$x", "")
-TOPICS = ["/".join(words) for size in (1, 2, 3) for words in product(WORDS, repeat=size) if any(words) or size > 1]
+TOPICS = [
+    "/".join(words)
+    for size in (1, 2, 3)
+    for words in product(WORDS, repeat=size)
+    if any(words) or size > 1
+]
 
 
-def ruled(*rules: str, user: str = "u", client_id: str = "", topics: dict[str, tuple[str, str]] | None = None) -> Identity:
+def ruled(
+    *rules: str,
+    user: str = "u",
+    client_id: str = "",
+    topics: dict[str, tuple[str, str]] | None = None,
+) -> Identity:
     return Rights(user, "/", (".*", ".*", ".*"), rules, topics).identity(client_id)
 
 
 def decides(rules: list[str], topic: str, action: str) -> bool:
-    """The definition: the first rule that is about the topic. A wildcard of a rule stands for every word."""
+    """The definition: the first rule that is about the topic.
+
+    A wildcard of a rule stands for every word.
+    """
     for text in rules:
         what, actions, topic_filter = text.split(maxsplit=2)
         amqp = ".".join("*" if word == "+" else word for word in topic_filter.split("/"))
-        if actions in (action, "all") and (AMQP.matches(amqp, swap(topic)) or topic_filter == topic):
+        if actions in (action, "all") and (
+            AMQP.matches(amqp, swap(topic)) or topic_filter == topic
+        ):
             return what == "allow"
     return False
 
 
-FILTERS = st.lists(st.sampled_from([*WORDS, "+"]), min_size=1, max_size=3).flatmap(
-    lambda words: st.sampled_from(["/".join(words), "/".join([*words[:2], "#"])])).filter(bool)
-RULES = st.lists(st.builds(lambda what, action, words: f"{what} {action} {words}", st.sampled_from(["allow", "deny"]),
-                           st.sampled_from(["publish", "subscribe", "all"]), FILTERS.filter(lambda one: one.strip() == one)), max_size=5)
+FILTERS = (
+    st.lists(st.sampled_from([*WORDS, "+"]), min_size=1, max_size=3)
+    .flatmap(lambda words: st.sampled_from(["/".join(words), "/".join([*words[:2], "#"])]))
+    .filter(bool)
+)
+RULES = st.lists(
+    st.builds(
+        lambda what, action, words: f"{what} {action} {words}",
+        st.sampled_from(["allow", "deny"]),
+        st.sampled_from(["publish", "subscribe", "all"]),
+        FILTERS.filter(lambda one: one.strip() == one),
+    ),
+    max_size=5,
+)
 
 
 @given(RULES, FILTERS)
@@ -59,33 +84,46 @@ def test_rules_decide_as_each_topic_is_decided(rules: list[str], topic_filter: s
 
 
 @given(RULES, FILTERS)
-def test_a_binding_key_takes_topics_that_begin_with_a_dollar_too(rules: list[str], topic_filter: str) -> None:
+def test_a_binding_key_takes_topics_that_begin_with_a_dollar_too(
+    rules: list[str], topic_filter: str
+) -> None:
     if not rules:
         return
     amqp = ".".join("*" if word == "+" else word for word in topic_filter.split("/"))
     verdict = ruled(*rules).hears("amq.topic", amqp, topic_filter, False)
-    allowed = {decides(rules, topic, "subscribe") for topic in TOPICS if AMQP.matches(amqp, swap(topic))}
+    allowed = {
+        decides(rules, topic, "subscribe") for topic in TOPICS if AMQP.matches(amqp, swap(topic))
+    }
     assert verdict == SOME or allowed <= {verdict == ALL}
 
 
-@pytest.mark.parametrize(("rules", "topic_filter", "verdict"), [
-    (["allow all sensors/#"], "sensors/+/temp", ALL),
-    (["allow all sensors/#"], "#", SOME),
-    (["allow all sensors/#"], "actors/#", NONE),
-    (["deny all internal/#", "allow all #"], "#", SOME),
-    (["deny all internal/#", "allow all #"], "+/x", SOME),
-    (["deny all internal/#", "allow all #"], "open/#", ALL),
-    (["allow subscribe a/+", "deny all a/#", "allow all #"], "a/b", ALL),
-    (["allow publish #"], "a", NONE),
-    (["deny all $SYS/#", "allow all #"], "#", ALL),
-    (["allow all #"], "$SYS/#", ALL),
-])
-def test_a_filter_is_allowed_refused_or_allowed_in_part(rules: list[str], topic_filter: str, verdict: int) -> None:
+@pytest.mark.parametrize(
+    ("rules", "topic_filter", "verdict"),
+    [
+        (["allow all sensors/#"], "sensors/+/temp", ALL),
+        (["allow all sensors/#"], "#", SOME),
+        (["allow all sensors/#"], "actors/#", NONE),
+        (["deny all internal/#", "allow all #"], "#", SOME),
+        (["deny all internal/#", "allow all #"], "+/x", SOME),
+        (["deny all internal/#", "allow all #"], "open/#", ALL),
+        (["allow subscribe a/+", "deny all a/#", "allow all #"], "a/b", ALL),
+        (["allow publish #"], "a", NONE),
+        (["deny all $SYS/#", "allow all #"], "#", ALL),
+        (["allow all #"], "$SYS/#", ALL),
+    ],
+)
+def test_a_filter_is_allowed_refused_or_allowed_in_part(
+    rules: list[str], topic_filter: str, verdict: int
+) -> None:
     assert ruled(*rules).hears("amq.topic", "", topic_filter, True) == verdict
 
 
 def test_variables_stand_for_names_and_a_name_that_is_no_word_for_nobodys_topic() -> None:
-    rules = ("allow publish {username}/{vhost}/{client_id}/#", "deny subscribe private/{client_id}", "allow subscribe #")
+    rules = (
+        "allow publish {username}/{vhost}/{client_id}/#",
+        "deny subscribe private/{client_id}",
+        "allow subscribe #",
+    )
     who = Rights("u", "v", (".*", ".*", ".*"), rules)
     mine, others = who.identity("c"), who.identity("+")
     assert mine is who.identity("c")
@@ -105,7 +143,9 @@ def test_a_name_that_is_too_long_for_a_rule_may_nothing() -> None:
 
 
 def test_topic_permissions_are_regular_expressions_in_which_names_have_no_meaning() -> None:
-    who = Rights("u.", "/", (".*", ".*", ".*"), (), {"amq.topic": (r"^{username}\.", "^{client_id}$")})
+    who = Rights(
+        "u.", "/", (".*", ".*", ".*"), (), {"amq.topic": (r"^{username}\.", "^{client_id}$")}
+    )
     assert who.identity("c").may_route("amq.topic", "u..x", b"u//x")
     assert not who.identity("c").may_route("amq.topic", "ux.x", b"ux/x")
     assert who.identity("c").may_route("other", "ux.x", b"ux/x")
@@ -114,10 +154,16 @@ def test_topic_permissions_are_regular_expressions_in_which_names_have_no_meanin
     assert who.identity("").hears("amq.topic", "", "c", True) == NONE
 
 
-@pytest.mark.parametrize(("rules", "said"), [
-    (["permit all #"], "'permit all #' is not such as"), (["allow all a/#/b"], "must be the last level"), (["allow all"], "not such as"),
-    (["allow all #"] * (RULES_MAX + 1), "the most is 200"), (["allow all " + "a/" * 300], "must not have more than"),
-])
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (["permit all #"], "'permit all #' is not such as"),
+        (["allow all a/#/b"], "must be the last level"),
+        (["allow all"], "not such as"),
+        (["allow all #"] * (RULES_MAX + 1), "the most is 200"),
+        (["allow all " + "a/" * 300], "must not have more than"),
+    ],
+)
 def test_what_is_no_rule_is_refused_and_said(rules: list[str], said: str) -> None:
     with pytest.raises(PreconditionFailed, match=said):
         Rights("u", "/", ("", "", ""), rules)

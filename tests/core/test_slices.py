@@ -1,16 +1,18 @@
-"""What is large leaves in slices: it is gone at once for everybody, and its memory and bindings follow."""
+"""What is large leaves in slices: it is gone at once for everybody, and its memory and bindings
+follow.
+"""
 
 from __future__ import annotations
 
 import pamqp.commands as spec
 
-from broker.binding import Binding
-from broker.exchange.base import OCTETS
-from broker.message import ALWAYS
-from broker.planner import SLICE as PLANS
-from broker.queue import SLICE as MESSAGES
-from broker.slices import SLICE as BINDINGS
-from protocols.amqp.lifecycle import CLEARED
+from broker.messages.message import ALWAYS
+from broker.queues.queue import SLICE as MESSAGES
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import OCTETS
+from broker.routing.planner import SLICE as PLANS
+from broker.vhost.background import SLICE as BINDINGS
+from protocols.amqp.connection.lifecycle import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
 
@@ -19,7 +21,14 @@ def test_a_deleted_queue_is_gone_at_once_and_its_bindings_follow() -> None:
     client = world.amqp()
     client.queue("q")
     many = 3 * BINDINGS
-    client.send(*[spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=f"a.{number}.#", nowait=True) for number in range(many)])
+    client.send(
+        *[
+            spec.Queue.Bind(
+                queue="q", exchange="amq.topic", routing_key=f"a.{number}.#", nowait=True
+            )
+            for number in range(many)
+        ]
+    )
     exchange = world.vhost.exchange("amq.topic")
     assert len(list(exchange)) == many
     client.connection.receive_data(marshal(1, spec.Queue.Delete(queue="q")))
@@ -36,7 +45,12 @@ def test_bindings_with_long_keys_leave_in_smaller_slices() -> None:
     client.queue("q")
     key = ".".join(["*", "a"] * 50)
     keys = [f"{key}.{number}" for number in range(BINDINGS)]
-    client.send(*[spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=each, nowait=True) for each in keys])
+    client.send(
+        *[
+            spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=each, nowait=True)
+            for each in keys
+        ]
+    )
     exchange = world.vhost.exchange("amq.topic")
     client.connection.receive_data(marshal(1, spec.Queue.Delete(queue="q")))
     removed = BINDINGS - len(list(exchange))
@@ -45,7 +59,9 @@ def test_bindings_with_long_keys_leave_in_smaller_slices() -> None:
     assert list(exchange) == []
 
 
-def test_plans_that_are_wrong_now_ask_for_care_at_once_and_let_go_of_their_queues_in_slices() -> None:
+def test_plans_that_are_wrong_now_ask_for_care_at_once_and_let_go_of_their_queues_in_slices() -> (
+    None
+):
     world = World()
     client = world.amqp()
     many = 2 * PLANS + 100
@@ -70,10 +86,16 @@ def test_a_queue_declared_again_keeps_the_bindings_made_since() -> None:
     world = World()
     client = world.amqp()
     client.queue("q")
-    binds = [spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=f"a.{number}", nowait=True) for number in range(2 * BINDINGS)]
+    binds = [
+        spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=f"a.{number}", nowait=True)
+        for number in range(2 * BINDINGS)
+    ]
     client.send(*binds)
-    client.connection.receive_data(marshal(1, spec.Queue.Delete(queue="q")) + marshal(1, spec.Queue.Declare(queue="q"))
-                                   + marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="a.1999")))
+    client.connection.receive_data(
+        marshal(1, spec.Queue.Delete(queue="q"))
+        + marshal(1, spec.Queue.Declare(queue="q"))
+        + marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="a.1999"))
+    )
     world.settle(client.connection)
     client.publish("amq.topic", "a.1999", b"new")
     client.publish("amq.topic", "a.7", b"old binding")
@@ -81,7 +103,9 @@ def test_a_queue_declared_again_keeps_the_bindings_made_since() -> None:
     assert [binding.key for binding in world.vhost.exchange("amq.topic")] == ["a.1999"]
 
 
-def test_a_purged_queue_is_empty_at_once_and_its_persistent_messages_leave_the_store_in_slices() -> None:
+def test_a_purged_queue_is_empty_at_once_and_its_persistent_messages_leave_the_store_in_slices() -> (
+    None
+):
     world = World()
     client = world.amqp()
     client.queue("q", durable=True)
@@ -116,7 +140,9 @@ def test_many_expired_messages_go_in_slices() -> None:
 def test_retained_messages_are_sent_in_slices_while_others_are_served() -> None:
     world = World()
     writer, reader = world.mqtt("w"), world.mqtt("r")
-    writer.connection.receive_data(b"".join(mqtt_publish(f"t/{number}", b"x", flags=1) for number in range(1_200)))
+    writer.connection.receive_data(
+        b"".join(mqtt_publish(f"t/{number}", b"x", flags=1) for number in range(1_200))
+    )
     world.settle(writer.connection)
     reader.connection.receive_data(b"\x82\x08\x00\x01" + b"\x00\x03t/#" + b"\x00")
     turns: list[int] = []
@@ -134,7 +160,12 @@ def test_a_deleted_exchange_is_gone_at_once_and_its_bindings_follow() -> None:
     client.send(spec.Exchange.Declare(exchange="x", exchange_type="topic"))
     for name in ("q", "r"):
         client.queue(name)
-        client.send(*[spec.Queue.Bind(queue=name, exchange="x", routing_key=f"a.{number}", nowait=True) for number in range(BINDINGS)])
+        client.send(
+            *[
+                spec.Queue.Bind(queue=name, exchange="x", routing_key=f"a.{number}", nowait=True)
+                for number in range(BINDINGS)
+            ]
+        )
     exchange = world.vhost.exchange("x")
     client.connection.receive_data(marshal(1, spec.Exchange.Delete(exchange="x")))
     assert "x" not in world.vhost.exchanges and len(list(exchange)) == BINDINGS
@@ -145,9 +176,13 @@ def test_a_deleted_exchange_is_gone_at_once_and_its_bindings_follow() -> None:
 def test_many_exclusive_queues_go_in_slices_and_soon() -> None:
     world = World()
     client, other = world.amqp(), world.amqp()
-    client.send(*[spec.Queue.Declare(queue=f"q{number}", exclusive=True) for number in range(3 * CLEARED)])
+    client.send(
+        *[spec.Queue.Declare(queue=f"q{number}", exclusive=True) for number in range(3 * CLEARED)]
+    )
     client.connection.connection_lost()
     assert len(world.vhost.queues) == 2 * CLEARED
     world.settle()
     assert world.vhost.queues == {}
-    assert [one.name for one in other.send(spec.Queue.Declare(queue="q0", exclusive=True))] == ["Queue.DeclareOk"]
+    assert [one.name for one in other.send(spec.Queue.Declare(queue="q0", exclusive=True))] == [
+        "Queue.DeclareOk"
+    ]

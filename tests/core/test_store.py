@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.message import PLAIN, Address, Message
+from broker.messages.message import PLAIN, Address, Message
 from broker.store.contract import Defined, Kept, RetainedSet, Settled, Ticket, Undefined, Waiter
 from broker.store.memory import MemoryStore
 

@@ -1,7 +1,8 @@
-"""What changes at operator rate: exchanges, queues, bindings, sessions, subscriptions, retained messages.
+"""What changes at operator rate: exchanges, queues, bindings, sessions, subscriptions, retained
+messages.
 
-Each change is asked for when the one before was answered, so after a crash the broker is in the state of the ledger, or
-one change further.
+Each change is asked for when the one before was answered, so after a crash the broker is in the
+state of the ledger, or one change further.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ class Changing(Client):
         """The broker is back."""
         found = await self.read(ports)
         if found != self.state and found != self.ahead:
-            raise AssertionError(f"{self.name}: lacks {sorted(map(repr, self.state - found))}, has {sorted(map(repr, found - self.state))} "
-                                 f"too much; was asked for: {None if self.ahead is None else sorted(map(repr, self.ahead ^ self.state))}")
+            raise AssertionError(
+                f"{self.name}: lacks {sorted(map(repr, self.state - found))}, has {sorted(map(repr, found - self.state))} "
+                f"too much; was asked for: {None if self.ahead is None else sorted(map(repr, self.ahead ^ self.state))}"
+            )
         self.state, self.ahead = found, None
 
     def begin(self, ahead: set[Row]) -> None:
@@ -58,7 +61,9 @@ def _arguments(arguments: dict[str, Any]) -> str:
 
 
 class Declaring(Changing):
-    """Rows: ("exchange", name, type), ("queue", name, arguments), ("binding", source, destination, key)."""
+    """Rows: ("exchange", name, type), ("queue", name, arguments), ("binding", source, destination,
+    key).
+    """
 
     async def read(self, ports: Ports) -> State:
         prefix = f"{self.name}."
@@ -68,7 +73,13 @@ class Declaring(Changing):
                 rows.add(("exchange", one["name"], one["type"]))
         for one in await listing(ports.http, "queues"):
             if one["name"].startswith(prefix):
-                rows.add(("queue", one["name"], ",".join(sorted(one["arguments"].strip("{}").split(",")))))
+                rows.add(
+                    (
+                        "queue",
+                        one["name"],
+                        ",".join(sorted(one["arguments"].strip("{}").split(","))),
+                    )
+                )
         for one in await listing(ports.http, "bindings"):
             if one["source"].startswith(prefix):
                 rows.add(("binding", one["source"], one["destination"], one["routing_key"]))
@@ -87,14 +98,31 @@ class Declaring(Changing):
         exchanges, queues, bindings = self.of("exchange"), self.of("queue"), self.of("binding")
         choice = random.random()
         if choice < 0.2 and len(exchanges) < 8:
-            name, kind = f"{self.name}.x{random.randrange(12)}", random.choice(("direct", "topic", "fanout", "headers"))
+            name, kind = (
+                f"{self.name}.x{random.randrange(12)}",
+                random.choice(("direct", "topic", "fanout", "headers")),
+            )
             if not any(row[1] == name for row in exchanges):
-                return spec.Exchange.Declare(exchange=name, exchange_type=kind, durable=True), (40, 11), state | {("exchange", name, kind)}
+                return (
+                    spec.Exchange.Declare(exchange=name, exchange_type=kind, durable=True),
+                    (40, 11),
+                    state | {("exchange", name, kind)},
+                )
         if choice < 0.45 and len(queues) < 12:
             name = f"{self.name}.q{random.randrange(20)}"
-            arguments: dict[str, Any] = random.choice(({}, {"x-max-length": 5}, {"x-max-length": 7, "x-message-ttl": 1_000},
-                                                       {"x-queue-type": "stream", "x-journal": True, "x-max-length-bytes": 50_000,
-                                                        "x-stream-max-segment-size-bytes": 10_000}))
+            arguments: dict[str, Any] = random.choice(
+                (
+                    {},
+                    {"x-max-length": 5},
+                    {"x-max-length": 7, "x-message-ttl": 1_000},
+                    {
+                        "x-queue-type": "stream",
+                        "x-journal": True,
+                        "x-max-length-bytes": 50_000,
+                        "x-stream-max-segment-size-bytes": 10_000,
+                    },
+                )
+            )
             if not any(row[1] == name for row in queues):
                 declare = spec.Queue.Declare(queue=name, durable=True, arguments=dict(arguments))
                 return declare, (50, 11), state | {("queue", name, _arguments(arguments))}
@@ -109,16 +137,36 @@ class Declaring(Changing):
         if choice < 0.9 and bindings:
             _, source, target, key = row = random.choice(bindings)
             if target.startswith(f"{self.name}.q"):
-                return spec.Queue.Unbind(queue=target, exchange=source, routing_key=key), (50, 51), state - {row}
-            return spec.Exchange.Unbind(destination=target, source=source, routing_key=key), (40, 51), state - {row}
+                return (
+                    spec.Queue.Unbind(queue=target, exchange=source, routing_key=key),
+                    (50, 51),
+                    state - {row},
+                )
+            return (
+                spec.Exchange.Unbind(destination=target, source=source, routing_key=key),
+                (40, 51),
+                state - {row},
+            )
         if choice < 0.95 and queues:
             name = random.choice(queues)[1]
-            return spec.Queue.Delete(queue=name), (50, 41), {row for row in state if name not in row}
+            return (
+                spec.Queue.Delete(queue=name),
+                (50, 41),
+                {row for row in state if name not in row},
+            )
         if exchanges:
             name = random.choice(exchanges)[1]
-            return spec.Exchange.Delete(exchange=name), (40, 21), {row for row in state if name not in row}
+            return (
+                spec.Exchange.Delete(exchange=name),
+                (40, 21),
+                {row for row in state if name not in row},
+            )
         name = f"{self.name}.x0"
-        return spec.Exchange.Declare(exchange=name, exchange_type="direct", durable=True), (40, 11), state | {("exchange", name, "direct")}
+        return (
+            spec.Exchange.Declare(exchange=name, exchange_type="direct", durable=True),
+            (40, 11),
+            state | {("exchange", name, "direct")},
+        )
 
 
 class Subscribing(Changing):
@@ -146,7 +194,10 @@ class Subscribing(Changing):
             assert client.present == bool(mine and not clean), f"session present: {client.present}"
             self.done()
             for _ in range(0 if clean else random.randrange(4)):
-                filters = [f"{self.name}/{random.choice('abc+')}/{random.choice('xyz#')}" for _ in range(random.randrange(1, 4))]
+                filters = [
+                    f"{self.name}/{random.choice('abc+')}/{random.choice('xyz#')}"
+                    for _ in range(random.randrange(1, 4))
+                ]
                 rows = {("subscription", name, each) for each in filters}
                 if random.random() < 0.6:
                     self.begin(set(self.state) | rows)
@@ -181,7 +232,11 @@ class Retaining(Changing):
         number = 0
         while True:
             topic, number = f"{self.name}/{random.randrange(10)}", number + 1
-            body = b"%d" % random.randrange(1 << 40) * random.choice((1, 30)) if random.random() < 0.8 else b""
+            body = (
+                b"%d" % random.randrange(1 << 40) * random.choice((1, 30))
+                if random.random() < 0.8
+                else b""
+            )
             rows = {row for row in self.state if row[1] != topic}
             self.begin(rows | {("retained", topic, body)} if body else rows)
             await client.send(mqtt_message(topic, body, 1, number % 60_000 + 1, 1))

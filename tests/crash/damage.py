@@ -1,4 +1,6 @@
-"""A data directory that was left by a kill, with something of everything in it; and what a broker finds in it."""
+"""A data directory that was left by a kill, with something of everything in it; and what a broker
+finds in it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any
 
 import pamqp.commands as spec
 
-from broker.restore import reopen
+from broker.definitions.restore import reopen
 from broker.store.checkpoint import Checkpointing
 from broker.store.disk import Disk, RealDisk
 from broker.store.opening import open_store
@@ -17,7 +19,7 @@ from broker.stream.queue import StreamQueue
 from tests.clients import Amqp, World, mqtt_publish, packet, text
 from tests.store.homes import listing
 from tests.wire.mqtt.octets import publications
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 #: Octets of a segment: some dozen messages.
 SEGMENT = 2_500
@@ -30,7 +32,15 @@ class Home(World):
 
     def __init__(self, directory: Path, disk: Disk | None = None) -> None:
         self.reports: list[str] = []
-        opened = open_store(disk or RealDisk(), str(directory), codecs(), 7, self.reports.append, lambda recovery: None, SEGMENT)
+        opened = open_store(
+            disk or RealDisk(),
+            str(directory),
+            codecs(),
+            7,
+            self.reports.append,
+            lambda recovery: None,
+            SEGMENT,
+        )
         store: Any = opened.store
         super().__init__(store=store)
         self.log = opened.store.log
@@ -38,7 +48,9 @@ class Home(World):
         restored = reopen(self.broker, opened, self.mqtt_front.sessions)
         self.reports += [str(finding) for finding in opened.recovery.findings]
         self.reports += [str(finding) for finding in self.broker.streams.findings]
-        self.reports += [f"not restored: {refused.kind} {refused.name}" for refused in restored.refused]
+        self.reports += [
+            f"not restored: {refused.kind} {refused.name}" for refused in restored.refused
+        ]
 
     def checkpoint(self) -> None:
         Checkpointing(self.log, self.log.sealed(), set(self.store.exist)).run()
@@ -48,7 +60,10 @@ class Home(World):
         self.catalog.close()
 
     def found(self) -> dict[str, object]:
-        """Everything: definitions, messages by queue and session, retained messages. It is not touched afterwards."""
+        """Everything: definitions, messages by queue and session, retained messages.
+
+        It is not touched afterwards.
+        """
         self.slow_disk = True  # What comes of this is not kept.
         there: dict[str, object] = dict(listing(self))
         reader = self.amqp()
@@ -62,21 +77,30 @@ class Home(World):
             there[f"messages of {name}"] = bodies
         for session in self.mqtt_front.sessions.all():
             client = self.mqtt(session.name, clean=False)
-            there[f"messages of session {session.name}"] = [one.body for one in publications(client.greeting)]
+            there[f"messages of session {session.name}"] = [
+                one.body for one in publications(client.greeting)
+            ]
             there[f"identifiers of session {session.name}"] = sorted(session.received)
         kept = {f"to.{topic}": self.vhost.retained.get(f"to.{topic}") for topic in range(TOPICS)}
-        there["retained"] = [(key, message.body) for key, message in kept.items() if message is not None]
+        there["retained"] = [
+            (key, message.body) for key, message in kept.items() if message is not None
+        ]
         return there
 
-
     def _rows(self, name: str) -> list[bytes]:
-        """Of a stream, from the first on; what a reader is told is reported, and it goes on behind it if it can."""
+        """Of a stream, from the first on; what a reader is told is reported, and it goes on behind
+        it if it can.
+        """
         found: list[bytes] = []
         offset: int | str = "first"
         while True:
             reader = self.amqp()
             reader.send(spec.Basic.Qos(prefetch_count=1_000))
-            frames = reader.send(spec.Basic.Consume(queue=name, consumer_tag=name, arguments={"x-stream-offset": offset}))
+            frames = reader.send(
+                spec.Basic.Consume(
+                    queue=name, consumer_tag=name, arguments={"x-stream-offset": offset}
+                )
+            )
             found += reader.bodies(frames)
             if not isinstance(frames[-1], spec.Channel.Close):
                 return found
@@ -89,15 +113,20 @@ class Home(World):
 
 
 def build(directory: Path, image: Path) -> None:
-    """A life with a checkpoint, full segments, one that is being written, and a catalog whose write-ahead log is long; and
-    what of it is in the directory before the end."""
+    """A life with a checkpoint, full segments, one that is being written, and a catalog whose
+    write-ahead log is long; and what of it is in the directory before the end."""
     world = Home(directory)
     client = world.amqp()
     client.send(spec.Exchange.Declare(exchange="x", exchange_type="topic", durable=True))
     for name in ("one", "two"):
         client.queue(name, "x", f"{name}.#", durable=True)
-    client.send(spec.Queue.Declare(queue="tape", durable=True, arguments={
-        "x-queue-type": "stream", "x-stream-max-segment-size-bytes": 12_000}))
+    client.send(
+        spec.Queue.Declare(
+            queue="tape",
+            durable=True,
+            arguments={"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 12_000},
+        )
+    )
     client.send(spec.Queue.Bind(queue="tape", exchange="x", routing_key="one.#"))
     client.send(spec.Queue.Declare(queue="limited", durable=True, arguments={"x-max-length": 50}))
     keeper = world.mqtt("keeper", clean=False)
@@ -120,7 +149,11 @@ def _work(world: World, client: Amqp, number: int) -> None:
     client.publish("x", "one.a", b"one " + body, delivery_mode=2)
     client.publish("x", "two.a", b"two " + body, delivery_mode=2)
     sensor = world.mqtt(f"sensor{number % 3}", clean=False)
-    sensor.send(mqtt_publish(f"to/{number % TOPICS}", b"sent " + body, 1 + number % 2, number + 1, number % 4 == 0))
+    sensor.send(
+        mqtt_publish(
+            f"to/{number % TOPICS}", b"sent " + body, 1 + number % 2, number + 1, number % 4 == 0
+        )
+    )
     if number % 7:
         sensor.send(b"\x62\x02" + (number + 1).to_bytes(2, "big"))
     if number % 10 == 0:

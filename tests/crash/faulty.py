@@ -1,5 +1,5 @@
-"""A broker whose disk breaks: `python -m tests.crash.faulty ERRNO OPERATION DATA-DIR`. From the moment when there is a file
-`DATA-DIR.breaks`, the operation is refused."""
+"""A broker whose disk breaks: `python -m tests.crash.faulty ERRNO OPERATION DATA-DIR`. From the
+moment when there is a file `DATA-DIR.breaks`, the operation is refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from trellis.app import run
 
 def main(number: int, operation: str, directory: str) -> int:
     disk = HandledDisk()
-    disk.refuse = lambda asked, path: number if asked == operation and os.path.exists(f"{directory}.breaks") else 0
+    disk.refuse = lambda asked, path: (
+        number if asked == operation and os.path.exists(f"{directory}.breaks") else 0
+    )
     return run(settings(data={"dir": directory}, auth={"guest": True}), disk=disk)
 
 

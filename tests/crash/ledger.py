@@ -3,7 +3,8 @@
     numbers of a publisher    0 1 2 3 4 5 6 | 7 8 9 10 11 | ...         a life of the broker between two bars
                               confirmed | perhaps
 
-The log keeps one order, so of what was never confirmed the first ones may have come, and never one without those before it.
+The log keeps one order, so of what was never confirmed the first ones may have come, and never one
+without those before it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SIZES: Final = (24, 60, 60, 60, 200, 1_000)
 def body_of(name: str, number: int, size: int) -> bytes:
     """Octets that say who wrote them, and that nobody else writes."""
     head = b"%s:%d:%d:" % (name.encode(), number, size)
-    return (head * (size // len(head) + 1))[:max(size, len(head))]
+    return (head * (size // len(head) + 1))[: max(size, len(head))]
 
 
 def read_body(body: bytes) -> tuple[str, int]:
@@ -59,26 +60,46 @@ class Feed:
     # -- verdicts
 
     def judge_kept(self, found: dict[str, list[int]]) -> None:
-        """Queues that nobody took from: each confirmed message once in each, in order; of others, the first of each life,
-        and in all its queues or in none."""
+        """Queues that nobody took from: each confirmed message once in each, in order; of others,
+        the first of each life, and in all its queues or in none."""
         for queue, numbers in found.items():
             assert numbers == sorted(set(numbers)), f"{self.name} in {queue}: {disorder(numbers)}"
         for start, end in self.spans():
-            came = [number for numbers in found.values() for number in numbers if start <= number < end]
-            cut = max([*came, *(number for number in self.confirmed if start <= number < end)], default=start - 1) + 1
+            came = [
+                number for numbers in found.values() for number in numbers if start <= number < end
+            ]
+            cut = (
+                max(
+                    [*came, *(number for number in self.confirmed if start <= number < end)],
+                    default=start - 1,
+                )
+                + 1
+            )
             for queue, numbers in found.items():
                 there = [number for number in numbers if start <= number < end]
                 wanted = self.meant_for(queue, start, cut)
-                assert there == wanted, (f"{self.name} in {queue}: of {start} to {end}, confirmed to "
-                                         f"{max(self.confirmed, default=-1)}, lacks {sorted(set(wanted) - set(there))[:20]}, "
-                                         f"has {sorted(set(there) - set(wanted))[:20]} too much")
+                assert there == wanted, (
+                    f"{self.name} in {queue}: of {start} to {end}, confirmed to "
+                    f"{max(self.confirmed, default=-1)}, lacks {sorted(set(wanted) - set(there))[:20]}, "
+                    f"has {sorted(set(there) - set(wanted))[:20]} too much"
+                )
 
     def judge_seen(self, queue: str, seen: list[int], once: bool) -> None:
-        """What a reader was given in all its life: everything confirmed, and nothing that was never sent; if `once`, that often."""
+        """What a reader was given in all its life: everything confirmed, and nothing that was never
+        sent; if `once`, that often.
+        """
         firsts = list(dict.fromkeys(seen))
-        lacking = [number for number in self.confirmed if queue in self.queues[number] and number not in set(firsts)]
+        lacking = [
+            number
+            for number in self.confirmed
+            if queue in self.queues[number] and number not in set(firsts)
+        ]
         assert not lacking, f"{self.name} in {queue}: {lacking[:20]} were confirmed and never came"
-        strange = [number for number in firsts if number >= len(self.queues) or queue not in self.queues[number]]
+        strange = [
+            number
+            for number in firsts
+            if number >= len(self.queues) or queue not in self.queues[number]
+        ]
         assert not strange, f"{self.name} in {queue}: {strange[:20]} do not belong there"
         assert firsts == sorted(firsts), f"{self.name} in {queue}: {disorder(firsts)}"
         if once:
@@ -89,20 +110,24 @@ class Feed:
         self.judge_seen(queue, found, False)
         for number in set(found):
             most = 1 + self.again.get(number, 0)
-            assert found.count(number) <= most, f"{self.name} in {queue}: {number} came {found.count(number)} times, not {most}"
+            assert found.count(number) <= most, (
+                f"{self.name} in {queue}: {number} came {found.count(number)} times, not {most}"
+            )
 
     def judge_everything(self, queue: str, found: list[int]) -> None:
         """Each message, once, in order."""
         everything = range(len(self.queues))
-        assert found == list(everything), (f"{self.name} in {queue}: of {len(everything)}, lacks "
-                                           f"{sorted(set(everything) - set(found))[:20]}; {disorder(found)}")
+        assert found == list(everything), (
+            f"{self.name} in {queue}: of {len(everything)}, lacks "
+            f"{sorted(set(everything) - set(found))[:20]}; {disorder(found)}"
+        )
 
 
 def disorder(numbers: list[int]) -> str:
     """Where a sequence does not rise, in words."""
     for at, (one, other) in enumerate(pairwise(numbers)):
         if other <= one:
-            return f"{other} comes behind {one} (... {numbers[max(at - 5, 0):at + 6]} ...)"
+            return f"{other} comes behind {one} (... {numbers[max(at - 5, 0) : at + 6]} ...)"
     return "in order"
 
 

@@ -1,4 +1,6 @@
-"""Publishers: AMQP with confirms, MQTT with QoS 1 and 2, which take a packet identifier again the moment it is free."""
+"""Publishers: AMQP with confirms, MQTT with QoS 1 and 2, which take a packet identifier again the
+moment it is free.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,14 @@ AHEAD: Final = 60
 class Confirming(Client):
     """Publishes to one exchange with keys that each lead to some queues."""
 
-    def __init__(self, name: str, seed: int, exchange: str, keys: Sequence[tuple[str, tuple[str, ...]]],
-                 sizes: tuple[int, ...] = SIZES) -> None:
+    def __init__(
+        self,
+        name: str,
+        seed: int,
+        exchange: str,
+        keys: Sequence[tuple[str, tuple[str, ...]]],
+        sizes: tuple[int, ...] = SIZES,
+    ) -> None:
         """Each key with the queues where it leads."""
         super().__init__(name, seed)
         self.feed = Feed(name)
@@ -45,21 +53,30 @@ class Confirming(Client):
                 octets = b""
                 for _ in range(random.randrange(1, 25)):
                     key, queues = random.choice(self._keys)
-                    octets += persistent(self._exchange, key, feed.next(random.choice(self._sizes), *queues))
+                    octets += persistent(
+                        self._exchange, key, feed.next(random.choice(self._sizes), *queues)
+                    )
                     sent += 1
                 await client.send(octets)
             event = await client.event()
             assert isinstance(event, Confirmed), event
             number = first + event.number
-            assert event.multiple or number == confirmed + 1, f"{number} is confirmed behind {confirmed}"
+            assert event.multiple or number == confirmed + 1, (
+                f"{number} is confirmed behind {confirmed}"
+            )
             feed.confirmed.update(range(confirmed, number))
             confirmed = number
 
 
 class AtLeastOnce(Client):
-    """QoS 1. In some lives it sends again what was not acknowledged in the one before, in others it forgets."""
+    """QoS 1.
 
-    def __init__(self, name: str, seed: int, topic: str, queues: tuple[str, ...], identifiers: int = 6) -> None:
+    In some lives it sends again what was not acknowledged in the one before, in others it forgets.
+    """
+
+    def __init__(
+        self, name: str, seed: int, topic: str, queues: tuple[str, ...], identifiers: int = 6
+    ) -> None:
         super().__init__(name, seed)
         self.feed = Feed(name)
         self._topic = topic
@@ -100,7 +117,9 @@ class AtLeastOnce(Client):
 class ExactlyOnce(Client):
     """QoS 2: each message is sent until it is released, over any number of lives [MQTT-4.3.3-1]."""
 
-    def __init__(self, name: str, seed: int, topic: str, queues: tuple[str, ...], identifiers: int = 8) -> None:
+    def __init__(
+        self, name: str, seed: int, topic: str, queues: tuple[str, ...], identifiers: int = 8
+    ) -> None:
         super().__init__(name, seed)
         self.feed = Feed(name)
         self.feed.begin()
@@ -120,7 +139,11 @@ class ExactlyOnce(Client):
         assert client.present == self._known, f"session present: {client.present}"
         self._known = True
         for packet_id, (_, body, flags) in self._waiting.items():
-            await client.send(mqtt_message(self._topic, body, 2, packet_id, flags | DUP) if body else short(PUBREL, packet_id))
+            await client.send(
+                mqtt_message(self._topic, body, 2, packet_id, flags | DUP)
+                if body
+                else short(PUBREL, packet_id)
+            )
         while True:
             await self._fill(client)
             if not self._waiting:

@@ -1,5 +1,7 @@
-"""A subscriber with a persistent session: it goes, with and without a word, and comes back. It keeps the state of its half of
-QoS 2, as the specification says, and that is not lost with its connection [MQTT-4.3.3-2]."""
+"""A subscriber with a persistent session: it goes, with and without a word, and comes back. It
+keeps the state of its half of QoS 2, as the specification says, and that is not lost with its
+connection [MQTT-4.3.3-2].
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ class Subscriber(Client):
         """Answer everything but, perhaps, the last of it."""
         random = self.random
         acked: list[Message] = []
-        #: Packet identifier -> QoS 1 messages that were acknowledged on this connection before its PUBREC. Its PUBREL
-        #: comes when the PUBREC is durable, and so they are.
+        #: Packet identifier -> QoS 1 messages that were acknowledged on this connection before its
+        #: PUBREC. Its PUBREL comes when the PUBREC is durable, and so they are.
         before: dict[int, list[Message]] = {}
         while count > 0 or self.closing:
             first, octets = await client.packet()
@@ -69,7 +71,9 @@ class Subscriber(Client):
                 publication = read_publish(first, octets)
                 message = read_body(publication.body)
                 if publication.qos == 1:
-                    assert message not in self.settled, f"{message} was settled for good, and came again"
+                    assert message not in self.settled, (
+                        f"{message} was settled for good, and came again"
+                    )
                     self.handed[1].append(message)
                     acked.append(message)
                     answer = short(PUBACK, publication.packet_id)

@@ -1,6 +1,8 @@
-"""Lives of a broker on one data directory, the clients that work through all of them, and the verdict at the end.
+"""Lives of a broker on one data directory, the clients that work through all of them, and the
+verdict at the end.
 
-    start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> let them finish -> drain -> judge
+start -> check definitions -> clients work -> kill -9 -> start -> ... -> kill -9 -> start -> let
+them finish -> drain -> judge
 """
 
 from __future__ import annotations
@@ -25,25 +27,60 @@ from tests.crash.wire import PATIENCE, Amqp, Delivered, Mqtt, listing, read_publ
 from tests.crash.workers import Acking, Rejecting, Transacting
 from tests.streams.test_inspect import look
 
-#: The log is in small pieces and most of each queue on the disk, so that every kind of work is being done at any moment.
-FLAGS: Final = ("--store-segment", "65536", "--store-window", "100", "--mqtt-receive-maximum", "30", "--shutdown-grace", "1")
+#: The log is in small pieces and most of each queue on the disk, so that every kind of work is
+#: being done at any moment.
+FLAGS: Final = (
+    "--store-segment",
+    "65536",
+    "--store-window",
+    "100",
+    "--mqtt-receive-maximum",
+    "30",
+    "--shutdown-grace",
+    "1",
+)
 #: Messages that are confirmed in a life, at most.
 WORK: Final = 1_000
-#: When the broker is killed: while it works, while it writes a checkpoint, while it reads what is there.
+#: When the broker is killed: while it works, while it writes a checkpoint, while it reads what is
+#: there.
 AT_WORK, IN_CHECKPOINT, IN_RECOVERY = "at work", "in checkpoint", "in recovery"
 #: Queues, by the arguments they are declared with.
 QUEUES: Final[dict[str, dict[str, Any]]] = {
-    "keep": {}, "also": {}, "work": {}, "receipts": {}, "deals": {}, "out.a": {}, "out.b": {}, "one": {}, "two": {}, "cross": {},
-    "dead": {}, "numbered": {}, "reject": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
-    "expire": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-message-ttl": 40},
+    "keep": {},
+    "also": {},
+    "work": {},
+    "receipts": {},
+    "deals": {},
+    "out.a": {},
+    "out.b": {},
+    "one": {},
+    "two": {},
+    "cross": {},
+    "dead": {},
+    "numbered": {},
+    "reject": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
+    "expire": {
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+        "x-message-ttl": 40,
+    },
 }
 #: Streams, which are declared like them. One gets all that is published.
 STREAMS: Final[dict[str, dict[str, Any]]] = {
     "events": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 30_000},
-    "journal": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 1_000_000, "x-journal": True},
+    "journal": {
+        "x-queue-type": "stream",
+        "x-stream-max-segment-size-bytes": 1_000_000,
+        "x-journal": True,
+    },
 }
 #: Keys of the exchange `crash`, and where they lead.
-KEYS: Final = (("keep.", ("keep",)), ("keep.also", ("keep", "also")), ("all", ("keep", "also", "work")), ("work", ("work",)))
+KEYS: Final = (
+    ("keep.", ("keep",)),
+    ("keep.also", ("keep", "also")),
+    ("all", ("keep", "also", "work")),
+    ("work", ("work",)),
+)
 
 
 class Broker:
@@ -57,9 +94,16 @@ class Broker:
     async def start(cls, directory: Path, log: Path) -> Broker:
         stderr = os.open(log, os.O_WRONLY | os.O_CREAT)
         try:
-            return cls(await asyncio.create_subprocess_exec(
-                *command("--data-dir", str(directory), *FLAGS), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=stderr, env=environment()), log)
+            return cls(
+                await asyncio.create_subprocess_exec(
+                    *command("--data-dir", str(directory), *FLAGS),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=stderr,
+                    env=environment(),
+                ),
+                log,
+            )
         finally:
             os.close(stderr)
 
@@ -67,7 +111,10 @@ class Broker:
         assert self.process.stdout is not None
         words = (await self.process.stdout.readline()).decode().split()
         assert words[:1] == ["ready"], f"the broker did not start:\n{self.log}"
-        ports = {name: int(address.rpartition(":")[2]) for name, _, address in (word.partition("=") for word in words[1:])}
+        ports = {
+            name: int(address.rpartition(":")[2])
+            for name, _, address in (word.partition("=") for word in words[1:])
+        }
         return Ports(ports["amqp"], ports["mqtt"], ports["http"])
 
     @property
@@ -79,12 +126,18 @@ class Broker:
             self.process.kill()
 
     async def end(self) -> None:
-        """It is dead, and had nothing to complain about but the torn end of its predecessor's last batch."""
+        """It is dead, and had nothing to complain about but the torn end of its predecessor's last
+        batch.
+        """
         await self.process.wait()
         for line in self.log.splitlines():
             word = line.split()[1:2]
             assert "Traceback" not in line and word != ["error"], self.log
-            assert "recovery_finding" not in line and "stream_finding" not in line or "what=\"cut: " in line, self.log
+            assert (
+                "recovery_finding" not in line
+                and "stream_finding" not in line
+                or 'what="cut: ' in line
+            ), self.log
 
 
 class Storm:
@@ -101,22 +154,46 @@ class Storm:
         #: Large, and soon gone: a reason for checkpoints.
         self.bulk = Confirming("bulk", seed, "crash", [("work", ("work",))], (4_000, 12_000))
         self.dealer = Confirming("dealer", seed, "crash", [("deals", ("deals",))])
-        self.mourner = Confirming("mourner", seed, "crash", [("reject", ("reject",)), ("expire", ("expire",))])
-        self.crossing = Confirming("crossing", seed, "amq.topic", [("crash.cross", ("cross", "subscriber"))])
+        self.mourner = Confirming(
+            "mourner", seed, "crash", [("reject", ("reject",)), ("expire", ("expire",))]
+        )
+        self.crossing = Confirming(
+            "crossing", seed, "amq.topic", [("crash.cross", ("cross", "subscriber"))]
+        )
         self.events = Confirming("events", seed, "crash", [("events", ("events",))])
         self.numbering = Numbering("numbering", seed, "crash", "numbered", ("events", "numbered"))
         self.following = Following("following", seed, "events")
         self.one = AtLeastOnce("one", seed, "crash/one", ("one", "subscriber"))
         self.two = ExactlyOnce("two", seed, "crash/two", ("two", "subscriber"))
         self.publishers: list[Confirming | AtLeastOnce | ExactlyOnce | Numbering] = [
-            *self.feeders, self.bulk, self.dealer, self.mourner, self.crossing, self.events, self.numbering, self.one, self.two]
+            *self.feeders,
+            self.bulk,
+            self.dealer,
+            self.mourner,
+            self.crossing,
+            self.events,
+            self.numbering,
+            self.one,
+            self.two,
+        ]
         self.worker = Acking("worker", seed, "work", "receipts")
         self.bulk.crowded = self._crowded
         self.deals = Transacting("deal", seed, "deals", ("out.a", "out.b"))
         self.subscriber = Subscriber("subscriber", seed, "crash/+")
-        self.changing: list[Changing] = [Declaring("declared", seed), Subscribing("subscribed", seed), Retaining("retained", seed)]
-        self.clients: list[Client] = [*self.publishers, self.worker, self.deals, Rejecting("rejecting", seed, "reject"), self.subscriber,
-                                      self.following, *self.changing]
+        self.changing: list[Changing] = [
+            Declaring("declared", seed),
+            Subscribing("subscribed", seed),
+            Retaining("retained", seed),
+        ]
+        self.clients: list[Client] = [
+            *self.publishers,
+            self.worker,
+            self.deals,
+            Rejecting("rejecting", seed, "reject"),
+            self.subscriber,
+            self.following,
+            *self.changing,
+        ]
 
     # -- lives
 
@@ -145,7 +222,9 @@ class Storm:
             await self._declare(ports)
         for changing in self.changing:
             await changing.check(ports)
-        tasks = [asyncio.create_task(client.run(ports), name=client.name) for client in self.clients]
+        tasks = [
+            asyncio.create_task(client.run(ports), name=client.name) for client in self.clients
+        ]
         try:
             await self._moment(kind, tasks)
             ports.killed = True
@@ -163,16 +242,26 @@ class Storm:
         await until(lambda: lock.exists() and lock.read_text() == ours)
 
     async def _moment(self, kind: str, tasks: list[asyncio.Task[None]]) -> None:
-        """Returns when so much was confirmed, and, if that is wanted, a checkpoint is being written; or when a client failed."""
+        """Returns when so much was confirmed, and, if that is wanted, a checkpoint is being
+        written; or when a client failed.
+        """
         enough = self.confirmed + self.random.randrange(1, WORK)
         log = self.directory / "log"
-        await until(lambda: any(task.done() for task in tasks) or self.confirmed >= enough and (
-            kind == AT_WORK or any(name.endswith(".tmp") for name in os.listdir(log))), 3 * PATIENCE)
+        await until(
+            lambda: (
+                any(task.done() for task in tasks)
+                or self.confirmed >= enough
+                and (kind == AT_WORK or any(name.endswith(".tmp") for name in os.listdir(log)))
+            ),
+            3 * PATIENCE,
+        )
         await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.005, 0.02)))
 
     def _crowded(self) -> bool:
         """Whether there is much more than what the worker came to."""
-        return len(self.bulk.feed.confirmed) > sum(name == "bulk" for name, _ in self.worker.seen) + 50
+        return (
+            len(self.bulk.feed.confirmed) > sum(name == "bulk" for name, _ in self.worker.seen) + 50
+        )
 
     @property
     def confirmed(self) -> int:
@@ -181,16 +270,29 @@ class Storm:
 
     async def _declare(self, ports: Ports) -> None:
         client = await Amqp.connect(ports.amqp)
-        await client.call(spec.Exchange.Declare(exchange="crash", exchange_type="topic", durable=True), (40, 11))
+        await client.call(
+            spec.Exchange.Declare(exchange="crash", exchange_type="topic", durable=True), (40, 11)
+        )
         for queue, arguments in (QUEUES | STREAMS).items():
-            await client.call(spec.Queue.Declare(queue=queue, durable=True, arguments=dict(arguments)), (50, 11))
-        bindings = [("crash", "keep.#", "keep"), ("crash", "keep.also", "also"), ("crash", "work", "work"),
-                    *(("crash", "all", queue) for queue in ("keep", "also", "work")),
-                    *(("crash", queue, queue) for queue in ("deals", "reject", "expire", "events", "numbered")),
-                    ("crash", "numbered", "events"),
-                    *(("amq.topic", f"crash.{queue}", queue) for queue in ("one", "two", "cross"))]
+            await client.call(
+                spec.Queue.Declare(queue=queue, durable=True, arguments=dict(arguments)), (50, 11)
+            )
+        bindings = [
+            ("crash", "keep.#", "keep"),
+            ("crash", "keep.also", "also"),
+            ("crash", "work", "work"),
+            *(("crash", "all", queue) for queue in ("keep", "also", "work")),
+            *(
+                ("crash", queue, queue)
+                for queue in ("deals", "reject", "expire", "events", "numbered")
+            ),
+            ("crash", "numbered", "events"),
+            *(("amq.topic", f"crash.{queue}", queue) for queue in ("one", "two", "cross")),
+        ]
         for exchange, key, queue in bindings:
-            await client.call(spec.Queue.Bind(queue=queue, exchange=exchange, routing_key=key), (50, 21))
+            await client.call(
+                spec.Queue.Bind(queue=queue, exchange=exchange, routing_key=key), (50, 21)
+            )
         await client.leave()
         await self.subscriber.begin(ports)
 
@@ -204,7 +306,11 @@ class Storm:
             for changing in self.changing:
                 await changing.check(ports)
             await self._finish(ports)
-            found = {queue: await self._drain(ports, queue) for queue in QUEUES if queue not in ("expire", "reject")}
+            found = {
+                queue: await self._drain(ports, queue)
+                for queue in QUEUES
+                if queue not in ("expire", "reject")
+            }
             rows = {queue: await self._read(ports, queue) for queue in STREAMS}
             ports.killed = True
             broker.process.send_signal(signal.SIGTERM)
@@ -218,8 +324,8 @@ class Storm:
         assert look(self.directory) == [], "the store is whole"
 
     async def _finish(self, ports: Ports) -> None:
-        """What is under way in QoS 2 comes to its end, what may die dies, the subscriber reads all that waits for it, and what was
-        numbered is confirmed."""
+        """What is under way in QoS 2 comes to its end, what may die dies, the subscriber reads all
+        that waits for it, and what was numbered is confirmed."""
         self.two.closing = self.subscriber.closing = self.numbering.closing = True
         rejecting = Rejecting("rejecting", 0, "reject")
         tasks = [asyncio.create_task(client.run(ports)) for client in (self.subscriber, rejecting)]
@@ -230,7 +336,10 @@ class Storm:
                 inbox = f"mqtt-subscription-{self.subscriber.name}qos1"
                 while True:
                     rows = {row["name"]: row for row in await listing(ports.http, "queues")}
-                    waiting = [rows[name]["messages_ready"] + rows[name]["messages_unacknowledged"] for name in (inbox, "expire", "reject")]
+                    waiting = [
+                        rows[name]["messages_ready"] + rows[name]["messages_unacknowledged"]
+                        for name in (inbox, "expire", "reject")
+                    ]
                     if not any(waiting):
                         break
                     for task in tasks:
@@ -271,20 +380,26 @@ class Storm:
 
     def _judge_streams(self, rows: dict[str, list[Row]], numbered: dict[str, list[int]]) -> None:
         events = by_feed([row.body for row in rows["events"]])
-        assert [row.offset for row in rows["events"]] == list(range(len(rows["events"]))) and events.keys() <= {"events", "numbering"}
+        assert [row.offset for row in rows["events"]] == list(
+            range(len(rows["events"]))
+        ) and events.keys() <= {"events", "numbering"}
         self.events.feed.judge_kept({"events": events.get("events", [])})
         self.numbering.feed.judge_everything("events", events.get("numbering", []))
         self.numbering.feed.judge_everything("numbered", numbered.get("numbering", []))
-        for offset, row in enumerate(rows["events"][:len(self.following.told)]):
+        for offset, row in enumerate(rows["events"][: len(self.following.told)]):
             self.following.take(row, offset)
-        assert len(self.following.told) <= len(rows["events"]), "a reader was told more than there is"
+        assert len(self.following.told) <= len(rows["events"]), (
+            "a reader was told more than there is"
+        )
         recorded = Recorded(rows["journal"])
         for feed in [*(client.feed for client in self.publishers), self.worker.receipts]:
             recorded.judge(feed)
         for deal in self.deals.deals:
             for body in [body for bodies in deal.outputs.values() for body in bodies]:
                 count = recorded.bodies[body]
-                assert count == 1 if deal.committed else count == 0 if deal.rolled_back else count <= 1, f"{body[:40]!r}: {count} times"
+                assert (
+                    count == 1 if deal.committed else count == 0 if deal.rolled_back else count <= 1
+                ), f"{body[:40]!r}: {count} times"
 
     def _judge_amqp(self, found: dict[str, list[bytes]]) -> None:
         kept = {queue: by_feed(found[queue]) for queue in ("keep", "also")}
@@ -295,11 +410,21 @@ class Storm:
             mine = [number for name, number in self.worker.seen if name == feeder.name]
             feeder.feed.judge_seen("work", mine, False)
         assert not any(kept.values()), "somebody else wrote there"
-        self.deals.judge([read_body(body) for body in found["deals"]], {queue: found[queue] for queue in self.deals.targets},
-                         self.dealer.feed)
+        self.deals.judge(
+            [read_body(body) for body in found["deals"]],
+            {queue: found[queue] for queue in self.deals.targets},
+            self.dealer.feed,
+        )
         dead = by_feed(found["dead"]).get("mourner", [])
-        self.mourner.feed.judge_kept({"reject": [], "expire": []} | {
-            queue: sorted(number for number in dead if queue in self.mourner.feed.queues[number]) for queue in ("reject", "expire")})
+        self.mourner.feed.judge_kept(
+            {"reject": [], "expire": []}
+            | {
+                queue: sorted(
+                    number for number in dead if queue in self.mourner.feed.queues[number]
+                )
+                for queue in ("reject", "expire")
+            }
+        )
         self.worker.receipts.judge_kept({"receipts": by_feed(found["receipts"]).get("worker", [])})
 
     def _judge_mqtt(self, found: dict[str, list[bytes]]) -> None:

@@ -1,4 +1,6 @@
-"""Streams in a storm: who numbers what it publishes, who reads a stream again and again, and what a journal must have."""
+"""Streams in a storm: who numbers what it publishes, who reads a stream again and again, and what a
+journal must have.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,13 @@ async def read_stream(client: Amqp, queue: str, offset: int, count: int) -> list
 
 
 class Numbering(Client):
-    """Numbers what it publishes, and after a crash sends again what was not confirmed: everything comes, once."""
+    """Numbers what it publishes, and after a crash sends again what was not confirmed: everything
+    comes, once.
+    """
 
-    def __init__(self, name: str, seed: int, exchange: str, key: str, queues: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, seed: int, exchange: str, key: str, queues: tuple[str, ...]
+    ) -> None:
         super().__init__(name, seed)
         self.feed = Feed(name)
         self.feed.begin()
@@ -63,12 +69,16 @@ class Numbering(Client):
         client = await Amqp.connect(ports.amqp)
         await client.call(spec.Confirm.Select(), (85, 11))
         # Some that were confirmed come again, too.
-        sent = [*list(self._done)[-random.randrange(1, 10):], *self._open]
+        sent = [*list(self._done)[-random.randrange(1, 10) :], *self._open]
         confirmed = 0
         for number in sent:
             await client.send(self._publication(number))
         while True:
-            while not self.closing and len(sent) - confirmed < AHEAD and (len(sent) == confirmed or random.random() < 0.8):
+            while (
+                not self.closing
+                and len(sent) - confirmed < AHEAD
+                and (len(sent) == confirmed or random.random() < 0.8)
+            ):
                 body = feed.next(random.choice(SIZES), *self._queues)
                 self._open[len(feed.queues) - 1] = body
                 await client.send(self._publication(len(feed.queues) - 1))
@@ -77,7 +87,7 @@ class Numbering(Client):
                 return await client.leave()
             event = await client.event()
             assert isinstance(event, Confirmed), event
-            for number in sent[confirmed:event.number]:
+            for number in sent[confirmed : event.number]:
                 feed.confirmed.add(number)
                 if number in self._open:
                     self._done[number] = self._open.pop(number)
@@ -85,12 +95,19 @@ class Numbering(Client):
 
     def _publication(self, number: int) -> bytes:
         body = self._open.get(number) or self._done[number]
-        return publication(self._exchange, self._key, body, delivery_mode=2,
-                           headers={"x-trellis-producer": self.name, "x-trellis-sequence": number})
+        return publication(
+            self._exchange,
+            self._key,
+            body,
+            delivery_mode=2,
+            headers={"x-trellis-producer": self.name, "x-trellis-sequence": number},
+        )
 
 
 class Following(Client):
-    """Reads a stream in every life, from where it was, or from some offset before; what it was told must hold for ever."""
+    """Reads a stream in every life, from where it was, or from some offset before; what it was told
+    must hold for ever.
+    """
 
     def __init__(self, name: str, seed: int, queue: str) -> None:
         super().__init__(name, seed)
@@ -100,7 +117,11 @@ class Following(Client):
 
     async def live(self, ports: Ports) -> None:
         client = await Amqp.connect(ports.amqp)
-        offset = len(self.told) if self.random.random() < 0.5 else self.random.randrange(len(self.told) + 1)
+        offset = (
+            len(self.told)
+            if self.random.random() < 0.5
+            else self.random.randrange(len(self.told) + 1)
+        )
         await client.consume(self.queue, prefetch=50, x_stream_offset=offset)
         while True:
             event = await client.event()
@@ -112,13 +133,17 @@ class Following(Client):
     def take(self, row: Row, offset: int) -> None:
         assert row.offset == offset, f"offset {row.offset} came instead of {offset}"
         if offset < len(self.told):
-            assert self.told[offset] == row.body, f"offset {offset} was {self.told[offset][:40]!r}, and is {row.body[:40]!r}"
+            assert self.told[offset] == row.body, (
+                f"offset {offset} was {self.told[offset][:40]!r}, and is {row.body[:40]!r}"
+            )
         else:
             self.told.append(row.body)
 
 
 class Recorded:
-    """The rows of a journal that are a publisher's: numbers by publisher, in order, and the whole bodies."""
+    """The rows of a journal that are a publisher's: numbers by publisher, in order, and the whole
+    bodies.
+    """
 
     def __init__(self, rows: list[Row]) -> None:
         assert [row.offset for row in rows] == list(range(len(rows)))
@@ -133,9 +158,13 @@ class Recorded:
         """All that was confirmed, in order, and not more often than it was sent."""
         found = self.numbers.get(feed.name, [])
         lacking = sorted(feed.confirmed - set(found))
-        assert not lacking, f"{feed.name}: {lacking[:20]} were confirmed, and are not in the journal"
+        assert not lacking, (
+            f"{feed.name}: {lacking[:20]} were confirmed, and are not in the journal"
+        )
         for number, count in Counter(found).items():
             most = 1 + feed.again.get(number, 0)
-            assert count <= most, f"{feed.name}: {number} is in the journal {count} times, not {most}"
+            assert count <= most, (
+                f"{feed.name}: {number} is in the journal {count} times, not {most}"
+            )
         firsts = list(dict.fromkeys(found))
         assert firsts == sorted(firsts), f"{feed.name}: the journal is not in order"

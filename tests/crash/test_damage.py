@@ -1,5 +1,7 @@
-"""What comes of octets that changed in any file of a data directory, and of files that are gone? A clear error, or a start
-that says what is lost; never a message that nobody sent there, never silence."""
+"""What comes of octets that changed in any file of a data directory, and of files that are gone? A
+clear error, or a start that says what is lost; never a message that nobody sent there, never
+silence.
+"""
 
 from __future__ import annotations
 
@@ -40,21 +42,37 @@ def whole(left: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, obj
 
 
 def files_of(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()
+    )
 
 
 def test_the_directory_has_something_of_everything(left: Path, whole: dict[str, object]) -> None:
     files = files_of(left)
-    assert sum("checkpoint-" in name for name in files) == 1 and sum(name.startswith("log/0") for name in files) > 3
+    assert (
+        sum("checkpoint-" in name for name in files) == 1
+        and sum(name.startswith("log/0") for name in files) > 3
+    )
     assert (left / "catalog.sqlite-wal").stat().st_size > 50_000
-    assert sum(name.endswith(".arrow") for name in files) > 5 and any(name.endswith(".arrow.index") for name in files)
-    assert all(whole[f"messages of {queue}"] for queue in ("one", "two", "last", "tape")) and len(whole["retained"]) > 2  # type: ignore[arg-type]
-    assert whole["messages of session keeper"] and any(whole[f"identifiers of session sensor{one}"] for one in range(3))
+    assert sum(name.endswith(".arrow") for name in files) > 5 and any(
+        name.endswith(".arrow.index") for name in files
+    )
+    assert (
+        all(whole[f"messages of {queue}"] for queue in ("one", "two", "last", "tape"))
+        and len(whole["retained"]) > 2
+    )  # type: ignore[arg-type]
+    assert whole["messages of session keeper"] and any(
+        whole[f"identifiers of session sensor{one}"] for one in range(3)
+    )
 
 
 def judge(directory: Path, whole: dict[str, object]) -> list[str]:
     """What a start says; the error first if it is one."""
-    before = {name: (directory / name).read_bytes() for name in files_of(directory) if name.startswith("log/")}
+    before = {
+        name: (directory / name).read_bytes()
+        for name in files_of(directory)
+        if name.startswith("log/")
+    }
     try:
         home = Home(directory)
     except StoreError as error:
@@ -68,15 +86,23 @@ def judge(directory: Path, whole: dict[str, object]) -> list[str]:
     for name, value in found.items():
         if name.startswith("messages of "):
             assert isinstance(value, list) and len(set(value)) == len(value), f"{name}: twice"
-            words = {"session": b"sent", "limited": b"", "tape": b"one"}.get(name.split()[2], name.split()[2].encode())
+            words = {"session": b"sent", "limited": b"", "tape": b"one"}.get(
+                name.split()[2], name.split()[2].encode()
+            )
             for body in value:
                 number = body.split()[1]
-                assert body == (b"last %d" % int(number) if words == b"last" else words + b" " + b"%04d " % int(number) * 30), body
+                assert body == (
+                    b"last %d" % int(number)
+                    if words == b"last"
+                    else words + b" " + b"%04d " % int(number) * 30
+                ), body
     assert isinstance(found["retained"], list)
     for key, body in found["retained"]:
         assert int(body.split()[1]) % TOPICS == int(key[3:]), (key, body)
     if found != whole:
-        assert home.reports, f"silence about {[name for name in whole if found.get(name) != whole[name]]}"
+        assert home.reports, (
+            f"silence about {[name for name in whole if found.get(name) != whole[name]]}"
+        )
     return home.reports
 
 
@@ -106,7 +132,9 @@ def test_octets_that_changed_in_any_file_are_never_believed_and_never_passed_ove
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
-def test_octets_that_changed_in_many_more_places(part: int, left: Path, whole: dict[str, object], tmp_path: Path) -> None:
+def test_octets_that_changed_in_many_more_places(
+    part: int, left: Path, whole: dict[str, object], tmp_path: Path
+) -> None:
     for seed in range(1_000 + 100 * part, 1_100 + 100 * part):
         try_harm(left, whole, tmp_path / str(seed), seed)
 
@@ -136,6 +164,7 @@ def gone(pattern: str, newest: bool = False) -> Callable[[Path], None]:
     def remove(directory: Path) -> None:
         found = sorted(directory.glob(pattern))
         found[-1 if newest else 0].unlink()
+
     return remove
 
 
@@ -183,16 +212,23 @@ def no_data_in_the_last_file(directory: Path) -> None:
     os.truncate(max((directory / "log").glob("0*")), 64)
 
 
-@pytest.mark.parametrize(("do", "says"), [
-    (gone("log/0*"), "missing: 0"), (gone("log/0*", newest=True), "missing: log: the log ends at position "),
-    (gone("log/checkpoint-*"), "missing: 0"), (no_log, "missing: log: the log ends at position 0, and was written up to "),
-    (no_data_in_the_last_file, "missing: log: the log ends at position "),
-    (no_segment_in_the_middle, "of stream 'tape' in vhost '/' is lost"),
-    (gone("catalog.sqlite"), "error: the catalog "), (empty("catalog.sqlite"), "error: the catalog "),
-    (of_something_else, "is a database of something else: move it away"), (no_database, "is damaged (file is not a database): "),
-    (newer_catalog, "has schema version 99, and this broker knows up to "),
-    (newer_log, "it has format 2, and this version knows 1; use the version that wrote it"),
-])
+@pytest.mark.parametrize(
+    ("do", "says"),
+    [
+        (gone("log/0*"), "missing: 0"),
+        (gone("log/0*", newest=True), "missing: log: the log ends at position "),
+        (gone("log/checkpoint-*"), "missing: 0"),
+        (no_log, "missing: log: the log ends at position 0, and was written up to "),
+        (no_data_in_the_last_file, "missing: log: the log ends at position "),
+        (no_segment_in_the_middle, "of stream 'tape' in vhost '/' is lost"),
+        (gone("catalog.sqlite"), "error: the catalog "),
+        (empty("catalog.sqlite"), "error: the catalog "),
+        (of_something_else, "is a database of something else: move it away"),
+        (no_database, "is damaged (file is not a database): "),
+        (newer_catalog, "has schema version 99, and this broker knows up to "),
+        (newer_log, "it has format 2, and this version knows 1; use the version that wrote it"),
+    ],
+)
 def test_what_is_gone_foreign_or_newer_is_named_at_every_start(
     do: Callable[[Path], None], says: str, left: Path, whole: dict[str, object], tmp_path: Path
 ) -> None:
@@ -204,7 +240,9 @@ def test_what_is_gone_foreign_or_newer_is_named_at_every_start(
         assert any(says in line for line in reports), reports
 
 
-def test_what_does_not_matter_may_be_gone(left: Path, whole: dict[str, object], tmp_path: Path) -> None:
+def test_what_does_not_matter_may_be_gone(
+    left: Path, whole: dict[str, object], tmp_path: Path
+) -> None:
     directory = tmp_path / "data"
     shutil.copytree(left, directory)
     (directory / "catalog.sqlite-shm").unlink()

@@ -14,12 +14,16 @@ from tests.crash.storm import AT_WORK, IN_CHECKPOINT, IN_RECOVERY, Storm, storm
 
 
 def weather(directory: Path, seed: int, kills: list[str]) -> Storm:
-    """A failure says how to have it again: moments are drawn from the seed, but what happens in them is not."""
+    """A failure says how to have it again: moments are drawn from the seed, but what happens in
+    them is not.
+    """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(storm(directory, seed, kills))
     except Exception as error:
-        error.add_note(f"seed {seed}, kills {kills}, logs and data in {directory}; TRELLIS_CRASH_SEED={seed} has it again")
+        error.add_note(
+            f"seed {seed}, kills {kills}, logs and data in {directory}; TRELLIS_CRASH_SEED={seed} has it again"
+        )
         raise
 
 
@@ -38,7 +42,13 @@ def test_a_broker_that_is_killed_five_times_keeps_what_it_promised(tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
-def test_a_broker_that_is_killed_two_hundred_times_keeps_what_it_promised(seed: int, tmp_path: Path) -> None:
+def test_a_broker_that_is_killed_two_hundred_times_keeps_what_it_promised(
+    seed: int, tmp_path: Path
+) -> None:
     """Ten times on each of twenty directories."""
     random = Random(seed)
-    weather(tmp_path, seed, [AT_WORK, *random.choices((AT_WORK, IN_CHECKPOINT, IN_RECOVERY), (4, 4, 1), k=9)])
+    weather(
+        tmp_path,
+        seed,
+        [AT_WORK, *random.choices((AT_WORK, IN_CHECKPOINT, IN_RECOVERY), (4, 4, 1), k=9)],
+    )

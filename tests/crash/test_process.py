@@ -16,14 +16,30 @@ import pytest
 
 from tests.broker import BrokerProcess, command, environment
 from tests.crash.ledger import body_of
-from tests.crash.wire import GONE, PATIENCE, Amqp, Confirmed, Delivered, Refused, acknowledgement, persistent, until
+from tests.crash.wire import (
+    GONE,
+    PATIENCE,
+    Amqp,
+    Confirmed,
+    Delivered,
+    Refused,
+    acknowledgement,
+    persistent,
+    until,
+)
 from tests.top.test_start import as_anybody
 
 
 def refused(directory: Path) -> str:
     """The one line of a broker that does not start here, and ends with exit code 2."""
-    ended = subprocess.run(command("--data-dir", str(directory)), capture_output=True, text=True, env=environment(), timeout=30,
-                           preexec_fn=as_anybody)
+    ended = subprocess.run(
+        command("--data-dir", str(directory)),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=30,
+        preexec_fn=as_anybody,
+    )
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1), ended
     return ended.stderr.rstrip("\n")
 
@@ -36,7 +52,9 @@ async def confirming(port: int, queue: str = "q") -> Amqp:
 
 
 async def publish(client: Amqp, first: int, end: int, size: int = 60, queue: str = "q") -> None:
-    await client.send(b"".join(persistent("", queue, body_of("p", number, size)) for number in range(first, end)))
+    await client.send(
+        b"".join(persistent("", queue, body_of("p", number, size)) for number in range(first, end))
+    )
 
 
 async def confirmed(client: Amqp, end: int) -> None:
@@ -80,8 +98,10 @@ def test_a_second_process_is_refused_and_the_first_is_not_disturbed(tmp_path: Pa
         await publish(client, 0, 10)
         await confirmed(client, 10)
         said = await asyncio.to_thread(refused, tmp_path)
-        assert said == (f"trellis: the data directory '{tmp_path}' is in use by process {broker.process.pid}; "
-                        "one process at a time may use it")
+        assert said == (
+            f"trellis: the data directory '{tmp_path}' is in use by process {broker.process.pid}; "
+            "one process at a time may use it"
+        )
         await publish(client, 10, 20)
         await confirmed(client, 20)
         await client.leave()
@@ -126,7 +146,9 @@ def test_what_cannot_be_used_is_named(make: Callable[[Path], str], tmp_path: Pat
 
 def mount(*arguments: str) -> bool:
     try:
-        return subprocess.run(["mount", *arguments], capture_output=True, timeout=10).returncode == 0
+        return (
+            subprocess.run(["mount", *arguments], capture_output=True, timeout=10).returncode == 0
+        )
     except OSError:
         return False
 
@@ -146,17 +168,31 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_read_only_file_system_is_named(small_disk: Path) -> None:
     assert mount("-o", "remount,ro", str(small_disk))
-    assert refused(small_disk).startswith(f"trellis: data.dir: {small_disk} cannot be written to: Read-only file system; ")
+    assert refused(small_disk).startswith(
+        f"trellis: data.dir: {small_disk} cannot be written to: Read-only file system; "
+    )
 
 
 # -- a disk that is full, and one that breaks
 
 
-def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_lost(small_disk: Path) -> None:
+def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_lost(
+    small_disk: Path,
+) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
-    broker = BrokerProcess("--data-dir", str(small_disk / "data"), "--store-segment", "65536", "--limits-disk-free", "0")
-    count, size = 600, 6_000  # More than the disk holds beside the ballast, less than it holds without.
+    broker = BrokerProcess(
+        "--data-dir",
+        str(small_disk / "data"),
+        "--store-segment",
+        "65536",
+        "--limits-disk-free",
+        "0",
+    )
+    count, size = (
+        600,
+        6_000,
+    )  # More than the disk holds beside the ballast, less than it holds without.
 
     async def work() -> None:
         client = await confirming(broker.amqp.port)
@@ -180,7 +216,14 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
         assert f"cannot write '{small_disk}/data/log/" in log and "No space left on device" in log
     finally:
         broker.kill()
-    again = BrokerProcess("--data-dir", str(small_disk / "data"), "--store-segment", "65536", "--limits-disk-free", "0")
+    again = BrokerProcess(
+        "--data-dir",
+        str(small_disk / "data"),
+        "--store-segment",
+        "65536",
+        "--limits-disk-free",
+        "0",
+    )
     try:
         run(lambda: _all(again.amqp.port, count, size))
         again.stop()
@@ -190,21 +233,42 @@ def test_on_a_full_disk_nothing_is_confirmed_until_there_is_room_and_nothing_is_
 
 def test_a_file_that_may_not_grow_ends_the_broker_with_one_line(tmp_path: Path) -> None:
     """RLIMIT_FSIZE: an error of the operating system's own, in every write that is beyond it."""
-    process = subprocess.Popen(command("--data-dir", str(tmp_path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=environment(), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)))
+    process = subprocess.Popen(
+        command("--data-dir", str(tmp_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000)),
+    )
     _breaks(process, lambda: None, "File too large", 6_000, tmp_path)
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_disk_that_breaks_ends_the_broker_with_one_line_and_nothing_is_confirmed_any_more(operation: str, tmp_path: Path) -> None:
+def test_a_disk_that_breaks_ends_the_broker_with_one_line_and_nothing_is_confirmed_any_more(
+    operation: str, tmp_path: Path
+) -> None:
     directory = tmp_path / "data"
-    process = subprocess.Popen([sys.executable, "-m", "tests.crash.faulty", str(errno.EIO), operation, str(directory)],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.crash.faulty", str(errno.EIO), operation, str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
     _breaks(process, (tmp_path / "data.breaks").touch, "Input/output error", 60, directory)
 
 
-def _breaks(process: subprocess.Popen[str], do: Callable[[], object], reason: str, size: int, directory: Path) -> None:
-    """Publish before and after; then the process ends as it should, and what it confirmed is there afterwards."""
+def _breaks(
+    process: subprocess.Popen[str],
+    do: Callable[[], object],
+    reason: str,
+    size: int,
+    directory: Path,
+) -> None:
+    """Publish before and after; then the process ends as it should, and what it confirmed is there
+    afterwards.
+    """
     heard: list[int] = [0]
 
     async def work() -> None:
@@ -237,7 +301,10 @@ def _breaks(process: subprocess.Popen[str], do: Callable[[], object], reason: st
         process.wait()
     assert process.returncode == 1
     assert [line for line in said if "Traceback" in line] == []
-    assert said[-1].startswith("trellis: stopped, for nothing could be kept any more: cannot ") and reason in said[-1], said
+    assert (
+        said[-1].startswith("trellis: stopped, for nothing could be kept any more: cannot ")
+        and reason in said[-1]
+    ), said
     assert sum(line.startswith("trellis:") for line in said) == 1
     if reason != "File too large":
         assert heard[0] == 10

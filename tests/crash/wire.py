@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import pamqp.commands as spec
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, mqtt_publish, packet, publication, start_ok, text
 
 #: What a connection raises when the broker is gone.
@@ -77,7 +77,10 @@ class Amqp(Socket):
         await client.answer((10, 10))
         client.writer.write(start_ok("guest", "guest"))
         await client.answer((10, 30))
-        client.writer.write(marshal(0, spec.Connection.TuneOk(2047, 131_072, 0)) + marshal(0, spec.Connection.Open()))
+        client.writer.write(
+            marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
+            + marshal(0, spec.Connection.Open())
+        )
         await client.answer((10, 41))
         await client.call(spec.Channel.Open(), (20, 11))
         return client
@@ -89,7 +92,9 @@ class Amqp(Socket):
 
     async def answer(self, method: tuple[int, int]) -> bytes:
         event = await self.event()
-        assert isinstance(event, Answered) and event.method == method, f"{event} instead of {method}"
+        assert isinstance(event, Answered) and event.method == method, (
+            f"{event} instead of {method}"
+        )
         return event.arguments
 
     async def event(self) -> Confirmed | Delivered | Answered:
@@ -104,7 +109,9 @@ class Amqp(Socket):
             size, body = int.from_bytes(header[4:12], "big"), b""
             while len(body) < size:
                 body += (await self._frame())[1]
-            return Delivered(int.from_bytes(payload[end:end + 8], "big"), payload[5:end].decode(), body, header)
+            return Delivered(
+                int.from_bytes(payload[end : end + 8], "big"), payload[5:end].decode(), body, header
+            )
         if method in ((10, 50), (20, 40)):
             raise Refused(payload[4:].decode(errors="replace"))
         return Answered(method, payload[4:])
@@ -113,18 +120,27 @@ class Amqp(Socket):
         head = await self.reader.readexactly(7)
         return head[0], (await self.reader.readexactly(int.from_bytes(head[3:7], "big") + 1))[:-1]
 
-    async def consume(self, queue: str, prefetch: int = 0, no_ack: bool = False, **arguments: Any) -> None:
+    async def consume(
+        self, queue: str, prefetch: int = 0, no_ack: bool = False, **arguments: Any
+    ) -> None:
         """Deliveries come under the queue's name. Arguments are written with `_` for `-`."""
         if prefetch:
             await self.call(spec.Basic.Qos(0, prefetch), (60, 11))
-        await self.call(spec.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=no_ack, arguments={
-            name.replace("_", "-"): value for name, value in arguments.items()}), (60, 21))
+        await self.call(
+            spec.Basic.Consume(
+                queue=queue,
+                consumer_tag=queue,
+                no_ack=no_ack,
+                arguments={name.replace("_", "-"): value for name, value in arguments.items()},
+            ),
+            (60, 21),
+        )
 
     async def depth(self, queue: str) -> int:
         """How many messages wait."""
         octets = await self.call(spec.Queue.Declare(queue=queue, passive=True), (50, 11))
         at = 1 + octets[0]
-        return int.from_bytes(octets[at:at + 4], "big")
+        return int.from_bytes(octets[at : at + 4], "big")
 
     async def leave(self) -> None:
         """Say goodbye, and hear what was on its way."""
@@ -161,7 +177,9 @@ class Mqtt(Socket):
         return first, await self.reader.readexactly(length) if length else b""
 
     async def subscribe(self, *filters: tuple[str, int]) -> None:
-        await self.send(packet(0x82, b"\x00\x01" + b"".join(text(name) + bytes([qos]) for name, qos in filters)))
+        await self.send(
+            packet(0x82, b"\x00\x01" + b"".join(text(name) + bytes([qos]) for name, qos in filters))
+        )
         answer = await self.packet()
         assert answer == (0x90, b"\x00\x01" + bytes([qos for _, qos in filters])), answer
 
@@ -189,7 +207,13 @@ def read_publish(first: int, octets: bytes) -> Publication:
     end = 2 + int.from_bytes(octets[:2], "big")
     qos = first >> 1 & 3
     start = end + 2 if qos else end
-    return Publication(octets[2:end].decode(), qos, int.from_bytes(octets[end:start], "big"), octets[start:], bool(first & 8))
+    return Publication(
+        octets[2:end].decode(),
+        qos,
+        int.from_bytes(octets[end:start], "big"),
+        octets[start:],
+        bool(first & 8),
+    )
 
 
 def short(first: int, packet_id: int) -> bytes:
@@ -208,11 +232,16 @@ def persistent(exchange: str, key: str, body: bytes) -> bytes:
 
 @functools.cache
 def _head(exchange: str, key: str, size: int) -> bytes:
-    return publication(exchange, key, bytes(size), delivery_mode=2)[:-size - 1]
+    return publication(exchange, key, bytes(size), delivery_mode=2)[: -size - 1]
 
 
 def acknowledgement(tag: int, multiple: bool = False) -> bytes:
-    return b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50" + tag.to_bytes(8, "big") + bytes([multiple]) + b"\xce"
+    return (
+        b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
+        + tag.to_bytes(8, "big")
+        + bytes([multiple])
+        + b"\xce"
+    )
 
 
 async def until(truth: Callable[[], bool], patience: float = PATIENCE) -> None:
@@ -228,7 +257,9 @@ async def listing(port: int, kind: str) -> list[dict[str, Any]]:
     """What `trellis list` would show."""
     sock = Socket(*await asyncio.open_connection("127.0.0.1", port))
     login = base64.b64encode(b"guest:guest").decode()
-    await sock.send(f"GET /api/trellis/{kind} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\r\n".encode())
+    await sock.send(
+        f"GET /api/trellis/{kind} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nAuthorization: Basic {login}\r\n\r\n".encode()
+    )
     head, _, body = (await sock.reader.read(-1)).partition(b"\r\n\r\n")
     sock.writer.close()
     assert head.startswith(b"HTTP/1.1 200"), head

@@ -15,7 +15,10 @@ Message = tuple[str, int]
 
 
 class Acking(Client):
-    """Acks what it gets. On the same channel it publishes receipts: the confirm of one says that all acks before it last."""
+    """Acks what it gets.
+
+    On the same channel it publishes receipts: the confirm of one says that all acks before it last.
+    """
 
     def __init__(self, name: str, seed: int, queue: str, receipts: str) -> None:
         super().__init__(name, seed)
@@ -56,7 +59,9 @@ class Acking(Client):
             count -= 1
             message = read_body(event.body)
             self.take(message)
-            assert order.get(message[0], -1) < message[1], f"{message} came behind {order[message[0]]}"
+            assert order.get(message[0], -1) < message[1], (
+                f"{message} came behind {order[message[0]]}"
+            )
             order[message[0]] = message[1]
             unacked.append((event.tag, message))
             if len(unacked) < 20 and random.random() < 0.7 and count > 0:
@@ -113,21 +118,30 @@ class Transacting(Client):
                 event = await client.event()
                 assert isinstance(event, Delivered), event
                 message = read_body(event.body)
-                assert message not in settled, f"{message} was taken in a transaction that was committed, and came again"
+                assert message not in settled, (
+                    f"{message} was taken in a transaction that was committed, and came again"
+                )
                 held.append((event.tag, message))
-            taken, deal = held[:wanted], Deal(len(self.deals), [message for _, message in held[:wanted]])
+            taken, deal = (
+                held[:wanted],
+                Deal(len(self.deals), [message for _, message in held[:wanted]]),
+            )
             self.deals.append(deal)
             parts = []
             for target in self.targets:
                 for _ in range(random.randrange(1, 4)):
-                    body = body_of(f"{self.name}-{deal.number}", self.written, random.choice((40, 300)))
+                    body = body_of(
+                        f"{self.name}-{deal.number}", self.written, random.choice((40, 300))
+                    )
                     self.written += 1
                     deal.outputs.setdefault(target, []).append(body)
                     parts.append(persistent("", target, body))
             for tag, _ in taken:
                 parts.insert(random.randrange(len(parts) + 1), acknowledgement(tag))
             rolled_back = random.random() < 0.15
-            ending: tuple[object, tuple[int, int]] = (spec.Tx.Rollback(), (90, 31)) if rolled_back else (spec.Tx.Commit(), (90, 21))
+            ending: tuple[object, tuple[int, int]] = (
+                (spec.Tx.Rollback(), (90, 31)) if rolled_back else (spec.Tx.Commit(), (90, 21))
+            )
             if rolled_back:
                 deal.rolled_back = True
             else:
@@ -147,7 +161,9 @@ class Transacting(Client):
 
     def judge(self, left: list[Message], found: dict[str, list[bytes]], feed: Feed) -> None:
         """Every transaction is whole or was not, and each message was taken once or is still there."""
-        there = {queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in found.items()}
+        there = {
+            queue: {body: at for at, body in enumerate(bodies)} for queue, bodies in found.items()
+        }
         for queue, bodies in found.items():
             assert len(bodies) == len(there[queue]), f"{queue}: something is there twice"
         taken: dict[Message, int] = {}
@@ -155,18 +171,28 @@ class Transacting(Client):
             outputs = [(queue, body) for queue, bodies in deal.outputs.items() for body in bodies]
             came = [body in there[queue] for queue, body in outputs]
             assert all(came) or not any(came), f"transaction {deal.number} is torn: {came}"
-            assert all(came) or not deal.committed, f"transaction {deal.number} was committed and is not there"
-            assert not (any(came) and deal.rolled_back), f"transaction {deal.number} was rolled back, and is there"
+            assert all(came) or not deal.committed, (
+                f"transaction {deal.number} was committed and is not there"
+            )
+            assert not (any(came) and deal.rolled_back), (
+                f"transaction {deal.number} was rolled back, and is there"
+            )
             if all(came):
                 for message in deal.inputs:
-                    assert message not in taken, f"{message} was taken by transactions {taken[message]} and {deal.number}"
+                    assert message not in taken, (
+                        f"{message} was taken by transactions {taken[message]} and {deal.number}"
+                    )
                     taken[message] = deal.number
                 for queue, bodies in deal.outputs.items():
                     at = [there[queue][body] for body in bodies]
-                    assert at == list(range(at[0], at[0] + len(at))), f"transaction {deal.number} lies apart in {queue}: {at}"
+                    assert at == list(range(at[0], at[0] + len(at))), (
+                        f"transaction {deal.number} lies apart in {queue}: {at}"
+                    )
         both = set(left) & set(taken)
         assert not both, f"taken, and still there: {sorted(both)[:10]}"
-        feed.judge_kept({self.source: sorted([number for _, number in left] + [number for _, number in taken])})
+        feed.judge_kept(
+            {self.source: sorted([number for _, number in left] + [number for _, number in taken])}
+        )
 
 
 class Rejecting(Client):

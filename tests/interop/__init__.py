@@ -6,6 +6,7 @@
     node.py          the process that the libraries of Node run in (tests/node)
     clients.py       all of them by name
 
-Each driver uses its library as its users do, and holds no rule of the broker. No test waits for time to pass:
-that something does not come is seen by what is sent after it and comes. (Heartbeats and pings excepted: marked long.)
+Each driver uses its library as its users do, and holds no rule of the broker. No test waits for
+time to pass: that something does not come is seen by what is sent after it and comes. (Heartbeats
+and pings excepted: marked long.)
 """

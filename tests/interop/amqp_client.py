@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pytest
 
-#: What became of a publication: confirmed, refused, or confirmed after it came back (mandatory and unroutable).
+#: What became of a publication: confirmed, refused, or confirmed after it came back (mandatory and
+#: unroutable).
 Fate = Literal["ack", "nack", "returned"]
-#: Properties by the names of the specification (section 1.8.3); `timestamp` in seconds, `expiration` as text.
+#: Properties by the names of the specification (section 1.8.3); `timestamp` in seconds,
+#: `expiration` as text.
 Properties = Mapping[str, Any]
 
 
@@ -46,7 +48,10 @@ class Delivery:
 
 
 class AmqpClient(ABC):
-    """A connection with one channel in confirm mode. Every method that the broker may refuse raises Refused."""
+    """A connection with one channel in confirm mode.
+
+    Every method that the broker may refuse raises Refused.
+    """
 
     #: Whether the library lets any name through to the broker.
     any_name: ClassVar[bool] = True
@@ -62,14 +67,21 @@ class AmqpClient(ABC):
     def _close(self) -> None: ...
 
     @abstractmethod
-    def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None: ...
+    def declare_exchange(
+        self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False
+    ) -> None: ...
 
     @abstractmethod
     def delete_exchange(self, name: str) -> None: ...
 
     @abstractmethod
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        self,
+        name: str = "",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Declared: ...
 
@@ -78,7 +90,9 @@ class AmqpClient(ABC):
         """Returns how many messages went with it."""
 
     @abstractmethod
-    def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None: ...
+    def bind(
+        self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None
+    ) -> None: ...
 
     @abstractmethod
     def unbind(self, queue: str, exchange: str, key: str) -> None: ...
@@ -95,7 +109,13 @@ class AmqpClient(ABC):
 
     @abstractmethod
     def publish(
-        self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, properties: Properties | None = None
+        self,
+        body: bytes,
+        key: str,
+        exchange: str = "",
+        *,
+        mandatory: bool = False,
+        properties: Properties | None = None,
     ) -> Fate:
         """Publish and wait for the broker's word."""
 

@@ -12,18 +12,36 @@ import aiormq
 from aio_pika.abc import AbstractIncomingMessage
 from pamqp import commands as spec
 
-from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
+from tests.interop.amqp_client import (
+    AmqpClient,
+    Declared,
+    Delivery,
+    Fate,
+    Properties,
+    Refused,
+    known,
+)
 from tests.interop.client import PATIENCE, LoginRefused
 
 T = TypeVar("T")
 
 _CODES: dict[type[Exception], int] = {
-    aiormq.ChannelAccessRefused: 403, aiormq.ChannelNotFoundEntity: 404, aiormq.ChannelLockedResource: 405,
+    aiormq.ChannelAccessRefused: 403,
+    aiormq.ChannelNotFoundEntity: 404,
+    aiormq.ChannelLockedResource: 405,
     aiormq.ChannelPreconditionFailed: 406,
 }
 _SAME = (
-    "content_type", "content_encoding", "headers", "priority", "correlation_id", "reply_to", "message_id", "type",
-    "user_id", "app_id",
+    "content_type",
+    "content_encoding",
+    "headers",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "message_id",
+    "type",
+    "user_id",
+    "app_id",
 )
 
 
@@ -44,7 +62,9 @@ class AioPikaClient(AmqpClient):
         self._run(self._open())
 
     async def _open(self) -> None:
-        self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
+        self._channel = await self._connection.channel(
+            publisher_confirms=True, on_return_raises=True
+        )
         underlay = await self._channel.get_underlay_channel()
         underlay.on_consumer_cancel_callbacks.add(self._on_cancel)
 
@@ -69,20 +89,35 @@ class AioPikaClient(AmqpClient):
         return await self._channel.get_queue(name, ensure=False)
 
     async def _exchange(self, name: str) -> aio_pika.abc.AbstractExchange:
-        return await self._channel.get_exchange(name, ensure=False) if name else self._channel.default_exchange
+        return (
+            await self._channel.get_exchange(name, ensure=False)
+            if name
+            else self._channel.default_exchange
+        )
 
-    def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None:
+    def declare_exchange(
+        self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False
+    ) -> None:
         self._run(self._channel.declare_exchange(name, kind, passive=passive, durable=durable))
 
     def delete_exchange(self, name: str) -> None:
         self._run(self._channel.exchange_delete(name))
 
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        self,
+        name: str = "",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Declared:
         given = dict(arguments or {})
-        queue = self._run(self._channel.declare_queue(name, passive=passive, durable=durable, exclusive=exclusive, arguments=given))
+        queue = self._run(
+            self._channel.declare_queue(
+                name, passive=passive, durable=durable, exclusive=exclusive, arguments=given
+            )
+        )
         answer = queue.declaration_result
         return Declared(queue.name, answer.message_count or 0, answer.consumer_count or 0)
 
@@ -91,7 +126,9 @@ class AioPikaClient(AmqpClient):
         assert isinstance(answer, spec.Queue.DeleteOk)
         return answer.message_count or 0
 
-    def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
+    def bind(
+        self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
         async def work() -> None:
             await (await self._queue(queue)).bind(exchange, key, arguments=dict(arguments or {}))
 
@@ -124,10 +161,18 @@ class AioPikaClient(AmqpClient):
         return self._run(work())
 
     def publish(
-        self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, properties: Properties | None = None
+        self,
+        body: bytes,
+        key: str,
+        exchange: str = "",
+        *,
+        mandatory: bool = False,
+        properties: Properties | None = None,
     ) -> Fate:
         async def work() -> None:
-            await (await self._exchange(exchange)).publish(_message(body, properties or {}), key, mandatory=mandatory)
+            await (await self._exchange(exchange)).publish(
+                _message(body, properties or {}), key, mandatory=mandatory
+            )
 
         try:
             self._run(work())
@@ -149,7 +194,9 @@ class AioPikaClient(AmqpClient):
 
     def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
         async def work() -> str:
-            return await (await self._queue(queue)).consume(self._on_message, arguments=dict(arguments or {}))
+            return await (await self._queue(queue)).consume(
+                self._on_message, arguments=dict(arguments or {})
+            )
 
         return self._run(work())
 
@@ -183,7 +230,9 @@ class AioPikaClient(AmqpClient):
 
 def _message(body: bytes, properties: Properties) -> aio_pika.Message:
     """aio-pika has its own types for two properties, and leaves cluster_id out."""
-    written = {name: value for name, value in properties.items() if name in (*_SAME, "delivery_mode")}
+    written = {
+        name: value for name, value in properties.items() if name in (*_SAME, "delivery_mode")
+    }
     if "expiration" in properties:
         written["expiration"] = int(properties["expiration"]) / 1000
     if "timestamp" in properties:
@@ -200,5 +249,10 @@ def _delivery(message: AbstractIncomingMessage) -> Delivery:
     if message.timestamp is not None:
         found["timestamp"] = int(message.timestamp.timestamp())
     return Delivery(
-        message.body, message.exchange or "", message.routing_key or "", bool(message.redelivered), known(found), message
+        message.body,
+        message.exchange or "",
+        message.routing_key or "",
+        bool(message.redelivered),
+        known(found),
+        message,
     )

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
+from tests.interop.amqp_client import (
+    AmqpClient,
+    Declared,
+    Delivery,
+    Fate,
+    Properties,
+    Refused,
+    known,
+)
 from tests.interop.client import LoginRefused
 from tests.interop.node import Node, NodeError
 
@@ -35,22 +43,33 @@ class AmqplibClient(AmqpClient):
     def _close(self) -> None:
         self._call("close")
 
-    def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None:
+    def declare_exchange(
+        self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False
+    ) -> None:
         self._call("declareExchange", name, kind, passive, durable)
 
     def delete_exchange(self, name: str) -> None:
         self._call("deleteExchange", name)
 
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        self,
+        name: str = "",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Declared:
-        return Declared(*self._call("declareQueue", name, passive, durable, exclusive, arguments or {}))
+        return Declared(
+            *self._call("declareQueue", name, passive, durable, exclusive, arguments or {})
+        )
 
     def delete_queue(self, name: str) -> int:
         return int(self._call("deleteQueue", name))
 
-    def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
+    def bind(
+        self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
         self._call("bind", queue, exchange, key, arguments or {})
 
     def unbind(self, queue: str, exchange: str, key: str) -> None:
@@ -66,10 +85,18 @@ class AmqplibClient(AmqpClient):
         return int(self._call("purge", queue))
 
     def publish(
-        self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, properties: Properties | None = None
+        self,
+        body: bytes,
+        key: str,
+        exchange: str = "",
+        *,
+        mandatory: bool = False,
+        properties: Properties | None = None,
     ) -> Fate:
         written = {_camel(name): value for name, value in (properties or {}).items()}
-        fate: Fate = self._call("publish", b64encode(body).decode(), key, exchange, mandatory, written)
+        fate: Fate = self._call(
+            "publish", b64encode(body).decode(), key, exchange, mandatory, written
+        )
         return fate
 
     def get(self, queue: str) -> Delivery | None:
@@ -80,7 +107,13 @@ class AmqplibClient(AmqpClient):
         self._call("prefetch", count)
 
     def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
-        return str(self._call("consume", queue, {name: _written(value) for name, value in (arguments or {}).items()}))
+        return str(
+            self._call(
+                "consume",
+                queue,
+                {name: _written(value) for name, value in (arguments or {}).items()},
+            )
+        )
 
     def cancel(self, tag: str) -> None:
         self._call("cancel", tag)
@@ -106,7 +139,11 @@ class AmqplibClient(AmqpClient):
 
 def _written(value: object) -> object:
     """As amqplib wants a timestamp, of which JSON has none."""
-    return {"!": "timestamp", "value": int(value.timestamp())} if isinstance(value, datetime) else value
+    return (
+        {"!": "timestamp", "value": int(value.timestamp())}
+        if isinstance(value, datetime)
+        else value
+    )
 
 
 def _camel(name: str) -> str:
@@ -120,5 +157,10 @@ def _snake(name: str) -> str:
 def _delivery(found: Mapping[str, Any]) -> Delivery:
     properties = known({_snake(name): value for name, value in found["properties"].items()})
     return Delivery(
-        b64decode(found["body"]), found["exchange"], found["key"], found["redelivered"], properties, found["tag"]
+        b64decode(found["body"]),
+        found["exchange"],
+        found["key"],
+        found["redelivered"],
+        properties,
+        found["tag"],
     )

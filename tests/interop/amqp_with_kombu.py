@@ -11,7 +11,15 @@ from typing import Any
 import amqp
 import kombu
 
-from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
+from tests.interop.amqp_client import (
+    AmqpClient,
+    Declared,
+    Delivery,
+    Fate,
+    Properties,
+    Refused,
+    known,
+)
 from tests.interop.client import PATIENCE, LoginRefused
 
 
@@ -19,7 +27,9 @@ class KombuClient(AmqpClient):
     """kombu.Connection with a Producer, Consumers, and the channel's own methods for the rest."""
 
     def __init__(self, url: str, heartbeat: int = 60) -> None:
-        self._connection = kombu.Connection(url, heartbeat=heartbeat, transport_options={"confirm_publish": True})
+        self._connection = kombu.Connection(
+            url, heartbeat=heartbeat, transport_options={"confirm_publish": True}
+        )
         self._deliveries: deque[Delivery] = deque()
         self._cancelled: deque[str] = deque()
         self._returned: list[Any] = []
@@ -31,7 +41,9 @@ class KombuClient(AmqpClient):
 
     def _open(self) -> None:
         self._channel: Any = self._connection.channel()
-        self._producer = kombu.Producer(self._channel, on_return=lambda *returned: self._returned.append(returned))
+        self._producer = kombu.Producer(
+            self._channel, on_return=lambda *returned: self._returned.append(returned)
+        )
         self._consumers: dict[str, kombu.Consumer] = {}
 
     @contextmanager
@@ -45,27 +57,40 @@ class KombuClient(AmqpClient):
     def _close(self) -> None:
         self._connection.release()
 
-    def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None:
+    def declare_exchange(
+        self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False
+    ) -> None:
         with self._refusals():
-            self._channel.exchange_declare(name, kind, passive=passive, durable=durable, auto_delete=False)
+            self._channel.exchange_declare(
+                name, kind, passive=passive, durable=durable, auto_delete=False
+            )
 
     def delete_exchange(self, name: str) -> None:
         with self._refusals():
             self._channel.exchange_delete(name)
 
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        self,
+        name: str = "",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Declared:
         with self._refusals():
-            answer = self._channel.queue_declare(name, passive, durable, exclusive, auto_delete=False, arguments=arguments)
+            answer = self._channel.queue_declare(
+                name, passive, durable, exclusive, auto_delete=False, arguments=arguments
+            )
             return Declared(answer.queue, answer.message_count, answer.consumer_count)
 
     def delete_queue(self, name: str) -> int:
         with self._refusals():
             return int(self._channel.queue_delete(name))
 
-    def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
+    def bind(
+        self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
         with self._refusals():
             self._channel.queue_bind(queue, exchange, key, arguments=arguments)
 
@@ -86,9 +111,19 @@ class KombuClient(AmqpClient):
             return int(self._channel.queue_purge(queue))
 
     def publish(
-        self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, properties: Properties | None = None
+        self,
+        body: bytes,
+        key: str,
+        exchange: str = "",
+        *,
+        mandatory: bool = False,
+        properties: Properties | None = None,
     ) -> Fate:
-        written = {"content_type": "application/octet-stream", "content_encoding": "binary", **(properties or {})}
+        written = {
+            "content_type": "application/octet-stream",
+            "content_encoding": "binary",
+            **(properties or {}),
+        }
         if "expiration" in written:
             written["expiration"] = int(written["expiration"]) / 1000
         self._returned.clear()
@@ -108,7 +143,9 @@ class KombuClient(AmqpClient):
         self._channel.basic_qos(0, count, False)
 
     def consume(self, queue: str, arguments: Mapping[str, Any] | None = None) -> str:
-        source = kombu.Queue(queue, channel=self._channel, no_declare=True, consumer_arguments=arguments)
+        source = kombu.Queue(
+            queue, channel=self._channel, no_declare=True, consumer_arguments=arguments
+        )
         consumer = kombu.Consumer(self._channel, [source], on_message=self._on_message)
         with self._refusals():
             consumer.consume()
@@ -163,6 +200,13 @@ def _delivery(message: Any) -> Delivery:
     info = message.delivery_info
     found = dict(message.properties)
     found["headers"] = found.pop("application_headers", None) or message.headers
-    found["content_type"], found["content_encoding"] = message.content_type, message.content_encoding
-    body = message.body.encode() if isinstance(message.body, str) else bytes(message.body)  # py-amqp decodes some.
-    return Delivery(body, info["exchange"], info["routing_key"], info["redelivered"], known(found), message)
+    found["content_type"], found["content_encoding"] = (
+        message.content_type,
+        message.content_encoding,
+    )
+    body = (
+        message.body.encode() if isinstance(message.body, str) else bytes(message.body)
+    )  # py-amqp decodes some.
+    return Delivery(
+        body, info["exchange"], info["routing_key"], info["redelivered"], known(found), message
+    )

@@ -11,12 +11,32 @@ from typing import Any
 import pika
 from pika import exceptions
 
-from tests.interop.amqp_client import AmqpClient, Declared, Delivery, Fate, Properties, Refused, known
+from tests.interop.amqp_client import (
+    AmqpClient,
+    Declared,
+    Delivery,
+    Fate,
+    Properties,
+    Refused,
+    known,
+)
 from tests.interop.client import PATIENCE, LoginRefused
 
 _PROPERTIES = (
-    "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
-    "expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id",
+    "content_type",
+    "content_encoding",
+    "headers",
+    "delivery_mode",
+    "priority",
+    "correlation_id",
+    "reply_to",
+    "expiration",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
 )
 
 
@@ -37,7 +57,9 @@ class PikaClient(AmqpClient):
     def _open(self) -> None:
         self._channel = self._connection.channel()
         self._channel.confirm_delivery()
-        self._channel.add_on_cancel_callback(lambda frame: self._cancelled.append(frame.method.consumer_tag))
+        self._channel.add_on_cancel_callback(
+            lambda frame: self._cancelled.append(frame.method.consumer_tag)
+        )
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -50,7 +72,9 @@ class PikaClient(AmqpClient):
     def _close(self) -> None:
         self._connection.close()
 
-    def declare_exchange(self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False) -> None:
+    def declare_exchange(
+        self, name: str, kind: str = "direct", *, passive: bool = False, durable: bool = False
+    ) -> None:
         with self._refusals():
             self._channel.exchange_declare(name, kind, passive=passive, durable=durable)
 
@@ -59,18 +83,27 @@ class PikaClient(AmqpClient):
             self._channel.exchange_delete(name)
 
     def declare_queue(
-        self, name: str = "", *, passive: bool = False, durable: bool = False, exclusive: bool = False,
+        self,
+        name: str = "",
+        *,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Declared:
         with self._refusals():
-            answer = self._channel.queue_declare(name, passive=passive, durable=durable, exclusive=exclusive, arguments=arguments).method
+            answer = self._channel.queue_declare(
+                name, passive=passive, durable=durable, exclusive=exclusive, arguments=arguments
+            ).method
         return Declared(answer.queue, answer.message_count, answer.consumer_count)
 
     def delete_queue(self, name: str) -> int:
         with self._refusals():
             return int(self._channel.queue_delete(name).method.message_count)
 
-    def bind(self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None) -> None:
+    def bind(
+        self, queue: str, exchange: str, key: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
         with self._refusals():
             self._channel.queue_bind(queue, exchange, key, arguments)
 
@@ -91,7 +124,13 @@ class PikaClient(AmqpClient):
             return int(self._channel.queue_purge(queue).method.message_count)
 
     def publish(
-        self, body: bytes, key: str, exchange: str = "", *, mandatory: bool = False, properties: Properties | None = None
+        self,
+        body: bytes,
+        key: str,
+        exchange: str = "",
+        *,
+        mandatory: bool = False,
+        properties: Properties | None = None,
     ) -> Fate:
         try:
             with self._refusals():
@@ -153,4 +192,6 @@ class PikaClient(AmqpClient):
 
 def _delivery(method: Any, properties: Any, body: bytes) -> Delivery:
     found = known({name: getattr(properties, name) for name in _PROPERTIES})
-    return Delivery(body, method.exchange, method.routing_key, method.redelivered, found, method.delivery_tag)
+    return Delivery(
+        body, method.exchange, method.routing_key, method.redelivered, found, method.delivery_tag
+    )

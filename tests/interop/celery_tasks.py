@@ -1,4 +1,7 @@
-"""What the Celery workers of the tests do. They are told by the environment where the broker and the results are."""
+"""What the Celery workers of the tests do.
+
+They are told by the environment where the broker and the results are.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,30 @@ from kombu.common import Broadcast
 
 app = Celery("tests", broker=os.environ["CELERY_BROKER"], backend=os.environ["CELERY_RESULTS"])
 app.conf.update(
-    task_default_queue=os.environ["CELERY_QUEUE"], worker_prefetch_multiplier=1, task_acks_late=True,
+    task_default_queue=os.environ["CELERY_QUEUE"],
+    worker_prefetch_multiplier=1,
+    task_acks_late=True,
     broker_connection_retry_on_startup=True,
-    task_queues=[Queue(os.environ["CELERY_QUEUE"], routing_key=os.environ["CELERY_QUEUE"],
-                       queue_arguments={"x-max-priority": 10} if os.environ["CELERY_KIND"] == "classic" else {"x-queue-type": "quorum"}),
-                 Broadcast(os.environ["CELERY_QUEUE"] + "-all")],
+    task_queues=[
+        Queue(
+            os.environ["CELERY_QUEUE"],
+            routing_key=os.environ["CELERY_QUEUE"],
+            queue_arguments={"x-max-priority": 10}
+            if os.environ["CELERY_KIND"] == "classic"
+            else {"x-queue-type": "quorum"},
+        ),
+        Broadcast(os.environ["CELERY_QUEUE"] + "-all"),
+    ],
     result_chord_retry_interval=0.1,
 )
 if os.environ["CELERY_KIND"] == "quorum":
-    app.conf.update(task_default_queue_type="quorum", worker_detect_quorum_queues=True, broker_native_delayed_delivery_queue_type="quorum",
-                    task_default_exchange_type="topic", broker_transport_options={"confirm_publish": True})
+    app.conf.update(
+        task_default_queue_type="quorum",
+        worker_detect_quorum_queues=True,
+        broker_native_delayed_delivery_queue_type="quorum",
+        task_default_exchange_type="topic",
+        broker_transport_options={"confirm_publish": True},
+    )
 
 
 @app.task

@@ -1,4 +1,7 @@
-"""All clients, by name. A library is imported when it is wanted; without its runtime the test is skipped."""
+"""All clients, by name.
+
+A library is imported when it is wanted; without its runtime the test is skipped.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,18 @@ from tests.interop.node import Node
 
 AMQP: Final = ("pika", "aio-pika", "kombu", "amqplib")
 #: With a 5 they speak MQTT 5 (gmqtt always does), else 3.1.1.
-MQTT: Final = ("paho", "aiomqtt", "amqtt", "mqttjs", "mosquitto", "paho5", "aiomqtt5", "mqttjs5", "mosquitto5", "gmqtt")
+MQTT: Final = (
+    "paho",
+    "aiomqtt",
+    "amqtt",
+    "mqttjs",
+    "mosquitto",
+    "paho5",
+    "aiomqtt5",
+    "mqttjs5",
+    "mosquitto5",
+    "gmqtt",
+)
 
 
 def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int = 60) -> AmqpClient:
@@ -38,7 +52,9 @@ def connect_amqp(name: str, url: str, node: Callable[[], Node], heartbeat: int =
     raise ValueError(name)
 
 
-def connect_mqtt(name: str, broker: BrokerProcess, login: Login, node: Callable[[], Node]) -> MqttClient:
+def connect_mqtt(
+    name: str, broker: BrokerProcess, login: Login, node: Callable[[], Node]
+) -> MqttClient:
     """A connected MQTT client; `node` gives the process for those that need one."""
     if name.endswith("5"):
         name, login = name.removesuffix("5"), replace(login, version=5)

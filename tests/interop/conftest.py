@@ -26,7 +26,9 @@ class AmqpPeers(Protocol):
 
 
 class MqttPeers(Protocol):
-    """Connects a client of this library with what Login holds; the client identifier is made up if none is given."""
+    """Connects a client of this library with what Login holds; the client identifier is made up if
+    none is given.
+    """
 
     def __call__(self, name: str, **login: Any) -> MqttClient: ...
 

@@ -30,7 +30,8 @@ class Login:
     version: int = 4
 
 
-#: Seconds for which a client of MQTT 5 asks the broker to keep its session, where it is not a clean one.
+#: Seconds for which a client of MQTT 5 asks the broker to keep its session, where it is not a clean
+#: one.
 EXPIRY = 1_000
 
 
@@ -44,7 +45,10 @@ class Received(NamedTuple):
 
 
 class MqttClient(ABC):
-    """A connected client. Making one raises LoginRefused, or its first use does: a command line tool connects then."""
+    """A connected client.
+
+    Making one raises LoginRefused, or its first use does: a command line tool connects then.
+    """
 
     #: What CONNACK said of an older session; None where the library does not tell.
     session_present: bool | None = None

@@ -29,14 +29,27 @@ class AiomqttClient(MqttClient):
             raise
 
     async def _connect(self, broker: Address, login: Login) -> None:
-        version: dict[str, Any] = {"clean_session": login.clean, "protocol": aiomqtt.ProtocolVersion.V311}
+        version: dict[str, Any] = {
+            "clean_session": login.clean,
+            "protocol": aiomqtt.ProtocolVersion.V311,
+        }
         if login.version == 5:
             properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has no types there
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
-            version = {"clean_start": login.clean, "protocol": aiomqtt.ProtocolVersion.V5, "properties": properties}
+            version = {
+                "clean_start": login.clean,
+                "protocol": aiomqtt.ProtocolVersion.V5,
+                "properties": properties,
+            }
         self._client = aiomqtt.Client(
-            broker.host, broker.port, identifier=login.client_id, username=login.user, password=login.password,
-            keepalive=login.keep_alive, will=None if login.will is None else aiomqtt.Will(*login.will), **version,
+            broker.host,
+            broker.port,
+            identifier=login.client_id,
+            username=login.user,
+            password=login.password,
+            keepalive=login.keep_alive,
+            will=None if login.will is None else aiomqtt.Will(*login.will),
+            **version,
         )
         try:
             await self._client.__aenter__()

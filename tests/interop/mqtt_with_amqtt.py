@@ -30,7 +30,11 @@ class AmqttClient(MqttClient):
             raise
 
     async def _connect(self, broker: Address, login: Login) -> None:
-        settings: dict[str, Any] = {"auto_reconnect": False, "keep_alive": login.keep_alive, "ping_delay": 0}
+        settings: dict[str, Any] = {
+            "auto_reconnect": False,
+            "keep_alive": login.keep_alive,
+            "ping_delay": 0,
+        }
         if login.will is not None:
             settings["will"] = {**login.will._asdict(), "message": login.will.payload.decode()}
             del settings["will"]["payload"]
@@ -69,7 +73,9 @@ class AmqttClient(MqttClient):
         return Received(message.topic, bytes(message.data), message.qos or 0, message.retain)
 
     def disconnect(self) -> None:
-        """It never ends if a packet comes in the moment that it stops reading: so read first what is under way."""
+        """It never ends if a packet comes in the moment that it stops reading: so read first what
+        is under way.
+        """
         if not self._ended:
             self._ended = True
             self._run(self._client.ping())

@@ -32,16 +32,22 @@ class GmqttClient(MqttClient):
         self._granted: asyncio.Queue[int] = asyncio.Queue()
         self._unsubscribed: asyncio.Queue[int] = asyncio.Queue()
         self._closed = asyncio.Event()
-        will = login.will and gmqtt.Message(login.will.topic, login.will.payload, login.will.qos, login.will.retain)
+        will = login.will and gmqtt.Message(
+            login.will.topic, login.will.payload, login.will.qos, login.will.retain
+        )
         options = {} if login.clean else {"session_expiry_interval": EXPIRY}
-        client: Any = gmqtt.Client(login.client_id, clean_session=login.clean, will_message=will, **options)
+        client: Any = gmqtt.Client(
+            login.client_id, clean_session=login.clean, will_message=will, **options
+        )
         self._client = client
         client.set_config({"reconnect_retries": 0})
         if login.user is not None:
             client.set_auth_credentials(login.user, login.password)
         client.on_connect = self._on_connect
         client.on_message = self._on_message
-        client.on_subscribe = lambda _client, _mid, codes, _properties: self._granted.put_nowait(int(codes[0]))
+        client.on_subscribe = lambda _client, _mid, codes, _properties: self._granted.put_nowait(
+            int(codes[0])
+        )
         client.on_unsubscribe = lambda _client, mid, *_: self._unsubscribed.put_nowait(mid)
         client.on_disconnect = lambda *_: self._closed.set()
         try:
@@ -52,7 +58,9 @@ class GmqttClient(MqttClient):
     def _on_connect(self, _client: Any, flags: int, _code: int, _properties: Any) -> None:
         self.session_present = bool(flags & 1)
 
-    async def _on_message(self, _client: Any, topic: str, payload: bytes, qos: int, properties: Any) -> int:
+    async def _on_message(
+        self, _client: Any, topic: str, payload: bytes, qos: int, properties: Any
+    ) -> int:
         self._received.put_nowait(Received(topic, bytes(payload), qos, bool(properties["retain"])))
         return 0
 

@@ -1,4 +1,6 @@
-"""The command line tools of Mosquitto: mosquitto_sub is the client, mosquitto_pub publishes beside it."""
+"""The command line tools of Mosquitto: mosquitto_sub is the client, mosquitto_pub publishes beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ class MosquittoClient(MqttClient):
     def __init__(self, broker: Address, login: Login) -> None:
         require("mosquitto")
         self._login = login
-        self._broker = ["-h", broker.host, "-p", str(broker.port), "-V", "mqttv5" if login.version == 5 else "mqttv311"]
+        self._broker = [
+            "-h",
+            broker.host,
+            "-p",
+            str(broker.port),
+            "-V",
+            "mqttv5" if login.version == 5 else "mqttv311",
+        ]
         if login.user is not None:
             self._broker += ["-u", login.user, "-P", login.password or ""]
         self._lines: queue.Queue[str] = queue.Queue()
@@ -32,18 +41,38 @@ class MosquittoClient(MqttClient):
         self._process: subprocess.Popen[bytes] | None = None
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> int:
-        """The tool tells of its packets on a terminal only; what it gets it writes as hexadecimal digits."""
+        """The tool tells of its packets on a terminal only; what it gets it writes as hexadecimal
+        digits.
+        """
         assert self._process is None
         login = self._login
-        command = ["mosquitto_sub", *self._broker, "-i", login.client_id, "-k", str(max(login.keep_alive, 5))]
+        command = [
+            "mosquitto_sub",
+            *self._broker,
+            "-i",
+            login.client_id,
+            "-k",
+            str(max(login.keep_alive, 5)),
+        ]
         command += ["-t", topic_filter, "-q", str(qos), "-d", "-F", f"{_MARK}%q %r %x %t"]
         if not login.clean:
             command += ["-c", *(["-x", str(EXPIRY)] if login.version == 5 else [])]
         if login.will is not None:
-            command += ["--will-topic", login.will.topic, "--will-payload", login.will.payload.decode()]
-            command += ["--will-qos", str(login.will.qos), *(["--will-retain"] if login.will.retain else [])]
+            command += [
+                "--will-topic",
+                login.will.topic,
+                "--will-payload",
+                login.will.payload.decode(),
+            ]
+            command += [
+                "--will-qos",
+                str(login.will.qos),
+                *(["--will-retain"] if login.will.retain else []),
+            ]
         ours, theirs = pty.openpty()
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.STDOUT)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.STDOUT
+        )
         os.close(theirs)
         self._reader = threading.Thread(target=self._read, args=(ours,), daemon=True)
         self._reader.start()
@@ -54,8 +83,12 @@ class MosquittoClient(MqttClient):
             try:
                 for line in lines:
                     if line.startswith(_MARK):
-                        qos, retain, digits, topic = line.removeprefix(_MARK).rstrip("\n").split(" ", 3)
-                        self._received.put(Received(topic, bytes.fromhex(digits), int(qos), retain == "1"))
+                        qos, retain, digits, topic = (
+                            line.removeprefix(_MARK).rstrip("\n").split(" ", 3)
+                        )
+                        self._received.put(
+                            Received(topic, bytes.fromhex(digits), int(qos), retain == "1")
+                        )
                     else:
                         self._lines.put(line)
             except OSError:
@@ -70,7 +103,15 @@ class MosquittoClient(MqttClient):
         raise NotImplementedError("mosquitto_sub keeps what it subscribed")
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
-        command = ["mosquitto_pub", *self._broker, "-t", topic, "-q", str(qos), "-s" if payload else "-n"]
+        command = [
+            "mosquitto_pub",
+            *self._broker,
+            "-t",
+            topic,
+            "-q",
+            str(qos),
+            "-s" if payload else "-n",
+        ]
         if retain:
             command.append("-r")
         done = subprocess.run(command, input=payload, capture_output=True, timeout=PATIENCE)
@@ -95,14 +136,18 @@ class MosquittoClient(MqttClient):
         assert self._process is not None
         try:
             self._process.wait(3.0)
-        except subprocess.TimeoutExpired:  # While it waits to connect again, the tool does not hear SIGTERM.
+        except (
+            subprocess.TimeoutExpired
+        ):  # While it waits to connect again, the tool does not hear SIGTERM.
             self._process.kill()
             self._process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         self._process = None
 
     def wait_until_closed(self) -> None:
-        """It says so only by connecting again, after a second; or ends, where the broker said why it closed."""
+        """It says so only by connecting again, after a second; or ends, where the broker said why
+        it closed.
+        """
         if self._login.version == 5:
             assert self._process is not None
             self._process.wait(PATIENCE)

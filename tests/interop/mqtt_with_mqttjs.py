@@ -17,8 +17,12 @@ class MqttjsClient(MqttClient):
 
     def __init__(self, broker: Address, login: Login, node: Node) -> None:
         options: dict[str, Any] = {
-            "clientId": login.client_id, "clean": login.clean, "username": login.user, "password": login.password,
-            "keepalive": login.keep_alive, "protocolVersion": login.version,
+            "clientId": login.client_id,
+            "clean": login.clean,
+            "username": login.user,
+            "password": login.password,
+            "keepalive": login.keep_alive,
+            "protocolVersion": login.version,
         }
         if login.version == 5 and not login.clean:
             options["properties"] = {"sessionExpiryInterval": EXPIRY}

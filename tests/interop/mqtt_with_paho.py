@@ -29,14 +29,19 @@ class PahoClient(MqttClient):
         self._closed = threading.Event()
         new = login.version == 5
         client = self._client = paho.Client(
-            CallbackAPIVersion.VERSION2, login.client_id, None if new else login.clean,
-            protocol=paho.MQTTv5 if new else paho.MQTTv311, reconnect_on_failure=False
+            CallbackAPIVersion.VERSION2,
+            login.client_id,
+            None if new else login.clean,
+            protocol=paho.MQTTv5 if new else paho.MQTTv311,
+            reconnect_on_failure=False,
         )
         if login.user is not None:
             client.username_pw_set(login.user, login.password)
         if login.will is not None:
             client.will_set(*login.will)
-        client.on_connect = lambda _c, _u, flags, code, _p: self._connacks.put((flags.session_present, code))
+        client.on_connect = lambda _c, _u, flags, code, _p: self._connacks.put(
+            (flags.session_present, code)
+        )
         client.on_subscribe = lambda _c, _u, _m, codes, _p: self._subacks.put(codes[0].value)
         client.on_unsubscribe = lambda _c, _u, mid, _r, _p: self._unsubacks.put(mid)
         client.on_message = lambda _c, _u, got: self._received.put(
@@ -46,7 +51,13 @@ class PahoClient(MqttClient):
         if new:
             properties: Any = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho has no types there
             properties.SessionExpiryInterval = 0 if login.clean else EXPIRY
-            client.connect(broker.host, broker.port, login.keep_alive, clean_start=login.clean, properties=properties)
+            client.connect(
+                broker.host,
+                broker.port,
+                login.keep_alive,
+                clean_start=login.clean,
+                properties=properties,
+            )
         else:
             client.connect(broker.host, broker.port, login.keep_alive)
         client.loop_start()

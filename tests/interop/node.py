@@ -25,12 +25,19 @@ class NodeError(Exception):
 
 
 class Node:
-    """Calls methods of clients that live there, one call at a time. Skips the test where Node is missing."""
+    """Calls methods of clients that live there, one call at a time.
+
+    Skips the test where Node is missing.
+    """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._process = subprocess.Popen(
-            [require("node"), str(_SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            [require("node"), str(_SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
         )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()

@@ -1,4 +1,6 @@
-"""A RabbitMQ of our own on loopback, where Debian's is installed: what else a test may compare with."""
+"""A RabbitMQ of our own on loopback, where Debian's is installed: what else a test may compare
+with.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +14,54 @@ from typing import Final
 
 import pytest
 
-#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts beneath it.
+#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts
+#: beneath it.
 _SCRIPTS: Final = "/usr/lib/rabbitmq/bin"
 _PATIENCE: Final = 90.0
 
 
 class RabbitMq:
-    """Started in a directory of its own, with its own name server. Skips the test where it is not installed."""
+    """Started in a directory of its own, with its own name server.
+
+    Skips the test where it is not installed.
+    """
 
     def __init__(self, directory: Path) -> None:
         server, epmd = shutil.which("rabbitmq-server", path=_SCRIPTS), shutil.which("epmd")
         if server is None or epmd is None:
             pytest.skip("RabbitMQ is not installed (apt-get install rabbitmq-server)")
         self.port, names, distribution = _free_ports(3)
-        (directory / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.console = true\nlog.console.level = error\n"
-                                                 "log.file = false\ndisk_free_limit.absolute = 50MB\n")
+        (directory / "rabbitmq.conf").write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}\nlog.console = true\nlog.console.level = error\n"
+            "log.file = false\ndisk_free_limit.absolute = 50MB\n"
+        )
         (directory / "enabled_plugins").write_text("[rabbitmq_consistent_hash_exchange].\n")
         (directory / "empty.conf").touch()
         environment = os.environ | {
-            "HOME": str(directory), "ERL_EPMD_PORT": str(names), "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "RABBITMQ_NODENAME": f"trellis-test-{self.port}@localhost", "RABBITMQ_DIST_PORT": str(distribution),
-            "RABBITMQ_CONF_ENV_FILE": str(directory / "empty.conf"), "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
-            "RABBITMQ_ADVANCED_CONFIG_FILE": str(directory / "none.config"), "RABBITMQ_GENERATED_CONFIG_DIR": str(directory / "generated"),
-            "RABBITMQ_SCHEMA_DIR": str(directory / "schema"), "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
-            "RABBITMQ_LOG_BASE": str(directory / "log"), "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
+            "HOME": str(directory),
+            "ERL_EPMD_PORT": str(names),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"trellis-test-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_CONF_ENV_FILE": str(directory / "empty.conf"),
+            "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(directory / "none.config"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(directory / "generated"),
+            "RABBITMQ_SCHEMA_DIR": str(directory / "schema"),
+            "RABBITMQ_MNESIA_BASE": str(directory / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(directory / "log"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(directory / "pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none -kernel inet_dist_use_interface {127,0,0,1}"}
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none -kernel inet_dist_use_interface {127,0,0,1}",
+        }
         self._epmd = subprocess.Popen([epmd, "-port", str(names), "-address", "127.0.0.1"])
-        self._server = subprocess.Popen([server], env=environment, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._server = subprocess.Popen(
+            [server],
+            env=environment,
+            cwd=directory,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         end = time.monotonic() + _PATIENCE
         while not self._answers():
             if self._server.poll() is not None or time.monotonic() > end:

@@ -23,7 +23,9 @@ class Side:
 
     def connect(self) -> None:
         """Anew, where the last one was closed."""
-        self.connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self._port))
+        self.connection = pika.BlockingConnection(
+            pika.ConnectionParameters("127.0.0.1", self._port)
+        )
         self.open()
 
     def open(self) -> None:
@@ -32,7 +34,9 @@ class Side:
         self.channel.confirm_delivery()
 
     def do(self, name: str, *args: Any, **given: Any) -> Any:
-        """A method of the channel; a refusal is written down, and the channel, or the connection, opened anew."""
+        """A method of the channel; a refusal is written down, and the channel, or the connection,
+        opened anew.
+        """
         try:
             answer = getattr(self.channel, name)(*args, **given)
         except pika.exceptions.ChannelClosedByBroker as refusal:
@@ -55,25 +59,61 @@ class Side:
             if method is None:
                 return
             headers = dict(properties.headers or {})
-            deaths = [{key: value for key, value in death.items() if key != "time"} for death in headers.pop("x-death", [])]
-            kept = {key: value for key, value in headers.items() if not key.startswith(("x-first-death", "x-last-death"))}
-            self.seen.append((queue, method.exchange, method.routing_key, method.redelivered, body, kept, deaths, properties.priority,
-                              properties.expiration, properties.reply_to))
+            deaths = [
+                {key: value for key, value in death.items() if key != "time"}
+                for death in headers.pop("x-death", [])
+            ]
+            kept = {
+                key: value
+                for key, value in headers.items()
+                if not key.startswith(("x-first-death", "x-last-death"))
+            }
+            self.seen.append(
+                (
+                    queue,
+                    method.exchange,
+                    method.routing_key,
+                    method.redelivered,
+                    body,
+                    kept,
+                    deaths,
+                    properties.priority,
+                    properties.expiration,
+                    properties.reply_to,
+                )
+            )
 
     def read(self, stream: str, offset: object, count: int, prefetch: int, multiple: bool) -> None:
-        """Consume a stream from there until so many came. Acknowledged one by one, or when the prefetch count is used up. Headers that
-        are lists are left out: streams of RabbitMQ 3.10 lose them."""
+        """Consume a stream from there until so many came. Acknowledged one by one, or when the
+        prefetch count is used up. Headers that are lists are left out: streams of RabbitMQ 3.10
+        lose them.
+        """
         channel = self.connection.channel()
         channel.basic_qos(prefetch_count=prefetch)
         arguments = {} if offset is None else {"x-stream-offset": offset}
         came = 0
-        for method, properties, body in channel.consume(stream, arguments=arguments, inactivity_timeout=PATIENCE if count else SILENCE):
+        for method, properties, body in channel.consume(
+            stream, arguments=arguments, inactivity_timeout=PATIENCE if count else SILENCE
+        ):
             if method is None:
                 break
             came += 1
-            plain = {name: value for name, value in properties.headers.items() if not isinstance(value, list)}
-            self.seen.append((stream, method.delivery_tag, method.exchange, method.routing_key, method.redelivered, body,
-                              {**vars(properties), "headers": plain}))
+            plain = {
+                name: value
+                for name, value in properties.headers.items()
+                if not isinstance(value, list)
+            }
+            self.seen.append(
+                (
+                    stream,
+                    method.delivery_tag,
+                    method.exchange,
+                    method.routing_key,
+                    method.redelivered,
+                    body,
+                    {**vars(properties), "headers": plain},
+                )
+            )
             if not multiple or method.delivery_tag % prefetch == 0:
                 channel.basic_ack(method.delivery_tag, multiple)
             if came == count:

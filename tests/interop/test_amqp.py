@@ -12,15 +12,34 @@ from tests.interop.amqp_client import AmqpClient
 from tests.interop.client import LoginRefused
 from tests.interop.conftest import AmqpPeers
 
-#: One value of each kind that every library has; integers of the widths that libraries choose by size.
+#: One value of each kind that every library has; integers of the widths that libraries choose by
+#: size.
 HEADERS: dict[str, Any] = {
-    "text": "ä \N{SNOWMAN}", "empty": "", "true": True, "false": False, "zero": 0, "octet": -7, "short": 30_000, "long": -70_000,
-    "list": ["a", 1, [True, {}]], "table": {"deeper": {"still": "ü", "number": 9}},
+    "text": "ä \N{SNOWMAN}",
+    "empty": "",
+    "true": True,
+    "false": False,
+    "zero": 0,
+    "octet": -7,
+    "short": 30_000,
+    "long": -70_000,
+    "list": ["a", 1, [True, {}]],
+    "table": {"deeper": {"still": "ü", "number": 9}},
 }
 PROPERTIES: dict[str, Any] = {
-    "content_type": "text/plain", "content_encoding": "utf-8", "headers": HEADERS, "delivery_mode": 2, "priority": 7,
-    "correlation_id": "näher", "reply_to": "somewhere", "expiration": "60000", "message_id": "m-1", "timestamp": 1_700_000_000,
-    "type": "reading", "user_id": "guest", "app_id": "tests",
+    "content_type": "text/plain",
+    "content_encoding": "utf-8",
+    "headers": HEADERS,
+    "delivery_mode": 2,
+    "priority": 7,
+    "correlation_id": "näher",
+    "reply_to": "somewhere",
+    "expiration": "60000",
+    "message_id": "m-1",
+    "timestamp": 1_700_000_000,
+    "type": "reading",
+    "user_id": "guest",
+    "app_id": "tests",
 }
 
 
@@ -41,7 +60,9 @@ def test_publications_to_amq_topic_reach_consumers_of_every_library(
         consumer.ack(got)
 
 
-def test_unroutable_publication_is_confirmed_and_comes_back_only_if_mandatory(amqp: AmqpClient, unique: str) -> None:
+def test_unroutable_publication_is_confirmed_and_comes_back_only_if_mandatory(
+    amqp: AmqpClient, unique: str
+) -> None:
     assert amqp.publish(b"lost", unique) == "ack"
     assert amqp.publish(b"returned", unique, mandatory=True) == "returned"
     amqp.declare_queue(unique)
@@ -68,7 +89,9 @@ def test_rejected_message_comes_back_or_is_gone(amqp: AmqpClient, unique: str) -
     assert amqp.depth(unique) == 0
 
 
-@pytest.mark.parametrize("amqp_name", ["pika", "aio-pika", "amqplib"])  # py-amqp, and so kombu, has no basic.nack
+@pytest.mark.parametrize(
+    "amqp_name", ["pika", "aio-pika", "amqplib"]
+)  # py-amqp, and so kombu, has no basic.nack
 def test_nack_of_many_puts_them_back_in_order(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique)
     for body in (b"0", b"1", b"2"):
@@ -131,7 +154,9 @@ def test_unsettled_messages_go_to_others_when_the_connection_ends(
 
 
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic"])
-def test_exchange_routes_from_its_declaration_to_its_deletion(amqp: AmqpClient, kind: str, unique: str) -> None:
+def test_exchange_routes_from_its_declaration_to_its_deletion(
+    amqp: AmqpClient, kind: str, unique: str
+) -> None:
     key = "*.b" if kind == "topic" else "a.b"
     amqp.declare_exchange(unique, kind, durable=True)
     amqp.declare_exchange(unique, kind, durable=True)
@@ -139,7 +164,9 @@ def test_exchange_routes_from_its_declaration_to_its_deletion(amqp: AmqpClient, 
     amqp.declare_queue(unique)
     amqp.bind(unique, unique, key)
     assert amqp.publish(b"routed", "a.b", unique, mandatory=True) == "ack"
-    assert amqp.publish(b"elsewhere", "b.a", unique, mandatory=True) == ("ack" if kind == "fanout" else "returned")
+    assert amqp.publish(b"elsewhere", "b.a", unique, mandatory=True) == (
+        "ack" if kind == "fanout" else "returned"
+    )
     amqp.unbind(unique, unique, key)
     assert amqp.publish(b"unbound", "a.b", unique, mandatory=True) == "returned"
     amqp.delete_exchange(unique)
@@ -153,7 +180,11 @@ def test_headers_exchange_matches_all_or_any(amqp: AmqpClient, unique: str) -> N
     for match in ("all", "any"):
         amqp.declare_queue(f"{unique}-{match}")
         amqp.bind(f"{unique}-{match}", unique, "", {"x-match": match, "colour": "red", "size": 3})
-    for body, headers in [(b"both", {"colour": "red", "size": 3}), (b"one", {"colour": "red", "size": 4}), (b"none", {})]:
+    for body, headers in [
+        (b"both", {"colour": "red", "size": 3}),
+        (b"one", {"colour": "red", "size": 4}),
+        (b"none", {}),
+    ]:
         amqp.publish(body, "ignored", unique, properties={"headers": headers})
     assert (amqp.depth(f"{unique}-all"), amqp.depth(f"{unique}-any")) == (1, 2)
 
@@ -198,9 +229,15 @@ def test_missing_queue_is_not_found_and_the_client_goes_on(amqp: AmqpClient, uni
 def test_inequivalent_redeclaration_fails(amqp: AmqpClient, unique: str) -> None:
     amqp.declare_queue(unique, durable=True)
     amqp.declare_exchange(unique, "direct")
-    with amqp.refused(406, f"inequivalent arg 'durable' for queue '{unique}' in vhost '/': received 'false' but current is 'true'"):
+    with amqp.refused(
+        406,
+        f"inequivalent arg 'durable' for queue '{unique}' in vhost '/': received 'false' but current is 'true'",
+    ):
         amqp.declare_queue(unique)
-    with amqp.refused(406, f"inequivalent arg 'type' for exchange '{unique}' in vhost '/': received 'topic' but current is 'direct'"):
+    with amqp.refused(
+        406,
+        f"inequivalent arg 'type' for exchange '{unique}' in vhost '/': received 'topic' but current is 'direct'",
+    ):
         amqp.declare_exchange(unique, "topic")
 
 
@@ -209,8 +246,14 @@ def test_exclusive_queue_is_locked_for_others_and_goes_with_its_connection(
 ) -> None:
     owner = amqp_peer(amqp_name)
     owner.declare_queue(unique, exclusive=True)
-    for touch in (lambda: amqp.declare_queue(unique), lambda: amqp.get(unique), lambda: amqp.delete_queue(unique)):
-        with amqp.refused(405, f"cannot obtain exclusive access to locked queue '{unique}' in vhost '/'"):
+    for touch in (
+        lambda: amqp.declare_queue(unique),
+        lambda: amqp.get(unique),
+        lambda: amqp.delete_queue(unique),
+    ):
+        with amqp.refused(
+            405, f"cannot obtain exclusive access to locked queue '{unique}' in vhost '/'"
+        ):
             touch()
     owner.close()
     with amqp.refused(404, f"no queue '{unique}' in vhost '/'"):
@@ -218,7 +261,9 @@ def test_exclusive_queue_is_locked_for_others_and_goes_with_its_connection(
 
 
 @pytest.mark.parametrize("service", clients.AMQP)
-def test_request_and_reply_over_the_default_exchange(amqp: AmqpClient, service: str, amqp_peer: AmqpPeers, unique: str) -> None:
+def test_request_and_reply_over_the_default_exchange(
+    amqp: AmqpClient, service: str, amqp_peer: AmqpPeers, unique: str
+) -> None:
     server = amqp_peer(service)
     server.declare_queue(unique)
     server.consume(unique)
@@ -229,7 +274,12 @@ def test_request_and_reply_over_the_default_exchange(amqp: AmqpClient, service: 
     request = server.receive()
     assert request.body == b"question"
     properties = {"correlation_id": request.properties["correlation_id"]}
-    assert server.publish(b"answer", request.properties["reply_to"], mandatory=True, properties=properties) == "ack"
+    assert (
+        server.publish(
+            b"answer", request.properties["reply_to"], mandatory=True, properties=properties
+        )
+        == "ack"
+    )
     reply = amqp.receive()
     assert (reply.body, reply.properties["correlation_id"]) == (b"answer", "42nd")
 
@@ -248,7 +298,8 @@ def test_bodies_of_any_size_arrive_whole(amqp: AmqpClient, size: int, unique: st
 
 
 def test_properties_arrive_as_they_were_sent(amqp: AmqpClient, unique: str) -> None:
-    # py-amqp writes what needs 64 bits in a way that amqplib cannot read: so no other library reads this one.
+    # py-amqp writes what needs 64 bits in a way that amqplib cannot read: so no other library reads
+    # this one.
     sent = PROPERTIES | {"headers": HEADERS | {"long long": 2**40}}
     amqp.declare_queue(unique)
     amqp.publish(b"", unique, properties=sent)
@@ -257,7 +308,9 @@ def test_properties_arrive_as_they_were_sent(amqp: AmqpClient, unique: str) -> N
     assert {name: got.get(name) for name in sent} == sent
 
 
-def test_properties_are_the_same_for_every_library(amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str) -> None:
+def test_properties_are_the_same_for_every_library(
+    amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str
+) -> None:
     amqp.declare_queue(unique)
     for name, reader in every_amqp.items():
         amqp.publish(name.encode(), unique, properties=PROPERTIES)
@@ -267,7 +320,11 @@ def test_properties_are_the_same_for_every_library(amqp: AmqpClient, every_amqp:
         reader.ack(got)
 
 
-@pytest.mark.parametrize("word", ["grüße \N{SNOWMAN}", "with space", "quo'te\"s/%?&", "a" * 160], ids=["unicode", "space", "signs", "long"])
+@pytest.mark.parametrize(
+    "word",
+    ["grüße \N{SNOWMAN}", "with space", "quo'te\"s/%?&", "a" * 160],
+    ids=["unicode", "space", "signs", "long"],
+)
 def test_names_may_hold_anything(amqp: AmqpClient, word: str, unique: str) -> None:
     key = f"{word}.{unique}"
     name = key if amqp.any_name else unique
@@ -282,7 +339,9 @@ def test_names_may_hold_anything(amqp: AmqpClient, word: str, unique: str) -> No
     amqp.delete_exchange(name)
 
 
-def test_consumer_hears_that_its_queue_was_deleted(amqp: AmqpClient, amqp_name: str, amqp_peer: AmqpPeers, unique: str) -> None:
+def test_consumer_hears_that_its_queue_was_deleted(
+    amqp: AmqpClient, amqp_name: str, amqp_peer: AmqpPeers, unique: str
+) -> None:
     amqp.declare_queue(unique)
     tag = amqp.consume(unique)
     amqp_peer(amqp_name).delete_queue(unique)
@@ -301,14 +360,20 @@ def test_cancelled_consumer_gets_no_more(amqp: AmqpClient, unique: str) -> None:
     assert amqp.declare_queue(unique) == (unique, 1, 0)
 
 
-def test_wrong_password_is_reported_as_such(amqp_name: str, amqp_peer: AmqpPeers, broker: BrokerProcess) -> None:
+def test_wrong_password_is_reported_as_such(
+    amqp_name: str, amqp_peer: AmqpPeers, broker: BrokerProcess
+) -> None:
     for user, password in (("guest", "wrong"), ("nobody", "guest")):
-        with pytest.raises(LoginRefused, match="ACCESS_REFUSED - Login was refused using authentication mechanism"):
+        with pytest.raises(
+            LoginRefused, match="ACCESS_REFUSED - Login was refused using authentication mechanism"
+        ):
             amqp_peer(amqp_name, url=broker.amqp_url_of(user, password))
 
 
 @pytest.mark.long
-def test_heartbeats_keep_an_idle_connection(amqp_name: str, amqp_peer: AmqpPeers, unique: str) -> None:
+def test_heartbeats_keep_an_idle_connection(
+    amqp_name: str, amqp_peer: AmqpPeers, unique: str
+) -> None:
     client = amqp_peer(amqp_name, heartbeat=1)
     client.declare_queue(unique, exclusive=True)
     client.idle(3.5)

@@ -1,4 +1,6 @@
-"""Celery: a worker of its own, with results, chords, priorities, times, broadcasts, revocations, and delays by the broker."""
+"""Celery: a worker of its own, with results, chords, priorities, times, broadcasts, revocations,
+and delays by the broker.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,35 @@ class Worker:
     """A worker process, and Celery's view of it from here."""
 
     def __init__(self, broker: BrokerProcess, directory: Path, kind: str, results: str) -> None:
-        environment = {"CELERY_BROKER": broker.amqp_url, "CELERY_RESULTS": results, "CELERY_QUEUE": f"celery-{kind}-{results[:3]}",
-                       "CELERY_KIND": kind, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        environment = {
+            "CELERY_BROKER": broker.amqp_url,
+            "CELERY_RESULTS": results,
+            "CELERY_QUEUE": f"celery-{kind}-{results[:3]}",
+            "CELERY_KIND": kind,
+            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        }
         self.name = f"{kind}-{results[:3]}@here"
         self._log = open(directory / f"{kind}-{results[:3]}.log", "wb+")  # noqa: SIM115  (closed by stop)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "tests.interop.celery_tasks", "worker", "--pool", "solo", "--loglevel", "INFO",
-             "--hostname", self.name],
-            env=os.environ | environment, stdout=self._log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[2])
+            [
+                sys.executable,
+                "-m",
+                "celery",
+                "-A",
+                "tests.interop.celery_tasks",
+                "worker",
+                "--pool",
+                "solo",
+                "--loglevel",
+                "INFO",
+                "--hostname",
+                self.name,
+            ],
+            env=os.environ | environment,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            cwd=Path(__file__).parents[2],
+        )
         os.environ.update(environment)
         sys.modules.pop("tests.interop.celery_tasks", None)
         import tests.interop.celery_tasks as tasks
@@ -47,7 +70,9 @@ class Worker:
         self._process.send_signal(signal.SIGTERM)
         try:
             assert self._process.wait(PATIENCE) == 0
-            assert b"Traceback" not in self.log and b"Couldn't" not in self.log, self.log.decode(errors="replace")
+            assert b"Traceback" not in self.log and b"Couldn't" not in self.log, self.log.decode(
+                errors="replace"
+            )
         finally:
             self._process.kill()
             self._log.close()
@@ -58,7 +83,9 @@ def until(truth: Callable[[], object], worker: Worker | None = None) -> None:
     end = time.monotonic() + PATIENCE
     while not truth():
         if time.monotonic() > end:
-            raise AssertionError("it did not happen" if worker is None else worker.log.decode(errors="replace"))
+            raise AssertionError(
+                "it did not happen" if worker is None else worker.log.decode(errors="replace")
+            )
         time.sleep(0.02)
 
 
@@ -67,7 +94,9 @@ def lines(path: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def workers(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Worker]]:
+def workers(
+    broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Worker]]:
     started: dict[tuple[str, str], Worker] = {}
     directory = tmp_path_factory.mktemp("celery")
 
@@ -95,11 +124,15 @@ def test_retries_come_to_an_end(workers: Callable[..., Worker], tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_a_chord_waits_for_all(workers: Callable[..., Worker], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_chord_waits_for_all(
+    workers: Callable[..., Worker], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     from celery import chord, group
 
     worker = workers("classic", f"file://{tmp_path_factory.mktemp('results')}")
-    found = chord(group(worker.tasks.add.s(number, number) for number in range(10)))(worker.tasks.total.s())
+    found = chord(group(worker.tasks.add.s(number, number) for number in range(10)))(
+        worker.tasks.total.s()
+    )
     assert found.get(timeout=PATIENCE) == 90
 
 
@@ -118,7 +151,9 @@ def test_higher_priorities_go_first(workers: Callable[..., Worker], tmp_path: Pa
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_tasks_with_a_time_wait_for_it_and_let_others_pass(workers: Callable[..., Worker], kind: str, tmp_path: Path) -> None:
+def test_tasks_with_a_time_wait_for_it_and_let_others_pass(
+    workers: Callable[..., Worker], kind: str, tmp_path: Path
+) -> None:
     worker = workers(kind)
     path, began = tmp_path / "eta", time.time()
     for number in range(6):
@@ -130,7 +165,9 @@ def test_tasks_with_a_time_wait_for_it_and_let_others_pass(workers: Callable[...
 
 
 @pytest.mark.long
-def test_native_delays_use_their_28_exchanges_and_queues(workers: Callable[..., Worker], broker: BrokerProcess) -> None:
+def test_native_delays_use_their_28_exchanges_and_queues(
+    workers: Callable[..., Worker], broker: BrokerProcess
+) -> None:
     import pika
 
     workers("quorum")
@@ -156,10 +193,14 @@ def test_a_revoked_task_does_not_run(workers: Callable[..., Worker], tmp_path: P
 
 
 @pytest.mark.long
-def test_broadcasts_and_remote_control_reach_the_worker(workers: Callable[..., Worker], tmp_path: Path) -> None:
+def test_broadcasts_and_remote_control_reach_the_worker(
+    workers: Callable[..., Worker], tmp_path: Path
+) -> None:
     worker = workers()
     path = tmp_path / "all"
-    worker.tasks.note.apply_async((str(path), "to all"), exchange=worker.tasks.app.conf.task_default_queue + "-all")
+    worker.tasks.note.apply_async(
+        (str(path), "to all"), exchange=worker.tasks.app.conf.task_default_queue + "-all"
+    )
     until(lambda: lines(path) == ["to all"], worker)
     [answer] = worker.tasks.app.control.ping([worker.name], timeout=5.0, limit=1)
     assert answer == {worker.name: {"ok": "pong"}}

@@ -23,7 +23,11 @@ def test_mqtt_publication_reaches_queues_of_every_amqp_library(
         for qos in (0, 1, 2):
             got = consumer.receive()
             consumer.ack(got)
-            assert (got.body, got.exchange, got.routing_key) == (b"\x00%d\xff" % qos, "amq.topic", f"{unique}.sensor.kitchen.temp"), name
+            assert (got.body, got.exchange, got.routing_key) == (
+                b"\x00%d\xff" % qos,
+                "amq.topic",
+                f"{unique}.sensor.kitchen.temp",
+            ), name
             assert got.properties["delivery_mode"] == (2 if qos else 1), name
         assert consumer.depth(f"{unique}-{name}") == 0, name
 
@@ -36,15 +40,29 @@ def test_amqp_publication_reaches_subscribers_of_every_mqtt_library(
     amqp.publish(b"passed by", f"{unique}.kitchen.humidity", "amq.topic", mandatory=True)
     for mode, body in ((1, b"\x00transient\xff"), (2, b"\x00persistent\xff"), (None, b"")):
         properties = {} if mode is None else {"delivery_mode": mode}
-        assert amqp.publish(body, f"{unique}.kitchen.temp", "amq.topic", mandatory=True, properties=properties) == "ack"
+        assert (
+            amqp.publish(
+                body, f"{unique}.kitchen.temp", "amq.topic", mandatory=True, properties=properties
+            )
+            == "ack"
+        )
     for name, subscriber in every_mqtt.items():
-        assert subscriber.receive() == (f"{unique}/kitchen/temp", b"\x00transient\xff", 0, False), name
-        assert subscriber.receive() == (f"{unique}/kitchen/temp", b"\x00persistent\xff", 1, False), name
+        assert subscriber.receive() == (f"{unique}/kitchen/temp", b"\x00transient\xff", 0, False), (
+            name
+        )
+        assert subscriber.receive() == (
+            f"{unique}/kitchen/temp",
+            b"\x00persistent\xff",
+            1,
+            False,
+        ), name
         assert subscriber.receive()[:2] == (f"{unique}/kitchen/temp", b""), name
 
 
 @pytest.mark.parametrize("size", [64 << 10, 1 << 20])
-def test_large_messages_cross_whole(amqp: AmqpClient, mqtt: MqttClient, size: int, unique: str) -> None:
+def test_large_messages_cross_whole(
+    amqp: AmqpClient, mqtt: MqttClient, size: int, unique: str
+) -> None:
     body = bytes(number % 251 for number in range(size))
     amqp.declare_queue(unique)
     amqp.bind(unique, "amq.topic", f"{unique}.up")
@@ -62,7 +80,10 @@ def test_dots_and_slashes_change_places(amqp: AmqpClient, mqtt: MqttClient, uniq
     mqtt.subscribe(f"{unique}/+", 1)
     mqtt.publish(f"{unique}/a.b", b"over MQTT", 1)
     amqp.publish(b"over AMQP", f"{unique}.c/d", "amq.topic", properties={"delivery_mode": 2})
-    assert [mqtt.receive()[:2] for _ in range(2)] == [(f"{unique}/a.b", b"over MQTT"), (f"{unique}/c.d", b"over AMQP")]
+    assert [mqtt.receive()[:2] for _ in range(2)] == [
+        (f"{unique}/a.b", b"over MQTT"),
+        (f"{unique}/c.d", b"over AMQP"),
+    ]
     for key, body in ((f"{unique}.a/b", b"over MQTT"), (f"{unique}.c/d", b"over AMQP")):
         got = amqp.get(unique)
         assert got is not None
@@ -83,7 +104,9 @@ def test_mandatory_counts_subscribers(amqp: AmqpClient, mqtt: MqttClient, unique
     assert amqp.publish(b"", f"{unique}.a", "amq.topic", mandatory=True) == "ack"
 
 
-def test_keys_that_are_no_topics_reach_queues_alone(amqp: AmqpClient, mqtt: MqttClient, unique: str) -> None:
+def test_keys_that_are_no_topics_reach_queues_alone(
+    amqp: AmqpClient, mqtt: MqttClient, unique: str
+) -> None:
     amqp.declare_queue(unique)
     amqp.bind(unique, "amq.topic", f"{unique}.#")
     mqtt.subscribe(f"{unique}/#")
@@ -95,7 +118,9 @@ def test_keys_that_are_no_topics_reach_queues_alone(amqp: AmqpClient, mqtt: Mqtt
     assert [delivery.routing_key for delivery in found if delivery] == keys
 
 
-def test_topic_longer_than_a_routing_key_reaches_subscribers_alone(amqp: AmqpClient, mqtt: MqttClient, unique: str) -> None:
+def test_topic_longer_than_a_routing_key_reaches_subscribers_alone(
+    amqp: AmqpClient, mqtt: MqttClient, unique: str
+) -> None:
     amqp.declare_queue(unique)
     amqp.bind(unique, "amq.topic", f"{unique}.#")
     mqtt.subscribe(f"{unique}/#", 1)

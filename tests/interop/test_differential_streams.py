@@ -1,6 +1,8 @@
-"""Streams here and in RabbitMQ 3.10: the same refusals, and the same deliveries to readers that begin anywhere.
+"""Streams here and in RabbitMQ 3.10: the same refusals, and the same deliveries to readers that
+begin anywhere.
 
-What differs, and why, docs/streams.md says ("Beside RabbitMQ's streams"). Texts of refusals are compared up to where each says more.
+What differs, and why, docs/streams.md says ("Beside RabbitMQ's streams"). Texts of refusals are
+compared up to where each says more.
 """
 
 from __future__ import annotations
@@ -25,36 +27,116 @@ _OTHER = "PRECONDITION_FAILED - inequivalent arg '{}' for queue '{}' in vhost '/
 
 def declared(**given: Any) -> tuple[str, dict[str, Any]]:
     """queue.declare of a stream; `x_max_age` is the argument x-max-age."""
-    arguments = {name.replace("_", "-"): given.pop(name) for name in list(given) if name.startswith("x_")}
-    return "queue_declare", {"queue": "{}", "durable": True, "arguments": {**STREAM, **arguments}, **given}
+    arguments = {
+        name.replace("_", "-"): given.pop(name) for name in list(given) if name.startswith("x_")
+    }
+    return "queue_declare", {
+        "queue": "{}",
+        "durable": True,
+        "arguments": {**STREAM, **arguments},
+        **given,
+    }
 
 
 def consumed(offset: Any = "first", **given: Any) -> tuple[str, dict[str, Any]]:
-    return "basic_consume", {"queue": "{}", "on_message_callback": print, "arguments": {"x-stream-offset": offset}, **given}
+    return "basic_consume", {
+        "queue": "{}",
+        "on_message_callback": print,
+        "arguments": {"x-stream-offset": offset},
+        **given,
+    }
 
 
-#: What is asked of a stream that is there, the code, and what both say: `{}` is the argument, and the stream.
+#: What is asked of a stream that is there, the code, and what both say: `{}` is the argument, and
+#: the stream.
 REFUSALS: list[tuple[tuple[str, dict[str, Any]], int, str, str]] = [
-    (declared(x_max_age="7D"), 406, _OTHER + "the value '7D' of type 'longstr' but current is none", "x-max-age"),
-    (declared(x_max_length_bytes=5), 406, _OTHER + "the value '5' of type 'signedint' but current is none", "x-max-length-bytes"),
+    (
+        declared(x_max_age="7D"),
+        406,
+        _OTHER + "the value '7D' of type 'longstr' but current is none",
+        "x-max-age",
+    ),
+    (
+        declared(x_max_length_bytes=5),
+        406,
+        _OTHER + "the value '5' of type 'signedint' but current is none",
+        "x-max-length-bytes",
+    ),
     (declared(x_queue_type="classic"), 406, _OTHER, "x-queue-type"),
     (declared(auto_delete=True), 406, _OTHER + "'true' but current is 'false'", "auto_delete"),
     (declared(durable=False), 406, _OTHER + "'false' but current is 'true'", "durable"),
-    (declared(exclusive=True), 405, "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{1}' in vhost '/'", ""),
-    (declared(queue=""), 406, "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_stream_queue", ""),
-    (declared(queue="{}-2", durable=False), 406, "PRECONDITION_FAILED - invalid property 'non-durable' for queue '{1}-2'", ""),
-    (declared(queue="{}-2", exclusive=True), 406, "PRECONDITION_FAILED - invalid property 'exclusive-owner' for queue '{1}-2'", ""),
-    (declared(queue="{}-2", auto_delete=True), 406, "PRECONDITION_FAILED - invalid property 'auto-delete' for queue '{1}-2'", ""),
-    *((declared(queue="{}-2", **{argument.replace("-", "_"): value}), 406, _WRONG.replace("{}' in", "{}-2' in") + ending, argument)
-      for argument, value, ending in (
-          ("x-max-age", "7x", ": "), ("x-max-age", 7, ": "), ("x-max-age", "1 D", ": "), ("x-max-age", "1.5D", ": "),
-          ("x-max-length-bytes", -1, ": "), ("x-max-length-bytes", "10", ": "),
-          ("x-stream-max-segment-size-bytes", -1, ": "), ("x-stream-max-segment-size-bytes", "a", ": "),
-          *((other, value, " of queue type rabbit_stream_queue") for other, value in (
-              ("x-max-length", 5), ("x-message-ttl", 5), ("x-expires", 5_000), ("x-max-priority", 5), ("x-dead-letter-exchange", "a"),
-              ("x-overflow", "drop-head"), ("x-delivery-limit", 3))))),
-    (("basic_get", {"queue": "{}"}), 540, "NOT_IMPLEMENTED - basic.get not supported by stream queues queue '{1}' in vhost '/'", ""),
-    (("queue_purge", {"queue": "{}"}), 540, "NOT_IMPLEMENTED - queue.purge not supported by stream queue", ""),
+    (
+        declared(exclusive=True),
+        405,
+        "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{1}' in vhost '/'",
+        "",
+    ),
+    (
+        declared(queue=""),
+        406,
+        "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_stream_queue",
+        "",
+    ),
+    (
+        declared(queue="{}-2", durable=False),
+        406,
+        "PRECONDITION_FAILED - invalid property 'non-durable' for queue '{1}-2'",
+        "",
+    ),
+    (
+        declared(queue="{}-2", exclusive=True),
+        406,
+        "PRECONDITION_FAILED - invalid property 'exclusive-owner' for queue '{1}-2'",
+        "",
+    ),
+    (
+        declared(queue="{}-2", auto_delete=True),
+        406,
+        "PRECONDITION_FAILED - invalid property 'auto-delete' for queue '{1}-2'",
+        "",
+    ),
+    *(
+        (
+            declared(queue="{}-2", **{argument.replace("-", "_"): value}),
+            406,
+            _WRONG.replace("{}' in", "{}-2' in") + ending,
+            argument,
+        )
+        for argument, value, ending in (
+            ("x-max-age", "7x", ": "),
+            ("x-max-age", 7, ": "),
+            ("x-max-age", "1 D", ": "),
+            ("x-max-age", "1.5D", ": "),
+            ("x-max-length-bytes", -1, ": "),
+            ("x-max-length-bytes", "10", ": "),
+            ("x-stream-max-segment-size-bytes", -1, ": "),
+            ("x-stream-max-segment-size-bytes", "a", ": "),
+            *(
+                (other, value, " of queue type rabbit_stream_queue")
+                for other, value in (
+                    ("x-max-length", 5),
+                    ("x-message-ttl", 5),
+                    ("x-expires", 5_000),
+                    ("x-max-priority", 5),
+                    ("x-dead-letter-exchange", "a"),
+                    ("x-overflow", "drop-head"),
+                    ("x-delivery-limit", 3),
+                )
+            ),
+        )
+    ),
+    (
+        ("basic_get", {"queue": "{}"}),
+        540,
+        "NOT_IMPLEMENTED - basic.get not supported by stream queues queue '{1}' in vhost '/'",
+        "",
+    ),
+    (
+        ("queue_purge", {"queue": "{}"}),
+        540,
+        "NOT_IMPLEMENTED - queue.purge not supported by stream queue",
+        "",
+    ),
     (consumed(), 406, "PRECONDITION_FAILED - consumer prefetch count is not set for ", ""),
 ]
 
@@ -80,13 +162,25 @@ def test_both_refuse_the_same(sides: tuple[Side, Side], number: int) -> None:
         side.channel.queue_delete(name)
         side.connection.close()
         wanted = text.replace("{1}", name).replace("{}", argument, 1).replace("{}", name)
-        assert said[:2] == (method, code) and said[2].startswith(wanted), (side is sides[0], said, wanted)
+        assert said[:2] == (method, code) and said[2].startswith(wanted), (
+            side is sides[0],
+            said,
+            wanted,
+        )
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("given", "code"), [({"auto_ack": True}, 540), ({"arguments": {"x-stream-offset": "3"}}, 406),
-                                             ({"arguments": {"x-stream-offset": "1W"}}, 406)])
-def test_both_refuse_the_same_readers(sides: tuple[Side, Side], given: dict[str, Any], code: int) -> None:
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"auto_ack": True}, 540),
+        ({"arguments": {"x-stream-offset": "3"}}, 406),
+        ({"arguments": {"x-stream-offset": "1W"}}, 406),
+    ],
+)
+def test_both_refuse_the_same_readers(
+    sides: tuple[Side, Side], given: dict[str, Any], code: int
+) -> None:
     for side in sides:
         side.channel.queue_declare("refusing", durable=True, arguments=STREAM)
         side.channel.basic_qos(prefetch_count=5)
@@ -102,34 +196,55 @@ def test_both_cancel_the_readers_of_a_stream_that_is_deleted(sides: tuple[Side, 
         side.channel.queue_declare("deleted", durable=True, arguments=STREAM)
         side.channel.basic_qos(prefetch_count=5)
         tags: list[str] = []
-        side.channel.add_on_cancel_callback(lambda frame, tags=tags: tags.append(frame.method.consumer_tag))
+        side.channel.add_on_cancel_callback(
+            lambda frame, tags=tags: tags.append(frame.method.consumer_tag)
+        )
         side.channel.basic_consume("deleted", print, consumer_tag="reader")
         side.connection.channel().queue_delete("deleted")
         while not tags:
             side.connection.process_data_events(1)
         assert tags == ["reader"]
         side.do("queue_declare", "deleted", passive=True)
-        assert side.seen[-1] == ("queue_declare", 404, "NOT_FOUND - no queue 'deleted' in vhost '/'")
+        assert side.seen[-1] == (
+            "queue_declare",
+            404,
+            "NOT_FOUND - no queue 'deleted' in vhost '/'",
+        )
         side.connection.close()
 
 
 def publications(draw: random.Random, exchange: str, streams: list[str]) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     for number in range(30):
-        said = {"n": draw.choice([number, -1, 1 << 40]), "word": draw.choice(["a", "ä", ""]), "true": True}
+        said = {
+            "n": draw.choice([number, -1, 1 << 40]),
+            "word": draw.choice(["a", "ä", ""]),
+            "true": True,
+        }
         headers: dict[str, Any] = said if draw.random() < 0.6 else {}
         if draw.random() < 0.15:
             headers["CC"] = [draw.choice(streams)]
         if draw.random() < 0.1:
             headers["BCC"] = [draw.choice(streams)]
         properties = pika.BasicProperties(
-            headers=headers or None, delivery_mode=draw.choice([None, 1, 2]), priority=draw.choice([None, 0, 9]),
-            content_type=draw.choice([None, "text/plain"]), content_encoding=draw.choice([None, "utf-8"]),
-            expiration=draw.choice([None, "0", "60000"]), timestamp=draw.choice([None, 1_700_000_000]), message_id=f"{number}",
-            correlation_id=draw.choice([None, "c"]), reply_to=draw.choice([None, "r"]), type=draw.choice([None, "t"]), app_id="app")
+            headers=headers or None,
+            delivery_mode=draw.choice([None, 1, 2]),
+            priority=draw.choice([None, 0, 9]),
+            content_type=draw.choice([None, "text/plain"]),
+            content_encoding=draw.choice([None, "utf-8"]),
+            expiration=draw.choice([None, "0", "60000"]),
+            timestamp=draw.choice([None, 1_700_000_000]),
+            message_id=f"{number}",
+            correlation_id=draw.choice([None, "c"]),
+            reply_to=draw.choice([None, "r"]),
+            type=draw.choice([None, "t"]),
+            app_id="app",
+        )
         key = draw.choice(["a", "a.b", "b.c", "", *streams])
         body = b"%d" % number + b"x" * draw.choice([0, 5, 5_000, 200_000])
-        found.append((draw.choice([exchange, "", "amq.direct"]), key, body, properties, draw.random() < 0.3))
+        found.append(
+            (draw.choice([exchange, "", "amq.direct"]), key, body, properties, draw.random() < 0.3)
+        )
     return found
 
 
@@ -139,9 +254,18 @@ def test_both_deliver_the_same(sides: tuple[Side, Side], seed: int) -> None:
     draw = random.Random(seed)
     streams, exchange = [f"stream{seed}-a", f"stream{seed}-b"], f"stream{seed}"
     kind = draw.choice(["topic", "fanout", "direct"])
-    bindings = [(draw.choice(streams), exchange, draw.choice(["a", "#", "*.b", "b.#"])) for _ in range(3)]
+    bindings = [
+        (draw.choice(streams), exchange, draw.choice(["a", "#", "*.b", "b.#"])) for _ in range(3)
+    ]
     sent = publications(draw, exchange, streams)
-    begin: list[Any] = ["first", 0, "last", "1h", datetime.now(UTC) - timedelta(days=1), draw.randint(0, 5)]
+    begin: list[Any] = [
+        "first",
+        0,
+        "last",
+        "1h",
+        datetime.now(UTC) - timedelta(days=1),
+        draw.randint(0, 5),
+    ]
     how = [(draw.choice(begin), draw.randint(1, 7), draw.random() < 0.3) for _ in range(4)]
     for side in sides:
         side.do("exchange_declare", exchange, kind)
@@ -154,7 +278,13 @@ def test_both_deliver_the_same(sides: tuple[Side, Side], seed: int) -> None:
         for name in streams:
             count = length(side, name)
             for offset, prefetch, multiple in how:
-                left = count - offset if isinstance(offset, int) else min(count, 1) if offset == "last" else count
+                left = (
+                    count - offset
+                    if isinstance(offset, int)
+                    else min(count, 1)
+                    if offset == "last"
+                    else count
+                )
                 side.read(name, offset, max(left, 0), prefetch, multiple)
             side.read(name, None, 0, 5, False)
             side.read(name, count + 3, 0, 5, False)
@@ -170,7 +300,9 @@ def length(side: Side, stream: str) -> int:
     side.channel.basic_publish("", stream, b"end")
     channel = side.connection.channel()
     channel.basic_qos(prefetch_count=10)
-    for method, properties, body in channel.consume(stream, arguments={"x-stream-offset": "last"}, inactivity_timeout=PATIENCE):
+    for method, properties, body in channel.consume(
+        stream, arguments={"x-stream-offset": "last"}, inactivity_timeout=PATIENCE
+    ):
         assert method is not None
         if body == b"end":
             channel.close()

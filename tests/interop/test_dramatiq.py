@@ -35,7 +35,15 @@ def test_messages_are_worked_off_retried_and_delayed(peer: Any, unique: str) -> 
             done.set()
 
     declare: Any = dramatiq.actor
-    actor = declare(work, broker=peer, queue_name=unique, actor_name=unique, max_retries=2, min_backoff=50, max_backoff=60)
+    actor = declare(
+        work,
+        broker=peer,
+        queue_name=unique,
+        actor_name=unique,
+        max_retries=2,
+        min_backoff=50,
+        max_backoff=60,
+    )
     worker = dramatiq.Worker(peer, worker_threads=1, worker_timeout=50)
     actor.send_with_options(args=("late",), delay=400)
     actor.send("first")
@@ -48,7 +56,9 @@ def test_messages_are_worked_off_retried_and_delayed(peer: Any, unique: str) -> 
         worker.stop()
 
 
-def test_what_fails_for_good_is_a_dead_letter(peer: Any, broker: BrokerProcess, unique: str) -> None:
+def test_what_fails_for_good_is_a_dead_letter(
+    peer: Any, broker: BrokerProcess, unique: str
+) -> None:
     def work() -> None:
         raise ValueError("never")
 
@@ -61,7 +71,9 @@ def test_what_fails_for_good_is_a_dead_letter(peer: Any, broker: BrokerProcess, 
     try:
         channel = connection.channel()
         for _, properties, _ in channel.consume(f"{unique}.XQ", inactivity_timeout=PATIENCE):
-            assert properties is not None and properties.headers["x-death"][0]["reason"] == "rejected"
+            assert (
+                properties is not None and properties.headers["x-death"][0]["reason"] == "rejected"
+            )
             break
     finally:
         connection.close()

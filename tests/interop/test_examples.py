@@ -26,7 +26,10 @@ class Examples:
         self._stack = stack
         host, port = broker.mqtt
         self._environment = os.environ | {
-            "AMQP_URL": broker.amqp_url, "MQTT_HOST": host, "MQTT_PORT": str(port), "PYTHONIOENCODING": "utf-8"
+            "AMQP_URL": broker.amqp_url,
+            "MQTT_HOST": host,
+            "MQTT_PORT": str(port),
+            "PYTHONIOENCODING": "utf-8",
         }
 
     def run(self, name: str, *arguments: str) -> list[str]:
@@ -36,7 +39,9 @@ class Examples:
     def publish(self, sensor: str, count: int) -> list[float]:
         """What the sensor says that it published."""
         lines = self.run("sensor", sensor, "--count", str(count), "--interval", "0")
-        readings = [re.fullmatch(rf"sensors/{sensor}/temperature: (-?\d+\.\d)", line) for line in lines]
+        readings = [
+            re.fullmatch(rf"sensors/{sensor}/temperature: (-?\d+\.\d)", line) for line in lines
+        ]
         found = [float(reading[1]) for reading in readings if reading]
         assert len(found) == count, lines
         return found
@@ -44,8 +49,13 @@ class Examples:
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         command = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
         process = subprocess.Popen(
-            command, env=self._environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, encoding="utf-8",
+            command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
         )
         self._stack.enter_context(process)
         self._stack.callback(process.kill)
@@ -85,7 +95,11 @@ def test_queue_keeps_readings_while_no_worker_is_there(examples: Examples) -> No
     examples.publish("kitchen", 1)
     assert len(examples.rest(worker)) == 1
     first, second = examples.publish("cellar", 2)
-    assert examples.run("worker", "--count", "2") == ["waiting for readings", f"cellar: {first} °C", f"cellar: {second} °C"]
+    assert examples.run("worker", "--count", "2") == [
+        "waiting for readings",
+        f"cellar: {first} °C",
+        f"cellar: {second} °C",
+    ]
 
 
 def test_service_on_amqp_answers_dashboard_on_mqtt(examples: Examples) -> None:

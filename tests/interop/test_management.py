@@ -22,7 +22,12 @@ def admin(broker: BrokerProcess) -> Any:
     host, port = broker.addresses["http"]
 
     def run(*words: str) -> str:
-        done = subprocess.run([program, "-H", host, "-P", str(port), *words], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            [program, "-H", host, "-P", str(port), *words],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
         assert done.returncode == 0, (words, done.stdout, done.stderr)
         return done.stdout
 
@@ -37,7 +42,14 @@ def test_rabbitmqadmin_declares_lists_and_deletes(admin: Any, tmp_path: Path) ->
     admin("declare", "exchange", "name=rx", "type=topic")
     admin("declare", "queue", "name=rq", "durable=true", 'arguments={"x-max-length": 9}')
     admin("declare", "binding", "source=rx", "destination=rq", "routing_key=a.#")
-    admin("declare", "policy", "name=rp", "pattern=^rq", 'definition={"message-ttl": 1000}', "apply-to=queues")
+    admin(
+        "declare",
+        "policy",
+        "name=rp",
+        "pattern=^rq",
+        'definition={"message-ttl": 1000}',
+        "apply-to=queues",
+    )
     admin("declare", "vhost", "name=rv")
     admin("declare", "user", "name=ru", "password=secret", "tags=monitoring")
     admin("declare", "permission", "vhost=rv", "user=ru", "configure=.*", "write=.*", "read=.*")
@@ -45,17 +57,37 @@ def test_rabbitmqadmin_declares_lists_and_deletes(admin: Any, tmp_path: Path) ->
     assert (queue["arguments"], queue["policy"]) == ({"x-max-length": 9}, "rp")
     assert [row["type"] for row in rows("exchanges") if row["name"] == "rx"] == ["topic"]
     (binding,) = [row for row in rows("bindings") if row["source"] == "rx"]
-    assert "ru" in admin("list", "users") and "rv" in admin("list", "vhosts") and "ru" in admin("list", "permissions")
-    assert "1000" in admin("list", "policies") and "trellis" in admin("list", "nodes") and "trellis" in admin("show", "overview")
+    assert (
+        "ru" in admin("list", "users")
+        and "rv" in admin("list", "vhosts")
+        and "ru" in admin("list", "permissions")
+    )
+    assert (
+        "1000" in admin("list", "policies")
+        and "trellis" in admin("list", "nodes")
+        and "trellis" in admin("show", "overview")
+    )
     for kind in ("connections", "channels", "consumers", "parameters"):
         admin("list", kind)
     file = tmp_path / "definitions.json"
     admin("export", str(file))
-    assert {"rq", "rp", "rv"} <= {row["name"] for rows in json.loads(file.read_text()).values() if isinstance(rows, list)
-                                  for row in rows if "name" in row}
+    assert {"rq", "rp", "rv"} <= {
+        row["name"]
+        for rows in json.loads(file.read_text()).values()
+        if isinstance(rows, list)
+        for row in rows
+        if "name" in row
+    }
     admin("import", str(file))
     admin("purge", "queue", "name=rq")
-    admin("delete", "binding", "source=rx", "destination_type=queue", "destination=rq", f"properties_key={binding['properties_key']}")
+    admin(
+        "delete",
+        "binding",
+        "source=rx",
+        "destination_type=queue",
+        "destination=rq",
+        f"properties_key={binding['properties_key']}",
+    )
     admin("delete", "queue", "name=rq")
     admin("delete", "exchange", "name=rx")
     admin("delete", "policy", "name=rp")
@@ -67,7 +99,11 @@ def test_rabbitmqadmin_declares_lists_and_deletes(admin: Any, tmp_path: Path) ->
 def test_rabbitmqadmin_closes_a_connection(admin: Any, broker: BrokerProcess) -> None:
     client = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     (row,) = json.loads(admin("-f", "raw_json", "list", "connections"))
-    assert (row["user"], row["protocol"], row["client_properties"]["product"]) == ("guest", "AMQP 0-9-1", "Pika Python Client Library")
+    assert (row["user"], row["protocol"], row["client_properties"]["product"]) == (
+        "guest",
+        "AMQP 0-9-1",
+        "Pika Python Client Library",
+    )
     admin("close", "connection", f"name={row['name']}")
     assert "No items" in admin("list", "connections")
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="closed by an operator"):
@@ -77,7 +113,9 @@ def test_rabbitmqadmin_closes_a_connection(admin: Any, broker: BrokerProcess) ->
 def test_flower_reads_queues(broker: BrokerProcess, admin: Any) -> None:
     host, port = broker.addresses["http"]
     admin("declare", "queue", "name=celery")
-    asked = RabbitMQ(broker.amqp_url.removesuffix("%2F") + "/", f"http://guest:guest@{host}:{port}/api/")
+    asked = RabbitMQ(
+        broker.amqp_url.removesuffix("%2F") + "/", f"http://guest:guest@{host}:{port}/api/"
+    )
     found = asyncio.run(asked.queues(["celery"]))
     assert [(one["name"], one["messages"], one["consumers"]) for one in found] == [("celery", 0, 0)]
     admin("delete", "queue", "name=celery")

@@ -27,7 +27,9 @@ def test_publications_reach_subscribers_of_every_library(
 
 
 @pytest.mark.parametrize(("granted", "published"), [(0, 2), (1, 2), (1, 0), (2, 1)])
-def test_quality_is_the_lower_of_subscription_and_publication(mqtt: MqttClient, granted: int, published: int, unique: str) -> None:
+def test_quality_is_the_lower_of_subscription_and_publication(
+    mqtt: MqttClient, granted: int, published: int, unique: str
+) -> None:
     assert mqtt.subscribe(unique, granted) == granted
     mqtt.publish(unique, b"", published)
     assert mqtt.receive() == (unique, b"", min(granted, published), False)
@@ -53,7 +55,9 @@ def test_wildcards(mqtt: MqttClient, topic_filter: str, heard: list[str], unique
     assert mqtt.receive() == (sentinel, b"last", 0, False)
 
 
-@pytest.mark.parametrize("mqtt_name", [name for name in MQTT if "mosquitto" not in name])  # It keeps its subscriptions.
+@pytest.mark.parametrize(
+    "mqtt_name", [name for name in MQTT if "mosquitto" not in name]
+)  # It keeps its subscriptions.
 def test_unsubscribed_filter_brings_no_more(mqtt: MqttClient, unique: str) -> None:
     mqtt.subscribe(f"{unique}/a", 1)
     mqtt.subscribe(f"{unique}/b", 1)
@@ -74,7 +78,12 @@ def test_retained_message_is_told_to_who_comes_later_until_it_is_cleared(
         late.subscribe(topic_filter, 1)
         assert late.receive() == (topic, b"on", 1, True)
         mqtt.publish(topic, b"on", 1, retain=True)
-        assert late.receive() == (topic, b"on", 1, False)  # It came while the subscription was there.
+        assert late.receive() == (
+            topic,
+            b"on",
+            1,
+            False,
+        )  # It came while the subscription was there.
     mqtt.publish(topic, b"", 1, retain=True)
     too_late = mqtt_peer(mqtt_name)
     too_late.subscribe(f"{unique}/#", 1)
@@ -82,7 +91,9 @@ def test_retained_message_is_told_to_who_comes_later_until_it_is_cleared(
     assert too_late.receive() == (topic, b"live", 1, False)
 
 
-def test_large_retained_message_comes_whole(mqtt: MqttClient, mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+def test_large_retained_message_comes_whole(
+    mqtt: MqttClient, mqtt_name: str, mqtt_peer: MqttPeers, unique: str
+) -> None:
     payload = bytes(range(256)) * 1_200
     mqtt.publish(unique, payload, 1, retain=True)
     late = mqtt_peer(mqtt_name)
@@ -92,7 +103,9 @@ def test_large_retained_message_comes_whole(mqtt: MqttClient, mqtt_name: str, mq
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_will_is_published_when_the_client_is_lost(mqtt_name: str, mqtt_peer: MqttPeers, retain: bool, unique: str) -> None:
+def test_will_is_published_when_the_client_is_lost(
+    mqtt_name: str, mqtt_peer: MqttPeers, retain: bool, unique: str
+) -> None:
     witness = mqtt_peer("paho")
     witness.subscribe(f"{unique}/#", 1)
     mortal = mqtt_peer(mqtt_name, will=Will(f"{unique}/will", b"gone", 1, retain))
@@ -102,11 +115,17 @@ def test_will_is_published_when_the_client_is_lost(mqtt_name: str, mqtt_peer: Mq
     late = mqtt_peer("paho")
     late.subscribe(f"{unique}/#", 1)
     witness.publish(f"{unique}/later", b"", 1)
-    assert late.receive() == ((f"{unique}/will", b"gone", 1, True) if retain else (f"{unique}/later", b"", 1, False))
+    assert late.receive() == (
+        (f"{unique}/will", b"gone", 1, True) if retain else (f"{unique}/later", b"", 1, False)
+    )
 
 
-@pytest.mark.parametrize("mqtt_name", [name for name in MQTT if name != "mosquitto5"])  # It says DISCONNECT with will (0x04).
-def test_will_is_taken_back_by_disconnect(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+@pytest.mark.parametrize(
+    "mqtt_name", [name for name in MQTT if name != "mosquitto5"]
+)  # It says DISCONNECT with will (0x04).
+def test_will_is_taken_back_by_disconnect(
+    mqtt_name: str, mqtt_peer: MqttPeers, unique: str
+) -> None:
     witness = mqtt_peer("paho")
     witness.subscribe(f"{unique}/#", 1)
     polite = mqtt_peer(mqtt_name, client_id=unique, will=Will(f"{unique}/will", b"gone", 1))
@@ -119,7 +138,9 @@ def test_will_is_taken_back_by_disconnect(mqtt_name: str, mqtt_peer: MqttPeers, 
 
 
 @pytest.mark.parametrize("end", ["disconnect", "abort"])
-def test_persistent_session_keeps_what_comes_meanwhile(mqtt_name: str, mqtt_peer: MqttPeers, end: str, unique: str) -> None:
+def test_persistent_session_keeps_what_comes_meanwhile(
+    mqtt_name: str, mqtt_peer: MqttPeers, end: str, unique: str
+) -> None:
     sender = mqtt_peer("paho")
     client = mqtt_peer(mqtt_name, client_id=unique, clean=False)
     assert client.session_present in (False, None)
@@ -130,7 +151,9 @@ def test_persistent_session_keeps_what_comes_meanwhile(mqtt_name: str, mqtt_peer
     client = mqtt_peer(mqtt_name, client_id=unique, clean=False)
     assert client.session_present in (True, None)
     client.subscribe(f"{unique}/#", 2)
-    assert [client.receive() for _ in range(2)] == [Received(f"{unique}/{qos}", b"kept", qos, False) for qos in (1, 2)]
+    assert [client.receive() for _ in range(2)] == [
+        Received(f"{unique}/{qos}", b"kept", qos, False) for qos in (1, 2)
+    ]
     client.disconnect()
     client = mqtt_peer(mqtt_name, client_id=unique, clean=True)
     assert client.session_present in (False, None)
@@ -140,7 +163,9 @@ def test_persistent_session_keeps_what_comes_meanwhile(mqtt_name: str, mqtt_peer
     assert client.receive().payload == b"heard"
 
 
-def test_newer_connection_takes_over_and_the_older_one_ends(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+def test_newer_connection_takes_over_and_the_older_one_ends(
+    mqtt_name: str, mqtt_peer: MqttPeers, unique: str
+) -> None:
     sender = mqtt_peer("paho")
     older = mqtt_peer(mqtt_name, client_id=unique)
     older.subscribe(unique, 1)
@@ -151,7 +176,9 @@ def test_newer_connection_takes_over_and_the_older_one_ends(mqtt_name: str, mqtt
     older.wait_until_closed()
 
 
-def test_wrong_password_is_reported_as_such(mqtt_name: str, mqtt_peer: MqttPeers, unique: str) -> None:
+def test_wrong_password_is_reported_as_such(
+    mqtt_name: str, mqtt_peer: MqttPeers, unique: str
+) -> None:
     for user, password in (("guest", "wrong"), ("nobody", "guest")):
         with pytest.raises(LoginRefused, match=BAD_CREDENTIALS):
             mqtt_peer(mqtt_name, user=user, password=password).publish(unique, b"")

@@ -15,8 +15,13 @@ from tests.interop.test_amqp import PROPERTIES
 STREAM = {"x-queue-type": "stream"}
 #: Where a reader may begin, and the numbers of the messages that it gets, of 0 to 4.
 BEGINNINGS: list[tuple[Any, list[int]]] = [
-    ("first", [0, 1, 2, 3, 4]), (0, [0, 1, 2, 3, 4]), (3, [3, 4]), ("last", [4]), ("1h", [0, 1, 2, 3, 4]),
-    (datetime.now(UTC) - timedelta(days=1), [0, 1, 2, 3, 4])]
+    ("first", [0, 1, 2, 3, 4]),
+    (0, [0, 1, 2, 3, 4]),
+    (3, [3, 4]),
+    ("last", [4]),
+    ("1h", [0, 1, 2, 3, 4]),
+    (datetime.now(UTC) - timedelta(days=1), [0, 1, 2, 3, 4]),
+]
 
 
 def read(client: AmqpClient, queue: str, offset: object, count: int) -> list[Delivery]:
@@ -36,18 +41,26 @@ def place(delivery: Delivery) -> int:
     return offset
 
 
-@pytest.mark.parametrize(("offset", "numbers"), BEGINNINGS, ids=[str(offset)[:5] for offset, _ in BEGINNINGS])
-def test_every_library_begins_where_it_says(amqp: AmqpClient, unique: str, offset: object, numbers: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("offset", "numbers"), BEGINNINGS, ids=[str(offset)[:5] for offset, _ in BEGINNINGS]
+)
+def test_every_library_begins_where_it_says(
+    amqp: AmqpClient, unique: str, offset: object, numbers: list[int]
+) -> None:
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     for number in range(5):
         assert amqp.publish(b"\x00%d\xff" % number, unique) == "ack"
     amqp.prefetch(2)
     found = read(amqp, unique, offset, len(numbers))
-    assert [(place(one), one.body, one.redelivered) for one in found] == [(number, b"\x00%d\xff" % number, False) for number in numbers]
+    assert [(place(one), one.body, one.redelivered) for one in found] == [
+        (number, b"\x00%d\xff" % number, False) for number in numbers
+    ]
     amqp.delete_queue(unique)
 
 
-@pytest.mark.parametrize("offset", ["next", 5, datetime.now(UTC) + timedelta(days=1)], ids=["next", "number", "time"])
+@pytest.mark.parametrize(
+    "offset", ["next", 5, datetime.now(UTC) + timedelta(days=1)], ids=["next", "number", "time"]
+)
 def test_every_library_waits_for_what_comes(amqp: AmqpClient, unique: str, offset: object) -> None:
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     for number in range(5):
@@ -63,7 +76,9 @@ def test_every_library_waits_for_what_comes(amqp: AmqpClient, unique: str, offse
     amqp.delete_queue(unique)
 
 
-def test_a_library_is_told_what_a_stream_does_not_do(amqp: AmqpClient, amqp_peer: AmqpPeers, unique: str) -> None:
+def test_a_library_is_told_what_a_stream_does_not_do(
+    amqp: AmqpClient, amqp_peer: AmqpPeers, unique: str
+) -> None:
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     with amqp.refused(406, f"consumer prefetch count is not set for stream queue '{unique}'"):
         amqp.consume(unique, {"x-stream-offset": "first"})
@@ -80,8 +95,12 @@ def test_a_library_is_told_what_a_stream_does_not_do(amqp: AmqpClient, amqp_peer
     assert amqp.cancelled() == tag
 
 
-def test_a_stream_gives_what_a_queue_gives_with_its_offset(amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str) -> None:
-    """Properties and body of each library's publications, as each library reads them from the one and from the other."""
+def test_a_stream_gives_what_a_queue_gives_with_its_offset(
+    amqp: AmqpClient, every_amqp: dict[str, AmqpClient], unique: str
+) -> None:
+    """Properties and body of each library's publications, as each library reads them from the one
+    and from the other.
+    """
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     bodies = {name: bytes(range(256)) * (len(name) * 100) for name in every_amqp}
     for name, reader in every_amqp.items():
@@ -98,15 +117,25 @@ def test_a_stream_gives_what_a_queue_gives_with_its_offset(amqp: AmqpClient, eve
         for one in from_stream:
             plain = reader.get(f"{unique}-{name}")
             assert plain is not None
-            headers = {key: value for key, value in one.properties["headers"].items() if key != "x-stream-offset"}
-            assert (one.body, one.exchange, one.routing_key) == (plain.body, plain.exchange, plain.routing_key)
+            headers = {
+                key: value
+                for key, value in one.properties["headers"].items()
+                if key != "x-stream-offset"
+            }
+            assert (one.body, one.exchange, one.routing_key) == (
+                plain.body,
+                plain.exchange,
+                plain.routing_key,
+            )
             assert {**one.properties, "headers": headers} == {"headers": {}, **plain.properties}
             reader.ack(plain)
         reader.delete_queue(f"{unique}-{name}")
     amqp.delete_queue(unique)
 
 
-def test_what_mqtt_published_is_in_a_stream_for_every_library(mqtt: MqttClient, every_amqp: dict[str, AmqpClient], unique: str) -> None:
+def test_what_mqtt_published_is_in_a_stream_for_every_library(
+    mqtt: MqttClient, every_amqp: dict[str, AmqpClient], unique: str
+) -> None:
     first = next(iter(every_amqp.values()))
     first.declare_queue(unique, durable=True, arguments=STREAM)
     first.bind(unique, "amq.topic", f"{unique}.#")
@@ -117,18 +146,28 @@ def test_what_mqtt_published_is_in_a_stream_for_every_library(mqtt: MqttClient, 
         reader.prefetch(10)
         found = read(reader, unique, "first", 2)
         assert [(place(one), one.body, one.exchange, one.routing_key) for one in found] == [
-            (number, body, "amq.topic", f"{unique}.kitchen.temp") for number, body in enumerate(bodies)], name
+            (number, body, "amq.topic", f"{unique}.kitchen.temp")
+            for number, body in enumerate(bodies)
+        ], name
     first.delete_queue(unique)
 
 
-def test_a_stream_may_be_read_over_mqtt_by_way_of_its_exchange(mqtt: MqttClient, amqp: AmqpClient, unique: str) -> None:
-    """What AMQP publishes to a stream by a topic comes to subscribers, octet for octet, as it stands in the stream."""
+def test_a_stream_may_be_read_over_mqtt_by_way_of_its_exchange(
+    mqtt: MqttClient, amqp: AmqpClient, unique: str
+) -> None:
+    """What AMQP publishes to a stream by a topic comes to subscribers, octet for octet, as it
+    stands in the stream.
+    """
     amqp.declare_queue(unique, durable=True, arguments=STREAM)
     amqp.bind(unique, "amq.topic", f"{unique}.#")
     mqtt.subscribe(f"{unique}/+", 1)
     amqp.prefetch(1)
     for body in (b"", bytes(range(256)), b"x" * 300_000):
-        assert amqp.publish(body, f"{unique}.a", "amq.topic", properties={"delivery_mode": 2}) == "ack"
+        assert (
+            amqp.publish(body, f"{unique}.a", "amq.topic", properties={"delivery_mode": 2}) == "ack"
+        )
     heard = [mqtt.receive() for _ in range(3)]
-    assert [(one.topic, one.payload) for one in heard] == [(f"{unique}/a", one.body) for one in read(amqp, unique, "first", 3)]
+    assert [(one.topic, one.payload) for one in heard] == [
+        (f"{unique}/a", one.body) for one in read(amqp, unique, "first", 3)
+    ]
     amqp.delete_queue(unique)

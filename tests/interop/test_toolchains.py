@@ -1,6 +1,7 @@
 """Clients of other toolchains. Each is a program that works through its habits and says "ok".
 
-AMQP, with streams: amqp091-go, the Java client, lapin. MQTT, 3.1.1 and 5: Eclipse's two Go clients, HiveMQ's client, rumqttc.
+AMQP, with streams: amqp091-go, the Java client, lapin. MQTT, 3.1.1 and 5: Eclipse's two Go clients,
+HiveMQ's client, rumqttc.
 """
 
 from __future__ import annotations
@@ -31,14 +32,18 @@ BUILDING, RUNNING = 600, 60
 def build(command: list[str], directory: Path) -> None:
     """Without its packages (no network, mostly) the test is skipped, with what the tool says."""
     BUILT.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=BUILDING, check=False)
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=BUILDING, check=False
+    )
     if done.returncode:
         pytest.skip(f"{command[0]} could not build it: {(done.stderr or done.stdout)[-300:]}")
 
 
 def run(*command: str, directory: Path | None = None) -> str:
     """What it says, which ends with "ok"."""
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=RUNNING, check=False)
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, timeout=RUNNING, check=False
+    )
     said = re.sub(r"\x1b\[\d*m", "", done.stdout)  # Maven's colours.
     assert re.search(r"^ok$", said, re.MULTILINE), said + done.stderr
     return said
@@ -47,8 +52,17 @@ def run(*command: str, directory: Path | None = None) -> str:
 def run_java(program: str, *args: str) -> str:
     maven = require("mvn")
     target = [f"-DbuildDirectory={BUILT / 'java'}", "-q", "-B"]
-    build([maven, *target, "compile", "exec:help"], HERE / "java")  # The second fetches what runs it.
-    return run(maven, *target, "exec:java", f"-Dexec.mainClass={program}", f"-Dexec.args={' '.join(args)}", directory=HERE / "java")
+    build(
+        [maven, *target, "compile", "exec:help"], HERE / "java"
+    )  # The second fetches what runs it.
+    return run(
+        maven,
+        *target,
+        "exec:java",
+        f"-Dexec.mainClass={program}",
+        f"-Dexec.args={' '.join(args)}",
+        directory=HERE / "java",
+    )
 
 
 def build_go_amqp() -> str:
@@ -57,7 +71,10 @@ def build_go_amqp() -> str:
 
 
 def build_lapin() -> None:
-    build([require("cargo"), "build", "--quiet", "--target-dir", str(BUILT / "lapin")], HERE / "rust" / "lapin")
+    build(
+        [require("cargo"), "build", "--quiet", "--target-dir", str(BUILT / "lapin")],
+        HERE / "rust" / "lapin",
+    )
 
 
 @pytest.mark.long
@@ -80,8 +97,16 @@ def test_mqtt_in_java(broker: BrokerProcess, unique: str) -> None:
 @pytest.mark.long
 def test_mqtt_in_rust(broker: BrokerProcess, unique: str) -> None:
     cargo = require("cargo")
-    build([cargo, "build", "--quiet", "--target-dir", str(BUILT / "rumqttc")], HERE / "rust" / "rumqttc")
-    run(str(BUILT / "rumqttc" / "debug" / "rumqttc-test"), broker.mqtt.host, str(broker.mqtt.port), unique)
+    build(
+        [cargo, "build", "--quiet", "--target-dir", str(BUILT / "rumqttc")],
+        HERE / "rust" / "rumqttc",
+    )
+    run(
+        str(BUILT / "rumqttc" / "debug" / "rumqttc-test"),
+        broker.mqtt.host,
+        str(broker.mqtt.port),
+        unique,
+    )
 
 
 @pytest.mark.long
@@ -96,7 +121,9 @@ def test_lapin(broker: BrokerProcess) -> None:
 
 
 class History:
-    """A stream that was filled over AMQP, MQTT 3.1.1 and MQTT 5, and a subscriber who hears what is published to its topics."""
+    """A stream that was filled over AMQP, MQTT 3.1.1 and MQTT 5, and a subscriber who hears what is
+    published to its topics.
+    """
 
     def __init__(self, name: str, url: str) -> None:
         self.name = name
@@ -106,16 +133,32 @@ class History:
         self._channel.queue_declare(name, durable=True, arguments={"x-queue-type": "stream"})
         self._channel.queue_bind(name, "amq.topic", f"{name}.#")
 
-    def noted(self, body: bytes, kind: str = "-", correlation: str = "-", stamp: str = "-", number: str = "-") -> bytes:
-        self.rows.append(f"row {len(self.rows)} {self.name}.sent {body.hex()} {kind} {correlation} {stamp} {number}")
+    def noted(
+        self,
+        body: bytes,
+        kind: str = "-",
+        correlation: str = "-",
+        stamp: str = "-",
+        number: str = "-",
+    ) -> bytes:
+        self.rows.append(
+            f"row {len(self.rows)} {self.name}.sent {body.hex()} {kind} {correlation} {stamp} {number}"
+        )
         return body
 
     def publish(self, body: bytes, **properties: Any) -> None:
-        self._channel.basic_publish("amq.topic", f"{self.name}.sent", body, pika.BasicProperties(**properties))
+        self._channel.basic_publish(
+            "amq.topic", f"{self.name}.sent", body, pika.BasicProperties(**properties)
+        )
 
     def fill_over_amqp(self) -> None:
-        self.publish(self.noted(bytes(range(256)), "text/plain", "c-1", "1700000000", "70000"), content_type="text/plain",
-                     correlation_id="c-1", timestamp=1_700_000_000, headers={"n": 70_000})
+        self.publish(
+            self.noted(bytes(range(256)), "text/plain", "c-1", "1700000000", "70000"),
+            content_type="text/plain",
+            correlation_id="c-1",
+            timestamp=1_700_000_000,
+            headers={"n": 70_000},
+        )
         self.publish(self.noted(b""))
         self.publish(self.noted(b"large" * 60_000))
 
@@ -124,9 +167,18 @@ class History:
             async with aiomqtt.Client(host, port, protocol=version) as client:
                 await client.publish(f"{self.name}/sent", self.noted(b"\x00mqtt\xff"), 1)
         properties: Any = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho has no types there
-        properties.ContentType, properties.CorrelationData, properties.UserProperty = "text/five", b"c-5", [("n", "5")]
+        properties.ContentType, properties.CorrelationData, properties.UserProperty = (
+            "text/five",
+            b"c-5",
+            [("n", "5")],
+        )
         async with aiomqtt.Client(host, port, protocol=aiomqtt.ProtocolVersion.V5) as client:
-            await client.publish(f"{self.name}/sent", self.noted(b"x" * 200_000, "text/five", "c-5", "-", "5"), 2, properties=properties)
+            await client.publish(
+                f"{self.name}/sent",
+                self.noted(b"x" * 200_000, "text/five", "c-5", "-", "5"),
+                2,
+                properties=properties,
+            )
 
     def close(self) -> None:
         self._channel.queue_delete(self.name)
@@ -157,13 +209,27 @@ def streams_in_rust(*args: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.parametrize("program", [streams_in_go, streams_in_java, streams_in_rust])
-async def test_streams(program: Callable[..., str], broker: BrokerProcess, history: History) -> None:
-    """It reads what was published, octet for octet, begins anywhere, and what it publishes is heard over MQTT 5 as it was sent."""
+async def test_streams(
+    program: Callable[..., str], broker: BrokerProcess, history: History
+) -> None:
+    """It reads what was published, octet for octet, begins anywhere, and what it publishes is heard
+    over MQTT 5 as it was sent.
+    """
     async with aiomqtt.Client(*broker.mqtt, protocol=aiomqtt.ProtocolVersion.V5) as subscriber:
         await subscriber.subscribe(f"{history.name}/program", 1)
-        told = await asyncio.to_thread(program, broker.amqp_url, history.name, f"{history.name}.program", str(len(history.rows)))
+        told = await asyncio.to_thread(
+            program,
+            broker.amqp_url,
+            history.name,
+            f"{history.name}.program",
+            str(len(history.rows)),
+        )
         assert [line for line in told.splitlines() if line.startswith("row ")] == history.rows
         heard: Any = await anext(aiter(subscriber.messages))
     assert heard.payload == bytes(range(256))
     found = heard.properties
-    assert (found.ContentType, found.CorrelationData, found.UserProperty) == ("text/x", b"c", [("n", "7")])
+    assert (found.ContentType, found.CorrelationData, found.UserProperty) == (
+        "text/x",
+        b"c",
+        [("n", "7")],
+    )

@@ -62,7 +62,9 @@ def test_article_1_rows_learned_before_anyone_subscribed_further_become_the_same
         matcher.subscribe(pattern, number)
     assert {topic: found(matcher, topic) for topic in INVERTED} == INVERTED
     matcher.unsubscribe("*.*", 2)
-    assert {topic: found(matcher, topic) for topic in INVERTED} == {topic: row - {2} for topic, row in INVERTED.items()}
+    assert {topic: found(matcher, topic) for topic in INVERTED} == {
+        topic: row - {2} for topic, row in INVERTED.items()
+    }
 
 
 def test_article_1_rows_of_the_words_are_combined(name: str) -> None:
@@ -82,10 +84,21 @@ def test_article_1_a_message_with_more_words_than_any_subscription_matches_none(
 
 def test_article_1_subscribers_stand_on_inner_nodes_too(name: str) -> None:
     matcher: Matcher[str] = create(name, AMQP)
-    for subscriber, patterns in {"x": ["foo", "bar", "bar.baz"], "y": ["foo", "bar.qux"], "z": ["bar.*"]}.items():
+    for subscriber, patterns in {
+        "x": ["foo", "bar", "bar.baz"],
+        "y": ["foo", "bar.qux"],
+        "z": ["bar.*"],
+    }.items():
         for pattern in patterns:
             matcher.subscribe(pattern, subscriber)
-    expected = {"foo": ["x", "y"], "bar": ["x"], "bar.baz": ["x", "z"], "bar.qux": ["y", "z"], "bar.": ["z"], "qux": []}
+    expected = {
+        "foo": ["x", "y"],
+        "bar": ["x"],
+        "bar.baz": ["x", "z"],
+        "bar.qux": ["y", "z"],
+        "bar.": ["z"],
+        "qux": [],
+    }
     assert {topic: sorted(matcher.match(topic)) for topic in expected} == expected
 
 
@@ -113,7 +126,9 @@ def test_article_3_topic_only_immediate_child_topic_and_children(name: str) -> N
     assert found(matcher, "WSO2.Products.MB.3") == {2}
 
 
-def test_articles_3_and_4_a_word_that_nobody_names_is_an_other_and_a_missing_one_is_null(name: str) -> None:
+def test_articles_3_and_4_a_word_that_nobody_names_is_an_other_and_a_missing_one_is_null(
+    name: str,
+) -> None:
     matcher = subscribed(name, {0: "trade", 1: "forex.eur", 2: "forex.*"})
     assert found(matcher, "forex.eur") == {1, 2}
     assert found(matcher, "forex.pound") == {2}
@@ -122,7 +137,9 @@ def test_articles_3_and_4_a_word_that_nobody_names_is_an_other_and_a_missing_one
     assert found(matcher, "forex") == set()
 
 
-def test_article_3_a_subscription_with_more_parts_makes_the_earlier_ones_null_there(name: str) -> None:
+def test_article_3_a_subscription_with_more_parts_makes_the_earlier_ones_null_there(
+    name: str,
+) -> None:
     matcher = subscribed(name, {0: "WSO2", 1: "WSO2.Products"})
     matcher.match("WSO2.Products.MB")
     matcher.subscribe("WSO2.Products.MB", 2)
@@ -132,7 +149,9 @@ def test_article_3_a_subscription_with_more_parts_makes_the_earlier_ones_null_th
 
 
 @pytest.mark.parametrize("numbered", ["bitmap", "bitmap-fixed"])
-def test_article_3_the_position_of_a_deleted_subscription_is_vacant_and_used_again(numbered: str) -> None:
+def test_article_3_the_position_of_a_deleted_subscription_is_vacant_and_used_again(
+    numbered: str,
+) -> None:
     matcher = subscribed(numbered, {0: "WSO2", 1: "WSO2.*", 2: "WSO2.#"})
     assert found(matcher, "WSO2.MB") == {1, 2}
     matcher.unsubscribe("WSO2.*", 1)
@@ -166,7 +185,9 @@ def test_article_3_the_filters_of_mqtt(name: str) -> None:
 # Article 4
 
 
-def test_article_4_the_matches_of_each_topic_save_that_a_wildcard_is_exactly_one_word(name: str) -> None:
+def test_article_4_the_matches_of_each_topic_save_that_a_wildcard_is_exactly_one_word(
+    name: str,
+) -> None:
     """The article has `forex.*` match `forex`, by older rules."""
     matcher = subscribed(name, {0: "forex.*", 1: "*.usd", 2: "*.eur", 3: "*"})
     expected = {
@@ -219,7 +240,9 @@ def test_article_5_the_patterns_of_the_drawn_trie(name: str) -> None:
 
 
 def test_article_5_the_example_as_it_is_printed_has_lost_a_star(name: str) -> None:
-    """`.stock.#` begins with an empty word, so it matches neither of the keys that the article names."""
+    """`.stock.#` begins with an empty word, so it matches neither of the keys that the article
+    names.
+    """
     matcher = subscribed(name, {0: ".stock.#"})
     assert found(matcher, ".stock.db") == {0}
     assert found(matcher, "usd.stock") == set()

@@ -29,7 +29,9 @@ def test_lookups_between_the_changes_answer_as_the_naive_ones(
     auto: Auto[int] = Auto(grammar, compact_above, limit)
     truth: Naive[int] = Naive(grammar)
     asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
-    for pattern, subscriber, add in data.draw(st.lists(st.tuples(patterns(grammar), st.integers(1, 3), st.booleans()), max_size=40)):
+    for pattern, subscriber, add in data.draw(
+        st.lists(st.tuples(patterns(grammar), st.integers(1, 3), st.booleans()), max_size=40)
+    ):
         if add:
             assert auto.subscribe(pattern, subscriber) == truth.subscribe(pattern, subscriber)
         else:

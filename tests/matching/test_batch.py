@@ -10,10 +10,17 @@ from matching import AMQP, MQTT, Grammar, InvalidPattern
 from matching.batch import Batch, matches, numpy
 from tests.matching.words import GRAMMARS, patterns, topics
 
-WAYS = [pytest.param(True, id="vectorised", marks=pytest.mark.skipif(numpy is None, reason="needs numpy")), pytest.param(False, id="plain")]
+WAYS = [
+    pytest.param(
+        True, id="vectorised", marks=pytest.mark.skipif(numpy is None, reason="needs numpy")
+    ),
+    pytest.param(False, id="plain"),
+]
 
 
-def pairs(some: list[str], asked: list[str], grammar: Grammar, vectorised: bool) -> list[tuple[int, int]]:
+def pairs(
+    some: list[str], asked: list[str], grammar: Grammar, vectorised: bool
+) -> list[tuple[int, int]]:
     found = Batch(some, grammar, vectorised).match(asked)
     return list(zip(found.topics, found.patterns, strict=True))
 
@@ -22,10 +29,17 @@ def pairs(some: list[str], asked: list[str], grammar: Grammar, vectorised: bool)
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_the_pairs_are_those_of_the_definition_in_order(grammar: Grammar, vectorised: bool, data: st.DataObject) -> None:
+def test_the_pairs_are_those_of_the_definition_in_order(
+    grammar: Grammar, vectorised: bool, data: st.DataObject
+) -> None:
     some = data.draw(st.lists(patterns(grammar), max_size=20))
     asked = data.draw(st.lists(topics(grammar), max_size=10))
-    expected = [(at, number) for at, topic in enumerate(asked) for number, pattern in enumerate(some) if grammar.matches(pattern, topic)]
+    expected = [
+        (at, number)
+        for at, topic in enumerate(asked)
+        for number, pattern in enumerate(some)
+        if grammar.matches(pattern, topic)
+    ]
     assert pairs(some, asked, grammar, vectorised) == expected
 
 
@@ -46,7 +60,11 @@ def test_nothing_matches_nothing(vectorised: bool) -> None:
 def test_many_topics_keep_their_numbers(vectorised: bool) -> None:
     asked = [f"a.{n}" for n in range(40_000)]
     found = Batch(["a.39999", "a.20000", "#.0", "b.#"], AMQP, vectorised).match(asked)
-    assert list(zip(found.topics, found.patterns, strict=True)) == [(0, 2), (20_000, 1), (39_999, 0)]
+    assert list(zip(found.topics, found.patterns, strict=True)) == [
+        (0, 2),
+        (20_000, 1),
+        (39_999, 0),
+    ]
 
 
 @pytest.mark.parametrize("vectorised", WAYS)

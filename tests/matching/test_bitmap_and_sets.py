@@ -1,4 +1,6 @@
-"""The algorithms over numbered patterns, and the backtracking walk: what they keep, and within which bounds."""
+"""The algorithms over numbered patterns, and the backtracking walk: what they keep, and within
+which bounds.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,17 @@ NEW: dict[str, Callable[[Grammar], Matcher[int]]] = {
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_what_was_learned_is_kept_right_while_patterns_come_and_go(algorithm: str, grammar: Grammar, data: st.DataObject) -> None:
+def test_what_was_learned_is_kept_right_while_patterns_come_and_go(
+    algorithm: str, grammar: Grammar, data: st.DataObject
+) -> None:
     matcher = NEW[algorithm](grammar)
     truth: Matcher[int] = Naive(grammar)
     asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
-    changes = st.tuples(st.sampled_from(["subscribe", "subscribe", "unsubscribe"]), patterns(grammar), st.integers(1, 3))
+    changes = st.tuples(
+        st.sampled_from(["subscribe", "subscribe", "unsubscribe"]),
+        patterns(grammar),
+        st.integers(1, 3),
+    )
     for verb, pattern, subscriber in data.draw(st.lists(changes, max_size=15)):
         if verb == "subscribe":
             matcher.subscribe(pattern, subscriber)
@@ -83,7 +91,9 @@ def test_bitmap_fixed_knows_no_more_topics_than_its_capacity_and_answers_all() -
 
 
 @pytest.mark.parametrize(("new", "learned"), [(BitmapFixed, "topics"), (WordCache, "words")])
-def test_what_was_learned_is_forgotten_with_the_last_pattern(new: Callable[[Grammar], Matcher[str]], learned: str) -> None:
+def test_what_was_learned_is_forgotten_with_the_last_pattern(
+    new: Callable[[Grammar], Matcher[str]], learned: str
+) -> None:
     matcher = new(AMQP)
     fresh = matcher.stats()
     matcher.subscribe("a.*", "x")
@@ -96,7 +106,9 @@ def test_what_was_learned_is_forgotten_with_the_last_pattern(new: Callable[[Gram
     assert matcher.stats() == fresh
 
 
-@pytest.mark.parametrize("matcher", [BitmapFixed(AMQP, 2), WordCache(AMQP, 2)], ids=["bitmap-fixed", "word-cache"])
+@pytest.mark.parametrize(
+    "matcher", [BitmapFixed(AMQP, 2), WordCache(AMQP, 2)], ids=["bitmap-fixed", "word-cache"]
+)
 def test_a_snapshot_has_the_same_capacity(matcher: Matcher[str]) -> None:
     matcher.subscribe("a", "x")
     snapshot = matcher.snapshot()
@@ -138,11 +150,17 @@ def test_word_cache_forgets_the_words_of_a_length_that_nobody_has_any_more() -> 
 
 
 @pytest.mark.parametrize("new", [WordSets, WordCache])
-def test_patterns_with_the_many_wildcard_stand_in_the_trie_beside(new: Callable[[Grammar], Matcher[str]]) -> None:
+def test_patterns_with_the_many_wildcard_stand_in_the_trie_beside(
+    new: Callable[[Grammar], Matcher[str]],
+) -> None:
     matcher = new(AMQP)
     for pattern in ("a.#", "#", "a.#.b", "*.b", "a.b"):
         matcher.subscribe(pattern, pattern)
-    assert (matcher.stats()["subscriptions"], matcher.stats()["patterns"], matcher.stats()["aside"]) == (5, 5, 3)
+    assert (
+        matcher.stats()["subscriptions"],
+        matcher.stats()["patterns"],
+        matcher.stats()["aside"],
+    ) == (5, 5, 3)
     assert len(matcher.match("a.b")) == 5
 
 
@@ -178,7 +196,9 @@ def test_a_hidden_topic_is_found_by_its_name_only(new: Callable[[Grammar], Match
 
 
 @pytest.mark.parametrize("new", [Bitmap, BitmapFixed, WordSets, WordCache, Backtracking])
-def test_words_that_are_known_but_not_together_match_nobody(new: Callable[[Grammar], Matcher[str]]) -> None:
+def test_words_that_are_known_but_not_together_match_nobody(
+    new: Callable[[Grammar], Matcher[str]],
+) -> None:
     matcher = new(AMQP)
     for pattern in ("forex.usd", "stock.nyse", "*.msft.*"):
         matcher.subscribe(pattern, pattern)
@@ -190,7 +210,9 @@ def test_words_that_are_known_but_not_together_match_nobody(new: Callable[[Gramm
 
 
 @pytest.mark.parametrize("new", [Bitmap, BitmapFixed, WordSets, WordCache, Backtracking])
-def test_the_empty_key_is_matched_by_patterns_of_no_word(new: Callable[[Grammar], Matcher[str]]) -> None:
+def test_the_empty_key_is_matched_by_patterns_of_no_word(
+    new: Callable[[Grammar], Matcher[str]],
+) -> None:
     matcher = new(AMQP)
     for pattern in ("", "#", "*", "*.#"):
         matcher.subscribe(pattern, pattern)
@@ -204,7 +226,9 @@ def test_the_empty_key_is_matched_by_patterns_of_no_word(new: Callable[[Grammar]
 
 
 @pytest.mark.parametrize("new", [BitmapFixed, WordSets, WordCache, Backtracking])
-def test_topics_far_deeper_than_the_stack_are_learned_and_freed(new: Callable[[Grammar], Matcher[str]]) -> None:
+def test_topics_far_deeper_than_the_stack_are_learned_and_freed(
+    new: Callable[[Grammar], Matcher[str]],
+) -> None:
     matcher = new(MQTT)
     deep = "/".join("a" * 10_000)
     wide = "/".join("+" * 10_000)
@@ -240,7 +264,9 @@ def test_the_backtracking_walk_costs_more_with_each_many_wildcard_and_the_trie_d
             matcher = new(AMQP)
             matcher.subscribe(".".join(["#", "a"] * wildcards), "x")
             assert matcher.match(topic) == ["x"]
-            taken.append(min(timeit.repeat(lambda matcher=matcher: matcher.match(topic), number=1, repeat=3)))  # type: ignore[misc]
+            taken.append(
+                min(timeit.repeat(lambda matcher=matcher: matcher.match(topic), number=1, repeat=3))
+            )  # type: ignore[misc]
     # 24 words over 4 wildcards: some 20,000 ways against 25; the trie visits 4 times as many nodes.
     assert times[Backtracking][1] > 50 * times[Backtracking][0]
     assert times[Trie][1] < 50 * times[Trie][0]

@@ -33,7 +33,10 @@ def test_an_answer_is_asked_for_once() -> None:
     assert cache.snapshot().match("a.b") == ["x"]
 
 
-@pytest.mark.parametrize(("pattern", "asked"), [("a.b", 1), ("c.b", 0), ("a.*", 2), ("#.b", 2), ("#", 3), ("b.#", 0), ("*", 1)])
+@pytest.mark.parametrize(
+    ("pattern", "asked"),
+    [("a.b", 1), ("c.b", 0), ("a.*", 2), ("#.b", 2), ("#", 3), ("b.#", 0), ("*", 1)],
+)
 def test_a_change_drops_the_answers_of_the_topics_it_matches(pattern: str, asked: int) -> None:
     cache = cached()
     for topic in ("a.b", "a.c.b", "a"):
@@ -117,13 +120,19 @@ def test_clearing_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
-@pytest.mark.parametrize(("most", "heaviest", "precise"), [(8, 10_000, 50), (70, 10_000, 2), (70, 5, 50)])
+@pytest.mark.parametrize(
+    ("most", "heaviest", "precise"), [(8, 10_000, 50), (70, 10_000, 2), (70, 5, 50)]
+)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_answers_are_those_of_the_source(grammar: Grammar, most: int, heaviest: int, precise: int, data: st.DataObject) -> None:
+def test_answers_are_those_of_the_source(
+    grammar: Grammar, most: int, heaviest: int, precise: int, data: st.DataObject
+) -> None:
     cache: RouteCache[int] = RouteCache(create("trie", grammar), most, heaviest, precise)
     oracle: Matcher[int] = create("naive", grammar)
-    steps = st.tuples(st.sampled_from("+-??"), patterns(grammar), topics(grammar), st.integers(0, 3))
+    steps = st.tuples(
+        st.sampled_from("+-??"), patterns(grammar), topics(grammar), st.integers(0, 3)
+    )
     for what, pattern, topic, person in data.draw(st.lists(steps, max_size=40)):
         if what == "+":
             assert cache.subscribe(pattern, person) == oracle.subscribe(pattern, person)
@@ -153,11 +162,16 @@ def test_changes_in_the_other_grammar_drop_answers_too(data: st.DataObject) -> N
             pairs.discard((grammar, pattern, person))
         cache.changed(pattern, grammar)
         topic = data.draw(topics(AMQP))
-        assert set(cache.match(topic)) == {person for grammar, pattern, person in pairs
-                                           if grammar.matches(pattern, topic if grammar is AMQP else swap(topic))}
+        assert set(cache.match(topic)) == {
+            person
+            for grammar, pattern, person in pairs
+            if grammar.matches(pattern, topic if grammar is AMQP else swap(topic))
+        }
 
 
-def test_the_first_change_in_the_other_grammar_drops_all_and_the_next_only_what_it_matches() -> None:
+def test_the_first_change_in_the_other_grammar_drops_all_and_the_next_only_what_it_matches() -> (
+    None
+):
     both: Bilingual[str] = Bilingual()
     cache: RouteCache[str] = RouteCache(both)
     for topic in ("a.b", "b"):

@@ -70,7 +70,9 @@ def test_what_cannot_be_hashed_is_refused_and_leaves_nothing(pattern: str) -> No
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_a_composite_equals_its_matcher_alone(grammar: Grammar, algorithm: str, data: st.DataObject) -> None:
+def test_a_composite_equals_its_matcher_alone(
+    grammar: Grammar, algorithm: str, data: st.DataObject
+) -> None:
     composite: Composite[int] = Composite(grammar, algorithm)
     oracle: Matcher[int] = create("naive", grammar)
     steps = st.tuples(st.booleans(), patterns(grammar), st.integers(0, 3))
@@ -104,6 +106,7 @@ def test_everybody_is_found_once_however_many_there_are(people: int, others: int
 
 
 # -- both grammars
+
 
 def test_subscribers_of_both_grammars_hear_one_topic() -> None:
     both: Bilingual[str] = Bilingual()
@@ -155,6 +158,9 @@ def test_a_topic_is_one_in_both_grammars(data: st.DataObject) -> None:
     for topic in data.draw(st.lists(topics(AMQP), max_size=6)):
         found = both.match(topic)
         assert len(found) == len(set(found))
-        assert set(found) == {person for grammar, pattern, person in pairs
-                              if grammar.matches(pattern, topic if grammar is AMQP else swap(topic))}
+        assert set(found) == {
+            person
+            for grammar, pattern, person in pairs
+            if grammar.matches(pattern, topic if grammar is AMQP else swap(topic))
+        }
         assert both.matches_any(topic) == (len(found) > 0)

@@ -15,63 +15,69 @@ from matching.covers import Coverage, covers, redundant
 from tests.matching.words import GRAMMARS, patterns
 
 
-@pytest.mark.parametrize(("a", "b", "expected"), [
-    ("#", "", True),
-    ("#", "a.*.#", True),
-    ("#", "#.#", True),
-    ("#.#", "#", True),
-    ("*", "#", False),
-    ("", "#", False),
-    ("", "", True),
-    ("*", "", False),
-    ("#.*", "*.#", True),
-    ("*.#", "#.*", True),
-    ("#.*", "#", False),
-    ("*.#.*", "#.*.*", True),
-    ("#.*.*", "*.#", False),
-    ("a.*", "a.b", True),
-    ("a.b", "a.*", False),
-    ("a.*", "a.#", False),
-    ("a.#", "a.*", True),
-    ("a.#", "a", True),
-    ("a.#", "b", False),
-    ("a.#.a", "a", False),
-    ("a.#.a", "a.a", True),
-    ("#.a.#.a.#", "b.a.#.c.a", True),
-    ("#.a.*.b.#", "a.#.b", False),
-    ("#.a.*.b.#", "a.#.a.c.b", True),
-    ("#.a.#.b", "a.#.b.b", True),
-    ("*.*.#.a", "#.*.a.a", True),
-    ("*.*.*.#.a", "#.*.a.a", False),
-    ("#.a.#.b.#", "#.b.#.a.#", False),
-    ("a.#.b", "a.c.d.b", True),
-    ("a.*.#.b", "a.#.c.#.b", True),
-    ("#.a.a.b.#", "a.a.a.b", True),
-    ("#.a.#", "a*", False),
-])
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ("#", "", True),
+        ("#", "a.*.#", True),
+        ("#", "#.#", True),
+        ("#.#", "#", True),
+        ("*", "#", False),
+        ("", "#", False),
+        ("", "", True),
+        ("*", "", False),
+        ("#.*", "*.#", True),
+        ("*.#", "#.*", True),
+        ("#.*", "#", False),
+        ("*.#.*", "#.*.*", True),
+        ("#.*.*", "*.#", False),
+        ("a.*", "a.b", True),
+        ("a.b", "a.*", False),
+        ("a.*", "a.#", False),
+        ("a.#", "a.*", True),
+        ("a.#", "a", True),
+        ("a.#", "b", False),
+        ("a.#.a", "a", False),
+        ("a.#.a", "a.a", True),
+        ("#.a.#.a.#", "b.a.#.c.a", True),
+        ("#.a.*.b.#", "a.#.b", False),
+        ("#.a.*.b.#", "a.#.a.c.b", True),
+        ("#.a.#.b", "a.#.b.b", True),
+        ("*.*.#.a", "#.*.a.a", True),
+        ("*.*.*.#.a", "#.*.a.a", False),
+        ("#.a.#.b.#", "#.b.#.a.#", False),
+        ("a.#.b", "a.c.d.b", True),
+        ("a.*.#.b", "a.#.c.#.b", True),
+        ("#.a.a.b.#", "a.a.a.b", True),
+        ("#.a.#", "a*", False),
+    ],
+)
 def test_amqp_patterns(a: str, b: str, expected: bool) -> None:
     assert covers(a, b, AMQP) is expected
 
 
-@pytest.mark.parametrize(("a", "b", "expected"), [
-    ("#", "+/#", True),
-    ("+/#", "#", True),
-    ("+", "#", False),
-    ("#", "$SYS", False),
-    ("#", "$SYS/#", False),
-    ("+/x", "$SYS/x", False),
-    ("$SYS/#", "$SYS/+/x", True),
-    ("$SYS/#", "$SYS", True),
-    ("$SYS/+", "$SYS/$x", True),
-    ("a/#", "a/$SYS", True),
-    ("a/+", "a/", True),
-    ("+/+", "/", True),
-    ("+", "/", False),
-    ("sport/#", "sport", True),
-    ("sport/+", "sport", False),
-    ("sport/+/#", "sport/#", False),
-    ("#", "/", True),
-])
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ("#", "+/#", True),
+        ("+/#", "#", True),
+        ("+", "#", False),
+        ("#", "$SYS", False),
+        ("#", "$SYS/#", False),
+        ("+/x", "$SYS/x", False),
+        ("$SYS/#", "$SYS/+/x", True),
+        ("$SYS/#", "$SYS", True),
+        ("$SYS/+", "$SYS/$x", True),
+        ("a/#", "a/$SYS", True),
+        ("a/+", "a/", True),
+        ("+/+", "/", True),
+        ("+", "/", False),
+        ("sport/#", "sport", True),
+        ("sport/+", "sport", False),
+        ("sport/+/#", "sport/#", False),
+        ("#", "/", True),
+    ],
+)
 def test_mqtt_filters(a: str, b: str, expected: bool) -> None:
     assert covers(a, b, MQTT) is expected
 
@@ -80,18 +86,25 @@ def test_mqtt_filters(a: str, b: str, expected: bool) -> None:
 def spoken(grammar: Grammar, letters: tuple[str, ...], length: int) -> list[str]:
     """All topics of up to so many of these words."""
     lists = [words for size in range(length + 1) for words in product(letters, repeat=size)]
-    return sorted({grammar.separator.join(words) for words in lists} - ({""} if grammar is MQTT else set()))
+    return sorted(
+        {grammar.separator.join(words) for words in lists} - ({""} if grammar is MQTT else set())
+    )
 
 
 @cache
 def told(grammar: Grammar, pattern: str, letters: tuple[str, ...], length: int) -> frozenset[str]:
-    return frozenset(topic for topic in spoken(grammar, letters, length) if grammar.matches(pattern, topic))
+    return frozenset(
+        topic for topic in spoken(grammar, letters, length) if grammar.matches(pattern, topic)
+    )
 
 
 def small_patterns(grammar: Grammar, length: int) -> list[str]:
     letters = ("a", "$x") if grammar is MQTT else ("a",)
-    texts = {grammar.separator.join(words) for size in range(length + 1)
-             for words in product((*letters, grammar.one, grammar.many), repeat=size)}
+    texts = {
+        grammar.separator.join(words)
+        for size in range(length + 1)
+        for words in product((*letters, grammar.one, grammar.many), repeat=size)
+    }
     valid = []
     for text in sorted(texts):
         try:
@@ -109,7 +122,9 @@ def test_all_short_patterns_cover_what_all_topics_say(grammar: Grammar) -> None:
     some = small_patterns(grammar, 3 if grammar is MQTT else 4)
     assert len(some) > 40
     for a, b in product(some, repeat=2):
-        assert covers(a, b, grammar) == (told(grammar, b, letters, length) <= told(grammar, a, letters, length)), (a, b)
+        assert covers(a, b, grammar) == (
+            told(grammar, b, letters, length) <= told(grammar, a, letters, length)
+        ), (a, b)
 
 
 @settings(deadline=None, max_examples=100)
@@ -125,8 +140,8 @@ def test_amqp_patterns_cover_what_all_topics_say(data: st.DataObject) -> None:
 def _told_apart(pattern: str) -> list[str]:
     """Topics of the pattern with a fresh word for each `*`, and none to seven of them for each `#`.
 
-    Who matches a topic with more fresh words in a row than it has words eats some of them with a `#`, and then
-    matches any longer one as well.
+    Who matches a topic with more fresh words in a row than it has words eats some of them with a
+    `#`, and then matches any longer one as well.
     """
     words = AMQP.split(pattern)
     topics = []
@@ -150,6 +165,7 @@ def test_covering_is_reflexive_and_transitive(grammar: Grammar, data: st.DataObj
 
 
 # -- sets of patterns
+
 
 def test_coverage_names_the_rules_that_decide() -> None:
     rules = Coverage(MQTT)
@@ -208,7 +224,9 @@ def test_needless_patterns_are_named_with_one_that_stays() -> None:
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_without_the_needless_ones_nothing_is_missed_and_nothing_is_needless(grammar: Grammar, data: st.DataObject) -> None:
+def test_without_the_needless_ones_nothing_is_missed_and_nothing_is_needless(
+    grammar: Grammar, data: st.DataObject
+) -> None:
     some = data.draw(st.lists(patterns(grammar), max_size=10))
     needless = redundant(some, grammar)
     stay = [pattern for pattern in dict.fromkeys(some) if pattern not in needless]
@@ -238,5 +256,11 @@ def seconds(a: str, b: str, grammar: Grammar) -> float:
 @pytest.mark.parametrize("a", LONG)
 @pytest.mark.parametrize("b", LONG)
 def test_a_comparison_costs_a_few_steps_a_word(a: str, b: str) -> None:
-    plain = min(timeit.repeat(lambda: [word == "*" for text in (LONG[a], LONG[b]) for word in text.split(".")], number=1, repeat=5))
+    plain = min(
+        timeit.repeat(
+            lambda: [word == "*" for text in (LONG[a], LONG[b]) for word in text.split(".")],
+            number=1,
+            repeat=5,
+        )
+    )
     assert seconds(LONG[a], LONG[b], AMQP) < 200 * plain

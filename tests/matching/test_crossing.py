@@ -1,4 +1,6 @@
-"""One truth about topics: all topics and patterns of up to three words, in both grammars and both directions."""
+"""One truth about topics: all topics and patterns of up to three words, in both grammars and both
+directions.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,18 @@ from itertools import product
 
 import pytest
 
-from matching import AMQP, MQTT, NAMES, Grammar, InvalidPattern, InvalidTopic, Matcher, TopicIndex, create, swap
+from matching import (
+    AMQP,
+    MQTT,
+    NAMES,
+    Grammar,
+    InvalidPattern,
+    InvalidTopic,
+    Matcher,
+    TopicIndex,
+    create,
+    swap,
+)
 from tests.matching.words import GRAMMARS, agree
 
 WORDS = ["a", "*", "+", "#", ".", "/", "$x", ""]
@@ -71,18 +84,28 @@ def test_words_with_the_other_separator_never_collide() -> None:
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
-def test_a_pattern_asked_about_topics_of_its_own_grammar_means_what_its_words_mean(grammar: Grammar) -> None:
+def test_a_pattern_asked_about_topics_of_its_own_grammar_means_what_its_words_mean(
+    grammar: Grammar,
+) -> None:
     topics = [(topic, grammar.split(topic)) for topic in valid_topics(grammar)]
     for pattern in valid_patterns(grammar):
         wanted = grammar.split(pattern)
         for topic, words in topics:
-            assert grammar.matches(pattern, topic) == agree(wanted, words, grammar), (pattern, topic)
+            assert grammar.matches(pattern, topic) == agree(wanted, words, grammar), (
+                pattern,
+                topic,
+            )
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
-def test_a_pattern_asked_about_topics_from_the_other_side_means_what_its_words_mean(grammar: Grammar) -> None:
+def test_a_pattern_asked_about_topics_from_the_other_side_means_what_its_words_mean(
+    grammar: Grammar,
+) -> None:
     origin = other(grammar)
-    topics = [(swap(topic), [swap(word) for word in origin.split(topic)]) for topic in valid_topics(origin)]
+    topics = [
+        (swap(topic), [swap(word) for word in origin.split(topic)])
+        for topic in valid_topics(origin)
+    ]
     topics = [(topic, words) for topic, words in topics if _may_be_published(grammar, topic)]
     found: dict[str, list[str]] = {}
     for pattern in valid_patterns(grammar):
@@ -102,6 +125,8 @@ def test_a_pattern_asked_about_topics_from_the_other_side_means_what_its_words_m
         for topic, _ in topics:
             matching = matcher.match(topic)
             assert len(matching) == len(set(matching))
-            assert all(agree(grammar.split(pattern), grammar.split(topic), grammar) for pattern in matching)
+            assert all(
+                agree(grammar.split(pattern), grammar.split(topic), grammar) for pattern in matching
+            )
             found_by_topic = sum(topic in expected for expected in found.values())
             assert len(matching) == found_by_topic, (name, topic)

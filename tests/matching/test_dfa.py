@@ -1,4 +1,6 @@
-"""The lazily built DFA: right after every change, within its budget, and never made again for nothing."""
+"""The lazily built DFA: right after every change, within its budget, and never made again for
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,24 @@ EXPLODING = ".".join(["#", "a", *["*"] * 16])
 
 def random_topics(count: int, seed: int) -> list[str]:
     random = Random(seed)
-    return [".".join(random.choice("ab") for _ in range(random.randint(17, 40))) for _ in range(count)]
+    return [
+        ".".join(random.choice("ab") for _ in range(random.randint(17, 40))) for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @pytest.mark.parametrize("budget", [0, 900, 3_000, 1 << 20])
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_lookups_between_the_changes_answer_as_the_naive_ones(grammar: Grammar, budget: int, data: st.DataObject) -> None:
+def test_lookups_between_the_changes_answer_as_the_naive_ones(
+    grammar: Grammar, budget: int, data: st.DataObject
+) -> None:
     dfa: Dfa[int] = Dfa(grammar, budget)
     truth: Naive[int] = Naive(grammar)
     asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
-    for pattern, subscriber, add in data.draw(st.lists(st.tuples(patterns(grammar), st.integers(1, 3), st.booleans()), max_size=40)):
+    for pattern, subscriber, add in data.draw(
+        st.lists(st.tuples(patterns(grammar), st.integers(1, 3), st.booleans()), max_size=40)
+    ):
         if add:
             assert dfa.subscribe(pattern, subscriber) == truth.subscribe(pattern, subscriber)
         else:
@@ -176,7 +184,9 @@ def test_after_a_change_one_lookup_looks_through_only_so_many_nodes() -> None:
     dfa: Dfa[int] = Dfa(AMQP)
     words = list("abcdefgh")
     for mask in range(256):
-        dfa.subscribe(".".join("*" if mask >> at & 1 else word for at, word in enumerate(words)), mask)
+        dfa.subscribe(
+            ".".join("*" if mask >> at & 1 else word for at, word in enumerate(words)), mask
+        )
     topics = {"a.b.c.d.e.f.g.h": 256, "a.b.c.d.e.f.z.h": 128, "a.b.c.z.e.f.z.h": 64}
     for change in range(4):
         for _ in range(4):
@@ -201,18 +211,23 @@ def test_a_step_to_a_state_that_is_gone_is_made_again(word: str) -> None:
         matcher.subscribe(pattern, number)
     assert (matcher.match("a.b"), matcher.match("a.c")) == ([0], [1])
     known = matcher.stats()["states"]
-    matcher.subscribe(f"a.{word}.#", 7)  # `a` keeps its children, and what lies behind one of them is another state now
+    matcher.subscribe(
+        f"a.{word}.#", 7
+    )  # `a` keeps its children, and what lies behind one of them is another state now
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert sorted(matcher.match(f"a.{word}")) == [0 if word == "b" else 1, 7]
     assert matcher.stats()["states"] == known
 
 
 def test_nor_does_it_look_through_where_all_other_words_lead() -> None:
-    # 60 nodes agree with six words, and reading on takes as many more: one change makes that too much for one lookup.
+    # 60 nodes agree with six words, and reading on takes as many more: one change makes that too
+    # much for one lookup.
     dfa: Dfa[int] = Dfa(AMQP)
     words = list("abcdef")
     for mask in range(60):
-        dfa.subscribe(".".join("*" if mask >> at & 1 else word for at, word in enumerate(words)) + ".*", mask)
+        dfa.subscribe(
+            ".".join("*" if mask >> at & 1 else word for at, word in enumerate(words)) + ".*", mask
+        )
     for change in range(4):
         for word in "zyx":
             assert len(dfa.match(f"a.b.c.d.e.f.{word}")) == 60

@@ -21,32 +21,38 @@ def matcher(request: pytest.FixtureRequest) -> HeadersMatcher[object]:
 
 # -- what is asked for
 
-@pytest.mark.parametrize(("arguments", "headers", "accepted"), [
-    ({}, {}, True),
-    ({}, {"a": 1}, True),
-    ({"x-match": "all"}, {"a": 1}, True),
-    ({"x-match": "any"}, {}, False),
-    ({"x-match": "any"}, {"a": 1}, False),
-    ({"x-match": "any", "x-a": 1}, {"x-a": 1}, False),
-    ({"x-a": 1}, {}, True),
-    ({"x-match": "all-with-x"}, {}, True),
-    ({"x-match": "any-with-x"}, {"x-match": "any-with-x"}, False),
-    ({"x-match": "all-with-x", "x-a": 1}, {}, False),
-    ({"x-match": "all-with-x", "x-a": 1}, {"x-a": 1}, True),
-    ({"x-match": "any-with-x", "x-a": 1, "b": 2}, {"x-a": 1}, True),
-    ({"x-match": "any-with-x", "x-a": 1, "b": 2}, {"b": 2}, True),
-    ({"a": 1, "b": 2}, {"a": 1}, False),
-    ({"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}, True),
-    ({"x-match": "any", "a": 1, "b": 2}, {"b": 2}, True),
-    ({"x-match": "any", "a": 1, "b": 2}, {"a": 2}, False),
-    ({"a": None}, {"a": None}, True),
-    ({"a": None}, {"a": "anything"}, True),
-    ({"a": None}, {"b": 1}, False),
-    ({"a": 1}, {"a": None}, False),
-    ({"x-match": "any", "a": None, "b": 1}, {"a": 1, "b": 1}, True),
-    ({"xa": 1}, {}, False),
-])
-def test_criteria(matcher: HeadersMatcher[object], arguments: Fields, headers: Fields, accepted: bool) -> None:
+
+@pytest.mark.parametrize(
+    ("arguments", "headers", "accepted"),
+    [
+        ({}, {}, True),
+        ({}, {"a": 1}, True),
+        ({"x-match": "all"}, {"a": 1}, True),
+        ({"x-match": "any"}, {}, False),
+        ({"x-match": "any"}, {"a": 1}, False),
+        ({"x-match": "any", "x-a": 1}, {"x-a": 1}, False),
+        ({"x-a": 1}, {}, True),
+        ({"x-match": "all-with-x"}, {}, True),
+        ({"x-match": "any-with-x"}, {"x-match": "any-with-x"}, False),
+        ({"x-match": "all-with-x", "x-a": 1}, {}, False),
+        ({"x-match": "all-with-x", "x-a": 1}, {"x-a": 1}, True),
+        ({"x-match": "any-with-x", "x-a": 1, "b": 2}, {"x-a": 1}, True),
+        ({"x-match": "any-with-x", "x-a": 1, "b": 2}, {"b": 2}, True),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 3}, True),
+        ({"x-match": "any", "a": 1, "b": 2}, {"b": 2}, True),
+        ({"x-match": "any", "a": 1, "b": 2}, {"a": 2}, False),
+        ({"a": None}, {"a": None}, True),
+        ({"a": None}, {"a": "anything"}, True),
+        ({"a": None}, {"b": 1}, False),
+        ({"a": 1}, {"a": None}, False),
+        ({"x-match": "any", "a": None, "b": 1}, {"a": 1, "b": 1}, True),
+        ({"xa": 1}, {}, False),
+    ],
+)
+def test_criteria(
+    matcher: HeadersMatcher[object], arguments: Fields, headers: Fields, accepted: bool
+) -> None:
     assert Criteria(arguments).accept(headers) is accepted
     matcher.bind(arguments, "x")
     assert matcher.match(headers) == ["x"] * accepted
@@ -55,59 +61,72 @@ def test_criteria(matcher: HeadersMatcher[object], arguments: Fields, headers: F
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("wanted", "carried", "equal"), [
-    ("a", "a", True),
-    ("a", "b", False),
-    ("1", 1, False),
-    (1, 1, True),
-    (1, 1.0, False),
-    (1, True, False),
-    (0, False, False),
-    (1.0, True, False),
-    (True, True, True),
-    (True, False, False),
-    ("true", True, False),
-    (1.5, 1.5, True),
-    (float("nan"), float("nan"), False),
-    (2**63, 2**63, True),
-    (b"a", "a", True),
-    ("a", bytearray(b"a"), True),
-    (b"\xff", b"\xff", True),
-    (b"\xff", "\xff", False),
-    (NOON, NOON, True),
-    (NOON, int(NOON.timestamp()), True),
-    (NOON, NOON.timestamp(), False),
-    (Decimal("1.0"), Decimal("1.0"), True),
-    (Decimal("1.0"), Decimal("1.00"), False),
-    (Decimal(1), 1, False),
-    ([1, "a"], [1, "a"], True),
-    ([1, "a"], ["a", 1], False),
-    ([1], [True], False),
-    ([1], 1, False),
-    ([], {}, False),
-    ({"k": 1, "l": [None]}, {"l": [None], "k": 1}, True),
-    ({"k": 1}, {"k": True}, False),
-    ({"k": 1}, {"l": 1}, False),
-    (Fraction(1), Fraction(1), True),
-    (Fraction(1), 1, False),
-])
-def test_values_are_compared_by_kind_and_value(matcher: HeadersMatcher[object], wanted: object, carried: object, equal: bool) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "carried", "equal"),
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ("1", 1, False),
+        (1, 1, True),
+        (1, 1.0, False),
+        (1, True, False),
+        (0, False, False),
+        (1.0, True, False),
+        (True, True, True),
+        (True, False, False),
+        ("true", True, False),
+        (1.5, 1.5, True),
+        (float("nan"), float("nan"), False),
+        (2**63, 2**63, True),
+        (b"a", "a", True),
+        ("a", bytearray(b"a"), True),
+        (b"\xff", b"\xff", True),
+        (b"\xff", "\xff", False),
+        (NOON, NOON, True),
+        (NOON, int(NOON.timestamp()), True),
+        (NOON, NOON.timestamp(), False),
+        (Decimal("1.0"), Decimal("1.0"), True),
+        (Decimal("1.0"), Decimal("1.00"), False),
+        (Decimal(1), 1, False),
+        ([1, "a"], [1, "a"], True),
+        ([1, "a"], ["a", 1], False),
+        ([1], [True], False),
+        ([1], 1, False),
+        ([], {}, False),
+        ({"k": 1, "l": [None]}, {"l": [None], "k": 1}, True),
+        ({"k": 1}, {"k": True}, False),
+        ({"k": 1}, {"l": 1}, False),
+        (Fraction(1), Fraction(1), True),
+        (Fraction(1), 1, False),
+    ],
+)
+def test_values_are_compared_by_kind_and_value(
+    matcher: HeadersMatcher[object], wanted: object, carried: object, equal: bool
+) -> None:
     matcher.bind({"a": wanted}, "all")
     matcher.bind({"x-match": "any", "a": wanted}, "any")
     assert sorted(map(str, matcher.match({"a": carried}))) == ["all", "any"] * equal
 
 
 @pytest.mark.parametrize("kind", ["some", "ALL", "", 1, None, b"all"])
-def test_an_unknown_x_match_is_refused_and_leaves_nothing(matcher: HeadersMatcher[object], kind: object) -> None:
-    with pytest.raises(InvalidCriteria, match=r"invalid x-match field value .*; expected all, any, all-with-x, any-with-x"):
+def test_an_unknown_x_match_is_refused_and_leaves_nothing(
+    matcher: HeadersMatcher[object], kind: object
+) -> None:
+    with pytest.raises(
+        InvalidCriteria,
+        match=r"invalid x-match field value .*; expected all, any, all-with-x, any-with-x",
+    ):
         matcher.bind({"x-match": kind, "a": 1}, "x")
     assert len(matcher) == 0
     assert matcher.match({"a": 1}) == []
 
 
-@pytest.mark.parametrize(("arguments", "subscriber"), [({"a": 1}, []), ({"a": {1}}, "x"), ({"a": [{1}]}, "x")])
-def test_what_cannot_be_hashed_is_refused_and_leaves_nothing(matcher: HeadersMatcher[object], arguments: Fields,
-                                                             subscriber: object) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "subscriber"), [({"a": 1}, []), ({"a": {1}}, "x"), ({"a": [{1}]}, "x")]
+)
+def test_what_cannot_be_hashed_is_refused_and_leaves_nothing(
+    matcher: HeadersMatcher[object], arguments: Fields, subscriber: object
+) -> None:
     fresh = matcher.stats()
     with pytest.raises(TypeError):
         matcher.bind(arguments, subscriber)
@@ -115,11 +134,15 @@ def test_what_cannot_be_hashed_is_refused_and_leaves_nothing(matcher: HeadersMat
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones_and_the_nearest() -> None:
-    with pytest.raises(ValueError, match="unknown headers matcher 'rarset'; known: rarest, hit-counts, roaring, naive; nearest: rarest"):
+    with pytest.raises(
+        ValueError,
+        match="unknown headers matcher 'rarset'; known: rarest, hit-counts, roaring, naive; nearest: rarest",
+    ):
         create("rarset")
 
 
 # -- the contract
+
 
 def test_binding_twice_is_once(matcher: HeadersMatcher[object]) -> None:
     assert matcher.bind({"a": 1}, "x")
@@ -130,7 +153,9 @@ def test_binding_twice_is_once(matcher: HeadersMatcher[object]) -> None:
     assert ({"a": 1}, "x") not in matcher
 
 
-def test_arguments_that_are_no_criteria_make_another_binding(matcher: HeadersMatcher[object]) -> None:
+def test_arguments_that_are_no_criteria_make_another_binding(
+    matcher: HeadersMatcher[object],
+) -> None:
     assert matcher.bind({"a": 1}, "x")
     assert matcher.bind({"a": 1, "x-queue": 1}, "x")
     assert len(matcher) == 2
@@ -139,7 +164,9 @@ def test_arguments_that_are_no_criteria_make_another_binding(matcher: HeadersMat
     assert matcher.match({"a": 1}) == ["x"]
 
 
-def test_several_subscribers_of_equal_arguments_come_and_go(matcher: HeadersMatcher[object]) -> None:
+def test_several_subscribers_of_equal_arguments_come_and_go(
+    matcher: HeadersMatcher[object],
+) -> None:
     people = list(range(40))
     for person in people:
         assert matcher.bind({"a": 1, "b": None}, person)
@@ -154,12 +181,20 @@ def test_several_subscribers_of_equal_arguments_come_and_go(matcher: HeadersMatc
 
 def test_nothing_stays_of_bindings_that_are_gone(matcher: HeadersMatcher[object]) -> None:
     fresh = matcher.stats()
-    everybody: list[Fields] = [{}, {"a": 1}, {"a": 1, "b": None}, {"x-match": "any", "a": 1, "b": 2}, {"x-match": "any"},
-                               {"a": 2, "c": 1, "d": 1}]
+    everybody: list[Fields] = [
+        {},
+        {"a": 1},
+        {"a": 1, "b": None},
+        {"x-match": "any", "a": 1, "b": 2},
+        {"x-match": "any"},
+        {"a": 2, "c": 1, "d": 1},
+    ]
     for arguments in everybody:
         matcher.bind(arguments, "x")
     assert matcher.stats() != fresh
-    assert sorted(map(str, matcher.bindings())) == sorted(str((arguments, "x")) for arguments in everybody)
+    assert sorted(map(str, matcher.bindings())) == sorted(
+        str((arguments, "x")) for arguments in everybody
+    )
     for arguments in everybody:
         assert matcher.unbind(arguments, "x")
     assert matcher.stats() == fresh
@@ -183,6 +218,7 @@ def test_a_binding_stands_under_what_fewest_others_name() -> None:
 
 # -- every algorithm equals the definition
 
+
 class Listed(HeadersMatcher[object]):
     """As a third party would write one."""
 
@@ -199,14 +235,33 @@ class Listed(HeadersMatcher[object]):
 VALUES = st.sampled_from([None, 1, 2, "1", True, 1.0, b"1", [1]])
 HEADERS = st.dictionaries(st.sampled_from(["a", "b", "c", "x-d", "x-match"]), VALUES, max_size=5)
 ARGUMENTS = st.builds(
-    lambda fields, kind: {**{name: value for name, value in fields.items() if name != "x-match"}, **kind}, HEADERS,
-    st.sampled_from([{}, {"x-match": "all"}, {"x-match": "any"}, {"x-match": "all-with-x"}, {"x-match": "any-with-x"}]))
+    lambda fields, kind: {
+        **{name: value for name, value in fields.items() if name != "x-match"},
+        **kind,
+    },
+    HEADERS,
+    st.sampled_from(
+        [
+            {},
+            {"x-match": "all"},
+            {"x-match": "any"},
+            {"x-match": "all-with-x"},
+            {"x-match": "any-with-x"},
+        ]
+    ),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @settings(deadline=None, max_examples=40)
-@given(history=st.lists(st.tuples(st.sampled_from("++-?"), ARGUMENTS, HEADERS, st.integers(0, 3)), max_size=40))
-def test_every_algorithm_equals_the_definition(name: str, history: list[tuple[str, Fields, Fields, int]]) -> None:
+@given(
+    history=st.lists(
+        st.tuples(st.sampled_from("++-?"), ARGUMENTS, HEADERS, st.integers(0, 3)), max_size=40
+    )
+)
+def test_every_algorithm_equals_the_definition(
+    name: str, history: list[tuple[str, Fields, Fields, int]]
+) -> None:
     matcher: HeadersMatcher[object] = create(name)
     oracle = Listed()
     bound: list[tuple[Fields, int]] = []
@@ -230,4 +285,6 @@ def test_counts_of_any_size_are_exact(name: str, most: int) -> None:
     matcher: HeadersMatcher[object] = create(name)
     for needs in range(1, 9):
         matcher.bind({f"k{place}": None if place % 2 else 1 for place in range(needs)}, needs)
-    assert sorted(map(str, matcher.match({f"k{place}": 1 for place in range(most)}))) == [str(needs) for needs in range(1, most + 1)]
+    assert sorted(map(str, matcher.match({f"k{place}": 1 for place in range(most)}))) == [
+        str(needs) for needs in range(1, most + 1)
+    ]

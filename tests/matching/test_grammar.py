@@ -20,10 +20,16 @@ from matching import AMQP, DEFAULT, MQTT, Grammar, InvalidPattern, InvalidTopic
     ],
     ids=ascii,
 )
-def test_an_invalid_filter_is_refused_with_the_rule_and_the_level(pattern: str, position: int, rule: str) -> None:
+def test_an_invalid_filter_is_refused_with_the_rule_and_the_level(
+    pattern: str, position: int, rule: str
+) -> None:
     with pytest.raises(InvalidPattern) as refused:
         MQTT.check(pattern)
-    assert (refused.value.pattern, refused.value.position, refused.value.rule) == (pattern, position, rule)
+    assert (refused.value.pattern, refused.value.position, refused.value.rule) == (
+        pattern,
+        position,
+        rule,
+    )
     assert rule in str(refused.value)
 
 
@@ -39,14 +45,23 @@ def test_an_invalid_filter_is_refused_with_the_rule_and_the_level(pattern: str, 
     ],
     ids=ascii,
 )
-def test_an_invalid_topic_is_refused_with_the_rule_and_the_level(topic: str, position: int, rule: str) -> None:
+def test_an_invalid_topic_is_refused_with_the_rule_and_the_level(
+    topic: str, position: int, rule: str
+) -> None:
     with pytest.raises(InvalidTopic) as refused:
         MQTT.check_topic(topic)
-    assert (refused.value.topic, refused.value.position, refused.value.rule) == (topic, position, rule)
+    assert (refused.value.topic, refused.value.position, refused.value.rule) == (
+        topic,
+        position,
+        rule,
+    )
     assert rule in str(refused.value)
 
 
-@pytest.mark.parametrize("pattern", ["+", "#", "+/+", "+/tennis/#", "/", "a//b", "/+", "$share", "a/#", " ", "\ufeff", "€/é"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["+", "#", "+/+", "+/tennis/#", "/", "a//b", "/+", "$share", "a/#", " ", "\ufeff", "€/é"],
+)
 def test_a_valid_filter_is_accepted(pattern: str) -> None:
     MQTT.check(pattern)
 
@@ -80,7 +95,9 @@ def test_a_refusal_does_not_repeat_a_long_text() -> None:
 
 
 def test_a_refusal_is_a_value_error_that_names_pattern_rule_and_word() -> None:
-    with pytest.raises(ValueError, match=r"^invalid pattern 'a/b\+': '\+' must be a whole level \S+ \(word 1\)$"):
+    with pytest.raises(
+        ValueError, match=r"^invalid pattern 'a/b\+': '\+' must be a whole level \S+ \(word 1\)$"
+    ):
         MQTT.check("a/b+")
 
 

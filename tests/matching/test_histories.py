@@ -27,9 +27,12 @@ ALGORITHMS = {**{name: by_name(name) for name in NAMES if name != "naive"}, "thi
 
 def steps(grammar: Grammar) -> st.SearchStrategy[list[Step]]:
     verbs = st.sampled_from(["subscribe", "subscribe", "unsubscribe", "snapshot"])
-    # Some histories have one subscriber a pattern, as the broker has, others the same ones everywhere.
+    # Some histories have one subscriber a pattern, as the broker has, others the same ones
+    # everywhere.
     return st.sampled_from([1, 4, 1000]).flatmap(
-        lambda people: st.lists(st.tuples(verbs, patterns(grammar), st.integers(1, people)), max_size=40)
+        lambda people: st.lists(
+            st.tuples(verbs, patterns(grammar), st.integers(1, people)), max_size=40
+        )
     )
 
 
@@ -46,7 +49,9 @@ def assert_equal(matcher: Matcher[int], truth: Matcher[int], asked: list[str]) -
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=str)
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
-def test_an_algorithm_answers_as_the_naive_one_whatever_came_and_went(algorithm: str, grammar: Grammar, data: st.DataObject) -> None:
+def test_an_algorithm_answers_as_the_naive_one_whatever_came_and_went(
+    algorithm: str, grammar: Grammar, data: st.DataObject
+) -> None:
     matcher = ALGORITHMS[algorithm](grammar)
     truth: Matcher[int] = Naive(grammar)
     asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=6))
@@ -55,7 +60,9 @@ def test_an_algorithm_answers_as_the_naive_one_whatever_came_and_went(algorithm:
         if verb == "subscribe":
             assert matcher.subscribe(pattern, subscriber) == truth.subscribe(pattern, subscriber)
         elif verb == "unsubscribe":
-            assert matcher.unsubscribe(pattern, subscriber) == truth.unsubscribe(pattern, subscriber)
+            assert matcher.unsubscribe(pattern, subscriber) == truth.unsubscribe(
+                pattern, subscriber
+            )
         else:
             kept.append((matcher.snapshot(), truth.snapshot()))
         assert ((pattern, subscriber) in matcher) == ((pattern, subscriber) in truth)

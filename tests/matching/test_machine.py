@@ -1,4 +1,6 @@
-"""Any algorithm under any sequence of operations, beside a plain set of pairs and the definition of a match."""
+"""Any algorithm under any sequence of operations, beside a plain set of pairs and the definition of
+a match.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Pairs = dict[tuple[str, str | None], None]
 
 
 def found(grammar: Grammar, pairs: Pairs, topic: str) -> list[str | None]:
-    return list(dict.fromkeys(person for pattern, person in pairs if grammar.matches(pattern, topic)))
+    return list(
+        dict.fromkeys(person for pattern, person in pairs if grammar.matches(pattern, topic))
+    )
 
 
 def machine(name: str, grammar: Grammar) -> type[RuleBasedStateMachine]:
@@ -56,7 +60,9 @@ def machine(name: str, grammar: Grammar) -> type[RuleBasedStateMachine]:
         def match_in_a_snapshot(self, topic: str, pick: int) -> None:
             if self.snapshots:
                 snapshot, pairs = self.snapshots[pick % len(self.snapshots)]
-                assert sorted(snapshot.match(topic), key=str) == sorted(found(grammar, pairs, topic), key=str)
+                assert sorted(snapshot.match(topic), key=str) == sorted(
+                    found(grammar, pairs, topic), key=str
+                )
                 assert len(snapshot) == len(pairs)
 
         @rule()
@@ -79,5 +85,10 @@ def machine(name: str, grammar: Grammar) -> type[RuleBasedStateMachine]:
 
 @pytest.mark.parametrize("grammar", [AMQP, MQTT], ids=["amqp", "mqtt"])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_sequence_of_operations_makes_it_differ_from_the_definition(name: str, grammar: Grammar) -> None:
-    run_state_machine_as_test(machine(name, grammar), settings=settings(max_examples=20, stateful_step_count=30, deadline=None))
+def test_no_sequence_of_operations_makes_it_differ_from_the_definition(
+    name: str, grammar: Grammar
+) -> None:
+    run_state_machine_as_test(
+        machine(name, grammar),
+        settings=settings(max_examples=20, stateful_step_count=30, deadline=None),
+    )

@@ -41,7 +41,9 @@ def test_subscribing_twice_is_once(matcher: Matcher[object]) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a.*", "a.#", "a.#.b", "b", "", "*", "#"])
-def test_what_was_never_subscribed_cannot_be_unsubscribed(matcher: Matcher[object], pattern: str) -> None:
+def test_what_was_never_subscribed_cannot_be_unsubscribed(
+    matcher: Matcher[object], pattern: str
+) -> None:
     matcher.subscribe("a.*.c", "x")
     matcher.subscribe("a.#.b.c", "x")
     assert not matcher.unsubscribe(pattern, "x")
@@ -52,7 +54,9 @@ def test_what_was_never_subscribed_cannot_be_unsubscribed(matcher: Matcher[objec
 
 
 @pytest.mark.parametrize("pattern", ["a.*", "a.#.b"])
-def test_several_subscribers_of_one_pattern_come_and_go(matcher: Matcher[object], pattern: str) -> None:
+def test_several_subscribers_of_one_pattern_come_and_go(
+    matcher: Matcher[object], pattern: str
+) -> None:
     people = list(range(40))
     for person in people:
         assert matcher.subscribe(pattern, person)
@@ -101,8 +105,12 @@ def test_the_last_of_several_may_be_anybody(matcher: Matcher[object], last: obje
     assert len(matcher) == 2
 
 
-@pytest.mark.parametrize("patterns", [("a.*", "a.#"), ("a.b", "*.b"), ("#.b", "a.#.b"), ("#.b", "*.b"), ("a.*", "#.*")])
-def test_a_subscriber_of_two_patterns_is_found_once_until_both_are_gone(matcher: Matcher[object], patterns: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "patterns", [("a.*", "a.#"), ("a.b", "*.b"), ("#.b", "a.#.b"), ("#.b", "*.b"), ("a.*", "#.*")]
+)
+def test_a_subscriber_of_two_patterns_is_found_once_until_both_are_gone(
+    matcher: Matcher[object], patterns: tuple[str, str]
+) -> None:
     for pattern in patterns:
         matcher.subscribe(pattern, "x")
     matcher.subscribe("a.*", "y")
@@ -310,7 +318,9 @@ def test_it_runs_from_a_zip_with_nothing_installed(tmp_path: Path) -> None:
 
 
 def test_many_subscribers_under_several_patterns_are_counted_in_parts() -> None:
-    """So many that the tally divides its dict; each is found once, before and after some of its patterns are gone."""
+    """So many that the tally divides its dict; each is found once, before and after some of its
+    patterns are gone.
+    """
     trie: Matcher[str] = create("trie", AMQP)
     people = [f"person {number}" for number in range(20_000)]
     for person in people:
@@ -345,7 +355,11 @@ def taken(name: str, pattern: Callable[[int], str], gone: bool = False) -> int:
 
 @pytest.mark.parametrize("name", ["trie", "shapes", "dfa"])
 def test_a_word_that_stands_in_many_patterns_is_held_once(name: str) -> None:
-    assert taken(name, lambda number: f"{number}.{number:060}") - taken(name, lambda number: f"{number}.{'0' * 60}") > 0.9 * 60 * 1_000
+    assert (
+        taken(name, lambda number: f"{number}.{number:060}")
+        - taken(name, lambda number: f"{number}.{'0' * 60}")
+        > 0.9 * 60 * 1_000
+    )
 
 
 @pytest.mark.parametrize("name", ["trie", "shapes", "dfa"])

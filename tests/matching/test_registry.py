@@ -66,7 +66,15 @@ def test_an_installed_package_adds_matchers_by_entry_point() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_package_cannot_take_a_name_of_ours() -> None:
-    assert [algorithm.name for algorithm in algorithms()] == [*NAMES, "broken", "extra", "gone", "nested", "number", "third"]
+    assert [algorithm.name for algorithm in algorithms()] == [
+        *NAMES,
+        "broken",
+        "extra",
+        "gone",
+        "nested",
+        "number",
+        "third",
+    ]
     assert type(create("trie", AMQP)).__module__ == "matching.trie"
 
 
@@ -74,21 +82,30 @@ def test_a_package_cannot_take_a_name_of_ours() -> None:
 def test_a_matcher_whose_package_lacks_something_says_so_when_it_is_made() -> None:
     with pytest.raises(ImportError, match="not_installed_anywhere"):
         create("broken", AMQP)
-    with pytest.raises(ValueError, match=r"known: .*naive, broken, extra, gone, nested, number, third; nearest: third"):
+    with pytest.raises(
+        ValueError,
+        match=r"known: .*naive, broken, extra, gone, nested, number, third; nearest: third",
+    ):
         create("thirt", AMQP)
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize(("name", "problem"), [
-    ("gone", "third_party has nothing called 'Gone'"),
-    ("nested", "third_party has nothing called 'Third.Inner'"),
-    ("number", "NUMBER of third_party is no class"),
-])
-def test_an_entry_point_that_leads_to_no_class_is_an_import_error_that_says_whose_it_is(name: str, problem: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("gone", "third_party has nothing called 'Gone'"),
+        ("nested", "third_party has nothing called 'Third.Inner'"),
+        ("number", "NUMBER of third_party is no class"),
+    ],
+)
+def test_an_entry_point_that_leads_to_no_class_is_an_import_error_that_says_whose_it_is(
+    name: str, problem: str
+) -> None:
     with pytest.raises(ImportError) as caught:
         create(name, AMQP)
     assert str(caught.value) == (
-        f"{problem}, which the package third-party names as its matcher {name} (trellis.matchers); install a version of it that fits")
+        f"{problem}, which the package third-party names as its matcher {name} (trellis.matchers); install a version of it that fits"
+    )
 
 
 @pytest.mark.usefixtures("installed")
@@ -97,12 +114,20 @@ def test_an_entry_point_may_name_extras() -> None:
 
 
 def test_checking_an_algorithm_of_ours_imports_nothing() -> None:
-    program = ("import sys\n"
-               "from matching.registry import ALGORITHMS\n"
-               "for algorithm in ALGORITHMS:\n"
-               "    algorithm.check()\n"
-               "print(sorted({'pyroaring', 'cereggii', 'matching.bitmap'} & sys.modules.keys()))\n")
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    program = (
+        "import sys\n"
+        "from matching.registry import ALGORITHMS\n"
+        "for algorithm in ALGORITHMS:\n"
+        "    algorithm.check()\n"
+        "print(sorted({'pyroaring', 'cereggii', 'matching.bitmap'} & sys.modules.keys()))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
     assert ran.stdout == "[]\n"
 
 
@@ -114,7 +139,10 @@ def test_checking_an_algorithm_names_the_package_that_is_missing() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_checking_an_algorithm_of_a_package_loads_it() -> None:
-    third, gone = (next(algorithm for algorithm in algorithms() if algorithm.name == name) for name in ("third", "gone"))
+    third, gone = (
+        next(algorithm for algorithm in algorithms() if algorithm.name == name)
+        for name in ("third", "gone")
+    )
     third.check()
     with pytest.raises(ImportError, match="third_party has nothing called 'Gone'"):
         gone.check()
@@ -123,4 +151,6 @@ def test_checking_an_algorithm_of_a_package_loads_it() -> None:
 def test_an_algorithm_is_made_from_a_grammar_alone() -> None:
     for algorithm in algorithms():
         parameters = list(inspect.signature(algorithm.load()).parameters.values())
-        assert all(parameter.default is not parameter.empty for parameter in parameters[1:]), algorithm.name
+        assert all(parameter.default is not parameter.empty for parameter in parameters[1:]), (
+            algorithm.name
+        )

@@ -1,10 +1,22 @@
-"""Each line of the table of semantics, asked of the definition, of every matcher and of the stored topics."""
+"""Each line of the table of semantics, asked of the definition, of every matcher and of the stored
+topics.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from matching import AMQP, MQTT, NAMES, Grammar, InvalidPattern, InvalidTopic, Matcher, TopicIndex, create
+from matching import (
+    AMQP,
+    MQTT,
+    NAMES,
+    Grammar,
+    InvalidPattern,
+    InvalidTopic,
+    Matcher,
+    TopicIndex,
+    create,
+)
 
 
 def matches(grammar: Grammar, pattern: str, topic: str) -> bool:
@@ -30,7 +42,9 @@ def mqtt(pattern: str, topic: str) -> bool:
 
 
 @pytest.mark.parametrize("pattern", ["#", "#.#", ""])
-def test_the_empty_amqp_key_has_no_words_and_is_matched_by_any_number_of_words(pattern: str) -> None:
+def test_the_empty_amqp_key_has_no_words_and_is_matched_by_any_number_of_words(
+    pattern: str,
+) -> None:
     assert amqp(pattern, "")
 
 
@@ -53,7 +67,14 @@ def test_the_empty_mqtt_topic_and_filter_are_invalid() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "topic"),
-    [("a.*.b", "a..b"), ("a..b", "a..b"), ("*.finance", ".finance"), ("*.*", "."), ("a.*.", "a.."), ("a.*.", "a.b.")],
+    [
+        ("a.*.b", "a..b"),
+        ("a..b", "a..b"),
+        ("*.finance", ".finance"),
+        ("*.*", "."),
+        ("a.*.", "a.."),
+        ("a.*.", "a.b."),
+    ],
 )
 def test_an_empty_amqp_word_is_a_word(pattern: str, topic: str) -> None:
     assert amqp(pattern, topic)
@@ -183,7 +204,9 @@ def test_a_filter_that_begins_with_a_wildcard_never_matches_a_dollar_topic(patte
 
 
 @pytest.mark.parametrize("pattern", ["$SYS/#", "$SYS/monitor/+", "$SYS/+/Clients", "$SYS/+/#"])
-def test_a_filter_that_names_a_dollar_topic_matches_it_with_wildcards_further_on(pattern: str) -> None:
+def test_a_filter_that_names_a_dollar_topic_matches_it_with_wildcards_further_on(
+    pattern: str,
+) -> None:
     assert mqtt(pattern, "$SYS/monitor/Clients")
 
 
@@ -234,8 +257,13 @@ def test_levels_are_limited_when_the_caller_says_so(grammar: Grammar) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("grammar", "patterns"), [(AMQP, ["a.#", "#", "a.*", "#.b", "*.#.b"]), (MQTT, ["a/#", "#", "+/b"])])
-def test_a_subscriber_is_found_once_however_many_of_its_patterns_match(name: str, grammar: Grammar, patterns: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("grammar", "patterns"),
+    [(AMQP, ["a.#", "#", "a.*", "#.b", "*.#.b"]), (MQTT, ["a/#", "#", "+/b"])],
+)
+def test_a_subscriber_is_found_once_however_many_of_its_patterns_match(
+    name: str, grammar: Grammar, patterns: list[str]
+) -> None:
     matcher: Matcher[str] = create(name, grammar)
     for pattern in patterns:
         matcher.subscribe(pattern, "one")

@@ -19,11 +19,15 @@ from tests.matching.words import GRAMMARS, patterns, topics
 @pytest.mark.parametrize("limit", [0, 2, 512])
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
-def test_lookups_between_the_changes_answer_as_the_naive_ones(grammar: Grammar, limit: int, data: st.DataObject) -> None:
+def test_lookups_between_the_changes_answer_as_the_naive_ones(
+    grammar: Grammar, limit: int, data: st.DataObject
+) -> None:
     shapes: Shapes[int] = Shapes(grammar, limit)
     truth: Naive[int] = Naive(grammar)
     asked = data.draw(st.lists(topics(grammar), min_size=1, max_size=4))
-    for pattern, subscriber, add in data.draw(st.lists(st.tuples(patterns(grammar), st.integers(1, 3), st.booleans()), max_size=30)):
+    for pattern, subscriber, add in data.draw(
+        st.lists(st.tuples(patterns(grammar), st.integers(1, 3), st.booleans()), max_size=30)
+    ):
         if add:
             assert shapes.subscribe(pattern, subscriber) == truth.subscribe(pattern, subscriber)
         else:
@@ -37,9 +41,18 @@ def test_lookups_between_the_changes_answer_as_the_naive_ones(grammar: Grammar, 
 
 def test_patterns_of_one_shape_share_a_table_whatever_their_words() -> None:
     shapes: Shapes[int] = Shapes(AMQP)
-    for n, pattern in enumerate(["a.*.b", "c.*.d", "c.*.b", "*.a.b", "a.#.b", "c.#.b", "#.a.b", "a.b.#", "#", "*.*.*"]):
+    for n, pattern in enumerate(
+        ["a.*.b", "c.*.d", "c.*.b", "*.a.b", "a.#.b", "c.#.b", "#.a.b", "a.b.#", "#", "*.*.*"]
+    ):
         shapes.subscribe(pattern, n)
-    assert shapes.stats() == {"subscriptions": 10, "patterns": 10, "shapes": 7, "aside": 0, "nodes": 1, "shared": 0}
+    assert shapes.stats() == {
+        "subscriptions": 10,
+        "patterns": 10,
+        "shapes": 7,
+        "aside": 0,
+        "nodes": 1,
+        "shared": 0,
+    }
     assert sorted(shapes.match("c.x.b")) == [2, 5, 8, 9]
     assert sorted(shapes.match("a.b")) == [4, 6, 7, 8]
 
@@ -140,7 +153,9 @@ def test_all_masks_of_a_topic_are_found(name: str) -> None:
     matcher: Matcher[int] = create(name, AMQP)
     words = list("abcdefg")
     for mask in range(128):
-        matcher.subscribe(".".join("*" if mask >> at & 1 else word for at, word in enumerate(words)), mask)
+        matcher.subscribe(
+            ".".join("*" if mask >> at & 1 else word for at, word in enumerate(words)), mask
+        )
     assert sorted(matcher.match(".".join(words))) == list(range(128))
     assert len(matcher.match("a.b.c.d.e.f.z")) == 64
     assert matcher.match("z.b.c.d.e.f.g") != []

@@ -130,7 +130,9 @@ def test_a_walk_bears_changes_between_its_steps(grammar: Grammar, data: st.DataO
     stayed = set(matching)
     seen: list[str] = []
     walk = index.walk(pattern)
-    for change in data.draw(st.lists(st.lists(st.tuples(st.booleans(), topics(grammar)), max_size=6), max_size=12)):
+    for change in data.draw(
+        st.lists(st.lists(st.tuples(st.booleans(), topics(grammar)), max_size=6), max_size=12)
+    ):
         for put, topic in change:
             if put:
                 index.put(topic, topic)
@@ -146,7 +148,9 @@ def test_a_walk_bears_changes_between_its_steps(grammar: Grammar, data: st.DataO
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_within_a_bound_the_same_topics_are_found_or_it_says_that_there_are_too_many(data: st.DataObject) -> None:
+def test_within_a_bound_the_same_topics_are_found_or_it_says_that_there_are_too_many(
+    data: st.DataObject,
+) -> None:
     grammar = data.draw(st.sampled_from([AMQP, MQTT]))
     index: TopicIndex[str] = TopicIndex(grammar)
     stored = data.draw(st.lists(topics(grammar), max_size=12))

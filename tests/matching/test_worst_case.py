@@ -17,8 +17,8 @@ ATTACKS = {
     "127 many in a row": ".".join(["#"] * 127),
     "many, then 100 times one": ".".join(["#", "a", *["*"] * 100]),
 }
-#: The simple pattern visits 128 nodes; 63 `#` and 128 words make at most 126 x 128 visits, 126 times as much. An
-#: exponential walk would not come back.
+#: The simple pattern visits 128 nodes; 63 `#` and 128 words make at most 126 x 128 visits, 126
+#: times as much. An exponential walk would not come back.
 BOUND = 1_000
 
 
@@ -43,7 +43,9 @@ def test_stored_topics_are_asked_at_bounded_cost_too(attack: str) -> None:
     index: TopicIndex[str] = TopicIndex(AMQP)
     index.put(TOPIC, "x")
     assert (index.match(ATTACKS[attack]) == ["x"]) == AMQP.matches(ATTACKS[attack], TOPIC)
-    ratio = seconds(lambda: index.match(ATTACKS[attack])) / seconds(lambda: index.match(".".join(["*"] * 128)))
+    ratio = seconds(lambda: index.match(ATTACKS[attack])) / seconds(
+        lambda: index.match(".".join(["*"] * 128))
+    )
     assert ratio < BOUND
 
 
@@ -60,7 +62,9 @@ def test_attacks_together_cost_no_more_than_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("name", ["trie", "auto", "shapes", "dfa", "bitmap", "snapshot", "cstrie"])
 @pytest.mark.parametrize("pattern", ["a.b", "a.#"])
-def test_to_learn_whether_anyone_matches_does_not_collect_thousands(name: str, pattern: str) -> None:
+def test_to_learn_whether_anyone_matches_does_not_collect_thousands(
+    name: str, pattern: str
+) -> None:
     matcher: Matcher[int] = create(name, AMQP)
     for subscriber in range(10_000):
         matcher.subscribe(pattern, subscriber)

@@ -1,4 +1,6 @@
-"""What the tests of matching draw their topics and patterns from, and an independent definition of a match."""
+"""What the tests of matching draw their topics and patterns from, and an independent definition of
+a match.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def topics(grammar: Grammar) -> st.SearchStrategy[str]:
 def patterns(grammar: Grammar) -> st.SearchStrategy[str]:
     """Short patterns, with many wildcards."""
     words = ["a", "b", "", "$x", grammar.one, grammar.many]
-    return st.lists(st.sampled_from(words), min_size=1, max_size=5).map(lambda some: _pattern(grammar, some))
+    return st.lists(st.sampled_from(words), min_size=1, max_size=5).map(
+        lambda some: _pattern(grammar, some)
+    )
 
 
 def _pattern(grammar: Grammar, words: list[str]) -> str:
@@ -71,7 +75,13 @@ class Listed(Matcher[int]):
         return known
 
     def match(self, topic: str) -> list[int]:
-        return list({subscriber for pattern, subscriber in self.pairs if self.grammar.matches(pattern, topic)})
+        return list(
+            {
+                subscriber
+                for pattern, subscriber in self.pairs
+                if self.grammar.matches(pattern, topic)
+            }
+        )
 
     def subscriptions(self) -> Iterator[tuple[str, int]]:
         return iter(self.pairs)

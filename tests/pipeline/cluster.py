@@ -1,4 +1,7 @@
-"""A driver on a cluster: python -m tests.pipeline.cluster MASTER JOURNAL SCRATCH. Says what came of it in a line of JSON."""
+"""A driver on a cluster: python -m tests.pipeline.cluster MASTER JOURNAL SCRATCH.
+
+Says what came of it in a line of JSON.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,30 @@ def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main(master: str, journal: str, scratch: str) -> None:
-    spark = start(master, "cluster", small=True, scratch=Path(scratch), settings={
-        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m", "spark.cores.max": "1"})
+    spark = start(
+        master,
+        "cluster",
+        small=True,
+        scratch=Path(scratch),
+        settings={
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.cores.max": "1",
+        },
+    )
     table = spark.read.format("trellis").schema("offset long, topic string").load(journal)
     found = match_topics(table, ["t.#", "t.1", "*.2"]).collect()
     files = [row[0] for row in spark.range(1).mapInArrow(where, "file string").collect()]
-    print(json.dumps({"rows": table.count(), "files": files, "found": sorted([row[0], row[1], row[2]] for row in found)}))
+    print(
+        json.dumps(
+            {
+                "rows": table.count(),
+                "files": files,
+                "found": sorted([row[0], row[1], row[2]] for row in found),
+            }
+        )
+    )
     spark.stop()
 
 

@@ -1,4 +1,6 @@
-"""One Spark session for all tests of the pipeline: they run in one process (xdist_group), for it takes seconds to begin."""
+"""One Spark session for all tests of the pipeline: they run in one process (xdist_group), for it
+takes seconds to begin.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark_trellis.session import start
 
-    session: SparkSession = start("local[2]", "tests", small=True, scratch=tmp_path_factory.mktemp("spark"))
+    session: SparkSession = start(
+        "local[2]", "tests", small=True, scratch=tmp_path_factory.mktemp("spark")
+    )
     yield session
     session.stop()

@@ -1,9 +1,9 @@
 """A process with two streaming queries of one journal, one after the other, for tests that kill it.
 
-    python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS
+python -m tests.pipeline.query DIRECTORY AMQP-URL ROWS
 
-    DIRECTORY/journal --> DIRECTORY/lake (Parquet), checkpoint DIRECTORY/lake.checkpoint
-                      \\-> the exchange `out` of a broker, checkpoint DIRECTORY/sink.checkpoint
+DIRECTORY/journal --> DIRECTORY/lake (Parquet), checkpoint DIRECTORY/lake.checkpoint
+                  \\-> the exchange `out` of a broker, checkpoint DIRECTORY/sink.checkpoint
 """
 
 from __future__ import annotations
@@ -18,13 +18,28 @@ from pyspark_trellis.session import start
 def main(directory: Path, url: str, rows: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         spark = start("local[2]", "killed", small=True, scratch=Path(scratch))
-        journal = spark.readStream.format("trellis").option("maxRowsPerTrigger", rows).option("rowsPerTask", int(rows) // 2).load(
-            str(directory / "journal"))
-        lake = journal.select("offset", "topic").writeStream.format("parquet").option("path", str(directory / "lake"))
-        sink = journal.selectExpr("'out' as exchange", "topic", "body", "message_id").writeStream.format("trellis").option("url", url)
-        # One after the other: tasks of two that begin at once share a table of the JVM's that is serialised while it changes.
+        journal = (
+            spark.readStream.format("trellis")
+            .option("maxRowsPerTrigger", rows)
+            .option("rowsPerTask", int(rows) // 2)
+            .load(str(directory / "journal"))
+        )
+        lake = (
+            journal.select("offset", "topic")
+            .writeStream.format("parquet")
+            .option("path", str(directory / "lake"))
+        )
+        sink = (
+            journal.selectExpr("'out' as exchange", "topic", "body", "message_id")
+            .writeStream.format("trellis")
+            .option("url", url)
+        )
+        # One after the other: tasks of two that begin at once share a table of the JVM's that is
+        # serialised while it changes.
         for name, writer in (("lake", lake), ("sink", sink)):
-            writer.option("checkpointLocation", str(directory / f"{name}.checkpoint")).trigger(availableNow=True).start().awaitTermination()
+            writer.option("checkpointLocation", str(directory / f"{name}.checkpoint")).trigger(
+                availableNow=True
+            ).start().awaitTermination()
         spark.stop()
 
 

@@ -18,7 +18,9 @@ WORDS = ("a", "b", "", "$x", "a*", "x+y", ".", "(", "é\n")
 
 def words(grammar: Grammar, *wild: str) -> st.SearchStrategy[str]:
     plain = [word for word in WORDS if grammar.separator not in word]
-    return st.lists(st.sampled_from([*plain, *wild]), min_size=1, max_size=6).map(grammar.separator.join)
+    return st.lists(st.sampled_from([*plain, *wild]), min_size=1, max_size=6).map(
+        grammar.separator.join
+    )
 
 
 def valid(pattern: str, grammar: Grammar) -> bool:
@@ -33,7 +35,11 @@ def valid(pattern: str, grammar: Grammar) -> bool:
 def cases(draw: st.DrawFn) -> tuple[Grammar, str, str]:
     grammar = draw(st.sampled_from([AMQP, MQTT]))
     topic = draw(words(grammar) | st.just("a" if grammar is MQTT else ""))
-    pattern = draw(words(grammar, grammar.one, grammar.one, grammar.many, grammar.many).filter(lambda text: valid(text, grammar)))
+    pattern = draw(
+        words(grammar, grammar.one, grammar.one, grammar.many, grammar.many).filter(
+            lambda text: valid(text, grammar)
+        )
+    )
     return grammar, pattern, topic
 
 
@@ -46,7 +52,9 @@ def spelled(topic: str, grammar: Grammar) -> str:
 @given(cases())
 @example((AMQP, "#..#", "a."))
 @example((AMQP, "#.a.#", "ab.a"))
-def test_the_regular_expression_of_a_pattern_means_the_pattern(case: tuple[Grammar, str, str]) -> None:
+def test_the_regular_expression_of_a_pattern_means_the_pattern(
+    case: tuple[Grammar, str, str],
+) -> None:
     grammar, pattern, topic = case
     found = re.search(regex(pattern, grammar), spelled(topic, grammar)) is not None
     assert found == grammar.matches(pattern, topic)
@@ -59,8 +67,35 @@ def test_a_pattern_of_many_wildcards_takes_no_long_time() -> None:
 
 
 TOPICS = {
-    "amqp": ["", "a", "b", "a.b", "a..b", "a.b.c", "$x.a", "stock.nyse.ibm", "stock.nasdaq.ibm", "stock", "a.a.b.b.c", ".", "a.b.c.d.e.f"],
-    "mqtt": ["a", "b", "a/b", "a//b", "a/b/c", "$SYS/a", "$x", "/", "stock/nyse/ibm", "a/a/b/b", "x.y/z"]}
+    "amqp": [
+        "",
+        "a",
+        "b",
+        "a.b",
+        "a..b",
+        "a.b.c",
+        "$x.a",
+        "stock.nyse.ibm",
+        "stock.nasdaq.ibm",
+        "stock",
+        "a.a.b.b.c",
+        ".",
+        "a.b.c.d.e.f",
+    ],
+    "mqtt": [
+        "a",
+        "b",
+        "a/b",
+        "a//b",
+        "a/b/c",
+        "$SYS/a",
+        "$x",
+        "/",
+        "stock/nyse/ibm",
+        "a/a/b/b",
+        "x.y/z",
+    ],
+}
 PATTERNS = {
     "amqp": [
         "#",
@@ -83,7 +118,21 @@ PATTERNS = {
         "a.#.b.#",
         "*.b.*.#",
     ],
-    "mqtt": ["#", "+", "a/#", "+/b", "$SYS/#", "a/b", "a/+/c", "+/+", "/+", "$x", "stock/+/ibm", "x.y/+", "q/#"],
+    "mqtt": [
+        "#",
+        "+",
+        "a/#",
+        "+/b",
+        "$SYS/#",
+        "a/b",
+        "a/+/c",
+        "+/+",
+        "/+",
+        "$x",
+        "stock/+/ibm",
+        "x.y/+",
+        "q/#",
+    ],
 }
 
 
@@ -95,16 +144,25 @@ def test_spark_finds_what_naive_finds(spark: SparkSession, grammar: str, way: ob
     rows = [(topic,) for topic in topics for _ in range(times[topic])]
     found = way(spark.createDataFrame(rows, "topic string"), patterns, grammar)  # type: ignore[operator]
     assert found.columns == ["topic", "messages", "pattern"]
-    expected = [(topic, times[topic], number) for topic in topics for number, pattern in enumerate(patterns)
-                if GRAMMARS[grammar].matches(pattern, topic)]
+    expected = [
+        (topic, times[topic], number)
+        for topic in topics
+        for number, pattern in enumerate(patterns)
+        if GRAMMARS[grammar].matches(pattern, topic)
+    ]
     assert sorted(tuple(each) for each in found.collect()) == sorted(expected)
 
 
 def test_a_column_is_asked_for_one_pattern_in_the_jvm(spark: SparkSession) -> None:
     df = spark.createDataFrame([(topic,) for topic in TOPICS["amqp"]], "topic string")
-    asked = df.select("topic", *[matches("topic", pattern).alias(f"p{at}") for at, pattern in enumerate(PATTERNS["amqp"])]).collect()
+    asked = df.select(
+        "topic",
+        *[matches("topic", pattern).alias(f"p{at}") for at, pattern in enumerate(PATTERNS["amqp"])],
+    ).collect()
     for each in asked:
-        assert [each[f"p{at}"] for at in range(len(PATTERNS["amqp"]))] == [AMQP.matches(one, each["topic"]) for one in PATTERNS["amqp"]]
+        assert [each[f"p{at}"] for at in range(len(PATTERNS["amqp"]))] == [
+            AMQP.matches(one, each["topic"]) for one in PATTERNS["amqp"]
+        ]
 
 
 def test_what_is_no_pattern_is_named() -> None:

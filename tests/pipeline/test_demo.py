@@ -1,4 +1,6 @@
-"""`trellis pipeline demo` and `bench`, whole: a real broker with a journal, and a session of their own. And the page in a browser."""
+"""`trellis pipeline demo` and `bench`, whole: a real broker with a journal, and a session of their
+own. And the page in a browser.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,24 @@ ROOT = Path(__file__).parents[2]
 BROWSER = ROOT / "tests" / "browser"
 
 
-def test_a_journal_of_the_broker_is_read_as_it_was_published(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_journal_of_the_broker_is_read_as_it_was_published(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     (tmp_path / "definitions.json").write_text(json.dumps(document()))
     messages = list(traffic(700, 1_772_366_400, random.Random(1)))
     with broker(tmp_path / "data", tmp_path / "definitions.json") as url:
         assert Publisher(url).publish(iter(messages)) == len(messages)
-    table = spark.read.format("trellis").load(str(tmp_path / "data" / "streams" / "%2F" / "journal"))
+    table = spark.read.format("trellis").load(
+        str(tmp_path / "data" / "streams" / "%2F" / "journal")
+    )
     found = table.orderBy("offset").collect()
-    assert [(row["exchange"], row["topic"], bytes(row["body"]), row["content_type"], row["protocol"]) for row in found] == [
-        (each.exchange, each.key, each.body, "application/json", "amqp091") for each in messages]
-    assert [row["timestamp"].timestamp() for row in found] == [each.properties.timestamp for each in messages]
+    assert [
+        (row["exchange"], row["topic"], bytes(row["body"]), row["content_type"], row["protocol"])
+        for row in found
+    ] == [(each.exchange, each.key, each.body, "application/json", "amqp091") for each in messages]
+    assert [row["timestamp"].timestamp() for row in found] == [
+        each.properties.timestamp for each in messages
+    ]
     unroutable = {row["topic"].partition(".")[0] for row in found if row["routed"] == 0}
     assert unroutable == {"factroy", "cancelled"}
 
@@ -45,11 +55,18 @@ def test_a_journal_of_the_broker_is_read_as_it_was_published(spark: SparkSession
 def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> None:
     """Pieces of both have the same rows; what is wrong is one line."""
     (tmp_path / "definitions.json").write_text(json.dumps(document()))
-    process = BrokerProcess("--data-dir", str(tmp_path / "data"), "--definitions-file", str(tmp_path / "definitions.json"))
+    process = BrokerProcess(
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--definitions-file",
+        str(tmp_path / "definitions.json"),
+    )
     try:
         messages = list(traffic(900, 1_772_366_400, random.Random(2)))
         for message in messages:
-            message.properties.delivery_mode = 2  # The confirm of such a one comes when it is durable, here too.
+            message.properties.delivery_mode = (
+                2  # The confirm of such a one comes when it is durable, here too.
+            )
         assert Publisher(process.amqp_url).publish(iter(messages)) == 900
         http = process.addresses["http"]
         remote = Remote.of(f"http://guest:guest@{http.host}:{http.port}", {"stream": "journal"})
@@ -57,8 +74,14 @@ def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> Non
         bounds = remote.bounds()
         assert bounds[:2] == local.bounds()[:2] == (0, 900)
         for low, high in ((0, bounds.next), (bounds.next // 3, bounds.next // 2)):
-            tables = [pa.Table.from_batches(batch for piece in stream.pieces(low, high, 100) for batch in piece.batches(list(COLUMNS)))
-                      for stream in (remote, local)]
+            tables = [
+                pa.Table.from_batches(
+                    batch
+                    for piece in stream.pieces(low, high, 100)
+                    for batch in piece.batches(list(COLUMNS))
+                )
+                for stream in (remote, local)
+            ]
             assert tables[0].column("offset").to_pylist() == list(range(low, high))
             assert tables[0].equals(tables[1])
         with pytest.raises(PipelineError, match="no stream 'none' in vhost '/'"):
@@ -73,11 +96,19 @@ def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> Non
 
 def test_the_definitions_of_the_demo_fit_together() -> None:
     current, proposed = definitions.parse(document(), "now"), definitions.parse(proposal(), "then")
-    assert {each.destination for each in current.bindings} - {each.destination for each in proposed.bindings} == {"risk"}
+    assert {each.destination for each in current.bindings} - {
+        each.destination for each in proposed.bindings
+    } == {"risk"}
 
 
 def trellis(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "trellis", "pipeline", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "trellis", "pipeline", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +133,17 @@ def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
     """Pictures go to TRELLIS_PICTURES, where that is set: look at them."""
     require("browser")
     picture = Path(os.environ.get("TRELLIS_PICTURES", tmp_path)) / "report"
-    environment = os.environ | {"TMPDIR": str(BROWSER / "node_modules")}  # Where the browser is unpacked, and stays.
-    ran = subprocess.run(["node", "picture.mjs", str(output / "report.html"), str(picture), "390", "1150"], cwd=BROWSER, env=environment,
-                         capture_output=True, text=True, check=True)
+    environment = os.environ | {
+        "TMPDIR": str(BROWSER / "node_modules")
+    }  # Where the browser is unpacked, and stays.
+    ran = subprocess.run(
+        ["node", "picture.mjs", str(output / "report.html"), str(picture), "390", "1150"],
+        cwd=BROWSER,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     pages: list[dict[str, Any]] = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [page["width"] for page in pages] == [page["wide"] for page in pages] == [390, 1150]
     for page in pages:
@@ -116,7 +155,9 @@ def test_the_page_can_be_read_on_a_phone(output: Path, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_bench_asserts_equal_results(tmp_path: Path) -> None:
-    ran = trellis("bench", "--quick", "--json", str(tmp_path / "figures.json"), "--master", "local[2]")
+    ran = trellis(
+        "bench", "--quick", "--json", str(tmp_path / "figures.json"), "--master", "local[2]"
+    )
     assert ran.returncode == 0, ran.stderr
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert len(figures["measured"]) == 9

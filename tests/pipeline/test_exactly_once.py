@@ -1,4 +1,6 @@
-"""Queries that are killed, driver, JVM and workers, at chosen states of their commit logs: every row once, none lost."""
+"""Queries that are killed, driver, JVM and workers, at chosen states of their commit logs: every
+row once, none lost.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,17 @@ def session_of(leader: int) -> list[int]:
 
 def committed(table: Path) -> list[Path]:
     """The files that Spark's log of a table names: those that `spark.read` reads."""
-    logs = {int(path.name.partition(".")[0]): path for path in sorted((table / "_spark_metadata").glob("[0-9]*"))}
+    logs = {
+        int(path.name.partition(".")[0]): path
+        for path in sorted((table / "_spark_metadata").glob("[0-9]*"))
+    }
     first = max((number for number, path in logs.items() if path.suffix == ".compact"), default=0)
-    lines = [line for number, path in sorted(logs.items()) if number >= first for line in path.read_text().splitlines()[1:]]
+    lines = [
+        line
+        for number, path in sorted(logs.items())
+        if number >= first
+        for line in path.read_text().splitlines()[1:]
+    ]
     return [Path(unquote(urlsplit(json.loads(line)["path"]).path)) for line in lines]
 
 
@@ -56,7 +66,9 @@ class Log:
 
     def count(self, kind: str) -> int:
         """Entries of `offsets` (batches begun) or `commits` (batches done)."""
-        return len([path for path in (self._checkpoint / kind).glob("[0-9]*") if path.name.isdecimal()])
+        return len(
+            [path for path in (self._checkpoint / kind).glob("[0-9]*") if path.name.isdecimal()]
+        )
 
     def in_a_batch(self, number: int) -> bool:
         return self.count("offsets") > number and self.count("commits") <= number
@@ -83,13 +95,18 @@ class Scene:
         """Rows from `base` on, up to `count`, as segments of their own."""
         journal(
             self.directory / "journal",
-            [row(at, f"t.{at % 5}", body=b"%d" % at, message_id=str(at)) for at in range(base, self.count)],
+            [
+                row(at, f"t.{at % 5}", body=b"%d" % at, message_id=str(at))
+                for at in range(base, self.count)
+            ],
             50,
             1000,
         )
 
     def new_broker(self) -> BrokerProcess:
-        return BrokerProcess("--data-dir", str(self.directory / "broker"), "--amqp-port", str(self.port))
+        return BrokerProcess(
+            "--data-dir", str(self.directory / "broker"), "--amqp-port", str(self.port)
+        )
 
     def kill_broker(self) -> None:
         """And start another one on its data, at the same address."""
@@ -104,7 +121,14 @@ class Scene:
         log = (self.directory / "query.log").open("ab")
         with log:
             self.running = subprocess.Popen(
-                [sys.executable, "-m", "tests.pipeline.query", str(self.directory), self.broker.amqp_url, str(self.a_batch)],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.pipeline.query",
+                    str(self.directory),
+                    self.broker.amqp_url,
+                    str(self.a_batch),
+                ],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -113,7 +137,9 @@ class Scene:
         return self.running
 
     def kill_at(self, log: Log, number: int) -> None:
-        """Run, until the query of that log is within its batch of that number; then end everything that runs."""
+        """Run, until the query of that log is within its batch of that number; then end everything
+        that runs.
+        """
         process = self.process()
         end = time.monotonic() + PATIENCE
         while not log.in_a_batch(number):
@@ -136,12 +162,18 @@ class Scene:
             process.wait()
 
     def finish(self) -> None:
-        assert self.process().wait(PATIENCE) == 0, (self.directory / "query.log").read_text()[-4000:]
+        assert self.process().wait(PATIENCE) == 0, (self.directory / "query.log").read_text()[
+            -4000:
+        ]
 
     def check(self) -> None:
         """Every row is in the lake once, and was published once."""
         files = committed(self.directory / "lake")
-        rows = [offset for file in files for offset in pq.read_table(file, columns=["offset"]).column("offset").to_pylist()]
+        rows = [
+            offset
+            for file in files
+            for offset in pq.read_table(file, columns=["offset"]).column("offset").to_pylist()
+        ]
         assert sorted(rows) == list(range(self.count))
         published = []
         with self.channel() as channel:
@@ -149,7 +181,10 @@ class Scene:
                 if properties is None:
                     break
                 published.append(int(properties.message_id))
-                if len(published) >= self.count and not channel.queue_declare(QUEUE, passive=True).method.message_count:
+                if (
+                    len(published) >= self.count
+                    and not channel.queue_declare(QUEUE, passive=True).method.message_count
+                ):
                     break
             channel.cancel()
         assert sorted(published) == list(range(self.count))

@@ -1,4 +1,6 @@
-"""Whole Spark queries over HTTP from a running broker: once, and followed with a checkpoint; what is wrong is one line."""
+"""Whole Spark queries over HTTP from a running broker: once, and followed with a checkpoint; what
+is wrong is one line.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Served:
 
     def put(self, path: str, **document: str) -> None:
         """Ask the management API."""
-        request = urllib.request.Request(f"http://{self.place}/api/{path}", json.dumps(document).encode(), method="PUT")
+        request = urllib.request.Request(
+            f"http://{self.place}/api/{path}", json.dumps(document).encode(), method="PUT"
+        )
         request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
         urllib.request.urlopen(request, timeout=30).close()
 
@@ -44,8 +48,12 @@ class Served:
         """A stream, and a topic exchange of the same name that it alone is bound to."""
         with pika.BlockingConnection(pika.URLParameters(self.process.amqp_url)) as connection:
             channel = connection.channel()
-            channel.queue_declare(name, durable=True, arguments={
-                "x-queue-type": "stream", "x-stream-max-segment-size-bytes": SEGMENT} | arguments)
+            channel.queue_declare(
+                name,
+                durable=True,
+                arguments={"x-queue-type": "stream", "x-stream-max-segment-size-bytes": SEGMENT}
+                | arguments,
+            )
             channel.exchange_declare(name, "topic", durable=True)
             channel.queue_bind(name, name, "#")
 
@@ -53,7 +61,9 @@ class Served:
         """Messages with their number in the body, which are durable when this returns."""
         properties = pika.BasicProperties(delivery_mode=2)
         Publisher(self.process.amqp_url).publish(
-            Outgoing(stream, TOPICS[at % 3], b"%0*d" % (body, at), properties) for at in range(first, end))
+            Outgoing(stream, TOPICS[at % 3], b"%0*d" % (body, at), properties)
+            for at in range(first, end)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -73,25 +83,52 @@ def load(spark: SparkSession, url: str, stream: str = "all", **options: Any) -> 
 
 def test_a_query_reads_what_was_published(spark: SparkSession, served: Served) -> None:
     found = load(spark, served.url, rowsPerTask=20).orderBy("offset").collect()
-    assert [(row["offset"], row["topic"], int(bytes(row["body"])), row["exchange"], row["publisher"]) for row in found] == [
-        (at, TOPICS[at % 3], at, "all", "guest") for at in range(90)]
-    part = load(spark, served.url, stream="//all", pattern="a.*", startingOffsets=31, endingOffsets=60)
+    assert [
+        (row["offset"], row["topic"], int(bytes(row["body"])), row["exchange"], row["publisher"])
+        for row in found
+    ] == [(at, TOPICS[at % 3], at, "all", "guest") for at in range(90)]
+    part = load(
+        spark, served.url, stream="//all", pattern="a.*", startingOffsets=31, endingOffsets=60
+    )
     assert offsets_of(part) == [at for at in range(31, 60) if at % 3 < 2]
-    thin = spark.read.format("trellis").schema("topic string, offset long").options(stream="all", startingOffsets=88).load(served.url)
+    thin = (
+        spark.read.format("trellis")
+        .schema("topic string, offset long")
+        .options(stream="all", startingOffsets=88)
+        .load(served.url)
+    )
     assert sorted(map(tuple, thin.collect())) == [("a.c", 88), ("b", 89)]
 
 
-def test_a_stream_is_followed_and_a_query_that_starts_again_goes_on(spark: SparkSession, served: Served, tmp_path: Path) -> None:
+def test_a_stream_is_followed_and_a_query_that_starts_again_goes_on(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
     served.declare("followed")
     served.publish("followed", 0, 60)
 
     def follow() -> list[tuple[int, str, int]]:
-        query = (spark.readStream.format("trellis").schema("offset long, topic string, body binary")
-                 .options(stream="followed", pattern="a.#", startingOffsets=10, maxRowsPerTrigger=25, rowsPerTask=12).load(served.url)
-                 .writeStream.format("parquet").option("path", str(tmp_path / "out"))
-                 .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
+        query = (
+            spark.readStream.format("trellis")
+            .schema("offset long, topic string, body binary")
+            .options(
+                stream="followed",
+                pattern="a.#",
+                startingOffsets=10,
+                maxRowsPerTrigger=25,
+                rowsPerTask=12,
+            )
+            .load(served.url)
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
-        return sorted((row[0], row[1], int(bytes(row[2]))) for row in spark.read.parquet(str(tmp_path / "out")).collect())
+        return sorted(
+            (row[0], row[1], int(bytes(row[2])))
+            for row in spark.read.parquet(str(tmp_path / "out")).collect()
+        )
 
     def expected(end: int) -> list[tuple[int, str, int]]:
         return [(at, TOPICS[at % 3], at) for at in range(10, end) if at % 3 < 2]
@@ -107,27 +144,51 @@ def test_what_is_wrong_is_one_line(spark: SparkSession, served: Served) -> None:
     served.put("users/blind", password="night", tags="")
     served.put("permissions/%2F/blind", configure="", write="", read="^other$")
     wrong = error_of(lambda: load(spark, served.url_of("guest", "wrong")).count())
-    assert wrong == f"http://{served.place} answered 401 to user 'guest': unknown user or wrong password"
+    assert (
+        wrong
+        == f"http://{served.place} answered 401 to user 'guest': unknown user or wrong password"
+    )
     refused = error_of(lambda: load(spark, served.url_of("blind", "night")).count())
     assert refused.startswith(f"http://{served.place} answered 403 to user 'blind': ")
     assert "'all'" in refused
     unknown = error_of(lambda: load(spark, served.url, stream="al").count())
-    assert unknown == f"http://{served.place} answered 404 to user 'guest': no stream 'al' in vhost '/'"
+    assert (
+        unknown
+        == f"http://{served.place} answered 404 to user 'guest': no stream 'al' in vhost '/'"
+    )
     elsewhere = error_of(lambda: load(spark, served.url, stream="other/all").count())
-    assert elsewhere == f"http://{served.place} answered 404 to user 'guest': there is no vhost 'other'"
+    assert (
+        elsewhere
+        == f"http://{served.place} answered 404 to user 'guest': there is no vhost 'other'"
+    )
     unsaid = error_of(lambda: spark.read.format("trellis").load(served.url).count())
-    assert unsaid == f"which stream of http://{served.place}? Say it with the option stream: QUEUE, or VHOST/QUEUE"
-    assert "lies behind the end of stream 'all'" in error_of(lambda: load(spark, served.url, startingOffsets=91).count())
-    assert error_of(lambda: load(spark, "http://127.0.0.1:1").count()).startswith("http://127.0.0.1:1 does not answer: ")
+    assert (
+        unsaid
+        == f"which stream of http://{served.place}? Say it with the option stream: QUEUE, or VHOST/QUEUE"
+    )
+    assert "lies behind the end of stream 'all'" in error_of(
+        lambda: load(spark, served.url, startingOffsets=91).count()
+    )
+    assert error_of(lambda: load(spark, "http://127.0.0.1:1").count()).startswith(
+        "http://127.0.0.1:1 does not answer: "
+    )
 
 
-def test_an_offset_that_retention_has_removed_is_an_error_and_nothing_is_passed_over(spark: SparkSession, served: Served) -> None:
+def test_an_offset_that_retention_has_removed_is_an_error_and_nothing_is_passed_over(
+    spark: SparkSession, served: Served
+) -> None:
     served.declare("short", **{"x-max-length-bytes": 2 * SEGMENT})
     for first in range(0, 200, 20):
         served.publish("short", first, first + 20, 1_000)
     first = min(offsets_of(load(spark, served.url, stream="short")))
     assert 0 < first < 190
-    line = error_of(lambda: load(spark, served.url, stream="short", startingOffsets=first - 1).count())
-    assert line == (f"offset {first - 1} of stream 'short' in vhost '/' of http://{served.place} is below its retention: "
-                    f"the first one there is {first}; read from startingOffsets=earliest, or keep more")
-    assert offsets_of(load(spark, served.url, stream="short", startingOffsets=first)) == list(range(first, 200))
+    line = error_of(
+        lambda: load(spark, served.url, stream="short", startingOffsets=first - 1).count()
+    )
+    assert line == (
+        f"offset {first - 1} of stream 'short' in vhost '/' of http://{served.place} is below its retention: "
+        f"the first one there is {first}; read from startingOffsets=earliest, or keep more"
+    )
+    assert offsets_of(load(spark, served.url, stream="short", startingOffsets=first)) == list(
+        range(first, 200)
+    )

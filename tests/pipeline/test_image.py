@@ -1,5 +1,7 @@
-"""The image's target `pipeline` and the compose profile `spark` without a container engine: the image's steps in a directory, and then
-the very commands of docker-compose.yml, with paths below that directory and names that are loopback."""
+"""The image's target `pipeline` and the compose profile `spark` without a container engine: the
+image's steps in a directory, and then the very commands of docker-compose.yml, with paths below
+that directory and names that are loopback.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tests.broker import BrokerProcess
 from tests.pipeline.test_exactly_once import committed, session_of
 
 ROOT: Final = Path(__file__).parents[2]
-SERVICES: Final[dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+SERVICES: Final[dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())[
+    "services"
+]
 #: Seconds for whatever has to happen.
 PATIENCE: Final = 240
 MESSAGES: Final = 3_000
@@ -35,51 +39,113 @@ class Image:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.stage = (ROOT / "Dockerfile").read_text().partition(" AS pipeline\n")[2].partition("\nFROM ")[0]
+        self.stage = (
+            (ROOT / "Dockerfile").read_text().partition(" AS pipeline\n")[2].partition("\nFROM ")[0]
+        )
 
     def here(self, text: str, master: str = "") -> str:
-        """What is a path in the image is one below the directory; the master is on loopback, where it said."""
+        """What is a path in the image is one below the directory; the master is on loopback, where
+        it said.
+        """
         text = text.replace("spark://spark-master:7077", master) if master else text
         text = re.sub(r"(?<![\w/])/(?=(?:opt|var/lib|tmp)/)", f"{self.directory}/", text)
         return "127.0.0.1" if text == "spark-master" else text
 
     def build(self) -> None:
-        """The steps of the stages, but for the compiler, which the broker's own image has a test of, and for users."""
+        """The steps of the stages, but for the compiler, which the broker's own image has a test
+        of, and for users.
+        """
         opt = self.directory / "opt"
         opt.mkdir()
         # Nothing of this checkout must be found but what is installed.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
-            "TRELLIS_PURE": "1", "PYTHON": sys.executable}
-        subprocess.run([ROOT / "tools" / "make-venv.sh", opt / "trellis"], env=environment, check=True, stdout=subprocess.DEVNULL)
-        pip = [str(opt / "trellis" / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(self.directory), str(ROOT)], env=environment, check=True)
+        environment = {
+            name: value for name, value in os.environ.items() if name != "PYTHONPATH"
+        } | {"TRELLIS_PURE": "1", "PYTHON": sys.executable}
+        subprocess.run(
+            [ROOT / "tools" / "make-venv.sh", opt / "trellis"],
+            env=environment,
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        pip = [
+            str(opt / "trellis" / "bin" / "python"),
+            "-m",
+            "pip",
+            "--quiet",
+            "--disable-pip-version-check",
+        ]
+        subprocess.run(
+            [*pip, "wheel", "--no-deps", "--wheel-dir", str(self.directory), str(ROOT)],
+            env=environment,
+            check=True,
+        )
         [wheel] = self.directory.glob("*.whl")
         subprocess.run([*pip, "install", str(wheel)], env=environment, check=True)
         [step] = re.findall(r"/opt/pipeline-build\.sh (/.*)$", self.stage, re.MULTILINE)
-        subprocess.run([ROOT / "tools" / "pipeline-build.sh", *self.here(step).split(" ")], cwd=self.directory, env=environment,
-                       check=True)
+        subprocess.run(
+            [ROOT / "tools" / "pipeline-build.sh", *self.here(step).split(" ")],
+            cwd=self.directory,
+            env=environment,
+            check=True,
+        )
 
     def environment(self) -> dict[str, str]:
         """The stage's ENV, and a PATH without any other Java; ports that are free, on loopback."""
         [lines] = re.findall(r"^ENV ((?:.*\\\n)*.*)$", self.stage, re.MULTILINE)
         said = dict(word.split("=", 1) for word in lines.replace("\\\n", " ").split())
-        made = {name: self.here(value.strip('"').replace("${PATH}", "/usr/bin:/bin")) for name, value in said.items()}
-        made["PATH"] = ":".join(self.here(each) for each in said["PATH"].strip('"').replace("${PATH}", "/usr/bin:/bin").split(":"))
-        free = dict.fromkeys(("SPARK_MASTER_PORT", "SPARK_MASTER_WEBUI_PORT", "SPARK_WORKER_PORT", "SPARK_WORKER_WEBUI_PORT"), "0")
-        return {"HOME": str(self.directory), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "127.0.0.1"} | free | made
+        made = {
+            name: self.here(value.strip('"').replace("${PATH}", "/usr/bin:/bin"))
+            for name, value in said.items()
+        }
+        made["PATH"] = ":".join(
+            self.here(each)
+            for each in said["PATH"].strip('"').replace("${PATH}", "/usr/bin:/bin").split(":")
+        )
+        free = dict.fromkeys(
+            (
+                "SPARK_MASTER_PORT",
+                "SPARK_MASTER_WEBUI_PORT",
+                "SPARK_WORKER_PORT",
+                "SPARK_WORKER_WEBUI_PORT",
+            ),
+            "0",
+        )
+        return (
+            {
+                "HOME": str(self.directory),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_LOCAL_HOSTNAME": "127.0.0.1",
+            }
+            | free
+            | made
+        )
 
     @contextmanager
-    def service(self, name: str, master: str = "") -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    def service(
+        self, name: str, master: str = ""
+    ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         """What compose would start, and what it writes; ended with all of its processes."""
         service = SERVICES[name]
         [entrypoint] = re.findall(r"^ENTRYPOINT \[(.*)\]$", self.stage, re.MULTILINE)
-        words = [*service.get("entrypoint", re.findall(r'"(.*?)"', entrypoint)), *service["command"]]
+        words = [
+            *service.get("entrypoint", re.findall(r'"(.*?)"', entrypoint)),
+            *service["command"],
+        ]
         program, *arguments = [self.here(word, master) for word in words]
         log = self.directory / f"{name}.log"
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [program if "/" in program else self.directory / "opt/trellis/bin" / program, *arguments], env=self.environment(),
-                cwd=self.directory / "var/lib/pipeline", stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+                [
+                    program if "/" in program else self.directory / "opt/trellis/bin" / program,
+                    *arguments,
+                ],
+                env=self.environment(),
+                cwd=self.directory / "var/lib/pipeline",
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
         try:
             yield process, log
         finally:
@@ -103,7 +169,10 @@ def until(log: Path, said: str, process: subprocess.Popen[bytes]) -> re.Match[st
 
 def counted(table: Path) -> int:
     """Messages in the table of `traffic`, by the files that Spark's log names."""
-    return sum(sum(pq.read_table(file, columns=["messages"]).column("messages").to_pylist()) for file in committed(table))
+    return sum(
+        sum(pq.read_table(file, columns=["messages"]).column("messages").to_pylist())
+        for file in committed(table)
+    )
 
 
 @pytest.mark.long
@@ -116,8 +185,12 @@ def test_the_images_steps_and_the_composed_services_make_a_table_of_traffic(tmp_
     with ExitStack() as stack:
         stack.callback(broker.kill)
         host, port = broker.addresses["http"]
-        words = [word.replace("/etc/trellis/", f"{ROOT}/config/spark/").replace("http://trellis:15672", f"http://{host}:{port}")
-                 for word in SERVICES["journal"]["command"]]
+        words = [
+            word.replace("/etc/trellis/", f"{ROOT}/config/spark/").replace(
+                "http://trellis:15672", f"http://{host}:{port}"
+            )
+            for word in SERVICES["journal"]["command"]
+        ]
         subprocess.run([sys.executable, "-m", "trellis", *words], cwd=ROOT, check=True)
         durable = pika.BasicProperties(delivery_mode=2)
         publish = Publisher(broker.amqp_url).publish

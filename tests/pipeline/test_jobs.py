@@ -54,13 +54,25 @@ class Case:
 
     def __init__(self, spark: SparkSession, path: Path) -> None:
         rng = random.Random(SEED)
-        self.old, self.new, self.heard = definitions(rng, 25), definitions(rng, 15), subscriptions(rng, 8)
-        self.rows = journal(path, rows(rng, 600, self.old, heard=self.heard), a_batch=50, a_segment=200)
+        self.old, self.new, self.heard = (
+            definitions(rng, 25),
+            definitions(rng, 15),
+            subscriptions(rng, 8),
+        )
+        self.rows = journal(
+            path, rows(rng, 600, self.old, heard=self.heard), a_batch=50, a_segment=200
+        )
         self.then = replay(written(path.parent / "topology", snapshot(self.old, self.heard, START)))
-        self.current, self.proposed = (listening(parse(each, "file"), [self.then]) for each in (self.old, self.new))
+        self.current, self.proposed = (
+            listening(parse(each, "file"), [self.then]) for each in (self.old, self.new)
+        )
         self.path = path
         self.options = {"path": str(path)}
-        self.history = hist.summed(hist.rollup(spark.read.format("trellis").schema(hist.PROJECTION).options(**self.options).load())).cache()
+        self.history = hist.summed(
+            hist.rollup(
+                spark.read.format("trellis").schema(hist.PROJECTION).options(**self.options).load()
+            )
+        ).cache()
 
 
 def written(path: Path, changes: list[Row]) -> Directory:
@@ -89,54 +101,91 @@ def minutes_of(some: list[Row]) -> list[tuple[Any, ...]]:
 
 def test_the_history_counts_every_message_once(case: Case) -> None:
     found = {
-        (row["exchange"], row["topic"]): (row["messages"], row["size"], row["fanout"], row["unroutable"]) for row in case.history.collect()
+        (row["exchange"], row["topic"]): (
+            row["messages"],
+            row["size"],
+            row["fanout"],
+            row["unroutable"],
+        )
+        for row in case.history.collect()
     }
     expected: dict[tuple[str, str], tuple[int, ...]] = {}
     for each in case.rows:
         key = (each["exchange"], each["topic"])
         expected[key] = tuple(
-            a + b for a, b in zip(expected.get(key, (0,) * 4), (1, each["size"], each["routed"], each["routed"] == 0), strict=True)
+            a + b
+            for a, b in zip(
+                expected.get(key, (0,) * 4),
+                (1, each["size"], each["routed"], each["routed"] == 0),
+                strict=True,
+            )
         )
     assert found == expected
     span = hist.span(case.history)
     times = [event_time(each) for each in case.rows]
-    assert (span.messages, span.topics, span.first, span.last) == (600, len(expected), min(times), max(times))
+    assert (span.messages, span.topics, span.first, span.last) == (
+        600,
+        len(expected),
+        min(times),
+        max(times),
+    )
 
 
-def test_lake_and_traffic_have_every_row_once_however_often_they_run(spark: SparkSession, case: Case, tmp_path: Path) -> None:
+def test_lake_and_traffic_have_every_row_once_however_often_they_run(
+    spark: SparkSession, case: Case, tmp_path: Path
+) -> None:
     options = case.options | {"maxRowsPerTrigger": "350"}
     for _ in range(2):
         for job in (lake, traffic):
-            query = job(spark, options, str(tmp_path / job.__name__), str(tmp_path / f"{job.__name__}.checkpoint"), once=True)
+            query = job(
+                spark,
+                options,
+                str(tmp_path / job.__name__),
+                str(tmp_path / f"{job.__name__}.checkpoint"),
+                once=True,
+            )
             assert query.awaitTermination(120)
     table = read_lake(spark, str(tmp_path / "lake"))
     assert table.columns == [*COLUMNS, "event_time", "day"]
     found = table.orderBy("offset").collect()
-    assert [(row["offset"], row["vhost"], row["exchange"], row["topic"], bytes(row["body"])) for row in found] == [
-        (each["offset"], each["vhost"], each["exchange"], each["topic"], each["body"]) for each in case.rows]
+    assert [
+        (row["offset"], row["vhost"], row["exchange"], row["topic"], bytes(row["body"]))
+        for row in found
+    ] == [
+        (each["offset"], each["vhost"], each["exchange"], each["topic"], each["body"])
+        for each in case.rows
+    ]
     assert [(row["event_time"].timestamp(), str(row["day"])) for row in found] == [
-        (event_time(each).timestamp(), event_time(each).strftime("%F")) for each in case.rows]
+        (event_time(each).timestamp(), event_time(each).strftime("%F")) for each in case.rows
+    ]
     assert len(list((tmp_path / "lake").glob("day=2026-03-0*/vhost=%2F/exchange=*"))) >= 12
     parts = hist.read_rollup(spark, str(tmp_path / "traffic"))
     by_minute = hist.summed(parts, "minute", "exchange", "topic").select(
-        F.date_format("minute", "yyyy-MM-dd HH:mm"), "exchange", "topic", *hist.COUNTS)
+        F.date_format("minute", "yyyy-MM-dd HH:mm"), "exchange", "topic", *hist.COUNTS
+    )
     assert tuples(by_minute) == minutes_of(case.rows)
 
 
 def places_of(document: Document, heard: list[Subscription]) -> set[str]:
-    return {each["name"] for each in document["queues"]} | {SESSION + wish.session for wish in heard}
+    return {each["name"] for each in document["queues"]} | {
+        SESSION + wish.session for wish in heard
+    }
 
 
 def test_whatif_says_who_would_get_what(case: Case) -> None:
     answer = what_if(case.history, case.current, case.proposed)
-    for document, counts in ((case.old, {place_of(each): each.before for each in answer.queues}),
-                             (case.new, {place_of(each): each.after for each in answer.queues})):
+    for document, counts in (
+        (case.old, {place_of(each): each.before for each in answer.queues}),
+        (case.new, {place_of(each): each.after for each in answer.queues}),
+    ):
         found = by_place(case.rows, document, case.heard)
         assert counts == {place: found.get(place, 0) for place in places_of(document, case.heard)}
         assert sum(messages for place, messages in found.items() if place.startswith(SESSION)) > 0
     lost, unknown = Counter[tuple[str, str]](), 0
     for (exchange, topic), messages in counted(case.rows).items():
-        before, after = (goes(document, exchange, topic, case.heard) for document in (case.old, case.new))
+        before, after = (
+            goes(document, exchange, topic, case.heard) for document in (case.old, case.new)
+        )
         if (before[0] or before[2]) and not after[0] and not after[2]:
             lost[exchange, topic] += messages
         unknown += messages if before[2] or after[2] else 0
@@ -154,9 +203,13 @@ def place_of(each: Change) -> str:
 def test_whatif_knows_from_the_journal_what_was_routed(case: Case) -> None:
     proposed = parse(case.new, "new")
     answer = what_if(case.history, None, proposed)
-    lost = {(exchange, topic): messages for (exchange, topic), messages in counted(case.rows).items()
-            if goes(case.old, exchange, topic, case.heard)[0] and not goes(case.new, exchange, topic)[0]
-            and not goes(case.new, exchange, topic)[2]}
+    lost = {
+        (exchange, topic): messages
+        for (exchange, topic), messages in counted(case.rows).items()
+        if goes(case.old, exchange, topic, case.heard)[0]
+        and not goes(case.new, exchange, topic)[0]
+        and not goes(case.new, exchange, topic)[2]
+    }
     assert {(each.exchange, each.topic): each.messages for each in answer.lost} == lost
     assert {change.before for change in answer.queues} == {None}
     same = what_if(case.history, case.current, case.current)
@@ -164,13 +217,22 @@ def test_whatif_knows_from_the_journal_what_was_routed(case: Case) -> None:
     nothing = what_if(case.history, parse({}, "without the exchanges"), proposed)
     elsewhere = {key: messages for key, messages in lost.items() if key[0] in EXCHANGES}
     assert elsewhere
-    assert {(each.exchange, each.topic): each.messages for each in nothing.lost if each.exchange in EXCHANGES} == elsewhere
+    assert {
+        (each.exchange, each.topic): each.messages
+        for each in nothing.lost
+        if each.exchange in EXCHANGES
+    } == elsewhere
 
 
 def test_audit_finds_what_plain_python_finds(case: Case) -> None:
     found = audit(case.history, case.current)
-    bindings = [*((each["source"], each["destination"], each["destination_type"], each["routing_key"]) for each in case.old["bindings"]),
-                *(("amq.topic", wish.session, "session", wish.topic_filter) for wish in case.heard)]
+    bindings = [
+        *(
+            (each["source"], each["destination"], each["destination_type"], each["routing_key"])
+            for each in case.old["bindings"]
+        ),
+        *(("amq.topic", wish.session, "session", wish.topic_filter) for wish in case.heard),
+    ]
     used: set[int] = set()
     met: Counter[tuple[int, int]] = Counter()
     lost: Counter[tuple[str, str]] = Counter()
@@ -182,20 +244,31 @@ def test_audit_finds_what_plain_python_finds(case: Case) -> None:
         for a, b in combinations(sorted(hit), 2):
             one, other = bindings[a], bindings[b]
             grammar = MQTT if one[2] == "session" else AMQP
-            if one[:3] == other[:3] and one[0] in ("t", "u", "amq.topic") and not covers(one[3], other[3], grammar) and not covers(
-                    other[3], one[3], grammar):
+            if (
+                one[:3] == other[:3]
+                and one[0] in ("t", "u", "amq.topic")
+                and not covers(one[3], other[3], grammar)
+                and not covers(other[3], one[3], grammar)
+            ):
                 met[a, b] += messages
     # Nothing is said of those that a headers exchange may lead to.
-    assert {each.number for each in found.dead} == {at for at in range(len(bindings)) if at not in used and bindings[at][0] not in reached(
-        case.old, "h")}
-    assert {(each.one.number, each.other.number): each.messages for each in found.overlapping} == met
+    assert {each.number for each in found.dead} == {
+        at
+        for at in range(len(bindings))
+        if at not in used and bindings[at][0] not in reached(case.old, "h")
+    }
+    assert {
+        (each.one.number, each.other.number): each.messages for each in found.overlapping
+    } == met
     assert {(each.exchange, each.topic): each.messages for each in found.unroutable} == lost
     assert found.dead
     assert found.overlapping
     assert found.unroutable
     for each in found.subsumed:
         assert (each.binding.source, each.binding.place) == (each.by.source, each.by.place)
-        assert covers(each.by.key, each.binding.key, MQTT if each.binding.kind == "session" else AMQP)
+        assert covers(
+            each.by.key, each.binding.key, MQTT if each.binding.kind == "session" else AMQP
+        )
 
 
 def reached(document: Document, exchange: str) -> set[str]:
@@ -205,10 +278,16 @@ def reached(document: Document, exchange: str) -> set[str]:
         name = ahead.pop()
         if name not in found:
             found.add(name)
-            ahead += [each["destination"] for each in document["bindings"]
-                      if each["source"] == name and each["destination_type"] == "exchange"]
-            ahead += [each["arguments"]["alternate-exchange"] for each in document["exchanges"]
-                      if each["name"] == name and each["arguments"]]
+            ahead += [
+                each["destination"]
+                for each in document["bindings"]
+                if each["source"] == name and each["destination_type"] == "exchange"
+            ]
+            ahead += [
+                each["arguments"]["alternate-exchange"]
+                for each in document["exchanges"]
+                if each["name"] == name and each["arguments"]
+            ]
     return found
 
 
@@ -227,30 +306,59 @@ def test_a_router_is_the_oracle(seed: int) -> None:
         asked = [*topics(rng, 15), *SPECIAL]
         for exchange in (*EXCHANGES, "", "amq.topic"):
             found = router.route(exchange, asked)
-            places = sorted(zip(found.places[0].tolist(), [router.names[at] for at in found.places[1]], strict=True))
+            places = sorted(
+                zip(
+                    found.places[0].tolist(),
+                    [router.names[at] for at in found.places[1]],
+                    strict=True,
+                )
+            )
             hit = sorted(zip(*(column.tolist() for column in found.bindings), strict=True))
             expected = [goes(document, exchange, topic, heard) for topic in asked]
-            assert places == sorted((row, place) for row, (there, _, _) in enumerate(expected) for place in there)
-            assert hit == sorted((row, number) for row, (_, used, _) in enumerate(expected) for number in used)
+            assert places == sorted(
+                (row, place) for row, (there, _, _) in enumerate(expected) for place in there
+            )
+            assert hit == sorted(
+                (row, number) for row, (_, used, _) in enumerate(expected) for number in used
+            )
             assert found.unknown.tolist() == [unknown for _, _, unknown in expected]
 
 
 def bound_to(queue: str, keys: list[str]) -> Document:
-    return {"queues": [{"name": queue}], "bindings": [
-        {"source": "amq.topic", "destination": queue, "destination_type": "queue", "routing_key": key, "arguments": {"n": at}}
-        for at, key in enumerate(keys)]}
+    return {
+        "queues": [{"name": queue}],
+        "bindings": [
+            {
+                "source": "amq.topic",
+                "destination": queue,
+                "destination_type": "queue",
+                "routing_key": key,
+                "arguments": {"n": at},
+            }
+            for at, key in enumerate(keys)
+        ],
+    }
 
 
-@pytest.mark.parametrize(("keys", "duplicates", "covered"), [
-    (["a.*", "a.#", "a.*", "b", "#.b", "c"], [(2, 0)], [("a.*", "a.#"), ("b", "#.b")]),
-    (["a.#.#", "a.#"], [], [("a.#", "a.#.#")]),
-    (["*.#", "#.*"], [], [("#.*", "*.#")]),
-    (["#", "#.#", "*.#"], [], [("#.#", "#"), ("*.#", "#")]),
-    (["#.a.#", "a.#", "#.a", "a", "*.a.*"], [], [("a.#", "#.a.#"), ("#.a", "#.a.#"), ("a", "#.a.#"), ("*.a.*", "#.a.#")]),
-    (["*.#.*", "*.*.#", "*.*"], [], [("*.*.#", "*.#.*"), ("*.*", "*.#.*")]),
-    (["a.*", "*.b", "a.b.#"], [], []),
-])
-def test_audit_names_bindings_that_others_make_needless(keys: list[str], duplicates: list[Any], covered: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("keys", "duplicates", "covered"),
+    [
+        (["a.*", "a.#", "a.*", "b", "#.b", "c"], [(2, 0)], [("a.*", "a.#"), ("b", "#.b")]),
+        (["a.#.#", "a.#"], [], [("a.#", "a.#.#")]),
+        (["*.#", "#.*"], [], [("#.*", "*.#")]),
+        (["#", "#.#", "*.#"], [], [("#.#", "#"), ("*.#", "#")]),
+        (
+            ["#.a.#", "a.#", "#.a", "a", "*.a.*"],
+            [],
+            [("a.#", "#.a.#"), ("#.a", "#.a.#"), ("a", "#.a.#"), ("*.a.*", "#.a.#")],
+        ),
+        (["*.#.*", "*.*.#", "*.*"], [], [("*.*.#", "*.#.*"), ("*.*", "*.#.*")]),
+        (["a.*", "*.b", "a.b.#"], [], []),
+    ],
+)
+def test_audit_names_bindings_that_others_make_needless(
+    keys: list[str], duplicates: list[Any], covered: list[Any]
+) -> None:
     duplicate, subsumed = needless(parse(bound_to("q", keys), "file"))
     assert [(each.binding.number, each.by.number) for each in duplicate] == duplicates
     assert [(each.binding.key, each.by.key) for each in subsumed] == covered
@@ -261,14 +369,23 @@ def test_subscriptions_cover_each_other_as_mqtt_says() -> None:
     made.hosts["/"].sessions.add("c")
     for key in ("#", "$x/#", "$x/a", "a/+", "+/#"):
         made.add("/", "amq.topic", "c", "session", key, "mqtt")
-    assert [(each.binding.key, each.by.key) for each in needless(made)[1]] == [("$x/a", "$x/#"), ("a/+", "#"), ("+/#", "#")]
+    assert [(each.binding.key, each.by.key) for each in needless(made)[1]] == [
+        ("$x/a", "$x/#"),
+        ("a/+", "#"),
+        ("+/#", "#"),
+    ]
 
 
 _TOPICS = [".".join(words) for size in range(6) for words in product("abx", repeat=size)]
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(st.sampled_from(["a", "b", "*", "#"]), min_size=1, max_size=3).map(".".join), max_size=6))
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a", "b", "*", "#"]), min_size=1, max_size=3).map(".".join),
+        max_size=6,
+    )
+)
 def test_without_the_needless_ones_the_same_topics_come(keys: list[str]) -> None:
     duplicate, subsumed = needless(parse(bound_to("q", keys), "file"))
     gone = {each.binding.number for each in [*duplicate, *subsumed]}
@@ -276,17 +393,27 @@ def test_without_the_needless_ones_the_same_topics_come(keys: list[str]) -> None
     taken = {key: {topic for topic in _TOPICS if AMQP.matches(key, topic)} for key in keys}
     assert set().union(*(taken[key] for key in kept)) == set().union(*taken.values())
     for one in kept:
-        assert not any(taken[one] <= taken[other] for other in kept if other is not one), "one more is needless"
+        assert not any(taken[one] <= taken[other] for other in kept if other is not one), (
+            "one more is needless"
+        )
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from("ab"), max_size=5), st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=5))
+@given(
+    st.lists(st.sampled_from("ab"), max_size=5),
+    st.lists(st.sampled_from(["a", "b", "*", "#"]), max_size=5),
+)
 def test_a_pattern_matches_what_is_at_no_distance(words: list[str], pattern: list[str]) -> None:
-    assert (distance(words, pattern) == 0) == (AMQP.matches(".".join(pattern), ".".join(words)) if pattern else not words)
+    assert (distance(words, pattern) == 0) == (
+        AMQP.matches(".".join(pattern), ".".join(words)) if pattern else not words
+    )
 
 
 def test_the_nearest_pattern_differs_in_the_fewest_words() -> None:
-    assert nearest("sensor.7.tmep", ["sensor.*.temp", "sensor.*.hum.x", "#.alarm"]) == ("sensor.*.temp", 1)
+    assert nearest("sensor.7.tmep", ["sensor.*.temp", "sensor.*.hum.x", "#.alarm"]) == (
+        "sensor.*.temp",
+        1,
+    )
     assert nearest("snesor.7.temp", ["#.alarm", "sensor.*.temp", "x.#"]) == ("sensor.*.temp", 1)
     assert nearest("sensor.7.tmep", ["sensor.*.temp", "stock.#"]) == ("sensor.*.temp", 1)
     assert nearest("a", []) is None
@@ -299,10 +426,25 @@ def test_advice_is_of_topic_exchanges_and_their_topics(case: Case, tmp_path: Pat
     assert set(by_name) == {"t", "u", "amq.topic"}
     assert len(said) == 3
     for name, each in by_name.items():
-        counts = Counter({topic: messages for (exchange, topic), messages in counted(case.rows).items() if exchange == name})
+        counts = Counter(
+            {
+                topic: messages
+                for (exchange, topic), messages in counted(case.rows).items()
+                if exchange == name
+            }
+        )
         assert (each.topics, each.messages) == (len(counts), counts.total())
-        assert each.prewarm == [topic for topic, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))][:len(each.prewarm)]
-        assert sum(counts[topic] for topic in each.prewarm) >= 0.9 * each.messages > sum(counts[topic] for topic in each.prewarm[:-1])
+        assert (
+            each.prewarm
+            == [topic for topic, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))][
+                : len(each.prewarm)
+            ]
+        )
+        assert (
+            sum(counts[topic] for topic in each.prewarm)
+            >= 0.9 * each.messages
+            > sum(counts[topic] for topic in each.prewarm[:-1])
+        )
         assert min(each.measured.values()) > 0
     assert advice.routes == 1024
     advice.write(tmp_path / "matching-profile.json")
@@ -313,21 +455,60 @@ def test_what_advice_is_made_of() -> None:
     assert choice({"auto": 100, "trie": 95, "shapes": 120}) is None
     assert choice({"auto": 100, "trie": 60, "shapes": 80}) == "trie"
     assert choice({}) is None
-    assert [cache_size(topics) for topics in (0, 1000, 50_000, 1 << 40)] == [1024, 2048, 65_536, 4_194_304]
+    assert [cache_size(topics) for topics in (0, 1000, 50_000, 1 << 40)] == [
+        1024,
+        2048,
+        65_536,
+        4_194_304,
+    ]
     assert carrying([("a", 80), ("b", 15), ("c", 5)], 100) == ["a", "b"]
 
 
-@pytest.mark.parametrize(("change", "line"), [
-    ({"bindings": [{"source": "nwes", "destination": "q", "destination_type": "queue", "routing_key": "a"}]},
-     "file: bindings[0] names the exchange 'nwes', which vhost '/' does not have; the nearest is 'news'"),
-    ({"bindings": [{"source": "news", "destination": "p", "destination_type": "queue", "routing_key": "a"}]},
-     "file: bindings[0] names the queue 'p', which vhost '/' does not have"),
-    ({"bindings": [{"source": "news", "destination": "q"}]}, "file: bindings[0]: its 'routing_key' is None, and should be a text"),
-    ({"queues": [{"name": "q", "vhost": "other"}]}, "file: queues[0] names the vhost 'other', which the file does not have"),
-    ({"exchanges": {}}, "file: 'exchanges' is no list of objects"),
-])
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {
+                "bindings": [
+                    {
+                        "source": "nwes",
+                        "destination": "q",
+                        "destination_type": "queue",
+                        "routing_key": "a",
+                    }
+                ]
+            },
+            "file: bindings[0] names the exchange 'nwes', which vhost '/' does not have; the nearest is 'news'",
+        ),
+        (
+            {
+                "bindings": [
+                    {
+                        "source": "news",
+                        "destination": "p",
+                        "destination_type": "queue",
+                        "routing_key": "a",
+                    }
+                ]
+            },
+            "file: bindings[0] names the queue 'p', which vhost '/' does not have",
+        ),
+        (
+            {"bindings": [{"source": "news", "destination": "q"}]},
+            "file: bindings[0]: its 'routing_key' is None, and should be a text",
+        ),
+        (
+            {"queues": [{"name": "q", "vhost": "other"}]},
+            "file: queues[0] names the vhost 'other', which the file does not have",
+        ),
+        ({"exchanges": {}}, "file: 'exchanges' is no list of objects"),
+    ],
+)
 def test_definitions_that_do_not_fit_together_are_named(change: dict[str, Any], line: str) -> None:
-    document: dict[str, Any] = {"exchanges": [{"name": "news", "type": "topic"}], "queues": [{"name": "q"}]} | change
+    document: dict[str, Any] = {
+        "exchanges": [{"name": "news", "type": "topic"}],
+        "queues": [{"name": "q"}],
+    } | change
     with pytest.raises(PipelineError) as caught:
         parse(document, "file")
     assert str(caught.value) == line

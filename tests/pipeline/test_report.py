@@ -31,7 +31,11 @@ class Outline(HTMLParser):
         found = dict(attrs)
         if tag == "svg":
             self.labels.append(found.get("aria-label") or "")
-        self.asked += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href") and not (value or "").startswith("#")]
+        self.asked += [
+            value or ""
+            for name, value in attrs
+            if name in ("src", "href", "xlink:href") and not (value or "").startswith("#")
+        ]
         assert tag not in ("script", "link", "iframe")
 
     def handle_data(self, data: str) -> None:
@@ -54,12 +58,25 @@ def page(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_page_is_whole_and_asks_for_nothing(page: str) -> None:
     outline = Outline(page)
     assert outline.asked == []
-    assert outline.labels == ["Messages by exchange", "Copies that queues and sessions got", "Unroutable messages",
-                              "Topics with the most messages", "How few topics carry how much", "Queues that would get more or less",
-                              "Time of a first lookup, by matcher"]
+    assert outline.labels == [
+        "Messages by exchange",
+        "Copies that queues and sessions got",
+        "Unroutable messages",
+        "Topics with the most messages",
+        "How few topics carry how much",
+        "Queues that would get more or less",
+        "Time of a first lookup, by matcher",
+    ]
     text = "".join(outline.texts)
-    for title in ("What was published, and where it went", "Unroutable topics", "Dead: nothing that was published matched",
-                  "Needless: another one takes all of it", "Topics that would come to no queue any more", "Topic exchanges", "300"):
+    for title in (
+        "What was published, and where it went",
+        "Unroutable topics",
+        "Dead: nothing that was published matched",
+        "Needless: another one takes all of it",
+        "Topics that would come to no queue any more",
+        "Topic exchanges",
+        "300",
+    ):
         assert title in text
     assert "What if: new.json" in text
     assert '<meta name="viewport"' in page
@@ -74,5 +91,10 @@ def test_a_page_of_nothing_says_so(spark: SparkSession, tmp_path: Path) -> None:
     from tests.pipeline.written import Writer, row
 
     Writer(tmp_path).write([row(0, "a")])
-    parts = hist.rollup(spark.read.format("trellis").schema(hist.PROJECTION).option("startingOffsets", "latest").load(str(tmp_path)))
+    parts = hist.rollup(
+        spark.read.format("trellis")
+        .schema(hist.PROJECTION)
+        .option("startingOffsets", "latest")
+        .load(str(tmp_path))
+    )
     assert "Nothing was published." in make(parts, parse({}, "empty"))

@@ -26,7 +26,9 @@ def some(count: int, base: int = 0) -> list[Row]:
     return [row(base + at, f"t.{at % 3}", body=b"%d" % at) for at in range(count)]
 
 
-def read(path: Path, low: int, high: int, rows: int = 1 << 20, **options: Any) -> list[tuple[str, int]]:
+def read(
+    path: Path, low: int, high: int, rows: int = 1 << 20, **options: Any
+) -> list[tuple[str, int]]:
     """Rows of a directory, as tasks make them."""
     made = Rows(THIN, {name: str(value) for name, value in options.items()})
     found = []
@@ -51,7 +53,9 @@ def test_any_range_in_pieces_of_any_size_is_whole(tmp_path: Path) -> None:
         high = rng.randrange(low, 121)
         expected = [(each["topic"], each["offset"]) for each in rows[low:high]]
         assert read(tmp_path, low, high, rng.randrange(1, 60)) == expected
-        assert read(tmp_path, low, high, pattern="*.1") == [each for each in expected if each[0] == "t.1"]
+        assert read(tmp_path, low, high, pattern="*.1") == [
+            each for each in expected if each[0] == "t.1"
+        ]
 
 
 def test_small_batches_come_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +91,9 @@ def test_damage_is_named_with_file_and_offset_however_few_columns_are_read(tmp_p
         read(tmp_path, 0, 21)
     assert len(read(tmp_path, 0, 21, verify="false")) == 21
     assert len(read(tmp_path, 0, 7)) == 7
-    with pytest.raises(PipelineError, match="option verify is 'maybe', and should be true or false"):
+    with pytest.raises(
+        PipelineError, match="option verify is 'maybe', and should be true or false"
+    ):
         read(tmp_path, 0, 21, verify="Maybe")
 
 
@@ -108,7 +114,9 @@ def test_wherever_a_segment_is_torn_it_ends_with_its_last_whole_batch(tmp_path: 
         writer.path.write_bytes(octets[:end])
         assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
         assert [offset for _, offset in read(tmp_path, 0, 5)] == list(range(5))
-    writer.path.write_bytes(octets[:whole] + bytes(4096))  # The file grew, and the machine failed before it was written.
+    writer.path.write_bytes(
+        octets[:whole] + bytes(4096)
+    )  # The file grew, and the machine failed before it was written.
     assert Directory(str(tmp_path)).bounds() == (0, 5, 1)
     for end in range(0, SCHEMA_OCTETS, 97):
         writer.path.write_bytes(octets[:end])
@@ -121,7 +129,9 @@ def divided(stream: Directory) -> tuple[list[tuple[int, int]], int]:
     return [(cut.low, cut.high) for cut in cuts], sum(cut.end - cut.start for cut in cuts)
 
 
-def test_a_full_segment_is_known_by_its_index_and_its_batches_are_not_looked_at(tmp_path: Path) -> None:
+def test_a_full_segment_is_known_by_its_index_and_its_batches_are_not_looked_at(
+    tmp_path: Path,
+) -> None:
     writer = Writer(tmp_path)
     known = Segment(RealDisk(), str(writer.path), 1, 0)
     for base in range(0, 3000, 100):
@@ -141,7 +151,12 @@ def test_a_full_segment_is_known_by_its_index_and_its_batches_are_not_looked_at(
     assert rows == [(low, min(low + 70, 2950)) for low in range(50, 2950, 70)]
     assert divided(indexed)[0] == rows, "what is done again is divided as before"
     assert divided(indexed)[1] > octets, "it knows fewer places"
-    for wrong in (index.read_bytes()[:-1], index.read_bytes()[:20], b"", bytes(64)):  # Such a one is nobody's.
+    for wrong in (
+        index.read_bytes()[:-1],
+        index.read_bytes()[:20],
+        b"",
+        bytes(64),
+    ):  # Such a one is nobody's.
         index.write_bytes(wrong)
         assert divided(Directory(str(tmp_path))) == (rows, octets)
 
@@ -156,7 +171,9 @@ def test_heads_are_read_from_parts_of_a_segment_as_from_the_whole(tmp_path: Path
     assert (whole.end, whole.size, len(whole.places)) == (140, len(octets), 10)
     rng = random.Random(2)
     while parts.size < len(octets):
-        parts.go_on(octets[parts.size:parts.size + rng.randrange(2_500, 9_000)], parts.size, len(octets))
+        parts.go_on(
+            octets[parts.size : parts.size + rng.randrange(2_500, 9_000)], parts.size, len(octets)
+        )
     assert parts == whole
     assert segments.name_of(writer.path.name) == Name(1, 40)
     assert segments.name_of(f"{writer.path.name}.index") is None

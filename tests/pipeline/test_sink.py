@@ -1,4 +1,6 @@
-"""`writeStream.format("trellis")`: rows become messages, each confirmed, each with its place in the query."""
+"""`writeStream.format("trellis")`: rows become messages, each confirmed, each with its place in the
+query.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,37 @@ COLUMNS = ("'out' as exchange", "topic", "body", "headers", "message_id")
 
 
 def write(spark: SparkSession, tmp_path: Path, url: str) -> Any:
-    query = (spark.readStream.format("trellis").option("maxRowsPerTrigger", 30).option("rowsPerTask", 10).load(str(tmp_path / "s"))
-             .selectExpr(*COLUMNS).writeStream.format("trellis").option("url", url)
-             .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
+    query = (
+        spark.readStream.format("trellis")
+        .option("maxRowsPerTrigger", 30)
+        .option("rowsPerTask", 10)
+        .load(str(tmp_path / "s"))
+        .selectExpr(*COLUMNS)
+        .writeStream.format("trellis")
+        .option("url", url)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination(120)
     return query
 
 
-def test_every_row_is_published_with_its_place_in_the_query(spark: SparkSession, tmp_path: Path, broker: BrokerProcess) -> None:
+def test_every_row_is_published_with_its_place_in_the_query(
+    spark: SparkSession, tmp_path: Path, broker: BrokerProcess
+) -> None:
     rows = journal(
-        tmp_path / "s", [row(at, f"t.{at % 3}", body=b"%d" % at, message_id=f"m{at}", headers=json.dumps({"n": at})) for at in range(50)]
+        tmp_path / "s",
+        [
+            row(
+                at,
+                f"t.{at % 3}",
+                body=b"%d" % at,
+                message_id=f"m{at}",
+                headers=json.dumps({"n": at}),
+            )
+            for at in range(50)
+        ],
     )
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
         channel = connection.channel()
@@ -49,7 +72,11 @@ def test_every_row_is_published_with_its_place_in_the_query(spark: SparkSession,
     places: dict[str, list[int]] = {}
     for each in rows:
         key, body, headers = found[each["message_id"]]
-        assert (key, body, headers["n"]) == (each["topic"], each["body"], json.loads(each["headers"])["n"])
+        assert (key, body, headers["n"]) == (
+            each["topic"],
+            each["body"],
+            json.loads(each["headers"])["n"],
+        )
         places.setdefault(headers["x-trellis-producer"], []).append(headers["x-trellis-sequence"])
     assert all(producer.startswith(str(query.id)) for producer in places)
     assert {sequence >> 32 for some in places.values() for sequence in some} == {0, 1}
@@ -63,28 +90,47 @@ def test_a_batch_that_is_divided_in_another_way_is_refused(tmp_path: Path) -> No
     _claim(str(tmp_path), 3, 0, rows)
     _claim(f"file:{tmp_path}", 3, 0, rows)
     _claim(str(tmp_path), 3, 1, [])
-    with pytest.raises(PipelineError, match="batch 3 comes again divided in another way than before"):
+    with pytest.raises(
+        PipelineError, match="batch 3 comes again divided in another way than before"
+    ):
         _claim(str(tmp_path), 3, 0, rows[:1])
 
 
-@pytest.mark.parametrize(("ddl", "options", "line"), [
-    ("topic string", {}, "a message needs a column 'body'; there are topic"),
-    ("topic string, body int", {}, "column 'body' of a message is string or binary, not int"),
-    ("topic string, body binary, colour string", {}, "a message has no 'colour'; select topic, body, exchange"),
-    ("topic string, body binary", {"uri": "x"}, "has no option 'uri'; it has url, exchange, checkpointLocation"),
-])
-def test_what_is_no_message_is_refused_at_once(ddl: str, options: dict[str, str], line: str, spark: SparkSession) -> None:
+@pytest.mark.parametrize(
+    ("ddl", "options", "line"),
+    [
+        ("topic string", {}, "a message needs a column 'body'; there are topic"),
+        ("topic string, body int", {}, "column 'body' of a message is string or binary, not int"),
+        (
+            "topic string, body binary, colour string",
+            {},
+            "a message has no 'colour'; select topic, body, exchange",
+        ),
+        (
+            "topic string, body binary",
+            {"uri": "x"},
+            "has no option 'uri'; it has url, exchange, checkpointLocation",
+        ),
+    ],
+)
+def test_what_is_no_message_is_refused_at_once(
+    ddl: str, options: dict[str, str], line: str, spark: SparkSession
+) -> None:
     schema = StructType.fromDDL(ddl)
     assert isinstance(schema, StructType)
     with pytest.raises(PipelineError, match=line):
         StreamWriter(schema, {"checkpointlocation": "c"} | options)
 
 
-def test_a_broker_that_is_not_there_ends_the_query_with_one_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_broker_that_is_not_there_ends_the_query_with_one_line(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     journal(tmp_path / "s", [row(0, "a")])
     with pytest.raises(Exception, match="PipelineError") as caught:
         write(spark, tmp_path, "amqp://guest:guest@127.0.0.1:1/")
-    assert (line_of(caught.value) or "").startswith("publishing to 127.0.0.1:1 failed after 0 of 0 messages: no connection")
+    assert (line_of(caught.value) or "").startswith(
+        "publishing to 127.0.0.1:1 failed after 0 of 0 messages: no connection"
+    )
 
 
 def test_what_is_no_url_is_named() -> None:
@@ -92,14 +138,23 @@ def test_what_is_no_url_is_named() -> None:
         Publisher("amqp://host:port/")
 
 
-def test_a_queue_that_does_not_take_more_ends_the_publisher(broker: BrokerProcess, unique: str) -> None:
+def test_a_queue_that_does_not_take_more_ends_the_publisher(
+    broker: BrokerProcess, unique: str
+) -> None:
     from pyspark_trellis.publisher import Outgoing
 
     with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
-        connection.channel().queue_declare(unique, exclusive=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+        connection.channel().queue_declare(
+            unique, exclusive=True, arguments={"x-max-length": 2, "x-overflow": "reject-publish"}
+        )
         plain = pika.BasicProperties()
-        assert Publisher(broker.amqp_url).publish(Outgoing("", unique, b"x", plain) for _ in range(2)) == 2
+        assert (
+            Publisher(broker.amqp_url).publish(Outgoing("", unique, b"x", plain) for _ in range(2))
+            == 2
+        )
         with pytest.raises(PipelineError, match="the broker refused message"):
             Publisher(broker.amqp_url).publish(Outgoing("", unique, b"x", plain) for _ in range(2))
         with pytest.raises(PipelineError, match="NOT_FOUND"):
-            Publisher(broker.amqp_url).publish(Outgoing(f"{each}{unique}", "k", b"x", plain) for each in "ab")
+            Publisher(broker.amqp_url).publish(
+                Outgoing(f"{each}{unique}", "k", b"x", plain) for each in "ab"
+            )

@@ -1,4 +1,6 @@
-"""`format("trellis")` on a directory: every row once, from where to where it was asked, and clear errors."""
+"""`format("trellis")` on a directory: every row once, from where to where it was asked, and clear
+errors.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ TOPICS = ("a.b", "a.c", "b", "a.b.c", "")
 
 
 def some(count: int, base: int = 0) -> list[Row]:
-    return [row(base + at, TOPICS[at % len(TOPICS)], body=b"%d" % at, content_type="text/plain" if at % 3 else None) for at in range(count)]
+    return [
+        row(
+            base + at,
+            TOPICS[at % len(TOPICS)],
+            body=b"%d" % at,
+            content_type="text/plain" if at % 3 else None,
+        )
+        for at in range(count)
+    ]
 
 
 def offsets_of(df: DataFrame) -> list[int]:
@@ -45,43 +55,67 @@ def test_all_columns_of_all_rows_are_read(spark: SparkSession, tmp_path: Path) -
     assert [each["offset"] for each in found] == list(range(100))
     for each, wrote in zip(found, rows, strict=True):
         assert (each["topic"], bytes(each["body"]), each["content_type"], each["qos"]) == (
-            wrote["topic"], wrote["body"], wrote["content_type"], wrote["qos"])
+            wrote["topic"],
+            wrote["body"],
+            wrote["content_type"],
+            wrote["qos"],
+        )
         assert each["published_at"].timestamp() == wrote["published_at"].timestamp()
     assert df.rdd.getNumPartitions() >= 4
 
 
 def test_offsets_pattern_and_projection(spark: SparkSession, tmp_path: Path) -> None:
     rows = journal(tmp_path / "s", some(100))
-    assert offsets_of(load(spark, tmp_path / "s", startingOffsets=13, endingOffsets=77)) == list(range(13, 77))
+    assert offsets_of(load(spark, tmp_path / "s", startingOffsets=13, endingOffsets=77)) == list(
+        range(13, 77)
+    )
     assert offsets_of(load(spark, tmp_path / "s", startingOffsets="latest")) == []
     matched = [each["offset"] for each in rows if each["topic"] in ("a.b", "a.c")]
     assert offsets_of(load(spark, tmp_path / "s", pattern="a.*")) == matched
-    thin = spark.read.format("trellis").schema("topic string, offset long").load(str(tmp_path / "s"))
+    thin = (
+        spark.read.format("trellis").schema("topic string, offset long").load(str(tmp_path / "s"))
+    )
     assert thin.columns == ["topic", "offset"]
-    assert sorted(map(tuple, thin.collect())) == sorted((each["topic"], each["offset"]) for each in rows)
+    assert sorted(map(tuple, thin.collect())) == sorted(
+        (each["topic"], each["offset"]) for each in rows
+    )
 
 
 def test_conditions_are_taken_over(spark: SparkSession, tmp_path: Path) -> None:
     rows = journal(tmp_path / "s", some(100))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        df = load(spark, tmp_path / "s", pushdown="true").where("offset >= 20 and offset < 60 and topic = 'a.b' and size > 1")
-        assert offsets_of(df) == [each["offset"] for each in rows[20:60] if each["topic"] == "a.b" and each["size"] > 1]
+        df = load(spark, tmp_path / "s", pushdown="true").where(
+            "offset >= 20 and offset < 60 and topic = 'a.b' and size > 1"
+        )
+        assert offsets_of(df) == [
+            each["offset"] for each in rows[20:60] if each["topic"] == "a.b" and each["size"] > 1
+        ]
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
 def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> None:
-    """What a query has read its checkpoint knows; a torn tail, and what an epoch left over, are not read."""
+    """What a query has read its checkpoint knows; a torn tail, and what an epoch left over, are not
+    read.
+    """
     first = journal(tmp_path / "s", some(50))
     writer = Writer(tmp_path / "s", 1, 50)
     writer.write(some(10, 50))
     writer.write(some(10, 60), torn=5)
 
     def follow() -> list[int]:
-        query = (spark.readStream.format("trellis").option("maxRowsPerTrigger", 16).schema("offset long, topic string")
-                 .load(str(tmp_path / "s")).writeStream.format("parquet").option("path", str(tmp_path / "out"))
-                 .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start())
+        query = (
+            spark.readStream.format("trellis")
+            .option("maxRowsPerTrigger", 16)
+            .schema("offset long, topic string")
+            .load(str(tmp_path / "s"))
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
         query.awaitTermination()
         return offsets_of(spark.read.parquet(str(tmp_path / "out")))
 
@@ -92,7 +126,9 @@ def test_a_journal_is_followed_in_steps(spark: SparkSession, tmp_path: Path) -> 
     assert follow() == list(range(80))
 
 
-def test_rows_that_were_never_durable_do_not_hide_a_gap(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_that_were_never_durable_do_not_hide_a_gap(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     journal(tmp_path / "s", some(30))
     stream = Directory(str(tmp_path / "s"))
     assert stream.bounds() == (0, 30, 1)
@@ -101,32 +137,51 @@ def test_rows_that_were_never_durable_do_not_hide_a_gap(spark: SparkSession, tmp
     assert stream.bounds() == (0, 35, 2)
     assert stream.rewritten(30, 1)
     assert not stream.rewritten(25, 1)
-    assert [(piece.cut.low, piece.cut.high) for piece in stream.pieces(20, 35)] == [(20, 25), (25, 35)]
+    assert [(piece.cut.low, piece.cut.high) for piece in stream.pieces(20, 35)] == [
+        (20, 25),
+        (25, 35),
+    ]
 
 
 def test_errors_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
     journal(tmp_path / "s" / "deep", some(60, 40))
     deep = tmp_path / "s" / "deep"
-    assert error_of(lambda: load(spark, tmp_path / "nowhere").count()).startswith(f"there is no journal in {tmp_path / 'nowhere'}: ")
-    assert "it holds directories (deep): name that of one stream" in error_of(lambda: load(spark, tmp_path / "s").count())
+    assert error_of(lambda: load(spark, tmp_path / "nowhere").count()).startswith(
+        f"there is no journal in {tmp_path / 'nowhere'}: "
+    )
+    assert "it holds directories (deep): name that of one stream" in error_of(
+        lambda: load(spark, tmp_path / "s").count()
+    )
     assert "offset 3 of " in error_of(lambda: load(spark, deep, startingOffsets=3).count())
-    assert "the first one there is 40" in error_of(lambda: load(spark, deep, startingOffsets=3).count())
+    assert "the first one there is 40" in error_of(
+        lambda: load(spark, deep, startingOffsets=3).count()
+    )
     assert "lies behind the end" in error_of(lambda: load(spark, deep, endingOffsets=101).count())
-    assert "should be earliest, latest or an offset" in error_of(lambda: load(spark, deep, startingOffsets="first").count())
+    assert "should be earliest, latest or an offset" in error_of(
+        lambda: load(spark, deep, startingOffsets="first").count()
+    )
     assert "has no option 'patern'" in error_of(lambda: load(spark, deep, patern="a").count())
     assert "invalid pattern" in error_of(lambda: load(spark, deep, pattern="x" * 300).count())
     narrow = spark.read.format("trellis").schema("offset int")
-    assert "column 'offset' of a journal is long, not int" in error_of(lambda: narrow.load(str(deep)).count())
+    assert "column 'offset' of a journal is long, not int" in error_of(
+        lambda: narrow.load(str(deep)).count()
+    )
     other = spark.read.format("trellis").schema("ofset long")
-    assert "no column 'ofset'; the nearest is 'offset'" in error_of(lambda: other.load(str(deep)).count())
+    assert "no column 'ofset'; the nearest is 'offset'" in error_of(
+        lambda: other.load(str(deep)).count()
+    )
 
 
 def test_a_segment_of_another_kind_is_named(spark: SparkSession, tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_pydict({"offset": [0, 1], "topic": ["a", "b"]})
-    (tmp_path / "0000000001-00000000000000000000.arrow").write_bytes(batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes())
+    (tmp_path / "0000000001-00000000000000000000.arrow").write_bytes(
+        batch.schema.serialize().to_pybytes() + batch.serialize().to_pybytes()
+    )
     assert "has no column 'published_at'" in error_of(lambda: load(spark, tmp_path).collect())
     (tmp_path / "0000000001-00000000000000000000.arrow").write_bytes(b"nothing of the kind")
-    assert "is damaged: at octet 0 there is no Arrow message" in error_of(lambda: load(spark, tmp_path).collect())
+    assert "is damaged: at octet 0 there is no Arrow message" in error_of(
+        lambda: load(spark, tmp_path).collect()
+    )
 
 
 def test_lost_offsets_are_named(tmp_path: Path) -> None:
@@ -137,8 +192,24 @@ def test_lost_offsets_are_named(tmp_path: Path) -> None:
 
 
 def test_a_timestamp_that_is_no_time_is_none(spark: SparkSession, tmp_path: Path) -> None:
-    """Publishers say any number: of milliseconds, of nanoseconds, of 64 bits. The rest of the row is there, and nothing stops."""
-    said = [1_700_000_000, 1_700_000_000_000, 1_700_000_000_000_000_000, (1 << 63) - 1, -(1 << 63), -62_135_596_800, None]
+    """Publishers say any number: of milliseconds, of nanoseconds, of 64 bits.
+
+    The rest of the row is there, and nothing stops.
+    """
+    said = [
+        1_700_000_000,
+        1_700_000_000_000,
+        1_700_000_000_000_000_000,
+        (1 << 63) - 1,
+        -(1 << 63),
+        -62_135_596_800,
+        None,
+    ]
     journal(tmp_path / "s", [row(at, "a", timestamp=seconds) for at, seconds in enumerate(said)])
-    found = load(spark, tmp_path / "s").selectExpr("offset", "unix_seconds(timestamp) AS at").orderBy("offset").collect()
+    found = (
+        load(spark, tmp_path / "s")
+        .selectExpr("offset", "unix_seconds(timestamp) AS at")
+        .orderBy("offset")
+        .collect()
+    )
     assert [each["at"] for each in found] == [said[0], None, None, None, None, said[5], None]

@@ -1,4 +1,6 @@
-"""What led where as of then, by `$topology`: against what plain Python knows of that time, of a broker too; and what cannot be known."""
+"""What led where as of then, by `$topology`: against what plain Python knows of that time, of a
+broker too; and what cannot be known.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,28 @@ def stream(path: Path, changes: Sequence[Row], first: int = 0) -> Directory:
 
 
 def heard_of(directory: Directory, at: datetime | None) -> set[Subscription]:
-    return {Subscription(facts["destination"], facts["routing_key"]) for facts in replay(directory, at).subscriptions()}
+    return {
+        Subscription(facts["destination"], facts["routing_key"])
+        for facts in replay(directory, at).subscriptions()
+    }
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_any_moment_is_what_was_done_up_to_it(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Bindings and subscriptions come and go; the broker writes all down again now and then, and starts again, without its sessions."""
+def test_any_moment_is_what_was_done_up_to_it(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    """Bindings and subscriptions come and go; the broker writes all down again now and then, and
+    starts again, without its sessions.
+    """
     rng = random.Random(seed)
     document, heard = definitions(rng, 5), set(subscriptions(rng, 4))
-    document = {**document, "bindings": [each | {"arguments": {"n": at}} for at, each in enumerate(document["bindings"])]}
+    document = {
+        **document,
+        "bindings": [
+            each | {"arguments": {"n": at}} for at, each in enumerate(document["bindings"])
+        ],
+    }
     changes = snapshot(document, sorted(heard), START)
     states = {}
     for number in range(1, 15):
@@ -69,7 +83,10 @@ def test_any_moment_is_what_was_done_up_to_it(tmp_path_factory: pytest.TempPathF
             changes.append(subscribed(wish, at, "unsubscribe"))
         elif what < 0.7 and document["bindings"]:
             gone = rng.choice(document["bindings"])
-            document = {**document, "bindings": [each for each in document["bindings"] if each is not gone]}
+            document = {
+                **document,
+                "bindings": [each for each in document["bindings"] if each is not gone],
+            }
             changes.append(bound(gone, at, "unbind"))
         elif what < 0.85:
             changes += snapshot(document, sorted(heard), at, restarted=False)
@@ -80,35 +97,66 @@ def test_any_moment_is_what_was_done_up_to_it(tmp_path_factory: pytest.TempPathF
     directory = stream(tmp_path_factory.mktemp("topology") / "t", changes)
     for number, (expected, wishes) in states.items():
         then = replay(directory, minute(number) + timedelta(seconds=30))
-        assert {Subscription(facts["destination"], facts["routing_key"]) for facts in then.subscriptions()} == wishes
+        assert {
+            Subscription(facts["destination"], facts["routing_key"])
+            for facts in then.subscriptions()
+        } == wishes
         found = whole([then], "then")
         key = ("source", "destination", "routing_key")
-        assert sorted((each.source, each.destination, each.key) for each in found.bindings if each.kind != "session") == sorted(
-            tuple(each[name] for name in key) for each in expected["bindings"])
+        assert sorted(
+            (each.source, each.destination, each.key)
+            for each in found.bindings
+            if each.kind != "session"
+        ) == sorted(tuple(each[name] for name in key) for each in expected["bindings"])
         assert found.hosts["/"].queues == {each["name"] for each in expected["queues"]}
-        assert found.hosts["/"].types.items() >= {each["name"]: each["type"] for each in expected["exchanges"]}.items()
+        assert (
+            found.hosts["/"].types.items()
+            >= {each["name"]: each["type"] for each in expected["exchanges"]}.items()
+        )
 
 
-def test_a_stream_whose_beginning_is_gone_is_known_from_its_first_snapshot_on(tmp_path: Path) -> None:
+def test_a_stream_whose_beginning_is_gone_is_known_from_its_first_snapshot_on(
+    tmp_path: Path,
+) -> None:
     document = definitions(random.Random(1), 3)
     wish, late = Subscription("c", "a/#"), Subscription("c", "b/#")
-    changes = [subscribed(Subscription("forgotten", "#"), minute(1)), *snapshot(document, [wish], minute(5), restarted=False),
-               subscribed(late, minute(8))]
+    changes = [
+        subscribed(Subscription("forgotten", "#"), minute(1)),
+        *snapshot(document, [wish], minute(5), restarted=False),
+        subscribed(late, minute(8)),
+    ]
     directory = stream(tmp_path / "t", changes, first=1000)
     assert heard_of(directory, minute(6)) == {wish}
     assert heard_of(directory, None) == {wish, late}
-    with pytest.raises(PipelineError, match=r"does not say what led where at 2026-03-01 12:03:00 UTC: the first that is known is of "
-                                            r"2026-03-01 12:05:00 UTC; .* not any more"):
+    with pytest.raises(
+        PipelineError,
+        match=r"does not say what led where at 2026-03-01 12:03:00 UTC: the first that is known is of "
+        r"2026-03-01 12:05:00 UTC; .* not any more",
+    ):
         replay(directory, minute(3))
 
 
 def test_what_cannot_be_replayed_is_one_line(tmp_path: Path) -> None:
     for name, changes, line in (
-        ("none", [subscribed(Subscription("c", "#"), minute(1))], "has no whole snapshot of the bindings"),
-        ("torn", snapshot(definitions(random.Random(1), 2), [], START)[:-1], "has no whole snapshot of the bindings"),
+        (
+            "none",
+            [subscribed(Subscription("c", "#"), minute(1))],
+            "has no whole snapshot of the bindings",
+        ),
+        (
+            "torn",
+            snapshot(definitions(random.Random(1), 2), [], START)[:-1],
+            "has no whole snapshot of the bindings",
+        ),
         ("odd", [change("bind", START, {})], "has a row 'bind' that cannot be read"),
-        ("started", [*snapshot(definitions(random.Random(1), 2), [], START), change("snapshot", minute(3), {"restarted": True})],
-         "was just written anew at 2026-03-01 12:03:00 UTC"),
+        (
+            "started",
+            [
+                *snapshot(definitions(random.Random(1), 2), [], START),
+                change("snapshot", minute(3), {"restarted": True}),
+            ],
+            "was just written anew at 2026-03-01 12:03:00 UTC",
+        ),
     ):
         with pytest.raises(PipelineError, match=re.escape(line)) as caught:
             replay(stream(tmp_path / name, changes))
@@ -118,12 +166,18 @@ def test_what_cannot_be_replayed_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_moment_is_iso_8601(tmp_path: Path) -> None:
-    assert moment("2026-03-01T12:00") == moment("2026-03-01T12:00:00Z") == moment("2026-03-01T13:00+01:00") == START
+    assert (
+        moment("2026-03-01T12:00")
+        == moment("2026-03-01T12:00:00Z")
+        == moment("2026-03-01T13:00+01:00")
+        == START
+    )
     with pytest.raises(PipelineError, match="--as-of yesterday should be a time like"):
         moment("yesterday")
 
 
 # -- by a command's arguments
+
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
@@ -131,30 +185,54 @@ def place(tmp_path: Path) -> Path:
     document = definitions(random.Random(4), 5)
     (tmp_path / "now.json").write_text(json.dumps(document))
     wishes = [Subscription("c", "a/#"), Subscription("$share/g/b", "b")]
-    stream(tmp_path / "%24topology", [*snapshot(document, wishes, START), bound(document["bindings"][0], minute(5), "unbind"),
-                                      subscribed(wishes[0], minute(5), "unsubscribe")])
+    stream(
+        tmp_path / "%24topology",
+        [
+            *snapshot(document, wishes, START),
+            bound(document["bindings"][0], minute(5), "unbind"),
+            subscribed(wishes[0], minute(5), "unsubscribe"),
+        ],
+    )
     (tmp_path / "journal").mkdir()
     return tmp_path
 
 
 def question(place: Path, job: str, *words: str) -> Any:
-    return asked(parser().parse(["pipeline", job, "--journal", str(place / "journal"), *(word.format(place=place) for word in words)]))
+    return asked(
+        parser().parse(
+            [
+                "pipeline",
+                job,
+                "--journal",
+                str(place / "journal"),
+                *(word.format(place=place) for word in words),
+            ]
+        )
+    )
 
 
 def test_a_file_says_the_bindings_and_the_topology_who_listens(place: Path) -> None:
     about = question(place, "audit", "--definitions", "{place}/now.json")
-    assert [(each.kind, each.destination) for each in about.there.bindings][-1] == ("session", "$share/g/b")
+    assert [(each.kind, each.destination) for each in about.there.bindings][-1] == (
+        "session",
+        "$share/g/b",
+    )
     heard = "MQTT sessions, groups among them: 1, with subscriptions: 1, by $topology of vhost '/' as of 2026-03-01 12:05:00 UTC"
     assert about.said_by == (f"bindings: {place}/now.json", heard)
     alone = question(place, "audit", "--definitions", "{place}/now.json", "--topology", "none")
     assert len(alone.there.bindings) == len(about.there.bindings) - 1
-    assert alone.said_by[1] == "MQTT sessions: not known (--topology none); what only they get counts as unroutable, or lost"
+    assert (
+        alone.said_by[1]
+        == "MQTT sessions: not known (--topology none); what only they get counts as unroutable, or lost"
+    )
 
 
 def test_where_no_file_does_the_topology_says_all(place: Path) -> None:
     now, then = question(place, "audit"), question(place, "audit", "--as-of", "2026-03-01T12:04:59")
     assert len(then.there.bindings) == len(now.there.bindings) + 2
-    whatif = question(place, "whatif", "--definitions", "{place}/now.json", "--as-of", "2026-03-01T12:04:59")
+    whatif = question(
+        place, "whatif", "--definitions", "{place}/now.json", "--as-of", "2026-03-01T12:04:59"
+    )
     assert whatif.proposed is not None
     assert len(whatif.proposed.bindings) == len(whatif.there.bindings) == len(then.there.bindings)
     assert whatif.proposed.hosts["/"].sessions == {"c", "$share/g/b"}
@@ -162,16 +240,38 @@ def test_where_no_file_does_the_topology_says_all(place: Path) -> None:
 
 def test_a_vhost_without_a_topology_is_named(place: Path) -> None:
     (place / "two.json").write_text(json.dumps({"vhosts": [{"name": "/"}, {"name": "other"}]}))
-    assert question(place, "audit", "--definitions", "{place}/two.json").said_by[2].startswith("MQTT sessions of vhost 'other': not known")
+    assert (
+        question(place, "audit", "--definitions", "{place}/two.json")
+        .said_by[2]
+        .startswith("MQTT sessions of vhost 'other': not known")
+    )
 
 
-@pytest.mark.parametrize(("words", "line"), [
-    (("audit", "--definitions", "{place}/now.json", "--as-of", "2026-03-01"), "--definitions names others: leave one of them out"),
-    (("audit", "--topology", "none", "--as-of", "2026-03-01T12:04"), "--as-of needs the stream $topology: --topology none"),
-    (("audit", "--topology", "none"), "say what is bound: --definitions FILE, or --topology PLACE (--topology none)"),
-    (("audit", "--topology", "{place}/nowhere"), "there is no journal in {place}/nowhere: No such file or directory"),
-    (("audit", "--as-of", "2026-03-01T11:59"), "does not say what led where at 2026-03-01 11:59:00 UTC"),
-])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("audit", "--definitions", "{place}/now.json", "--as-of", "2026-03-01"),
+            "--definitions names others: leave one of them out",
+        ),
+        (
+            ("audit", "--topology", "none", "--as-of", "2026-03-01T12:04"),
+            "--as-of needs the stream $topology: --topology none",
+        ),
+        (
+            ("audit", "--topology", "none"),
+            "say what is bound: --definitions FILE, or --topology PLACE (--topology none)",
+        ),
+        (
+            ("audit", "--topology", "{place}/nowhere"),
+            "there is no journal in {place}/nowhere: No such file or directory",
+        ),
+        (
+            ("audit", "--as-of", "2026-03-01T11:59"),
+            "does not say what led where at 2026-03-01 11:59:00 UTC",
+        ),
+    ],
+)
 def test_what_does_not_fit_is_one_line(place: Path, words: Sequence[str], line: str) -> None:
     with pytest.raises(PipelineError, match=re.escape(line.format(place=place))):
         question(place, *words)
@@ -179,24 +279,73 @@ def test_what_does_not_fit_is_one_line(place: Path, words: Sequence[str], line: 
 
 def test_a_running_broker_says_it_too_and_again_after_a_start(tmp_path: Path) -> None:
     """Over HTTP, by itself beside the journal; a session that does not last is gone with the start."""
-    (tmp_path / "definitions.json").write_text(json.dumps({
-        "vhosts": [{"name": "/"}], "exchanges": [], "bindings": [
-            {"source": "amq.topic", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "a.#", "arguments": {}}],
-        "queues": [{"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}},
-                   {"name": "journal", "vhost": "/", "durable": True, "auto_delete": False,
-                    "arguments": {"x-queue-type": "stream", "x-journal": True}}]}))
-    words = ("--data-dir", str(tmp_path / "data"), "--definitions-file", str(tmp_path / "definitions.json"))
-    for clean, expected in ((False, {"lasting"}), (True, {"lasting", "passing"}), (None, {"lasting"})):
+    (tmp_path / "definitions.json").write_text(
+        json.dumps(
+            {
+                "vhosts": [{"name": "/"}],
+                "exchanges": [],
+                "bindings": [
+                    {
+                        "source": "amq.topic",
+                        "vhost": "/",
+                        "destination": "q",
+                        "destination_type": "queue",
+                        "routing_key": "a.#",
+                        "arguments": {},
+                    }
+                ],
+                "queues": [
+                    {
+                        "name": "q",
+                        "vhost": "/",
+                        "durable": True,
+                        "auto_delete": False,
+                        "arguments": {},
+                    },
+                    {
+                        "name": "journal",
+                        "vhost": "/",
+                        "durable": True,
+                        "auto_delete": False,
+                        "arguments": {"x-queue-type": "stream", "x-journal": True},
+                    },
+                ],
+            }
+        )
+    )
+    words = (
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--definitions-file",
+        str(tmp_path / "definitions.json"),
+    )
+    for clean, expected in (
+        (False, {"lasting"}),
+        (True, {"lasting", "passing"}),
+        (None, {"lasting"}),
+    ):
         process = BrokerProcess(*words)
         try:
             if clean is not None:
                 client = subscribe(process.mqtt, "passing" if clean else "lasting", clean)
             http = process.addresses["http"]
-            about = asked(parser().parse(["pipeline", "audit", "--journal", f"http://guest:guest@{http.host}:{http.port}",
-                                          "--stream", "journal"]))
+            about = asked(
+                parser().parse(
+                    [
+                        "pipeline",
+                        "audit",
+                        "--journal",
+                        f"http://guest:guest@{http.host}:{http.port}",
+                        "--stream",
+                        "journal",
+                    ]
+                )
+            )
             host = about.there.hosts["/"]
             assert host.sessions == expected
-            assert {each.destination for each in about.there.bindings if each.kind == "queue"} == {"q"}
+            assert {each.destination for each in about.there.bindings if each.kind == "queue"} == {
+                "q"
+            }
             assert host.queues == {"q", "journal"}
             directory = Directory(str(tmp_path / "data" / "streams" / "%2F" / "%24topology"))
             assert replay(directory, datetime.now(UTC)).sessions() == len(expected)
@@ -208,7 +357,10 @@ def test_a_running_broker_says_it_too_and_again_after_a_start(tmp_path: Path) ->
 def subscribe(address: Address, name: str, clean: bool) -> socket.socket:
     """An MQTT client with a subscription, which stays while the socket does."""
     client = socket.create_connection((address.host, address.port), 30)
-    for sent, answer in ((connect_packet(name, clean), 4), (packet(0x82, b"\0\1" + text("a/+") + b"\1"), 5)):
+    for sent, answer in (
+        (connect_packet(name, clean), 4),
+        (packet(0x82, b"\0\1" + text("a/+") + b"\1"), 5),
+    ):
         client.sendall(sent)
         assert len(client.recv(answer, socket.MSG_WAITALL)) == answer
     return client

@@ -1,4 +1,6 @@
-"""Random traffic, random definitions and MQTT sessions, and what plain Python says of them: the oracle of the jobs."""
+"""Random traffic, random definitions and MQTT sessions, and what plain Python says of them: the
+oracle of the jobs.
+"""
 
 from __future__ import annotations
 
@@ -31,29 +33,61 @@ def topics(rng: random.Random, count: int) -> list[str]:
 
 
 def definitions(rng: random.Random, bindings: int) -> Document:
-    """An exchange of each type, exchanges bound to exchanges in a circle, alternates anywhere, the default exchange and circles among
-    them."""
+    """An exchange of each type, exchanges bound to exchanges in a circle, alternates anywhere, the
+    default exchange and circles among them."""
     queues = [f"q{number}" for number in range(6)]
     made: list[dict[str, Any]] = [_binding("t", "q0", key) for key in ("a.#", "#.c", "*.*")]
     for number in range(bindings):
         words = [rng.choice([*WORDS, "*", "#"]) for _ in range(1 + rng.randrange(4))]
         source = rng.choice(["t", "t", "u", "d", "f", "amq.topic"])
         made.append(_binding(source, rng.choice(queues), ".".join(words), n=number))
-    made += [_binding(*each) for each in (("t", "u", "a.#"), ("u", "t", "#.c"), ("t", "f", "b.*"), ("u", "h", "c.#"))]
-    made += [_binding(rng.choice(list(EXCHANGES)), rng.choice(list(EXCHANGES)), rng.choice(["a.#", "b", "*.c"]), n=number)
-             for number in (-1, -2)]
+    made += [
+        _binding(*each)
+        for each in (("t", "u", "a.#"), ("u", "t", "#.c"), ("t", "f", "b.*"), ("u", "h", "c.#"))
+    ]
+    made += [
+        _binding(
+            rng.choice(list(EXCHANGES)),
+            rng.choice(list(EXCHANGES)),
+            rng.choice(["a.#", "b", "*.c"]),
+            n=number,
+        )
+        for number in (-1, -2)
+    ]
     exchanges = []
     for name, kind in EXCHANGES.items():
-        alternate = rng.choice(["t", "f", "h", "", "gone"]) if rng.random() < 0.3 else "f" if name == "d" else None
-        exchanges.append({"name": name, "vhost": "/", "type": kind,
-                          "arguments": {} if alternate is None else {"alternate-exchange": alternate}})
-    return {"vhosts": [{"name": "/"}], "queues": [{"name": name, "vhost": "/"} for name in queues], "bindings": made,
-            "exchanges": exchanges}
+        alternate = (
+            rng.choice(["t", "f", "h", "", "gone"])
+            if rng.random() < 0.3
+            else "f"
+            if name == "d"
+            else None
+        )
+        exchanges.append(
+            {
+                "name": name,
+                "vhost": "/",
+                "type": kind,
+                "arguments": {} if alternate is None else {"alternate-exchange": alternate},
+            }
+        )
+    return {
+        "vhosts": [{"name": "/"}],
+        "queues": [{"name": name, "vhost": "/"} for name in queues],
+        "bindings": made,
+        "exchanges": exchanges,
+    }
 
 
 def _binding(source: str, destination: str, key: str, **arguments: Any) -> dict[str, Any]:
-    return {"source": source, "vhost": "/", "destination": destination, "routing_key": key, "arguments": arguments,
-            "destination_type": "exchange" if destination in EXCHANGES else "queue"}
+    return {
+        "source": source,
+        "vhost": "/",
+        "destination": destination,
+        "routing_key": key,
+        "arguments": arguments,
+        "destination_type": "exchange" if destination in EXCHANGES else "queue",
+    }
 
 
 def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
@@ -69,10 +103,18 @@ def subscriptions(rng: random.Random, count: int) -> list[Subscription]:
     return list(found)
 
 
-def goes(document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None) -> tuple[set[str], set[int], bool]:
-    """(places, numbers of bindings, subscriptions after them, whether a headers exchange decides) by the definition of each type."""
+def goes(
+    document: Document, exchange: str, topic: str, heard: list[Subscription] | None = None
+) -> tuple[set[str], set[int], bool]:
+    """(places, numbers of bindings, subscriptions after them, whether a headers exchange decides)
+    by the definition of each type.
+    """
     types = {each["name"]: each["type"] for each in document["exchanges"]} | {"amq.topic": "topic"}
-    alternates = {each["name"]: each["arguments"]["alternate-exchange"] for each in document["exchanges"] if each["arguments"]}
+    alternates = {
+        each["name"]: each["arguments"]["alternate-exchange"]
+        for each in document["exchanges"]
+        if each["arguments"]
+    }
     places: set[str] = set()
     used: set[int] = set()
     unknown = False
@@ -93,15 +135,20 @@ def goes(document: Document, exchange: str, topic: str, heard: list[Subscription
             continue
         hit = False
         for number, each in enumerate(document["bindings"]):
-            if each["source"] == name and (types[name] == "fanout" or (types[name] == "direct" and each["routing_key"] == topic)
-                                           or (types[name] == "topic" and AMQP.matches(each["routing_key"], topic))):
+            if each["source"] == name and (
+                types[name] == "fanout"
+                or (types[name] == "direct" and each["routing_key"] == topic)
+                or (types[name] == "topic" and AMQP.matches(each["routing_key"], topic))
+            ):
                 hit = True
                 used.add(number)
                 if each["destination_type"] == "exchange":
                     ahead.append(each["destination"])
                 else:
                     places.add(each["destination"])
-        for number, wish in enumerate(heard or [] if name == "amq.topic" else [], start=len(document["bindings"])):
+        for number, wish in enumerate(
+            heard or [] if name == "amq.topic" else [], start=len(document["bindings"])
+        ):
             if MQTT.matches(wish.topic_filter, swap(topic)):
                 hit = True
                 if sayable(swap(topic)):
@@ -113,12 +160,22 @@ def goes(document: Document, exchange: str, topic: str, heard: list[Subscription
 
 
 def sayable(name: str) -> bool:
-    """Whether an MQTT client can be told of this topic name [MQTT-4.7.0-1, 4.7.3-1]; the broker's own trees are not told so."""
-    return bool(name) and "+" not in name and "#" not in name and name.split("/")[0] not in ("$SYS", "$share")
+    """Whether an MQTT client can be told of this topic name [MQTT-4.7.0-1, 4.7.3-1]; the broker's
+    own trees are not told so.
+    """
+    return (
+        bool(name)
+        and "+" not in name
+        and "#" not in name
+        and name.split("/")[0] not in ("$SYS", "$share")
+    )
 
 
 def rows(
-    rng: random.Random, count: int, document: Document, exchanges: tuple[str, ...] = ("t", "u", "d", "f", "", "amq.topic"),
+    rng: random.Random,
+    count: int,
+    document: Document,
+    exchanges: tuple[str, ...] = ("t", "u", "d", "f", "", "amq.topic"),
     heard: list[Subscription] | None = None,
 ) -> list[Row]:
     """Messages as a journal has them, some with a time of their publisher's own."""
@@ -127,16 +184,34 @@ def rows(
     for offset in range(count):
         topic, exchange = rng.choice(pool), rng.choice(exchanges)
         routed = len(goes(document, exchange, topic, heard)[0])
-        made.append(row(offset, topic, exchange=exchange, routed=routed, body=bytes(rng.randrange(9)),
-                        timestamp=START + timedelta(hours=20, seconds=offset) if rng.random() < 0.3 else None))
+        made.append(
+            row(
+                offset,
+                topic,
+                exchange=exchange,
+                routed=routed,
+                body=bytes(rng.randrange(9)),
+                timestamp=START + timedelta(hours=20, seconds=offset)
+                if rng.random() < 0.3
+                else None,
+            )
+        )
     return made
 
 
 # -- the stream $topology
 
+
 def change(event: str, at: datetime, facts: dict[str, Any]) -> Row:
     """A row of it; its offset is set by `numbered`."""
-    return row(0, event, exchange="", body=json.dumps(facts).encode(), published_at=at, content_type="application/json")
+    return row(
+        0,
+        event,
+        exchange="",
+        body=json.dumps(facts).encode(),
+        published_at=at,
+        content_type="application/json",
+    )
 
 
 def numbered(changes: list[Row], first: int = 0) -> list[Row]:
@@ -144,32 +219,81 @@ def numbered(changes: list[Row], first: int = 0) -> list[Row]:
 
 
 def subscribed(wish: Subscription, at: datetime, event: str = "subscribe") -> Row:
-    return change(event, at, {"source": "amq.topic", "destination": wish.session, "destination_type": "session", "assurance": 1,
-                              "routing_key": wish.topic_filter, "arguments": {}, "grammar": "mqtt"})
+    return change(
+        event,
+        at,
+        {
+            "source": "amq.topic",
+            "destination": wish.session,
+            "destination_type": "session",
+            "assurance": 1,
+            "routing_key": wish.topic_filter,
+            "arguments": {},
+            "grammar": "mqtt",
+        },
+    )
 
 
 def bound(each: dict[str, Any], at: datetime, event: str = "bind") -> Row:
-    return change(event, at, {"source": each["source"], "destination": each["destination"], "destination_type": each["destination_type"],
-                              "routing_key": each["routing_key"], "arguments": each["arguments"], "grammar": "amqp", "assurance": 1})
+    return change(
+        event,
+        at,
+        {
+            "source": each["source"],
+            "destination": each["destination"],
+            "destination_type": each["destination_type"],
+            "routing_key": each["routing_key"],
+            "arguments": each["arguments"],
+            "grammar": "amqp",
+            "assurance": 1,
+        },
+    )
 
 
-def snapshot(document: Document, heard: list[Subscription], at: datetime, restarted: bool = True) -> list[Row]:
+def snapshot(
+    document: Document, heard: list[Subscription], at: datetime, restarted: bool = True
+) -> list[Row]:
     """All of it, as the broker writes it."""
-    predeclared = [{"name": name, "type": kind, "arguments": {}} for name, kind in (
-        ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"), ("amq.headers", "headers"),
-        ("amq.match", "headers"))]
+    predeclared = [
+        {"name": name, "type": kind, "arguments": {}}
+        for name, kind in (
+            ("", "direct"),
+            ("amq.direct", "direct"),
+            ("amq.fanout", "fanout"),
+            ("amq.topic", "topic"),
+            ("amq.headers", "headers"),
+            ("amq.match", "headers"),
+        )
+    ]
     return [
         change("snapshot", at, {"restarted": restarted}),
-        *(change("declare", at, {"kind": "exchange", "name": each["name"], "type": each["type"],
-                                 "alternate": each["arguments"].get("alternate-exchange")})
-          for each in [*predeclared, *document["exchanges"]]),
-        *(change("declare", at, {"kind": "queue", "name": each["name"]}) for each in document["queues"]),
+        *(
+            change(
+                "declare",
+                at,
+                {
+                    "kind": "exchange",
+                    "name": each["name"],
+                    "type": each["type"],
+                    "alternate": each["arguments"].get("alternate-exchange"),
+                },
+            )
+            for each in [*predeclared, *document["exchanges"]]
+        ),
+        *(
+            change("declare", at, {"kind": "queue", "name": each["name"]})
+            for each in document["queues"]
+        ),
         change("declare", at, {"kind": "stream", "name": "$topology"}),
-        *(bound(each, at) for each in document["bindings"]), *(subscribed(wish, at) for wish in heard),
-        change("connect", at, {"user": "guest", "protocol": "mqtt50"}), change("complete", at, {})]
+        *(bound(each, at) for each in document["bindings"]),
+        *(subscribed(wish, at) for wish in heard),
+        change("connect", at, {"user": "guest", "protocol": "mqtt50"}),
+        change("complete", at, {}),
+    ]
 
 
 # -- sums
+
 
 def event_time(each: Row) -> Any:
     return each["timestamp"] or each["published_at"]
@@ -179,7 +303,9 @@ def counted(some: list[Row]) -> Counter[tuple[str, str]]:
     return Counter((each["exchange"], each["topic"]) for each in some)
 
 
-def by_place(some: list[Row], document: Document, heard: list[Subscription] | None = None) -> dict[str, int]:
+def by_place(
+    some: list[Row], document: Document, heard: list[Subscription] | None = None
+) -> dict[str, int]:
     found: dict[str, int] = defaultdict(int)
     for (exchange, topic), messages in counted(some).items():
         for place in goes(document, exchange, topic, heard)[0]:

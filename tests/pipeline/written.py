@@ -15,16 +15,28 @@ from pyspark_trellis.bench import summed
 #: As the broker writes it.
 SCHEMA: Final = pa.ipc.read_schema(pa.BufferReader(schema(1, 1, 0)))
 START: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
-_DEFAULTS: Final = {"vhost": "/", "exchange": "amq.topic", "protocol": "amqp", "qos": 1, "publisher": "guest", "routed": 1,
-                    "content_header": b"\0\x3c\0\0", "body": b""}
+_DEFAULTS: Final = {
+    "vhost": "/",
+    "exchange": "amq.topic",
+    "protocol": "amqp",
+    "qos": 1,
+    "publisher": "guest",
+    "routed": 1,
+    "content_header": b"\0\x3c\0\0",
+    "body": b"",
+}
 
 Row = dict[str, Any]
 
 
 def row(offset: int, topic: str, **others: Any) -> Row:
     """A row: what is not said has a plain value; published a second an offset."""
-    made: Row = dict.fromkeys(SCHEMA.names) | _DEFAULTS | {
-        "offset": offset, "topic": topic, "published_at": START + timedelta(seconds=offset)} | others
+    made: Row = (
+        dict.fromkeys(SCHEMA.names)
+        | _DEFAULTS
+        | {"offset": offset, "topic": topic, "published_at": START + timedelta(seconds=offset)}
+        | others
+    )
     return made | {"size": len(made["body"])}
 
 
@@ -45,7 +57,7 @@ class Writer:
         """Append a batch, but for the last `torn` octets."""
         octets = message(rows)
         with self.path.open("ab") as file:
-            file.write(octets[:len(octets) - torn])
+            file.write(octets[: len(octets) - torn])
 
     def finish(self) -> None:
         """It is full."""
@@ -53,14 +65,16 @@ class Writer:
             file.write(END_OF_STREAM)
 
 
-def journal(directory: Path, rows: Iterable[Row], a_batch: int = 7, a_segment: int = 40, epoch: int = 1) -> list[Row]:
+def journal(
+    directory: Path, rows: Iterable[Row], a_batch: int = 7, a_segment: int = 40, epoch: int = 1
+) -> list[Row]:
     """A whole journal of these rows; returns them."""
     found = list(rows)
     for start in range(0, len(found), a_segment):
-        part = found[start:start + a_segment]
+        part = found[start : start + a_segment]
         writer = Writer(directory, epoch, part[0]["offset"])
         for at in range(0, len(part), a_batch):
-            writer.write(part[at:at + a_batch])
+            writer.write(part[at : at + a_batch])
         if start + a_segment < len(found):
             writer.finish()
     return found

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.bounds import Bounds
-from broker.exchange import Exchange, TopicExchange
-from broker.queue import Queue
-from broker.restore import Report, reopen
-from broker.route import Listener
+from broker.definitions.restore import Report, reopen
+from broker.limits import Bounds
+from broker.queues.queue import Queue
+from broker.routing.exchanges import Exchange, TopicExchange
+from broker.routing.route import Listener
 from broker.store.catalog import Catalog
 from broker.store.disk import RealDisk
 from broker.store.inspect import dump
 from broker.store.opening import LOG, open_store
-from protocols.mqtt.session import Session
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.session import Session
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 
 class Home(World):
     """A World on a directory; whoever comes later to the same directory finds what was durable."""
 
-    def __init__(self, directory: Path, bounds: Bounds | None = None, mqtt: MqttOptions | None = None, now: int = 1_000,
-                 wall: float = 1_700_000_000.0) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bounds: Bounds | None = None,
+        mqtt: MqttOptions | None = None,
+        now: int = 1_000,
+        wall: float = 1_700_000_000.0,
+    ) -> None:
         directory.mkdir(exist_ok=True)
         #: What the store said that it cannot read.
         self.complaints: list[str] = []
-        self.opened = open_store(RealDisk(), str(directory), codecs(), 7, self.complaints.append, lambda recovery: None)
+        self.opened = open_store(
+            RealDisk(), str(directory), codecs(), 7, self.complaints.append, lambda recovery: None
+        )
         super().__init__(bounds, mqtt=mqtt, store=self.opened.store)
         self.broker.agenda.advance(now, wall)
         self.opened.store.tell_time(now, wall)
@@ -62,17 +70,40 @@ def listing(world: World) -> dict[str, object]:
     vhost, sessions = world.vhost, world.mqtt_front.sessions.all()
     return {
         "exchanges": {
-            exchange.name: (exchange.kind, exchange.options.auto_delete, exchange.options.internal, dict(exchange.options.arguments),
-                            exchange.options.alternate, exchange.algorithm if isinstance(exchange, TopicExchange) else "")
-            for exchange in vhost.exchanges.values() if exchange.options.durable},
+            exchange.name: (
+                exchange.kind,
+                exchange.options.auto_delete,
+                exchange.options.internal,
+                dict(exchange.options.arguments),
+                exchange.options.alternate,
+                exchange.algorithm if isinstance(exchange, TopicExchange) else "",
+            )
+            for exchange in vhost.exchanges.values()
+            if exchange.options.durable
+        },
         "queues": {
-            queue.name: (type(queue).__name__, queue.auto_delete, queue.declared_durable, queue.exclusive_to, queue.terms.given)
-            for queue in vhost.queues.values() if queue.durable},
+            queue.name: (
+                type(queue).__name__,
+                queue.auto_delete,
+                queue.declared_durable,
+                queue.exclusive_to,
+                queue.terms.given,
+            )
+            for queue in vhost.queues.values()
+            if queue.durable
+        },
         "bindings": bindings(world),
         "sessions": {
-            session.name: (session.inbox.name, session.inbox.durable, session.inbox.private, int(session.inbox.max_length),
-                           {name: int(binding.assurance) for name, binding in session.subscriptions.items()})
-            for session in sessions if session.persistent},
+            session.name: (
+                session.inbox.name,
+                session.inbox.durable,
+                session.inbox.private,
+                int(session.inbox.max_length),
+                {name: int(binding.assurance) for name, binding in session.subscriptions.items()},
+            )
+            for session in sessions
+            if session.persistent
+        },
         "inboxes": {name for name, inbox in vhost.inboxes.items() if inbox.durable},
     }
 
@@ -84,8 +115,24 @@ def bindings(world: World) -> set[tuple[object, ...]]:
         for binding in exchange:
             target = binding.destination
             if exchange.options.durable and not target.dead and lasting(target):
-                kind = "queue" if isinstance(target, Queue) else "session" if isinstance(target, Session) else "exchange"
-                found.add((exchange.name, kind, target.name, binding.identity, binding.key, int(binding.assurance), binding.grammar.name))
+                kind = (
+                    "queue"
+                    if isinstance(target, Queue)
+                    else "session"
+                    if isinstance(target, Session)
+                    else "exchange"
+                )
+                found.add(
+                    (
+                        exchange.name,
+                        kind,
+                        target.name,
+                        binding.identity,
+                        binding.key,
+                        int(binding.assurance),
+                        binding.grammar.name,
+                    )
+                )
     return found
 
 
@@ -102,4 +149,8 @@ def numbers(world: World) -> dict[str, int]:
     """Of all that lasts."""
     vhost = world.vhost
     things = [*vhost.exchanges.values(), *vhost.queues.values(), *vhost.listeners]
-    return {f"{type(thing).__name__} {thing.name}": int(thing.number) for thing in things if lasting(thing)}
+    return {
+        f"{type(thing).__name__} {thing.name}": int(thing.number)
+        for thing in things
+        if lasting(thing)
+    }

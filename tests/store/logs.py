@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from random import Random
 
-from broker.message import PLAIN, Address, Message
+from broker.messages.message import PLAIN, Address, Message
 from broker.store.checkpoint import Checkpointing
 from broker.store.codecs import Codecs
-from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
+from broker.store.contract import (
+    Entry,
+    Kept,
+    Many,
+    Received,
+    Released,
+    RetainedSet,
+    Settled,
+    Stepped,
+)
 from broker.store.disk import Disk
 from broker.store.layout import SERIALS
 from broker.store.reading import Decoder
@@ -20,15 +29,29 @@ DIRECTORY = "/data/log"
 QUEUES = (3, 4, 5)
 
 #: Copies in order, those with their readers, identifiers held, retained messages.
-Digest = tuple[tuple[tuple[int, bytes, tuple[int, ...]], ...], frozenset[tuple[int, int]], frozenset[tuple[int, int]],
-               tuple[tuple[str, bytes], ...]]
+Digest = tuple[
+    tuple[tuple[int, bytes, tuple[int, ...]], ...],
+    frozenset[tuple[int, int]],
+    frozenset[tuple[int, int]],
+    tuple[tuple[str, bytes], ...],
+]
 
 
 def digest(state: State) -> Digest:
     """All of a state, to compare."""
-    return (tuple((position, live.message.content, tuple(sorted(live.queues))) for position, live in sorted(state.messages.items())),
-            frozenset(state.stepped), frozenset((session, held) for session, identifiers in state.received.items() for held in identifiers),
-            tuple(sorted((key, message.content) for (_, key), message in state.retained.items())))
+    return (
+        tuple(
+            (position, live.message.content, tuple(sorted(live.queues)))
+            for position, live in sorted(state.messages.items())
+        ),
+        frozenset(state.stepped),
+        frozenset(
+            (session, held)
+            for session, identifiers in state.received.items()
+            for held in identifiers
+        ),
+        tuple(sorted((key, message.content) for (_, key), message in state.retained.items())),
+    )
 
 
 def message(content: bytes, key: str = "key", assurance: int = 1) -> Message:
@@ -38,7 +61,9 @@ def message(content: bytes, key: str = "key", assurance: int = 1) -> Message:
 class Log:
     """A SegmentLog, what it should hold, and what recovery said."""
 
-    def __init__(self, disk: Disk, segment_octets: int = 2_000, directory: str = DIRECTORY, salt: int = 7) -> None:
+    def __init__(
+        self, disk: Disk, segment_octets: int = 2_000, directory: str = DIRECTORY, salt: int = 7
+    ) -> None:
         self.state = State()
         self.log = SegmentLog(disk, directory, segment_octets, salt)
         codecs = Codecs()
@@ -51,7 +76,9 @@ class Log:
     def _recover(self, position: int, entry: Entry) -> None:
         for one in entry.entries if isinstance(entry, Many) else [entry]:
             if isinstance(one, Kept) and one.serials is not None:
-                assert one.serials == serials(one.message.content, one.queues), "each queue has its own serial"
+                assert one.serials == serials(one.message.content, one.queues), (
+                    "each queue has its own serial"
+                )
         self.state.apply(position, entry)
 
     def add(self, *entries: Entry) -> int:
@@ -82,10 +109,16 @@ class Log:
 
 
 def serials(content: bytes, queues: list[int]) -> list[int]:
-    """Those of a random message: they follow from it. Some are large, some are below 0, some are none."""
+    """Those of a random message: they follow from it.
+
+    Some are large, some are below 0, some are none.
+    """
     number = int(content.split()[0])
     large = (0, 1, SERIALS - number)[number % 3]
-    return [0 if queue == QUEUES[0] else (number + large) * (1 if queue == QUEUES[1] else -1) for queue in queues]
+    return [
+        0 if queue == QUEUES[0] else (number + large) * (1 if queue == QUEUES[1] else -1)
+        for queue in queues
+    ]
 
 
 def held(state: State) -> list[tuple[int, int]]:
@@ -109,13 +142,19 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> Entry:
     if choice < 0.65:
         key = f"k{random.randrange(3)}"
         log.published += 1
-        return RetainedSet("/", key, message(b"retained %d" % log.published, key) if random.random() < 0.8 else None)
+        return RetainedSet(
+            "/",
+            key,
+            message(b"retained %d" % log.published, key) if random.random() < 0.8 else None,
+        )
     if choice < 0.75 and not nested:
         return Many([random_entry(random, log, True) for _ in range(random.randrange(1, 4))])
     log.published += 1
     queues = random.sample(QUEUES, random.choice((1, 1, 1, 2, 3)))
     content = b"%d " % log.published + b"x" * random.choice((0, 10, 100, 700))
-    return Kept("/", message(content), queues, serials(content, queues) if random.random() < 0.5 else None)
+    return Kept(
+        "/", message(content), queues, serials(content, queues) if random.random() < 0.5 else None
+    )
 
 
 def read_all(disk: Disk, segment_octets: int = 2_000) -> Log:

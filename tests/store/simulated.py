@@ -1,5 +1,7 @@
-"""A disk in memory that forgets what was not synced: at a power loss each unsynced write is kept, dropped or torn, and each
-unsynced change of a directory is kept or dropped. It can also refuse to do what it is asked."""
+"""A disk in memory that forgets what was not synced: at a power loss each unsynced write is kept,
+dropped or torn, and each unsynced change of a directory is kept or dropped. It can also refuse to
+do what it is asked.
+"""
 
 from __future__ import annotations
 
@@ -45,19 +47,28 @@ class Inode:
             elif kept == 1 or random.random() < 0.5:
                 put(there, offset, octets)
             elif random.random() < 0.5:
-                put(there, offset, octets[:random.randrange(len(octets) + 1)])  # Torn: its beginning.
+                put(
+                    there, offset, octets[: random.randrange(len(octets) + 1)]
+                )  # Torn: its beginning.
             else:
                 # Torn: some of its sectors, or what is left of the first one.
                 for start in range(0, len(octets), SECTOR):
                     if random.random() < 0.5:
-                        put(there, offset + start, octets[start:start + random.choice((SECTOR, SECTOR, random.randrange(SECTOR)))])
+                        put(
+                            there,
+                            offset + start,
+                            octets[
+                                start : start
+                                + random.choice((SECTOR, SECTOR, random.randrange(SECTOR)))
+                            ],
+                        )
         return bytes(there)
 
 
 def put(there: bytearray, offset: int, octets: bytes) -> None:
     if len(there) < offset:
         there.extend(bytes(offset - len(there)))
-    there[offset:offset + len(octets)] = octets
+    there[offset : offset + len(octets)] = octets
 
 
 def cut(there: bytearray, size: int) -> None:
@@ -71,7 +82,7 @@ class SimulatedFile(File):
 
     def read(self, offset: int, count: int) -> bytes:
         self._disk.ask("read", self._path)
-        return bytes(self._inode.now[offset:offset + count])
+        return bytes(self._inode.now[offset : offset + count])
 
     def write(self, offset: int, octets: bytes | memoryview) -> None:
         assert self._writable
@@ -79,7 +90,7 @@ class SimulatedFile(File):
         try:
             self._disk.ask("write", self._path)
         except OSError:
-            self._inode.write(offset, octets[:len(octets) // 2])
+            self._inode.write(offset, octets[: len(octets) // 2])
             raise
         self._disk.happened("write", self._path, offset, octets)
         self._inode.write(offset, octets)
@@ -104,8 +115,8 @@ class SimulatedFile(File):
 
 
 class SimulatedDisk(Disk):
-    """`refuse(operation, path)` gives an errno for what shall fail, or 0; `done` hears of a sync that succeeded. `events` is all
-    that was changed, in order."""
+    """`refuse(operation, path)` gives an errno for what shall fail, or 0; `done` hears of a sync
+    that succeeded. `events` is all that was changed, in order."""
 
     def __init__(self, files: dict[str, bytes] | None = None) -> None:
         self.names = {path: Inode(octets) for path, octets in (files or {}).items()}
@@ -142,7 +153,13 @@ class SimulatedDisk(Disk):
 
     def list(self, directory: str) -> list[str]:
         """Directories are where files are."""
-        return sorted({path[len(directory) + 1:].partition("/")[0] for path in self.names if path.startswith(f"{directory}/")})
+        return sorted(
+            {
+                path[len(directory) + 1 :].partition("/")[0]
+                for path in self.names
+                if path.startswith(f"{directory}/")
+            }
+        )
 
     def make_directory(self, path: str) -> None:
         self.ask("mkdir", path)
@@ -189,12 +206,16 @@ class SimulatedDisk(Disk):
         return {path: bytes(inode.now) for path, inode in self.names.items()}
 
     def crashed(self, random: Random, kept: float) -> SimulatedDisk:
-        """The disk after a power loss when each unsynced change had this chance; 1: the process alone was killed."""
+        """The disk after a power loss when each unsynced change had this chance; 1: the process
+        alone was killed.
+        """
         names = dict(self.durable)
         for change in self.pending:
             if random.random() < kept:
                 apply(names, change)
-        return SimulatedDisk({path: inode.after_crash(random, kept) for path, inode in names.items()})
+        return SimulatedDisk(
+            {path: inode.after_crash(random, kept) for path, inode in names.items()}
+        )
 
     def replay(self, event: Event) -> None:
         """Do what another disk did."""

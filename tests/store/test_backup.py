@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.message import PLAIN, Address, Message
+from broker.messages.message import PLAIN, Address, Message
 from broker.store.backup import back_up, copy_catalog
 from broker.store.checkpoint import Checkpointing, worth
 from broker.store.codecs import Codecs
@@ -20,7 +20,9 @@ from broker.store.opening import CATALOG, LOG, Opened, open_store
 
 def opened(directory: Path, complaints: list[str] | None = None) -> Opened:
     found: list[str] = [] if complaints is None else complaints
-    return open_store(RealDisk(), str(directory), Codecs(), 7, found.append, lambda recovery: None, 4_096)
+    return open_store(
+        RealDisk(), str(directory), Codecs(), 7, found.append, lambda recovery: None, 4_096
+    )
 
 
 def body(serial: int) -> bytes:
@@ -41,10 +43,19 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
         while not stop.is_set():
             for _ in range(7):
                 serial += 1
-                positions.append(int(store.append(Kept("/", Message(Address("", "q"), body(serial), PLAIN, 1), [queue]), None)))
+                positions.append(
+                    int(
+                        store.append(
+                            Kept("/", Message(Address("", "q"), body(serial), PLAIN, 1), [queue]),
+                            None,
+                        )
+                    )
+                )
             while len(positions) > 50:
                 store.append(Settled(queue, positions.pop(0)), None)
-            settled[0] = serial - len(positions)  # Before it is durable: a backup may miss up to here.
+            settled[0] = serial - len(
+                positions
+            )  # Before it is durable: a backup may miss up to here.
             store.sync()
             durable[0] = serial
             files = worth(store.log)
@@ -56,18 +67,38 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
         try:
             for number in range(12):
                 before = durable[0]
-                octets = back_up(str(home), str(tmp_path / f"copy{number}"), lambda done, total: None)
+                octets = back_up(
+                    str(home), str(tmp_path / f"copy{number}"), lambda done, total: None
+                )
                 gone = settled[0]
-                assert octets == sum(file.stat().st_size for file in (tmp_path / f"copy{number}").rglob("*") if file.is_file())
+                assert octets == sum(
+                    file.stat().st_size
+                    for file in (tmp_path / f"copy{number}").rglob("*")
+                    if file.is_file()
+                )
                 complaints: list[str] = []
                 copy = opened(tmp_path / f"copy{number}", complaints)
-                assert [entry.name for _, entry in copy.definitions] == ["/", "q"][-len(copy.definitions):]
-                messages = copy.store.fetch(queue, list(copy.survivors.copies.by_queue().get(queue, [])))
-                serials = [int.from_bytes(message.content[:4], "big") for message in messages if message is not None]
+                assert [entry.name for _, entry in copy.definitions] == ["/", "q"][
+                    -len(copy.definitions) :
+                ]
+                messages = copy.store.fetch(
+                    queue, list(copy.survivors.copies.by_queue().get(queue, []))
+                )
+                serials = [
+                    int.from_bytes(message.content[:4], "big")
+                    for message in messages
+                    if message is not None
+                ]
                 assert len(serials) == len(messages) and complaints == []
-                assert [message.content for message in messages if message is not None] == [body(serial) for serial in serials]
-                assert serials == sorted(serials) and set(serials) >= set(range(gone + 1, before + 1))
-                assert [finding.what for finding in copy.recovery.findings if finding.what != "cut"] == []
+                assert [message.content for message in messages if message is not None] == [
+                    body(serial) for serial in serials
+                ]
+                assert serials == sorted(serials) and set(serials) >= set(
+                    range(gone + 1, before + 1)
+                )
+                assert [
+                    finding.what for finding in copy.recovery.findings if finding.what != "cut"
+                ] == []
                 copy.store.close()
         finally:
             stop.set()
@@ -93,5 +124,8 @@ def test_a_backup_overwrites_nothing_and_says_why_it_failed(tmp_path: Path) -> N
     with pytest.raises(StoreError, match="unable to open database file"):
         copy_catalog(str(home / CATALOG), str(tmp_path / "nowhere" / "c"))
     back_up(str(home), str(tmp_path / "copy"), lambda done, total: None)
-    assert os.listdir(tmp_path / "copy" / LOG) == os.listdir(home / LOG) and not (tmp_path / "copy.part").exists()
+    assert (
+        os.listdir(tmp_path / "copy" / LOG) == os.listdir(home / LOG)
+        and not (tmp_path / "copy.part").exists()
+    )
     store.close()

@@ -1,4 +1,6 @@
-"""The catalog: what is written is there again, all of a batch or nothing of it; what is damaged or too new is refused."""
+"""The catalog: what is written is there again, all of a batch or nothing of it; what is damaged or
+too new is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.store.backup import copy_catalog
-from broker.store.catalog import MAGIC, VERSION, Catalog, CatalogError, CatalogFull, CatalogUnwritten
+from broker.store.catalog import (
+    MAGIC,
+    VERSION,
+    Catalog,
+    CatalogError,
+    CatalogFull,
+    CatalogUnwritten,
+)
 from broker.store.contract import Defined, Entry, Settled, Undefined
 
 Loaded = list[tuple[int, str, str, str, dict[str, object]]]
@@ -22,7 +31,10 @@ Changes = list[tuple[int, Entry]]
 
 
 def loaded(catalog: Catalog) -> Loaded:
-    return [(number, entry.vhost, entry.kind, entry.name, entry.definition) for number, entry in catalog.load()]
+    return [
+        (number, entry.vhost, entry.kind, entry.name, entry.definition)
+        for number, entry in catalog.load()
+    ]
 
 
 def at(path: Path) -> tuple[Loaded, int, int]:
@@ -50,7 +62,9 @@ def way(name: str, source: int, destination: int, kind: str = "binding") -> Defi
 
 
 class Model:
-    """The catalog in a few dicts: what is undefined takes with it what leads there or away from there."""
+    """The catalog in a few dicts: what is undefined takes with it what leads there or away from
+    there.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str], tuple[int, dict[str, object]]] = {}
@@ -59,10 +73,16 @@ class Model:
         if isinstance(entry, Defined):
             key = (entry.vhost, entry.kind, entry.name)
             known = self.rows.get(key)
-            same = known is not None and (entry.kind in ("binding", "subscription") or entry.definition.get("number") == known[0])
+            same = known is not None and (
+                entry.kind in ("binding", "subscription")
+                or entry.definition.get("number") == known[0]
+            )
             if known is not None and not same:
                 self.remove(key)
-            self.rows[key] = (known[0] if known is not None and same else position, entry.definition)
+            self.rows[key] = (
+                known[0] if known is not None and same else position,
+                entry.definition,
+            )
         elif isinstance(entry, Undefined):
             self.remove((entry.vhost, entry.kind, entry.name))
 
@@ -96,20 +116,35 @@ def histories(draw: st.DrawFn) -> list[Changes]:
 
 
 def _thing(draw: st.DrawFn, model: Model) -> Entry:
-    return Defined(draw(st.sampled_from(["/", "other"])), draw(st.sampled_from(["exchange", "queue", "session"])), draw(NAMES),
-                   {"arguments": {"a": draw(st.sampled_from([1, "x", b"\xff", None]))}})
+    return Defined(
+        draw(st.sampled_from(["/", "other"])),
+        draw(st.sampled_from(["exchange", "queue", "session"])),
+        draw(NAMES),
+        {"arguments": {"a": draw(st.sampled_from([1, "x", b"\xff", None]))}},
+    )
 
 
 def _way(draw: st.DrawFn, model: Model) -> Entry:
     things = [(key, number) for key, (number, _) in model.rows.items() if key[0] == "/"]
     sources = [-3] + [number for key, number in things if key[1] == "exchange"]
     kind = draw(st.sampled_from(["binding", "subscription"]))
-    ends = [number for key, number in things if key[1] in (["session"] if kind == "subscription" else ["exchange", "queue"])]
+    ends = [
+        number
+        for key, number in things
+        if key[1] in (["session"] if kind == "subscription" else ["exchange", "queue"])
+    ]
     if not ends:
         return _thing(draw, model)
-    source, destination = -3 if kind == "subscription" else draw(st.sampled_from(sources)), draw(st.sampled_from(ends))
-    return Defined("/", kind, f"{source}:{destination}:{draw(NAMES)}",
-                   {"source": source, "destination": destination, "assurance": draw(st.integers(0, 2))})
+    source, destination = (
+        -3 if kind == "subscription" else draw(st.sampled_from(sources)),
+        draw(st.sampled_from(ends)),
+    )
+    return Defined(
+        "/",
+        kind,
+        f"{source}:{destination}:{draw(NAMES)}",
+        {"source": source, "destination": destination, "assurance": draw(st.integers(0, 2))},
+    )
 
 
 def _again(draw: st.DrawFn, model: Model) -> Entry:
@@ -123,13 +158,21 @@ def _again(draw: st.DrawFn, model: Model) -> Entry:
 
 def _gone(draw: st.DrawFn, model: Model) -> Entry:
     if not model.rows or draw(st.booleans()) and draw(st.booleans()):
-        return Undefined("/", draw(st.sampled_from(["exchange", "queue", "session", "binding", "subscription"])), draw(NAMES))
+        return Undefined(
+            "/",
+            draw(st.sampled_from(["exchange", "queue", "session", "binding", "subscription"])),
+            draw(NAMES),
+        )
     return Undefined(*draw(st.sampled_from(sorted(model.rows))))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60
+)
 @given(histories())
-def test_a_broker_that_starts_finds_what_was_written(tmp_path: Path, batches: list[Changes]) -> None:
+def test_a_broker_that_starts_finds_what_was_written(
+    tmp_path: Path, batches: list[Changes]
+) -> None:
     path = tmp_path / "catalog"
     for old in tmp_path.iterdir():
         old.unlink()
@@ -147,7 +190,8 @@ def test_a_broker_that_starts_finds_what_was_written(tmp_path: Path, batches: li
         assert without_vhosts(loaded(catalog)) == model.listed()
         assert (catalog.seen, catalog.last) == (seen, last)
     assert {row[3] for row in loaded(catalog) if row[2] == "vhost"} == {
-        entry.vhost for changes in batches for _, entry in changes if isinstance(entry, Defined)}
+        entry.vhost for changes in batches for _, entry in changes if isinstance(entry, Defined)
+    }
     catalog.close()
 
 
@@ -156,15 +200,33 @@ def test_a_broker_that_starts_finds_what_was_written(tmp_path: Path, batches: li
 
 def test_what_is_undefined_takes_its_bindings_and_no_others(tmp_path: Path) -> None:
     catalog = Catalog(str(tmp_path / "c"))
-    things: Changes = [(1, Defined("/", "exchange", "e", {})), (2, Defined("/", "exchange", "f", {})), (3, queue("q")),
-                       (4, Defined("/", "session", "q", {}))]
-    ways: Changes = [(5, way("1:3:k", 1, 3)), (6, way("-4:3:k", -4, 3)), (7, way("1:2:k", 1, 2)), (8, way("2:1:k", 2, 1)),
-                     (9, way("-4:4:k", -4, 4, "subscription")), (10, way("-4:2:k", -4, 2))]
-    for kind, name, left in [("queue", "q", {7, 8, 9, 10}), ("session", "q", {5, 6, 7, 8, 10}), ("exchange", "e", {6, 9, 10}),
-                             ("exchange", "f", {5, 6, 9}), ("binding", "1:3:k", {6, 7, 8, 9, 10}), ("queue", "e", {5, 6, 7, 8, 9, 10})]:
+    things: Changes = [
+        (1, Defined("/", "exchange", "e", {})),
+        (2, Defined("/", "exchange", "f", {})),
+        (3, queue("q")),
+        (4, Defined("/", "session", "q", {})),
+    ]
+    ways: Changes = [
+        (5, way("1:3:k", 1, 3)),
+        (6, way("-4:3:k", -4, 3)),
+        (7, way("1:2:k", 1, 2)),
+        (8, way("2:1:k", 2, 1)),
+        (9, way("-4:4:k", -4, 4, "subscription")),
+        (10, way("-4:2:k", -4, 2)),
+    ]
+    for kind, name, left in [
+        ("queue", "q", {7, 8, 9, 10}),
+        ("session", "q", {5, 6, 7, 8, 10}),
+        ("exchange", "e", {6, 9, 10}),
+        ("exchange", "f", {5, 6, 9}),
+        ("binding", "1:3:k", {6, 7, 8, 9, 10}),
+        ("queue", "e", {5, 6, 7, 8, 9, 10}),
+    ]:
         catalog.write([*things, *ways], 10)
         catalog.write([(11, Undefined("/", kind, name))], 11)
-        assert {row[0] for row in loaded(catalog) if row[2] in ("binding", "subscription")} == left, (kind, name)
+        assert {
+            row[0] for row in loaded(catalog) if row[2] in ("binding", "subscription")
+        } == left, (kind, name)
         catalog.write([(12, Undefined("/", "vhost", "/"))], 12)
         assert loaded(catalog) == []
     catalog.close()
@@ -172,8 +234,17 @@ def test_what_is_undefined_takes_its_bindings_and_no_others(tmp_path: Path) -> N
 
 def test_a_late_undefined_binding_leaves_one_that_was_made_anew(tmp_path: Path) -> None:
     catalog = Catalog(str(tmp_path / "c"))
-    catalog.write([(1, queue("q")), (2, way("-4:1:k", -4, 1)), (3, Undefined("/", "queue", "q")), (4, queue("q")),
-                   (5, way("-4:4:k", -4, 4)), (6, Undefined("/", "binding", "-4:1:k"))], 0)
+    catalog.write(
+        [
+            (1, queue("q")),
+            (2, way("-4:1:k", -4, 1)),
+            (3, Undefined("/", "queue", "q")),
+            (4, queue("q")),
+            (5, way("-4:4:k", -4, 4)),
+            (6, Undefined("/", "binding", "-4:1:k")),
+        ],
+        0,
+    )
     assert [row[0] for row in without_vhosts(loaded(catalog))] == [4, 5]
     catalog.close()
 
@@ -190,14 +261,22 @@ def test_a_thing_declared_over_one_that_is_there_is_another_one(tmp_path: Path) 
 
 
 def test_whatever_is_left_of_the_last_writes_a_batch_is_there_or_not(tmp_path: Path) -> None:
-    """The write-ahead log, cut anywhere: a process that dies, or a disk that lost what it had not synced."""
+    """The write-ahead log, cut anywhere: a process that dies, or a disk that lost what it had not
+    synced.
+    """
     path = tmp_path / "c"
     catalog = Catalog(str(path))
     states, syncs = [at_rest(catalog)], []
     for serial in range(8):
         base = serial * 10
-        catalog.write([(base + 1, queue(f"q{serial}" * 200)), (base + 2, way(f"-4:{base + 1}:k", -4, base + 1)),
-                       (base + 3, Undefined("/", "queue", f"q{serial - 2}" * 200))], base + 4)
+        catalog.write(
+            [
+                (base + 1, queue(f"q{serial}" * 200)),
+                (base + 2, way(f"-4:{base + 1}:k", -4, base + 1)),
+                (base + 3, Undefined("/", "queue", f"q{serial - 2}" * 200)),
+            ],
+            base + 4,
+        )
         states.append(at_rest(catalog))
         syncs.append((tmp_path / "c-wal").stat().st_size)
     data, wal = path.read_bytes(), (tmp_path / "c-wal").read_bytes()
@@ -216,7 +295,10 @@ def at_rest(catalog: Catalog) -> tuple[Loaded, int, int]:
     return loaded(catalog), catalog.seen, catalog.last
 
 
-@pytest.mark.parametrize("bad", [Settled(1, 1), Defined("/", "queue", "q", {"arguments": {"a": object()}}), way("x", 1, None)])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    "bad",
+    [Settled(1, 1), Defined("/", "queue", "q", {"arguments": {"a": object()}}), way("x", 1, None)],
+)  # type: ignore[arg-type]
 def test_a_batch_that_fails_leaves_nothing(tmp_path: Path, bad: Entry) -> None:
     catalog = Catalog(str(tmp_path / "c"))
     catalog.write([(1, queue("a"))], 1)
@@ -226,7 +308,12 @@ def test_a_batch_that_fails_leaves_nothing(tmp_path: Path, bad: Entry) -> None:
     assert at_rest(catalog) == before
     if not catalog.broken:
         catalog.write([(2, queue("b", "other"))], 3)
-        assert [row[2:4] for row in loaded(catalog)] == [("vhost", "/"), ("queue", "a"), ("vhost", "other"), ("queue", "b")]
+        assert [row[2:4] for row in loaded(catalog)] == [
+            ("vhost", "/"),
+            ("queue", "a"),
+            ("vhost", "other"),
+            ("queue", "b"),
+        ]
     catalog.close()
 
 
@@ -292,7 +379,9 @@ def test_a_newer_catalog_is_refused_and_left_alone(tmp_path: Path) -> None:
         newer.execute("PRAGMA journal_mode = DELETE")
     newer.close()
     before = path.read_bytes()
-    with pytest.raises(CatalogError, match=f"schema version {VERSION + 1}, and this broker knows up to {VERSION}"):
+    with pytest.raises(
+        CatalogError, match=f"schema version {VERSION + 1}, and this broker knows up to {VERSION}"
+    ):
         Catalog(str(path))
     assert path.read_bytes() == before
 
@@ -330,11 +419,21 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5_000])
 
 
-@pytest.mark.parametrize(("spoil", "says"), [
-    (lambda path: path.write_bytes(b"not a database at all " * 500), "damaged"), (_other_application, "something else"),
-    (_other_tables, "something else"), (_no_meta, "schema version"), (_cut, "damaged"),
-    (lambda path: path.mkdir(), "open")], ids=["text", "other application", "other tables", "no meta", "cut", "directory"])
-def test_what_is_no_catalog_is_refused_by_name(tmp_path: Path, spoil: Callable[[Path], object], says: str) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.write_bytes(b"not a database at all " * 500), "damaged"),
+        (_other_application, "something else"),
+        (_other_tables, "something else"),
+        (_no_meta, "schema version"),
+        (_cut, "damaged"),
+        (lambda path: path.mkdir(), "open"),
+    ],
+    ids=["text", "other application", "other tables", "no meta", "cut", "directory"],
+)
+def test_what_is_no_catalog_is_refused_by_name(
+    tmp_path: Path, spoil: Callable[[Path], object], says: str
+) -> None:
     path = tmp_path / "c"
     spoil(path)
     with pytest.raises(CatalogError, match=says) as refused:
@@ -347,7 +446,10 @@ def _furnished(path: Path) -> Path:
     catalog = Catalog(str(path))
     changes: Changes = [(1, Defined("/", "exchange", "e", {"arguments": {"a": "b" * 2_000}}))]
     for number in range(2, 60, 2):
-        changes += [(number, queue(f"queue {number}")), (number + 1, way(f"1:{number}:key", 1, number))]
+        changes += [
+            (number, queue(f"queue {number}")),
+            (number + 1, way(f"1:{number}:key", 1, number)),
+        ]
     catalog.write(changes, 70)
     catalog.write([(at, Undefined("/", "queue", f"queue {at}")) for at in range(2, 20, 2)], 80)
     catalog.close()
@@ -387,7 +489,13 @@ def test_a_backup_is_a_catalog_of_one_moment(tmp_path: Path) -> None:
     def writes() -> None:
         position = 100
         while not stop.is_set():
-            catalog.write([(position, queue(f"more {position}")), (position + 1, way(f"1:{position}:k", 1, position))], position + 1)
+            catalog.write(
+                [
+                    (position, queue(f"more {position}")),
+                    (position + 1, way(f"1:{position}:k", 1, position)),
+                ],
+                position + 1,
+            )
             position += 2
 
     copies = [tmp_path / f"copy{serial}" for serial in range(5)]
@@ -403,8 +511,10 @@ def test_a_backup_is_a_catalog_of_one_moment(tmp_path: Path) -> None:
     seen = 0
     for copy in copies:
         rows, position, last = at(copy)
-        assert rows[:len(before[0])] == before[0]
-        assert [row[0] for row in rows[len(before[0]):]] == list(range(100, max(last, 80) + 1))[:len(rows) - len(before[0])]
+        assert rows[: len(before[0])] == before[0]
+        assert [row[0] for row in rows[len(before[0]) :]] == list(range(100, max(last, 80) + 1))[
+            : len(rows) - len(before[0])
+        ]
         assert len(rows) - len(before[0]) == (position - 99 if position >= 100 else 0)
         assert position >= seen
         seen = position

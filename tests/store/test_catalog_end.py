@@ -1,4 +1,6 @@
-"""The log was written, and the catalog's transaction of the same batch was not: what does the next start say?"""
+"""The log was written, and the catalog's transaction of the same batch was not: what does the next
+start say?
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from tests.store.homes import Home
 
 
 def written(directory: Path, batches: int) -> None:
-    """A queue is declared and filled in one batch, and filled on in further ones; the catalog forgets all of it."""
+    """A queue is declared and filled in one batch, and filled on in further ones; the catalog
+    forgets all of it.
+    """
     home = Home(directory)
     home.amqp().queue("early", "amq.direct", "a", durable=True)
     home.broker.store.sync()
@@ -32,9 +36,16 @@ def written(directory: Path, batches: int) -> None:
     shutil.move(directory / "kept", directory / CATALOG)
 
 
-@pytest.mark.parametrize(("batches", "what", "words"), [
-    (1, [CUT], "last batch has 1 copies of messages"), (2, [MISSING], "the log has 2 copies of messages")])
-def test_only_a_later_batch_shows_that_the_catalog_was_written(tmp_path: Path, batches: int, what: list[str], words: str) -> None:
+@pytest.mark.parametrize(
+    ("batches", "what", "words"),
+    [
+        (1, [CUT], "last batch has 1 copies of messages"),
+        (2, [MISSING], "the log has 2 copies of messages"),
+    ],
+)
+def test_only_a_later_batch_shows_that_the_catalog_was_written(
+    tmp_path: Path, batches: int, what: list[str], words: str
+) -> None:
     written(tmp_path, batches)
     home = Home(tmp_path)
     findings = home.opened.recovery.findings

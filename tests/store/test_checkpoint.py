@@ -1,4 +1,6 @@
-"""Checkpoints: what is live stays, at its place; what is not goes; and they are made when that pays."""
+"""Checkpoints: what is live stays, at its place; what is not goes; and they are made when that
+pays.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.checkpoint import DONE, FILES_MAX, Checkpointing, begin, worth
-from broker.store.contract import Entry, Kept, Many, Received, Released, RetainedSet, Settled, Stepped
+from broker.store.contract import (
+    Entry,
+    Kept,
+    Many,
+    Received,
+    Released,
+    RetainedSet,
+    Settled,
+    Stepped,
+)
 from broker.store.disk import Damaged
 from broker.store.files import Scan
 from tests.store.logs import DIRECTORY, QUEUES, Digest, Log, digest, message, random_entry
@@ -21,13 +32,22 @@ EXIST = {*QUEUES, 9}
 def without(state: Digest, gone: set[int]) -> Digest:
     """The state when these queues and sessions are gone."""
     copies, stepped, received, retained = state
-    left = tuple((position, content, tuple(queue for queue in queues if queue not in gone)) for position, content, queues in copies)
-    return (tuple(copy for copy in left if copy[2]), frozenset(one for one in stepped if one[0] not in gone),
-            frozenset(one for one in received if one[0] not in gone), retained)
+    left = tuple(
+        (position, content, tuple(queue for queue in queues if queue not in gone))
+        for position, content, queues in copies
+    )
+    return (
+        tuple(copy for copy in left if copy[2]),
+        frozenset(one for one in stepped if one[0] not in gone),
+        frozenset(one for one in received if one[0] not in gone),
+        retained,
+    )
 
 
 @given(st.randoms(use_true_random=False), st.sets(st.sampled_from(sorted(EXIST))))
-def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(random: Random, gone: set[int]) -> None:
+def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(
+    random: Random, gone: set[int]
+) -> None:
     disk = SimulatedDisk()
     log = Log(disk, random.choice((300, 1_000, 4_000)))
     checkpointing: Checkpointing | None = None
@@ -35,9 +55,16 @@ def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(r
         log.put(*(random_entry(random, log) for _ in range(random.randrange(1, 4))))
         sealed = log.log.sealed()
         if checkpointing is None and sealed and not sealed[-1].checkpoint:
-            checkpointing = Checkpointing(log.log, sealed[:random.randrange(1, len(sealed) + 1)] if not sealed[0].checkpoint else sealed,
-                                          EXIST - gone)
-        if checkpointing is not None and not any(checkpointing.step() for _ in range(random.randrange(3))):
+            checkpointing = Checkpointing(
+                log.log,
+                sealed[: random.randrange(1, len(sealed) + 1)]
+                if not sealed[0].checkpoint
+                else sealed,
+                EXIST - gone,
+            )
+        if checkpointing is not None and not any(
+            checkpointing.step() for _ in range(random.randrange(3))
+        ):
             if checkpointing.stage == DONE:
                 checkpointing = None
     again = Log(disk)
@@ -48,7 +75,9 @@ def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(r
         if set(log.state.messages[position].queues) - gone:
             assert log.log.read(position) is not None and again.log.read(position) is not None
     if log.log.last:
-        again.checkpoint(exist=EXIST - gone) if again.log.sealed() and not again.log.sealed()[-1].checkpoint else None
+        again.checkpoint(exist=EXIST - gone) if again.log.sealed() and not again.log.sealed()[
+            -1
+        ].checkpoint else None
         assert without(Log(disk).recovered, gone) == without(digest(log.state), gone)
 
 
@@ -61,24 +90,67 @@ def records(log: Log) -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize(("entries", "left"), [
-    ([Kept("/", message(b"a"), [3]), Settled(3, 1)], []),
-    ([Kept("/", message(b"a"), [3, 4]), Settled(3, 1)], [(1, 1)]),
-    ([Kept("/", message(b"a"), [3, 4]), Settled(4, 1), Settled(3, 1), Settled(3, 1)], []),
-    ([Kept("/", message(b"a"), [3]), Settled(4, 1), Settled(3, 77)], [(1, 1)]),
-    ([Kept("/", message(b"a"), [77])], []),
-    ([Kept("/", message(b"a"), [])], []),
-    ([Kept("/", message(b"a"), [3]), Stepped(3, 1)], [(1, 1), (3, 2)]),
-    ([Kept("/", message(b"a"), [3, 4]), Stepped(3, 1), Settled(3, 1), Stepped(77, 1), Stepped(3, 99)], [(1, 1)]),
-    ([Received(9, 1), Received(9, 2), Released(9, 1)], [(4, 2)]),
-    ([Received(9, 1), Released(9, 1), Received(9, 1), Received(9, 1)], [(4, 4)]),
-    ([Received(77, 1), Released(9, 1)], []),
-    ([RetainedSet("/", "k", message(b"a")), RetainedSet("/", "k", message(b"b")), RetainedSet("/", "l", message(b"c"))], [(6, 2), (6, 3)]),
-    ([RetainedSet("/", "k", message(b"a")), RetainedSet("/", "k", None), RetainedSet("v", "k", message(b"a"))], [(6, 3)]),
-    ([Many([Kept("/", message(b"a"), [3]), Kept("/", message(b"b"), [3]), Settled(3, 1)]), Settled(3, 77)], [(1, 2)]),
-    ([Many([Kept("/", message(b"a"), [3, 4]), Received(9, 1), RetainedSet("/", "k", message(b"a"))]), Settled(3, 1)],
-     [(1, 1), (4, 2), (6, 3)]),
-])
+@pytest.mark.parametrize(
+    ("entries", "left"),
+    [
+        ([Kept("/", message(b"a"), [3]), Settled(3, 1)], []),
+        ([Kept("/", message(b"a"), [3, 4]), Settled(3, 1)], [(1, 1)]),
+        ([Kept("/", message(b"a"), [3, 4]), Settled(4, 1), Settled(3, 1), Settled(3, 1)], []),
+        ([Kept("/", message(b"a"), [3]), Settled(4, 1), Settled(3, 77)], [(1, 1)]),
+        ([Kept("/", message(b"a"), [77])], []),
+        ([Kept("/", message(b"a"), [])], []),
+        ([Kept("/", message(b"a"), [3]), Stepped(3, 1)], [(1, 1), (3, 2)]),
+        (
+            [
+                Kept("/", message(b"a"), [3, 4]),
+                Stepped(3, 1),
+                Settled(3, 1),
+                Stepped(77, 1),
+                Stepped(3, 99),
+            ],
+            [(1, 1)],
+        ),
+        ([Received(9, 1), Received(9, 2), Released(9, 1)], [(4, 2)]),
+        ([Received(9, 1), Released(9, 1), Received(9, 1), Received(9, 1)], [(4, 4)]),
+        ([Received(77, 1), Released(9, 1)], []),
+        (
+            [
+                RetainedSet("/", "k", message(b"a")),
+                RetainedSet("/", "k", message(b"b")),
+                RetainedSet("/", "l", message(b"c")),
+            ],
+            [(6, 2), (6, 3)],
+        ),
+        (
+            [
+                RetainedSet("/", "k", message(b"a")),
+                RetainedSet("/", "k", None),
+                RetainedSet("v", "k", message(b"a")),
+            ],
+            [(6, 3)],
+        ),
+        (
+            [
+                Many([Kept("/", message(b"a"), [3]), Kept("/", message(b"b"), [3]), Settled(3, 1)]),
+                Settled(3, 77),
+            ],
+            [(1, 2)],
+        ),
+        (
+            [
+                Many(
+                    [
+                        Kept("/", message(b"a"), [3, 4]),
+                        Received(9, 1),
+                        RetainedSet("/", "k", message(b"a")),
+                    ]
+                ),
+                Settled(3, 1),
+            ],
+            [(1, 1), (4, 2), (6, 3)],
+        ),
+    ],
+)
 def test_what_is_live(entries: list[Entry], left: list[tuple[int, int]]) -> None:
     disk = SimulatedDisk()
     log = Log(disk)
@@ -146,14 +218,18 @@ def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
     for position in range(80, 110):
         log.put(Settled(3, position))
     for _ in range(20):
-        log.put(Kept("/", message(b"x" * 1_000), [3]))  # So that the settlements are in a file that is full.
+        log.put(
+            Kept("/", message(b"x" * 1_000), [3])
+        )  # So that the settlements are in a file that is full.
     files = worth(log.log)
     assert files == log.log.sealed()
     before = log.log.octets
     Checkpointing(log.log, files, EXIST).run()
     assert log.log.octets < before * 0.6 and not worth(log.log)
     [checkpoint, *_] = log.log.files
-    assert checkpoint.dead == 0 and checkpoint.copies == len([position for position in log.state.messages if position <= checkpoint.last])
+    assert checkpoint.dead == 0 and checkpoint.copies == len(
+        [position for position in log.state.messages if position <= checkpoint.last]
+    )
     log.put(Settled(3, 110), Settled(3, 111))
     assert (checkpoint.dead, checkpoint.fresh) == (0, 2)
 
@@ -190,7 +266,9 @@ def test_a_log_does_not_grow_for_ever_while_little_is_live(kind: str) -> None:
         elif kind == "identifiers":
             log.put(Received(9, number % 10), Released(9, (number + 5) % 10))
         else:
-            log.put(Many([Kept("/", message(b"x" * 100), [3]), Settled(3, max(log.position - 19, 1))]))
+            log.put(
+                Many([Kept("/", message(b"x" * 100), [3]), Settled(3, max(log.position - 19, 1))])
+            )
         files = worth(log.log)
         if files:
             written += sum(int(file.size) for file in files if not file.checkpoint)
@@ -236,10 +314,14 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     assert worth(log.log)
     disk.names[first.path].now[100] ^= 1
     before = disk.contents()
-    with pytest.raises(Damaged, match=r"no checkpoint is made, for .* is damaged: at 64 a record's checksum is wrong. Nothing was removed"):
+    with pytest.raises(
+        Damaged,
+        match=r"no checkpoint is made, for .* is damaged: at 64 a record's checksum is wrong. Nothing was removed",
+    ):
         log.checkpoint()
     assert disk.contents() == before and not worth(log.log)
-    # The log itself goes on, and recovery puts the damage aside; then a checkpoint is made without it.
+    # The log itself goes on, and recovery puts the damage aside; then a checkpoint is made without
+    # it.
     log.put(Kept("/", message(b"later"), [3]))
     again = Log(disk, 500)
     assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
@@ -254,11 +336,15 @@ def test_nothing_is_given_up_that_could_not_be_put_aside() -> None:
     for _ in range(10):
         log.put(Kept("/", message(b"x" * 100), [3]))
     disk.names[log.log.files[0].path].now[100] ^= 1
-    disk.refuse = lambda operation, path: 28 if "quarantine" in path and operation == "create" else 0
+    disk.refuse = lambda operation, path: (
+        28 if "quarantine" in path and operation == "create" else 0
+    )
     for refusing in (True, False):
         again = Log(disk, 500)
         [finding] = again.recovery.findings
-        assert ("not copied: No space left on device" in finding.reason) == refusing and bool(finding.copy) != refusing
+        assert ("not copied: No space left on device" in finding.reason) == refusing and bool(
+            finding.copy
+        ) != refusing
         for position in range(1, 11):
             again.log.settle(position)
         assert bool(worth(again.log)) != refusing
@@ -281,7 +367,9 @@ def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_the
     # When it is gone already, what can be read of the checkpoint is read, and the rest is reported.
     after = {path: kept for path, kept in before.items() if path in disk.names}
     again = Log(SimulatedDisk({**after, checkpoint: octets[:-1]}))
-    assert again.recovered == digest(log.state) and [finding.what for finding in again.recovery.findings] == ["quarantined"]
+    assert again.recovered == digest(log.state) and [
+        finding.what for finding in again.recovery.findings
+    ] == ["quarantined"]
     again = Log(SimulatedDisk({**after, checkpoint: octets[:400]}))
     assert set(again.recovered[0]) < set(digest(log.state)[0]) and again.recovery.findings
 
@@ -293,15 +381,20 @@ def test_what_a_checkpoint_has_replaced_is_removed_when_the_log_is_opened() -> N
         log.put(Kept("/", message(b"x" * 100), [3]))
     before = disk.contents()
     log.checkpoint()
-    both = SimulatedDisk({**before, **disk.contents(), f"{DIRECTORY}/checkpoint-{3:020d}.log.tmp": b"x"})
+    both = SimulatedDisk(
+        {**before, **disk.contents(), f"{DIRECTORY}/checkpoint-{3:020d}.log.tmp": b"x"}
+    )
     again = Log(both)
     assert again.recovered == digest(log.state) and not again.recovery.findings
     assert set(both.names) == set(disk.names) and set(again.recovery.removed) == {
-        path.rpartition("/")[2] for path in before if path not in disk.names} | {f"checkpoint-{3:020d}.log.tmp"}
+        path.rpartition("/")[2] for path in before if path not in disk.names
+    } | {f"checkpoint-{3:020d}.log.tmp"}
 
 
 @pytest.mark.parametrize(("staying", "going"), [(100, 6_000), (30, 1_000), (1_000, 1_000)])
-def test_space_comes_back_whatever_the_sizes_of_what_stays_and_goes(staying: int, going: int) -> None:
+def test_space_comes_back_whatever_the_sizes_of_what_stays_and_goes(
+    staying: int, going: int
+) -> None:
     log = Log(SimulatedDisk(), 20_000)
     read = made = 0
     for number in range(800):
@@ -323,7 +416,10 @@ def test_space_comes_back_whatever_the_sizes_of_what_stays_and_goes(staying: int
 def test_much_that_is_large_is_not_copied_for_little_that_is_small() -> None:
     log = Log(SimulatedDisk(), 20_000)
     for _ in range(100):
-        log.put(Kept("/", message(b"x" * 3_000), [3]), *(Kept("/", message(b"y"), [4]) for _ in range(4)))
+        log.put(
+            Kept("/", message(b"x" * 3_000), [3]),
+            *(Kept("/", message(b"y"), [4]) for _ in range(4)),
+        )
     for position in range(1, 501):
         if position % 5 != 1:
             log.put(Settled(4, position))

@@ -1,4 +1,6 @@
-"""What the log says of what clients did: which changes stand together in one record, and which are not written at all."""
+"""What the log says of what clients did: which changes stand together in one record, and which are
+not written at all.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def test_a_dead_letter_and_what_it_replaces_are_one_record(tmp_path: Path) -> No
     assert world.complaints == [] and (world.queue("d").depth, world.queue("grave").depth) == (1, 1)
     client = world.amqp()
     frames = client.send(B.Get(queue="grave", no_ack=True))
-    assert client.bodies(frames) == [b"1"] and frames[1].properties.headers["x-death"][0]["reason"] == "maxlen"
+    assert (
+        client.bodies(frames) == [b"1"]
+        and frames[1].properties.headers["x-death"][0]["reason"] == "maxlen"
+    )
     world.crash()
 
 
@@ -67,7 +72,9 @@ def test_a_dead_letter_is_settled_in_a_queue_that_is_deleted_meanwhile_too(tmp_p
     client.queue("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="dead")
     client.publish("", "q", b"x", delivery_mode=2)
     client.send(B.Get(queue="q"))
-    client.connection.receive_data(marshal(1, B.Reject(1, requeue=False)) + marshal(1, spec.Queue.Delete(queue="q")))
+    client.connection.receive_data(
+        marshal(1, B.Reject(1, requeue=False)) + marshal(1, spec.Queue.Delete(queue="q"))
+    )
     client.read()
     assert said(world) == ["kept", "many kept settled"]
     world.crash()

@@ -1,5 +1,5 @@
-"""Faults: a full disk, a failing one, a directory that cannot be written, octets that changed. What comes of them is a clear
-error or a clean recovery; never a wrong message, never silence."""
+"""Faults: a full disk, a failing one, a directory that cannot be written, octets that changed. What
+comes of them is a clear error or a clean recovery; never a wrong message, never silence."""
 
 from __future__ import annotations
 
@@ -29,8 +29,22 @@ SALT = 7
 class Fault:
     """Refuses the nth operation of a kind, and those after it up to `times`."""
 
-    def __init__(self, disk: SimulatedDisk, operation: str, number: int, nth: int = 0, times: int = 1, path: str = "") -> None:
-        self.operation, self.number, self.left, self.times, self.path = operation, number, nth, times, path
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        operation: str,
+        number: int,
+        nth: int = 0,
+        times: int = 1,
+        path: str = "",
+    ) -> None:
+        self.operation, self.number, self.left, self.times, self.path = (
+            operation,
+            number,
+            nth,
+            times,
+            path,
+        )
         self.hit = 0
         disk.refuse = self
 
@@ -56,7 +70,9 @@ def filled(disk: SimulatedDisk, batches: int = 12, segment_octets: int = 700, se
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("operation", ["write", "create"])
-def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(operation: str, number: int) -> None:
+def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(
+    operation: str, number: int
+) -> None:
     for nth in range(8):
         disk = SimulatedDisk()
         log = filled(disk, segment_octets=300)
@@ -70,7 +86,11 @@ def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(oper
             except WriteFailed as error:
                 failure = error
             if fault.hit > failed:
-                assert failure.errno == number and os.strerror(number) in str(failure) and DIRECTORY in str(failure)
+                assert (
+                    failure.errno == number
+                    and os.strerror(number) in str(failure)
+                    and DIRECTORY in str(failure)
+                )
                 # What was there is there, also after a crash right now; nothing of the batch is.
                 crashed = Log(disk.crashed(Random(1), 1.0))
                 assert crashed.recovered == digest(Log(SimulatedDisk(disk.contents())).state)
@@ -88,13 +108,18 @@ def test_a_write_that_fails_and_cannot_be_cut_back_poisons_the_log() -> None:
     log.add(Kept("/", message(b"new"), [3]))
     records = log.recorder.take()
     disk.refuse = lambda operation, path: errno.EIO if operation in ("write", "truncate") else 0
-    with pytest.raises(Poisoned, match=r"cannot write .*: Input/output error, and cannot cut it back: Input/output error"):
+    with pytest.raises(
+        Poisoned,
+        match=r"cannot write .*: Input/output error, and cannot cut it back: Input/output error",
+    ):
         log.log.append(records)
     disk.refuse = lambda operation, path: 0
     with pytest.raises(Poisoned):
         log.log.append(records)
     again = Log(disk)
-    assert again.recovered == good and [finding.what for finding in again.recovery.findings] == ["cut"]
+    assert again.recovered == good and [finding.what for finding in again.recovery.findings] == [
+        "cut"
+    ]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
@@ -109,7 +134,9 @@ def test_a_sync_that_fails_is_never_tried_again(operation: str, number: int) -> 
             for _ in range(30):
                 log.put(Kept("/", message(b"x" * 100), [3]))
 
-        with pytest.raises(Poisoned, match=r"cannot sync .*\. The store writes nothing any more") as caught:
+        with pytest.raises(
+            Poisoned, match=r"cannot sync .*\. The store writes nothing any more"
+        ) as caught:
             go_on()
         before = len(disk.events)
         records = log.recorder.take()
@@ -124,7 +151,9 @@ def test_a_sync_that_fails_is_never_tried_again(operation: str, number: int) -> 
 
 @pytest.mark.parametrize("operation", ["write", "create", "rename", "open", "read", "remove"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_checkpoint_that_fails_leaves_the_log_as_it_was_and_able_to_write(operation: str, number: int) -> None:
+def test_a_checkpoint_that_fails_leaves_the_log_as_it_was_and_able_to_write(
+    operation: str, number: int
+) -> None:
     hit = 0
     for nth in range(12):
         disk = SimulatedDisk()
@@ -184,13 +213,17 @@ def test_a_directory_that_cannot_be_written_is_refused_with_a_clear_line(tmp_pat
         # Root may write anywhere, but not where there is no directory.
         with pytest.raises(StoreError, match=r"cannot make .*: No such file or directory"):
             Log(RealDisk(), directory=str(tmp_path / "none" / "log"))
-        with pytest.raises(StoreError, match=r"cannot write in the data directory .*: No such file or directory"):
+        with pytest.raises(
+            StoreError, match=r"cannot write in the data directory .*: No such file or directory"
+        ):
             Lock(str(tmp_path / "none"))
         return
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(StoreError, match=r"cannot make .*: Permission denied"):
         Log(RealDisk(), directory=str(tmp_path / "log"))
-    with pytest.raises(StoreError, match=r"cannot write in the data directory .*: Permission denied"):
+    with pytest.raises(
+        StoreError, match=r"cannot write in the data directory .*: Permission denied"
+    ):
         Lock(str(tmp_path))
 
 
@@ -198,12 +231,16 @@ def test_a_read_only_disk_is_refused_with_a_clear_line() -> None:
     disk = SimulatedDisk()
     log = filled(disk)
     disk.names[log.log.files[-1].path].write(int(log.log.files[-1].size), b"torn")
-    disk.refuse = lambda operation, path: 0 if operation in ("open", "read", "mkdir") else errno.EROFS
+    disk.refuse = lambda operation, path: (
+        0 if operation in ("open", "read", "mkdir") else errno.EROFS
+    )
     with pytest.raises(StoreError, match="Read-only file system"):
         Log(disk)
     disk.refuse = lambda operation, path: 0
     log = Log(disk)
-    disk.refuse = lambda operation, path: 0 if operation in ("open", "read", "mkdir") else errno.EROFS
+    disk.refuse = lambda operation, path: (
+        0 if operation in ("open", "read", "mkdir") else errno.EROFS
+    )
     log.add(Kept("/", message(b"x"), [3]))
     with pytest.raises(WriteFailed, match=r"cannot make .*: Read-only file system"):
         log.log.append(log.recorder.take())
@@ -224,7 +261,9 @@ def test_a_real_disk_that_is_full(tmp_path: Path) -> None:
 
 
 def harm(random: Random, octets: bytes) -> bytes:
-    """Somebody's bad disk: a flipped bit, a garbled or zeroed stretch, an end that is missing or too long, something inserted."""
+    """Somebody's bad disk: a flipped bit, a garbled or zeroed stretch, an end that is missing or
+    too long, something inserted.
+    """
     there = bytearray(octets)
     at = random.randrange(len(there))
     kind = random.randrange(6)
@@ -232,9 +271,9 @@ def harm(random: Random, octets: bytes) -> bytes:
     if kind == 0:
         there[at] ^= 1 << random.randrange(8)
     elif kind == 1:
-        there[at:at + length] = random.randbytes(len(there[at:at + length]))
+        there[at : at + length] = random.randbytes(len(there[at : at + length]))
     elif kind == 2:
-        there[at:at + length] = bytes(len(there[at:at + length]))
+        there[at : at + length] = bytes(len(there[at : at + length]))
     elif kind == 3:
         del there[at:]
     elif kind == 4:
@@ -242,19 +281,25 @@ def harm(random: Random, octets: bytes) -> bytes:
     else:
         # A stretch that is elsewhere too: whole records among it, perhaps.
         source = random.randrange(len(there))
-        piece = there[source:source + length * 3]
-        there[at:at + len(piece)] = piece
+        piece = there[source : source + length * 3]
+        there[at : at + len(piece)] = piece
     return bytes(there)
 
 
 def entries_of(disk: SimulatedDisk) -> dict[str, str]:
     """What each record says, by position."""
     lines = dump(disk, DIRECTORY, contents=True)
-    return dict(line.split(" ", 1) for line in lines if not line.startswith("--") and not line.endswith(" closed"))
+    return dict(
+        line.split(" ", 1)
+        for line in lines
+        if not line.startswith("--") and not line.endswith(" closed")
+    )
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 3))
-def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(seed: int, times: int) -> None:
+def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(
+    seed: int, times: int
+) -> None:
     random, disk = Random(seed), SimulatedDisk()
     log = filled(disk, random.randrange(1, 14), random.choice((400, 5_000)), seed)
     if random.random() < 0.5:
@@ -272,33 +317,48 @@ def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(see
             disk.names[path] = type(disk.names[path])(harm(random, bytes(disk.names[path].now)))
     changed = disk.contents() != before
 
-    foretold = [str(finding) for finding in verify(SimulatedDisk(disk.contents()), DIRECTORY, SALT) if finding.what != "fine"]
+    foretold = [
+        str(finding)
+        for finding in verify(SimulatedDisk(disk.contents()), DIRECTORY, SALT)
+        if finding.what != "fine"
+    ]
     again = Log(disk)
     findings = again.recovery.findings
-    # Never a wrong message: all that was read was written, at that position. (A checkpoint splits what was one record.)
+    # Never a wrong message: all that was read was written, at that position. (A checkpoint splits
+    # what was one record.)
     found = entries_of(disk)
     assert all(known.get(position) == entry for position, entry in found.items())
-    # Never silence: what is not as it was is reported, beforehand too; and reported is only what changed.
+    # Never silence: what is not as it was is reported, beforehand too; and reported is only what
+    # changed.
     if again.recovered != wanted:
         assert findings or _lost_its_end(before, disk, log)
     if findings:
         assert changed
-    assert [str(finding).partition(", copied to")[0] for finding in findings] == foretold or len(foretold) >= len(findings)
+    assert [str(finding).partition(", copied to")[0] for finding in findings] == foretold or len(
+        foretold
+    ) >= len(findings)
     assert again.recovery.next > again.log.last
     # Positions of what was lost are not used again, unless it was the unconfirmed end.
-    assert again.recovery.next > log.log.last or any(finding.what in ("cut", "missing") for finding in findings) or _lost_its_end(
-        before, disk, log)
+    assert (
+        again.recovery.next > log.log.last
+        or any(finding.what in ("cut", "missing") for finding in findings)
+        or _lost_its_end(before, disk, log)
+    )
     # It is the same the next time, and after a repair all is in order.
     once_more = Log(disk)
     assert once_more.recovered == again.recovered
     recovered = again.recovered
     list(repair(disk, DIRECTORY, SALT))
-    assert [str(finding) for finding in verify(disk, DIRECTORY, SALT) if finding.what != "fine"] == []
+    assert [
+        str(finding) for finding in verify(disk, DIRECTORY, SALT) if finding.what != "fine"
+    ] == []
     assert Log(disk).recovered == recovered
 
 
 def _lost_its_end(before: dict[str, bytes], disk: SimulatedDisk, log: Log) -> bool:
-    """Whether the last file ends earlier, between two records: nothing in the log can tell; the catalog knows."""
+    """Whether the last file ends earlier, between two records: nothing in the log can tell; the
+    catalog knows.
+    """
     last = log.log.files[-1].path
     return len(disk.names[last].now if last in disk.names else b"") < len(before[last])
 
@@ -312,14 +372,19 @@ def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> N
     log.put(Kept("/", message(b"one"), [3]), Kept("/", message(b"two"), [3]), Settled(3, 1))
     [path] = disk.names
     octets = disk.names[path].now
-    at = octets.index(b"two") - len("key") - len("amq.topic") - len("/") - 4  # The length of the key.
+    at = (
+        octets.index(b"two") - len("key") - len("amq.topic") - len("/") - 4
+    )  # The length of the key.
     octets[at] = 0xEE
     start = octets.index((2).to_bytes(8, "big")) - 16
-    size = 24 + int.from_bytes(octets[start:start + 4], "big")
-    octets[start + 4:start + 8] = crc32(octets[start + 8:start + size], log.log.seed).to_bytes(4, "big")
+    size = 24 + int.from_bytes(octets[start : start + 4], "big")
+    octets[start + 4 : start + 8] = crc32(octets[start + 8 : start + size], log.log.seed).to_bytes(
+        4, "big"
+    )
     for found in (list(verify(disk, DIRECTORY)), Log(disk).recovery.findings):
         assert [str(finding) for finding in found if finding.what != "fine"] == [
-            f"wrong: {path.rpartition('/')[2]}: the record at position 2: a message is cut off"]
+            f"wrong: {path.rpartition('/')[2]}: the record at position 2: a message is cut off"
+        ]
     assert not Log(disk).state.messages
 
 
@@ -328,7 +393,8 @@ def test_a_settlement_of_something_later_is_reported_by_verify() -> None:
     Log(disk).put(Settled(3, 5), Many([Stepped(3, 2)]))
     assert [finding.reason for finding in verify(disk, DIRECTORY) if finding.what == "wrong"] == [
         "the record at position 1: it settles position 5, which comes later",
-        "the record at position 2: it steps position 2, which comes later"]
+        "the record at position 2: it steps position 2, which comes later",
+    ]
 
 
 def test_verify_changes_nothing_and_says_what_recovery_will_do() -> None:
@@ -342,7 +408,11 @@ def test_verify_changes_nothing_and_says_what_recovery_will_do() -> None:
     found = list(verify(disk, DIRECTORY))
     assert disk.contents() == before and len(disk.events) == events
     kinds = [finding.what for finding in found]
-    assert kinds.count("quarantined") == 1 and kinds.count("cut") == 1 and kinds.count("fine") == len(files)
+    assert (
+        kinds.count("quarantined") == 1
+        and kinds.count("cut") == 1
+        and kinds.count("fine") == len(files)
+    )
     [cut] = [finding for finding in found if finding.what == "cut"]
     assert str(cut) == f"cut: {files[-1].name} at {files[-1].size}, 4 octets: a record is cut off"
 
@@ -354,9 +424,14 @@ def test_dump_has_a_line_for_each_record_and_for_what_cannot_be_read() -> None:
     log.put(Settled(4, 1))
     [path] = disk.names
     lines = list(dump(disk, DIRECTORY))
-    assert lines[1:] == ["1 kept vhost=/ exchange='amq.topic' key='a.b' queues=[3, 4] assurance=1 expires=0 octets=6",
-                         "2 settled queue=3 of=1", "3 settled queue=4 of=1"]
-    assert "secret" not in "".join(lines) and "content=b'secret'" in "".join(dump(disk, DIRECTORY, contents=True))
+    assert lines[1:] == [
+        "1 kept vhost=/ exchange='amq.topic' key='a.b' queues=[3, 4] assurance=1 expires=0 octets=6",
+        "2 settled queue=3 of=1",
+        "3 settled queue=4 of=1",
+    ]
+    assert "secret" not in "".join(lines) and "content=b'secret'" in "".join(
+        dump(disk, DIRECTORY, contents=True)
+    )
     disk.names[path].now[70] ^= 1
     lines = list(dump(disk, DIRECTORY))
     assert lines[1].startswith("-- at 64: a record's checksum is wrong; ")
@@ -372,7 +447,10 @@ def test_repair_writes_damaged_files_anew_and_keeps_what_was_read() -> None:
     del disk.names[log.log.files[2].path]
     wanted = Log(SimulatedDisk(disk.contents())).recovered
     found = list(repair(disk, DIRECTORY))
-    assert {finding.file for finding in found if finding.what == "repaired"} >= {log.log.files[0].name, log.log.files[1].name}
+    assert {finding.file for finding in found if finding.what == "repaired"} >= {
+        log.log.files[0].name,
+        log.log.files[1].name,
+    }
     assert {finding.what for finding in verify(disk, DIRECTORY)} == {"fine"}
     again = Log(disk)
     assert again.recovered == wanted and not again.recovery.findings

@@ -8,13 +8,13 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.policies import Policy
-from broker.restore import Report, reopen
+from broker.definitions.restore import Report, reopen
+from broker.queues.policies import Policy
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
 from tests.clients import Amqp, World
 from tests.wire.amqp.speech import deliveries, names, properties, read
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
@@ -23,7 +23,14 @@ class Lasting(World):
     """A World whose messages and definitions are in a directory."""
 
     def __init__(self, directory: Path, now: int = 1_000, wall: float = 1_700_000_000.0) -> None:
-        opened = open_store(RealDisk(), str(directory), codecs(), 7, lambda line: pytest.fail(line), lambda recovery: None)
+        opened = open_store(
+            RealDisk(),
+            str(directory),
+            codecs(),
+            7,
+            lambda line: pytest.fail(line),
+            lambda recovery: None,
+        )
         self.disk: Any = opened.store
         super().__init__(store=self.disk)
         self.broker.agenda.advance(now, wall)
@@ -48,7 +55,14 @@ def persistent(client: Amqp, exchange: str, key: str, body: bytes, **given: Any)
 def test_delays_go_on(tmp_path: Path) -> None:
     world = Lasting(tmp_path)
     client = world.amqp()
-    client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", durable=True, arguments={"x-delayed-type": "topic"}))
+    client.send(
+        X.Declare(
+            exchange="later",
+            exchange_type="x-delayed-message",
+            durable=True,
+            arguments={"x-delayed-type": "topic"},
+        )
+    )
     client.queue("q", "later", "a.#", durable=True)
     for body, delay in ((b"third", 9_000), (b"first", 500), (b"second", 4_000), (b"at once", 0)):
         persistent(client, "later", "a.b", body, headers={"x-delay": delay, "a": 1})
@@ -65,7 +79,10 @@ def test_delays_go_on(tmp_path: Path) -> None:
     world.sleep(2_000)
     world.settle()
     frames = client.send(B.Get(queue="q", no_ack=True))
-    assert client.bodies(frames) == [b"second"] and properties(frames).headers == {"x-delay": -4_000, "a": 1}
+    assert client.bodies(frames) == [b"second"] and properties(frames).headers == {
+        "x-delay": -4_000,
+        "a": 1,
+    }
     world.sleep(5_000)
     world.settle()
     assert read(client, "q") == [b"third"]
@@ -78,17 +95,32 @@ def test_delays_go_on(tmp_path: Path) -> None:
 def test_a_delayed_exchange_that_was_deleted_leaves_nothing(tmp_path: Path) -> None:
     world = Lasting(tmp_path)
     client = world.amqp()
-    client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"}))
+    client.send(
+        X.Declare(
+            exchange="later",
+            exchange_type="x-delayed-message",
+            durable=True,
+            arguments={"x-delayed-type": "fanout"},
+        )
+    )
     persistent(client, "later", "k", b"x", headers={"x-delay": 1_000})
     client.send(X.Delete(exchange="later"))
     world.stop()
     assert later(tmp_path).report.copies == 0
 
 
-@pytest.mark.parametrize(("arguments", "bodies"), [
-    ({"x_max_priority": 9}, [b"b", b"c", b"a"]), ({"x_max_length_bytes": 100}, [b"a", b"b", b"c"]),
-    ({"x_queue_type": "quorum"}, [b"a", b"b", b"c"]), ({"x_single_active_consumer": True}, [b"a", b"b", b"c"])])
-def test_a_queue_is_what_it_was_and_holds_what_it_held(tmp_path: Path, arguments: Any, bodies: list[bytes]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "bodies"),
+    [
+        ({"x_max_priority": 9}, [b"b", b"c", b"a"]),
+        ({"x_max_length_bytes": 100}, [b"a", b"b", b"c"]),
+        ({"x_queue_type": "quorum"}, [b"a", b"b", b"c"]),
+        ({"x_single_active_consumer": True}, [b"a", b"b", b"c"]),
+    ],
+)
+def test_a_queue_is_what_it_was_and_holds_what_it_held(
+    tmp_path: Path, arguments: Any, bodies: list[bytes]
+) -> None:
     world = Lasting(tmp_path)
     client = world.amqp()
     client.queue("q", durable=True, **arguments)
@@ -98,7 +130,9 @@ def test_a_queue_is_what_it_was_and_holds_what_it_held(tmp_path: Path, arguments
     world = later(tmp_path)
     client = world.amqp()
     same: Any = {name.replace("_", "-"): value for name, value in arguments.items()}
-    assert names(client.send(Q.Declare(queue="q", durable=True, arguments=same))) == ["Queue.DeclareOk"]
+    assert names(client.send(Q.Declare(queue="q", durable=True, arguments=same))) == [
+        "Queue.DeclareOk"
+    ]
     queue: Any = world.queue("q")
     assert getattr(queue, "octets", 3) in (0, 3)
     assert read(client, "q") == bodies
@@ -137,28 +171,45 @@ def test_direct_replies_and_blind_copies_are_stored_as_they_are_delivered(tmp_pa
     client = world.amqp()
     client.queue("q", durable=True)
     client.send(B.Consume(queue="amq.rabbitmq.reply-to", no_ack=True))
-    persistent(client, "", "q", b"question", reply_to="amq.rabbitmq.reply-to", headers={"BCC": ["q"], "CC": ["q"], "a": 1})
+    persistent(
+        client,
+        "",
+        "q",
+        b"question",
+        reply_to="amq.rabbitmq.reply-to",
+        headers={"BCC": ["q"], "CC": ["q"], "a": 1},
+    )
     world.stop()
     frames = later(tmp_path).amqp().send(B.Get(queue="q"))
     assert [one.body for one in deliveries(frames)] == [b"question"]
-    assert properties(frames).reply_to.startswith("amq.rabbitmq.reply-to.") and properties(frames).headers == {"CC": ["q"], "a": 1}
+    assert properties(frames).reply_to.startswith("amq.rabbitmq.reply-to.") and properties(
+        frames
+    ).headers == {"CC": ["q"], "a": 1}
 
 
 @pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}, {"x-max-length-bytes": 1_000}])
 @pytest.mark.parametrize("backlog", [1, 3])
-def test_messages_live_no_longer_for_a_restart(tmp_path: Path, arguments: dict[str, Any], backlog: int) -> None:
+def test_messages_live_no_longer_for_a_restart(
+    tmp_path: Path, arguments: dict[str, Any], backlog: int
+) -> None:
     world = Lasting(tmp_path)
     client = world.amqp()
-    client.send(Q.Declare(queue="q", durable=True, arguments={"x-message-ttl": 10_000, **arguments}))
+    client.send(
+        Q.Declare(queue="q", durable=True, arguments={"x-message-ttl": 10_000, **arguments})
+    )
     client.queue("plain", durable=True)
-    client.send(Q.Bind(queue="q", exchange="amq.fanout"), Q.Bind(queue="plain", exchange="amq.fanout"))
+    client.send(
+        Q.Bind(queue="q", exchange="amq.fanout"), Q.Bind(queue="plain", exchange="amq.fanout")
+    )
     for _ in range(backlog):
         persistent(client, "amq.fanout", "", b"old")
     world.sleep(4_000)
     persistent(client, "amq.fanout", "", b"new")
     world.stop()
 
-    world = later(tmp_path, 8.0)  # The old ones have two seconds left, and the new one six; they are noted to the second.
+    world = later(
+        tmp_path, 8.0
+    )  # The old ones have two seconds left, and the new one six; they are noted to the second.
     world.sleep(1_900)
     assert world.queue("q").depth == backlog + 1
     world.sleep(1_100)
@@ -172,7 +223,9 @@ def test_messages_live_no_longer_for_a_restart(tmp_path: Path, arguments: dict[s
     world.stop()
 
 
-def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(tmp_path: Path) -> None:
+def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(
+    tmp_path: Path,
+) -> None:
     world = Lasting(tmp_path)
     client = world.amqp()
     client.queue("q", durable=True)
@@ -183,7 +236,9 @@ def test_a_queue_that_gets_a_time_to_live_by_a_policy_keeps_it_through_restarts(
     world.stop()
     world = later(tmp_path, 8.0)
     world.sleep(2_500)
-    assert world.queue("q").depth == 2  # What came before the policy stands at the head, and lives anew.
+    assert (
+        world.queue("q").depth == 2
+    )  # What came before the policy stands at the head, and lives anew.
     world.sleep(8_000)
     assert world.queue("q").depth == 0
     world.stop()

@@ -1,5 +1,7 @@
-"""A session's inbox after a start, against a list: what was not settled is there under its old packet identifier, in its order, a
-message that its client said it has is released and not sent again, and what cannot be read is passed over, and said."""
+"""A session's inbox after a start, against a list: what was not settled is there under its old
+packet identifier, in its order, a message that its client said it has is released and not sent
+again, and what cannot be read is passed over, and said.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +11,44 @@ from random import Random
 
 import pytest
 
-from broker.restore import reopen
+from broker.definitions.restore import reopen
 from broker.store.opening import Opened, open_store
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.store.simulated import SimulatedDisk
-from tests.wire.mqtt.octets import RESUMED, Client, connect, here, packets, puback, pubcomp, publications, pubrec, subscribe
-from trellis.recovering import codecs
+from tests.wire.mqtt.octets import (
+    RESUMED,
+    Client,
+    connect,
+    here,
+    packets,
+    puback,
+    pubcomp,
+    publications,
+    pubrec,
+    subscribe,
+)
+from trellis.server.recovery import codecs
 
 
 class Home(World):
     """A World on a disk. Few packets may be in flight, and few messages are in memory."""
 
-    def __init__(self, disk: SimulatedDisk, directory: Path, in_flight: int, window: int, spoiled: Collection[bytes] = ()) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        directory: Path,
+        in_flight: int,
+        window: int,
+        spoiled: Collection[bytes] = (),
+    ) -> None:
         """What is `spoiled` cannot be read any more, once the log is open."""
         options = MqttOptions()
         options.receive_maximum = in_flight
         self.reported: list[str] = []
-        self.opened: Opened = open_store(disk, str(directory), codecs(), 7, self.reported.append, lambda recovery: None, 3_000)
+        self.opened: Opened = open_store(
+            disk, str(directory), codecs(), 7, self.reported.append, lambda recovery: None, 3_000
+        )
         self.opened.store.window = window
         for inode in disk.names.values():
             for body in spoiled:
@@ -50,7 +72,10 @@ def test_an_inbox_is_what_it_was(seed: int, tmp_path: Path) -> None:
     random, disk = Random(seed), SimulatedDisk()
     in_flight, window = random.choice((1, 3, 10, 1_000)), random.choice((1, 4, 50))
     world = Home(disk, tmp_path, in_flight, window)
-    reader, writer = Client(world, connect("r", clean=False) + subscribe(1, ("one", 1), ("two", 2))), here(world, "w")
+    reader, writer = (
+        Client(world, connect("r", clean=False) + subscribe(1, ("one", 1), ("two", 2))),
+        here(world, "w"),
+    )
     #: Packet identifier (they begin with 1) -> body, QoS; those with a PUBREC.
     waiting: dict[int, tuple[bytes, int]] = {}
     stepped: set[int] = set()
@@ -72,13 +97,20 @@ def test_an_inbox_is_what_it_was(seed: int, tmp_path: Path) -> None:
                 stepped.add(number)
                 said = packets(reader.send(pubrec(number)))
             else:
-                said = packets(reader.send(pubcomp(number) if number in stepped else puback(number)))
+                said = packets(
+                    reader.send(pubcomp(number) if number in stepped else puback(number))
+                )
                 stepped.discard(number)
                 del sent[number], waiting[number]
     lost = random.sample(sorted(waiting), min(len(waiting), random.choice((0, 0, 1, 5))))
     world.opened.store.close()
-    world = Home(SimulatedDisk(disk.contents()), tmp_path, random.choice((1, 3, 10, 1_000)), random.choice((1, 4, 50)),
-                 [waiting.pop(number)[0] for number in lost])
+    world = Home(
+        SimulatedDisk(disk.contents()),
+        tmp_path,
+        random.choice((1, 3, 10, 1_000)),
+        random.choice((1, 4, 50)),
+        [waiting.pop(number)[0] for number in lost],
+    )
     stepped -= set(lost)
     found: dict[int, tuple[bytes, int]] = {}
     order: list[int] = []
@@ -103,7 +135,9 @@ def test_an_inbox_is_what_it_was(seed: int, tmp_path: Path) -> None:
         answers += packets(more)
         if not answers:
             answers += heard(client)
-    assert order == sorted(order) and list(found.values()) == [waiting[number] for number in sorted(waiting)]
+    assert order == sorted(order) and list(found.values()) == [
+        waiting[number] for number in sorted(waiting)
+    ]
     if not lost:
         assert found == waiting, "packet identifiers are what they were"
     assert world.copies().get("unreadable", 0) == len(lost) <= len(world.reported)

@@ -1,8 +1,9 @@
-"""Power loss: whatever the disk kept of what was not synced, what was confirmed is there, and what was settled stays settled.
+"""Power loss: whatever the disk kept of what was not synced, what was confirmed is there, and what
+was settled stays settled.
 
-What a log does to its disk is recorded, and done again up to every single step, where the power goes: unsynced writes are
-then kept, dropped or torn, each for itself, so also in another order than they were written in. Two designs known to be
-wrong go the same way, and are caught.
+What a log does to its disk is recorded, and done again up to every single step, where the power
+goes: unsynced writes are then kept, dropped or torn, each for itself, so also in another order than
+they were written in. Two designs known to be wrong go the same way, and are caught.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from tests.store.logs import QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
 
 EXIST = {*QUEUES, 9}
-#: A copy: which queue has which content. (Contents are unique, positions may be an affair of the design.)
+#: A copy: which queue has which content. (Contents are unique, positions may be an affair of the
+#: design.)
 Copy = tuple[int, bytes]
 
 
 def copies(state: State) -> set[Copy]:
-    return {(queue, live.message.content) for live in state.messages.values() for queue in live.queues}
+    return {
+        (queue, live.message.content) for live in state.messages.values() for queue in live.queues
+    }
 
 
 class History:
@@ -56,16 +60,23 @@ class History:
 
     def owed(self, events: int) -> tuple[int, int]:
         """(confirmed, begun) positions after so many events."""
-        return (max(position for at, position in self.confirmed if at <= events),
-                max(position for at, position in self.begun if at <= events))
+        return (
+            max(position for at, position in self.confirmed if at <= events),
+            max(position for at, position in self.begun if at <= events),
+        )
 
     def complaints(self, events: int, found: State) -> list[str]:
         """What a broker that comes up like this after so many events did wrong."""
         confirmed, begun = self.owed(events)
         now = copies(found)
-        wanted = set.intersection(*(self.copies[position] for position in self.copies if confirmed <= position <= begun))
+        wanted = set.intersection(
+            *(self.copies[position] for position in self.copies if confirmed <= position <= begun)
+        )
         settled = self.ever[confirmed] - self.copies[confirmed]
-        return [*("confirmed and lost" for _ in wanted - now), *("settled and back" for _ in settled & now)]
+        return [
+            *("confirmed and lost" for _ in wanted - now),
+            *("settled and back" for _ in settled & now),
+        ]
 
 
 Stepper = Callable[[Log, list[LogFile]], Iterator[None]]
@@ -81,7 +92,11 @@ def right(log: Log, files: list[LogFile]) -> Iterator[None]:
 def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
     """WRONG: what is live of the first files goes to the end of the log, under new positions."""
     last = files[-1].last
-    live = [(live.message, list(live.queues)) for position, live in log.state.messages.items() if position <= last]
+    live = [
+        (live.message, list(live.queues))
+        for position, live in log.state.messages.items()
+        if position <= last
+    ]
     yield
     for stray, queues in live:
         log.recorder.add(log.position + 1, Kept("/", stray, queues))
@@ -89,7 +104,7 @@ def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
     yield
     log.write()
     yield
-    del log.log.files[:len(files)]
+    del log.log.files[: len(files)]
     for file in files:
         log.log.disk.remove(file.path)
     log.log.disk.sync_directory(log.log.directory)
@@ -168,11 +183,16 @@ def check_every_prefix(seed: int) -> None:
         if last:
             assert log.recovered == history.digests[last], (seed, events)
         # What is cut was never promised, so it is no damage.
-        assert not [finding for finding in log.recovery.findings if finding.what != "cut"], (seed, events)
+        assert not [finding for finding in log.recovery.findings if finding.what != "cut"], (
+            seed,
+            events,
+        )
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_after_a_power_loss_at_any_step_the_log_is_what_it_was_after_some_entry_not_before_the_last_confirmed(seed: int) -> None:
+def test_after_a_power_loss_at_any_step_the_log_is_what_it_was_after_some_entry_not_before_the_last_confirmed(
+    seed: int,
+) -> None:
     check_every_prefix(seed)
 
 
@@ -195,7 +215,10 @@ def generations(seed: int, lives: int) -> None:
         assert log.position >= used
         history = History(disk)
         history.begun, history.confirmed = [(0, log.position)], [(0, log.position)]
-        history.copies, history.ever = {log.position: copies(log.state)}, {log.position: copies(log.state)}
+        history.copies, history.ever = (
+            {log.position: copies(log.state)},
+            {log.position: copies(log.state)},
+        )
         history.digests[log.position] = digest(log.state)
         start = log.position
         steps: Iterator[None] = iter(())

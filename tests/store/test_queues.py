@@ -1,5 +1,7 @@
-"""Long durable queues against a plain list: whatever is put, taken, settled, given back, purged, expired or dropped, each copy is where it
-should be, in its order, whether it was in memory or had to be read again; and the store keeps just what is still needed."""
+"""Long durable queues against a plain list: whatever is put, taken, settled, given back, purged,
+expired or dropped, each copy is where it should be, in its order, whether it was in memory or had
+to be read again; and the store keeps just what is still needed.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.agenda import Agenda
-from broker.consumer import Consumer, Delivery
-from broker.limits import Host, LimitedQueue
-from broker.message import PLAIN, Address, Message
-from broker.outlet import Outlet
-from broker.queue import Queue
+from broker.messages.message import PLAIN, Address, Message
+from broker.messages.outlet import Outlet
+from broker.queues.arguments import Terms
+from broker.queues.consumer import Consumer, Delivery
+from broker.queues.limited import Host, LimitedQueue
+from broker.queues.queue import Queue
 from broker.store.contract import Kept
 from broker.store.memory import MemoryStore
-from broker.terms import Terms
 from tests.clients import World
 
 NUMBER = 3
@@ -52,7 +54,9 @@ class Undertaker(Host):
 
 
 class Model(RuleBasedStateMachine):
-    """`waiting`: (content, time at which it expires or 0, whether the store keeps it), oldest first."""
+    """`waiting`: (content, time at which it expires or 0, whether the store keeps it), oldest
+    first.
+    """
 
     arguments: ClassVar[dict[str, Any]] = {}
 
@@ -64,7 +68,9 @@ class Model(RuleBasedStateMachine):
         self.queue: Queue = Queue("/", "q", self.agenda, self.store, True)
         terms = Terms("q", "/", self.arguments)
         if not terms.idle:
-            self.queue = LimitedQueue("/", "q", self.agenda, self.store, True, terms, Undertaker(self))
+            self.queue = LimitedQueue(
+                "/", "q", self.agenda, self.store, True, terms, Undertaker(self)
+            )
         self.queue.number = NUMBER
         self.taker = Taker(self.queue, self)
         self.waiting: list[tuple[int, bytes, int, bool]] = []
@@ -100,7 +106,11 @@ class Model(RuleBasedStateMachine):
 
     # -- what happens
 
-    @rule(count=st.sampled_from([1, 2, 20, 300]), kept=st.booleans(), ttl=st.sampled_from([0, 0, 5, 50]))
+    @rule(
+        count=st.sampled_from([1, 2, 20, 300]),
+        kept=st.booleans(),
+        ttl=st.sampled_from([0, 0, 5, 50]),
+    )
     def put(self, count: int, kept: bool, ttl: int) -> None:
         for _ in range(count):
             self.serial += 1
@@ -110,7 +120,9 @@ class Model(RuleBasedStateMachine):
                 message.position = self.store.append(Kept("/", message, [NUMBER]), None)
             queued = self.arguments.get("x-message-ttl", 1 << 30)
             expires = min(int(message.expires) or 1 << 60, int(self.agenda.now) + queued)
-            self.waiting.append((self.serial, message.content, expires if expires < 1 << 29 else 0, kept))
+            self.waiting.append(
+                (self.serial, message.content, expires if expires < 1 << 29 else 0, kept)
+            )
             before = len(self.held)
             self.queue.put(message)
             if len(self.held) == before and self.shorten() and self.arguments:
@@ -139,7 +151,10 @@ class Model(RuleBasedStateMachine):
             self.queue.unacked += 1
             self.delivered(delivery)
 
-    @rule(at=st.integers(0, 1_000), how=st.sampled_from(["settle", "requeue", "requeue", "reject", "all"]))
+    @rule(
+        at=st.integers(0, 1_000),
+        how=st.sampled_from(["settle", "requeue", "requeue", "reject", "all"]),
+    )
     def answer(self, at: int, how: str) -> None:
         if how == "all":
             for entry, delivery in reversed(self.held):
@@ -183,11 +198,17 @@ class Model(RuleBasedStateMachine):
         queue = self.queue
         assert (queue.depth, queue.unacked) == (len(self.waiting), len(self.held))
         assert self.buried == self.expected
-        live = {int(content) for _, content, _, kept in [*self.waiting, *(entry for entry, _ in self.held)] if kept}
+        live = {
+            int(content)
+            for _, content, _, kept in [*self.waiting, *(entry for entry, _ in self.held)]
+            if kept
+        }
         assert {int(kept.message.content) for kept in self.store.state.messages.values()} == live
         assert sum(queue.fates()) + queue.depth + queue.unacked == self.serial
         in_memory = queue.depth - queue._paged
-        assert in_memory <= max(int(self.store.window), 256) + len(queue._returned), "more is in memory than there should be"
+        assert in_memory <= max(int(self.store.window), 256) + len(queue._returned), (
+            "more is in memory than there should be"
+        )
 
     def teardown(self) -> None:
         if hasattr(self, "queue"):
@@ -225,5 +246,7 @@ def test_a_message_that_cannot_be_read_leaves_its_place_and_nobody_elses() -> No
     del world.store.state.messages[sorted(world.store.state.messages)[4]]
     for number in (0, 1, 2, 3, 5):
         assert client.bodies(client.send(spec.Basic.Get(queue="q"))) == [b"%d" % number]
-    assert [int(delivery.order) for _, delivery in client.connection.channels[1].unacked.outstanding()] == [1, 2, 3, 4, 6]
+    assert [
+        int(delivery.order) for _, delivery in client.connection.channels[1].unacked.outstanding()
+    ] == [1, 2, 3, 4, 6]
     assert world.queue("q").coming() == 7 and world.copies() == {"unreadable": 1}

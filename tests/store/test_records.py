@@ -1,4 +1,6 @@
-"""Records: every entry comes back as it went in; whatever octets come, the reader says where and why it stops."""
+"""Records: every entry comes back as it went in; whatever octets come, the reader says where and
+why it stops.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.message import PLAIN, Address, Amended, Encoding, Message, Plain
+from broker.messages.message import PLAIN, Address, Amended, Encoding, Message, Plain
 from broker.store import records
 from broker.store.codecs import Codec, Codecs
-from broker.store.contract import Defined, Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
+from broker.store.contract import (
+    Defined,
+    Entry,
+    Extended,
+    Kept,
+    Many,
+    Received,
+    Released,
+    RetainedSet,
+    Sequenced,
+    Settled,
+    Stepped,
+)
 from broker.store.disk import Damaged, StoreError, TooNew
 from broker.store.inspect import describe
-from broker.store.layout import APART, FIRST, HEADER, HOLDER, KEPT, LIKENESS, MANY, PAYLOAD_MAX, SERIALS
+from broker.store.layout import (
+    APART,
+    FIRST,
+    HEADER,
+    HOLDER,
+    KEPT,
+    LIKENESS,
+    MANY,
+    PAYLOAD_MAX,
+    SERIALS,
+)
 from broker.store.reading import BAD, END, SHORT, Decoder, Reader, parts
 from broker.store.records import Recorder
 
@@ -26,7 +50,10 @@ _framed: dict[int, Plain] = {}
 
 
 def framed(channel: int) -> Plain:
-    """An encoding with a parameter, as a front end has them. (A compiled Encoding has no subclasses here.)"""
+    """An encoding with a parameter, as a front end has them.
+
+    (A compiled Encoding has no subclasses here.)
+    """
     return _framed.setdefault(channel, Plain({"channel": channel}))
 
 
@@ -48,8 +75,10 @@ CODECS.register(FramedCodec(), [Plain, Amended], [1])
 positions = st.integers(1, (1 << 62))
 numbers = st.integers(1, (1 << 62))
 #: Keys as they come off the wire, also what is no UTF-8.
-keys = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
-                 st.binary(max_size=60).map(lambda octets: octets.decode("utf-8", "surrogateescape")))
+keys = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
+    st.binary(max_size=60).map(lambda octets: octets.decode("utf-8", "surrogateescape")),
+)
 exchanges = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 vhosts = st.sampled_from(["/", "other", "größe"])
 
@@ -57,35 +86,58 @@ vhosts = st.sampled_from(["/", "other", "größe"])
 @st.composite
 def messages(draw: st.DrawFn) -> Message:
     encoding = draw(st.one_of(st.just(PLAIN), st.integers(1, 65_535).map(framed)))
-    content = draw(st.one_of(st.binary(max_size=300), st.just(b"x" * APART), st.just(b"y" * (APART - 1))))
-    message = Message(Address(draw(exchanges), draw(keys)), content, encoding, draw(st.integers(0, 2)))
+    content = draw(
+        st.one_of(st.binary(max_size=300), st.just(b"x" * APART), st.just(b"y" * (APART - 1)))
+    )
+    message = Message(
+        Address(draw(exchanges), draw(keys)), content, encoding, draw(st.integers(0, 2))
+    )
     message.expires = draw(st.one_of(st.just(0), st.integers(1, 1 << 45)))
     return message
 
 
 #: Of sessions, near where they begin anew; 0 where nobody asks.
-serials = st.one_of(st.just(0), st.integers(-SERIALS - 3, -1), st.integers(1, SERIALS + 3), st.integers(1, 1 << 50))
+serials = st.one_of(
+    st.just(0), st.integers(-SERIALS - 3, -1), st.integers(1, SERIALS + 3), st.integers(1, 1 << 50)
+)
 
 
 @st.composite
 def kepts(draw: st.DrawFn) -> Kept:
     queues = draw(st.lists(numbers, max_size=4))
-    return Kept(draw(vhosts), draw(messages()), queues, draw(st.one_of(st.none(), st.just([draw(serials) for _ in queues]))))
+    return Kept(
+        draw(vhosts),
+        draw(messages()),
+        queues,
+        draw(st.one_of(st.none(), st.just([draw(serials) for _ in queues]))),
+    )
 
 
 def wrapped(serials: list[int] | None) -> list[int] | None:
     """As they are read again: from 1 to SERIALS, with their sign."""
     if not serials or not any(serials):
         return None
-    return [(abs(serial) - 1) % SERIALS + 1 if serial > 0 else -((abs(serial) - 1) % SERIALS + 1) if serial else 0 for serial in serials]
+    return [
+        (abs(serial) - 1) % SERIALS + 1
+        if serial > 0
+        else -((abs(serial) - 1) % SERIALS + 1)
+        if serial
+        else 0
+        for serial in serials
+    ]
 
 
 plain_entries: st.SearchStrategy[Entry] = st.one_of(
-    kepts(), st.builds(Settled, numbers, positions), st.builds(Stepped, numbers, positions),
-    st.builds(Received, numbers, st.integers(0, 65_535)), st.builds(Released, numbers, st.integers(0, 65_535)),
-    st.builds(RetainedSet, vhosts, keys, st.one_of(st.none(), messages())))
+    kepts(),
+    st.builds(Settled, numbers, positions),
+    st.builds(Stepped, numbers, positions),
+    st.builds(Received, numbers, st.integers(0, 65_535)),
+    st.builds(Released, numbers, st.integers(0, 65_535)),
+    st.builds(RetainedSet, vhosts, keys, st.one_of(st.none(), messages())),
+)
 entries: st.SearchStrategy[Entry] = st.one_of(
-    plain_entries, plain_entries, st.builds(Many, st.lists(plain_entries, min_size=1, max_size=4)))
+    plain_entries, plain_entries, st.builds(Many, st.lists(plain_entries, min_size=1, max_size=4))
+)
 
 
 @dataclass(frozen=True)
@@ -106,8 +158,16 @@ class Seen:
         if message is None:
             return None
         address = message.address
-        return cls(address.exchange, address.key, address.octets, address.topic, message.content, message.encoding,
-                   message.assurance, message.expires)
+        return cls(
+            address.exchange,
+            address.key,
+            address.octets,
+            address.topic,
+            message.content,
+            message.encoding,
+            message.assurance,
+            message.expires,
+        )
 
 
 def seen(entry: Entry, position: int) -> list[object]:
@@ -115,7 +175,14 @@ def seen(entry: Entry, position: int) -> list[object]:
     if isinstance(entry, Many):
         return [seen(one, position + number) for number, one in enumerate(entry.entries)]
     if isinstance(entry, Kept):
-        return ["kept", position, entry.vhost, entry.queues, wrapped(entry.serials), Seen.of(entry.message)]
+        return [
+            "kept",
+            position,
+            entry.vhost,
+            entry.queues,
+            wrapped(entry.serials),
+            Seen.of(entry.message),
+        ]
     if isinstance(entry, RetainedSet):
         return ["retained", position, entry.vhost, entry.key, Seen.of(entry.message)]
     if isinstance(entry, (Settled, Stepped)):
@@ -151,13 +218,22 @@ def decode(octets: bytes, clock: int = 0) -> list[tuple[int, Entry]]:
     reader.load(octets, 0)
     found = []
     while reader.advance():
-        found.append((int(reader.position), decoder.entry(reader.kind, reader.position, reader.octets, reader.start, reader.end)))
+        found.append(
+            (
+                int(reader.position),
+                decoder.entry(
+                    reader.kind, reader.position, reader.octets, reader.start, reader.end
+                ),
+            )
+        )
     assert reader.stop == END and reader.at == len(octets)
     return found
 
 
 @given(st.lists(entries, min_size=1, max_size=6), st.integers(1, 1 << 62))
-def test_entries_come_back_as_they_went_in_at_their_positions(some: list[Entry], first: int) -> None:
+def test_entries_come_back_as_they_went_in_at_their_positions(
+    some: list[Entry], first: int
+) -> None:
     expected, position = [], first
     for entry in some:
         expected.append((position, seen(entry, position)))
@@ -174,7 +250,9 @@ def test_entries_come_back_as_they_went_in_at_their_positions(some: list[Entry],
 
 
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
-def test_a_reader_of_cut_octets_says_what_it_needs_and_goes_on_with_more(some: list[Entry], data: st.DataObject) -> None:
+def test_a_reader_of_cut_octets_says_what_it_needs_and_goes_on_with_more(
+    some: list[Entry], data: st.DataObject
+) -> None:
     octets = encode(*some)
     cut = data.draw(st.integers(0, len(octets)))
     reader = Reader(SEED, 0)
@@ -193,7 +271,9 @@ def test_a_reader_of_cut_octets_says_what_it_needs_and_goes_on_with_more(some: l
 
 
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
-def test_an_octet_that_changed_is_never_read_as_if_it_had_not(some: list[Entry], data: st.DataObject) -> None:
+def test_an_octet_that_changed_is_never_read_as_if_it_had_not(
+    some: list[Entry], data: st.DataObject
+) -> None:
     octets = bytearray(encode(*some))
     at = data.draw(st.integers(0, len(octets) - 1))
     octets[at] ^= data.draw(st.integers(1, 255))
@@ -202,9 +282,16 @@ def test_an_octet_that_changed_is_never_read_as_if_it_had_not(some: list[Entry],
     reader.load(bytes(octets), 0)
     while reader.advance():
         assert reader.end <= at or reader.began > at
-        found.append(seen(decoder.entry(reader.kind, reader.position, reader.octets, reader.start, reader.end), reader.position))
+        found.append(
+            seen(
+                decoder.entry(
+                    reader.kind, reader.position, reader.octets, reader.start, reader.end
+                ),
+                reader.position,
+            )
+        )
     assert reader.stop == SHORT or reader.stop == BAD and reader.reason
-    assert found == expected[:len(found)] and reader.at <= at
+    assert found == expected[: len(found)] and reader.at <= at
 
 
 @given(st.binary(max_size=200))
@@ -216,7 +303,9 @@ def test_garbage_is_refused_and_nothing_else(octets: bytes) -> None:
 
 
 @given(st.integers(0, 11), st.binary(max_size=80))
-def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(kind: int, octets: bytes) -> None:
+def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(
+    kind: int, octets: bytes
+) -> None:
     try:
         entry = Decoder(CODECS).entry(kind, 1, octets, 0, len(octets))
     except (Damaged, TooNew, UnicodeDecodeError, AssertionError):
@@ -233,7 +322,11 @@ def test_the_first_record_of_a_batch_says_so_and_a_record_looks_like_one() -> No
 def test_positions_must_grow() -> None:
     reader = Reader(SEED, 5)
     reader.load(encode(Settled(1, 1), first=5), 0)
-    assert not reader.advance() and reader.stop == BAD and reader.reason == "a record's position 5 comes after 5"
+    assert (
+        not reader.advance()
+        and reader.stop == BAD
+        and reader.reason == "a record's position 5 comes after 5"
+    )
 
 
 def test_records_of_another_log_are_not_taken_for_ours() -> None:
@@ -263,9 +356,16 @@ def test_what_no_record_can_hold_is_refused_and_leaves_the_batch_as_it_was() -> 
     recorder = Recorder(Codecs(), SEED)
     recorder.add(1, Settled(1, 1))
     for entry, reason in (
-            (Kept("/", Message(Address("", "q"), b"", framed(1), 1), [1]), "contents of kind Plain cannot be stored"),
-            (Kept("/", Message(Address("", "k" * 65_536), b"", PLAIN, 1), [1]), "65536 does not fit into two octets"),
-            (Received(1, 65_536), "65536 does not fit into two octets")):
+        (
+            Kept("/", Message(Address("", "q"), b"", framed(1), 1), [1]),
+            "contents of kind Plain cannot be stored",
+        ),
+        (
+            Kept("/", Message(Address("", "k" * 65_536), b"", PLAIN, 1), [1]),
+            "65536 does not fit into two octets",
+        ),
+        (Received(1, 65_536), "65536 does not fit into two octets"),
+    ):
         with pytest.raises(StoreError, match=reason):
             recorder.add(2, entry)
     with pytest.raises(AssertionError):
@@ -274,7 +374,9 @@ def test_what_no_record_can_hold_is_refused_and_leaves_the_batch_as_it_was() -> 
     assert [position for position, _ in decode(b"".join(recorder.take().parts))] == [1, 2]
 
 
-@pytest.mark.skipif(str(records.__file__).endswith(".so"), reason="compiled code takes no such bytes")
+@pytest.mark.skipif(
+    str(records.__file__).endswith(".so"), reason="compiled code takes no such bytes"
+)
 def test_a_record_is_never_larger_than_a_reader_takes() -> None:
     class Long(bytes):
         def __len__(self) -> int:
@@ -305,7 +407,9 @@ def test_a_time_to_live_goes_on_in_another_process() -> None:
 
 
 def test_messages_of_one_address_share_it() -> None:
-    found = decode(encode(*(Kept("/", Message(Address("x", "k"), b"", PLAIN, 1), [1]) for _ in range(3))))
+    found = decode(
+        encode(*(Kept("/", Message(Address("x", "k"), b"", PLAIN, 1), [1]) for _ in range(3)))
+    )
     assert len({id(entry.message.address) for _, entry in found if isinstance(entry, Kept)}) == 1
 
 
@@ -333,6 +437,11 @@ def test_the_entries_of_a_many_must_fill_it() -> None:
     octets = encode(Many([Settled(1, 1), Settled(2, 1)]))
     payload = octets[HEADER:]
     assert [part.position for part in parts(payload, 7, 0, len(payload))] == [7, 8]
-    for broken in (payload[:-1], payload + b"x", (3).to_bytes(4, "big") + payload[4:], (1).to_bytes(4, "big") + payload[4:]):
+    for broken in (
+        payload[:-1],
+        payload + b"x",
+        (3).to_bytes(4, "big") + payload[4:],
+        (1).to_bytes(4, "big") + payload[4:],
+    ):
         with pytest.raises(Damaged, match="do not fill it"):
             Decoder(CODECS).entry(MANY, 7, broken, 0, len(broken))

@@ -1,4 +1,6 @@
-"""What a broker that was killed still knows of MQTT 5: properties, options, expiry, shared subscriptions, exactly once."""
+"""What a broker that was killed still knows of MQTT 5: properties, options, expiry, shared
+subscriptions, exactly once.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,12 @@ from tests.wire.mqtt5.client import Client5, publish, wish
 
 LASTS: dict[str, Any] = {"session_expiry_interval": 1_000}
 PROPERTIES: dict[str, Any] = {
-    "content_type": "text", "response_topic": "answers", "correlation_data": b"\xff", "payload_format_indicator": 1,
-    "user_properties": [("a", "1"), ("a", "2")]}
+    "content_type": "text",
+    "response_topic": "answers",
+    "correlation_data": b"\xff",
+    "payload_format_indicator": 1,
+    "user_properties": [("a", "1"), ("a", "2")],
+}
 
 
 def again(world: Home, now: int = 1_000, wall: float = 1_700_000_000.0) -> Home:
@@ -31,12 +37,16 @@ def test_messages_that_wait_keep_their_properties(tmp_path: Path) -> None:
     reader, writer = Client5(world, "r", **LASTS), Client5(world, "w")
     reader.subscribe(wish("a/#", 2, as_published=True), identifier=5)
     reader.vanish()
-    writer.send(publish("a/b", b"1", 1, 1, **PROPERTIES),
-                publish("a/b", b"2", 2, 2, retain=True, message_expiry_interval=100, **PROPERTIES))
+    writer.send(
+        publish("a/b", b"1", 1, 1, **PROPERTIES),
+        publish("a/b", b"2", 2, 2, retain=True, message_expiry_interval=100, **PROPERTIES),
+    )
     world = again(world, wall=1_700_000_040.0)
     got = Client5(world, "r", clean=False, **LASTS).greeting[1:]
     assert [(one.payload, int(one.qos), one.retain, one.subscription_ids) for one in got] == [
-        (b"1", 1, False, [5]), (b"2", 2, True, [5])]
+        (b"1", 1, False, [5]),
+        (b"2", 2, True, [5]),
+    ]
     for one in got:
         assert {name: getattr(one, name) for name in PROPERTIES} == PROPERTIES
     assert got[1].message_expiry_interval == 60
@@ -47,8 +57,13 @@ def test_messages_that_wait_keep_their_properties(tmp_path: Path) -> None:
     world.crash()
 
 
-@pytest.mark.parametrize(("expiry", "away", "present"), [(100, 99, True), (100, 101, False), (0xFFFFFFFF, 1_000_000, True)])
-def test_sessions_end_when_their_clients_said(tmp_path: Path, expiry: int, away: int, present: bool) -> None:
+@pytest.mark.parametrize(
+    ("expiry", "away", "present"),
+    [(100, 99, True), (100, 101, False), (0xFFFFFFFF, 1_000_000, True)],
+)
+def test_sessions_end_when_their_clients_said(
+    tmp_path: Path, expiry: int, away: int, present: bool
+) -> None:
     world = Home(tmp_path)
     Client5(world, "c", session_expiry_interval=expiry).vanish()
     world.turn()
@@ -80,10 +95,15 @@ def test_a_qos_2_publication_is_taken_once_across_a_restart(tmp_path: Path) -> N
     reader = Client5(world, "r", **LASTS)
     reader.subscribe(wish("a", 2))
     writer = Client5(world, "w", **LASTS)
-    assert [int(one.reason_code) for one in writer.send(publish("a", b"x", 2, 7, content_type="t"))] == [0]
+    assert [
+        int(one.reason_code) for one in writer.send(publish("a", b"x", 2, 7, content_type="t"))
+    ] == [0]
     world = again(world)
     writer = Client5(world, "w", clean=False, **LASTS)
-    assert [int(one.reason_code) for one in writer.send(publish("a", b"x", 2, 7, duplicate=True, content_type="t"))] == [0]
+    assert [
+        int(one.reason_code)
+        for one in writer.send(publish("a", b"x", 2, 7, duplicate=True, content_type="t"))
+    ] == [0]
     assert [int(one.reason_code) for one in writer.send(mqtt5.PubRelPacket(7))] == [0]
     reader = Client5(world, "r", clean=False, **LASTS)
     assert [(one.payload, one.content_type) for one in reader.greeting[1:]] == [(b"x", "t")]
@@ -107,15 +127,20 @@ def test_a_group_has_its_members_and_messages_again(tmp_path: Path, qos: int) ->
     one = Client5(world, "1", clean=False, receive_max=2, **LASTS)
     two = Client5(world, "2", clean=False, **LASTS)
     heard["1"], heard["2"] = one.greeting[1:] + one.read(), two.greeting[1:] + two.read()
-    assert sorted(got.payload for some in heard.values() for got in some) == [b"%d" % number for number in range(6)]
+    assert sorted(got.payload for some in heard.values() for got in some) == [
+        b"%d" % number for number in range(6)
+    ]
     assert len(heard["1"]) == 2
     for name, some in heard.items():
         assert {(got.content_type, *got.subscription_ids) for got in some} == {("t", int(name))}
-    # What one was given at QoS 2 is its own after another crash; what it was given at QoS 1 is anybody's.
+    # What one was given at QoS 2 is its own after another crash; what it was given at QoS 1 is
+    # anybody's.
     world = again(world)
     first = Client5(world, "1", clean=False, **LASTS).greeting[1:]
     if qos == 2:
-        assert [(got.payload, got.packet_id) for got in first] == [(got.payload, got.packet_id) for got in heard["1"]]
+        assert [(got.payload, got.packet_id) for got in first] == [
+            (got.payload, got.packet_id) for got in heard["1"]
+        ]
     else:
         assert len(first) == 6
     world.crash()

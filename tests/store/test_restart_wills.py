@@ -1,4 +1,6 @@
-"""Wills of sessions that persist, when the broker stops or is killed; and what else waits for a client that comes back."""
+"""Wills of sessions that persist, when the broker stops or is killed; and what else waits for a
+client that comes back.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,30 @@ from typing import Any
 import mqtt5
 import pytest
 
-from broker.access import Identity
+from broker.access.identity import Identity
 from tests.clients import World, connect_packet
 from tests.store.homes import Home
 from tests.wire.mqtt.octets import Client
 from tests.wire.mqtt5.client import Client5, publish, wish
 
 WILL: dict[str, Any] = {
-    "payload": b"gone", "qos": mqtt5.QoS.AT_LEAST_ONCE, "retain": True, "content_type": "text", "user_properties": [("a", "1")],
-    "message_expiry_interval": 50}
+    "payload": b"gone",
+    "qos": mqtt5.QoS.AT_LEAST_ONCE,
+    "retain": True,
+    "content_type": "text",
+    "user_properties": [("a", "1")],
+    "message_expiry_interval": 50,
+}
 
 
 def mortal(world: Home, delay: int, expiry: int = 1_000, **options: Any) -> Client5:
-    return Client5(world, "mortal", session_expiry_interval=expiry, will=mqtt5.Will("will", will_delay_interval=delay, **WILL), **options)
+    return Client5(
+        world,
+        "mortal",
+        session_expiry_interval=expiry,
+        will=mqtt5.Will("will", will_delay_interval=delay, **WILL),
+        **options,
+    )
 
 
 def again(world: Home, after: float, clean: bool = False) -> Home:
@@ -45,7 +58,9 @@ def told(world: Home) -> list[bytes]:
 
 
 @pytest.mark.parametrize("delay", [0, 100])
-def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_delay_is_over(tmp_path: Path, delay: int) -> None:
+def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_delay_is_over(
+    tmp_path: Path, delay: int
+) -> None:
     """[MQTT-3.1.2-8]: the connection is closed, whoever ended it."""
     world = Home(tmp_path)
     reader = Client5(world, "reader", session_expiry_interval=10_000)
@@ -58,8 +73,13 @@ def test_the_will_of_a_client_that_was_here_is_published_after_a_crash_when_its_
     world.sleep(1)
     assert told(world) == [b"gone"]
     [got] = Client5(world, "reader", clean=False, session_expiry_interval=10_000).greeting[1:]
-    assert (got.payload, got.content_type, got.user_properties, int(got.qos), got.message_expiry_interval) == (
-        b"gone", "text", [("a", "1")], 1, 50)
+    assert (
+        got.payload,
+        got.content_type,
+        got.user_properties,
+        int(got.qos),
+        got.message_expiry_interval,
+    ) == (b"gone", "text", [("a", "1")], 1, 50)
     world = again(world, 1)
     world.sleep(delay * 1_000)
     Client5(world, "reader", clean=False, session_expiry_interval=10_000)
@@ -135,7 +155,9 @@ def test_a_will_that_is_over_does_not_come_back(tmp_path: Path, how: str, delay:
 
 
 @pytest.mark.parametrize(("delay", "there"), [(0, False), (100, True)])
-def test_a_clean_stop_publishes_none_at_once_but_one_with_a_delay_waits_on(tmp_path: Path, delay: int, there: bool) -> None:
+def test_a_clean_stop_publishes_none_at_once_but_one_with_a_delay_waits_on(
+    tmp_path: Path, delay: int, there: bool
+) -> None:
     world = again(_with(tmp_path, delay), 1, clean=True)
     assert told(world) == []
     world.sleep(200_000)
@@ -181,8 +203,14 @@ def test_a_will_of_the_last_one_of_its_name_is_published() -> None:
     """It keeps the way in that it goes through."""
     world = World()
     world.guests.identities["lonely"] = Identity("lonely")
-    Client5(world, "mortal", session_expiry_interval=1_000, username="lonely", password=b"guest",
-            will=mqtt5.Will("will", will_delay_interval=10, **WILL)).vanish()
+    Client5(
+        world,
+        "mortal",
+        session_expiry_interval=1_000,
+        username="lonely",
+        password=b"guest",
+        will=mqtt5.Will("will", will_delay_interval=10, **WILL),
+    ).vanish()
     world.sleep(10_000)
     world.turn()
     assert world.vhost.retained.get("will") is not None

@@ -1,4 +1,6 @@
-"""A broker that starts again is the broker it was: what was declared over the wire is there, and does what it did."""
+"""A broker that starts again is the broker it was: what was declared over the wire is there, and
+does what it did.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.bounds import Bounds
-from broker.exchange import TopicExchange
-from broker.slices import SLICE
+from broker.limits import Bounds
+from broker.routing.exchanges import TopicExchange
 from broker.store.contract import Defined
-from protocols.amqp.tables import write_table
+from broker.vhost.background import SLICE
+from protocols.amqp.codec.tables import write_table
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.store.homes import Home, bindings, listing, numbers, options
 from tests.wire.amqp.speech import header, long, method, names, read, short, split
-from tests.wire.mqtt.octets import ACCEPTED, DISCONNECT, RESUMED, Client, connect, publications, suback, subscribe, unsubscribe
+from tests.wire.mqtt.octets import (
+    ACCEPTED,
+    DISCONNECT,
+    RESUMED,
+    Client,
+    connect,
+    publications,
+    suback,
+    subscribe,
+    unsubscribe,
+)
 
 Step = Callable[[World], object]
 
@@ -39,7 +51,11 @@ def exchange(name: str, kind: str = "topic", **more: Any) -> Any:
 
 
 def queue(name: str, **arguments: Any) -> Any:
-    return spec.Queue.Declare(queue=name, durable=True, arguments={name.replace("_", "-"): value for name, value in arguments.items()})
+    return spec.Queue.Declare(
+        queue=name,
+        durable=True,
+        arguments={name.replace("_", "-"): value for name, value in arguments.items()},
+    )
 
 
 def bind(source: str, name: str, key: str = "", **more: Any) -> Any:
@@ -47,14 +63,20 @@ def bind(source: str, name: str, key: str = "", **more: Any) -> Any:
 
 
 def deliveries(world: World) -> dict[str, list[bytes]]:
-    """What comes out where when one message goes to every exchange under every key, with and without headers."""
+    """What comes out where when one message goes to every exchange under every key, with and
+    without headers.
+    """
     writer = world.amqp()
     said: dict[str, list[bytes]] = {}
     for name in sorted(world.vhost.exchanges):
         if not world.vhost.exchanges[name].options.internal:
             for key in KEYS:
                 for kind in HEADERS:
-                    writer.connection.receive_data(publication(name, key, f"{name} {key} {kind}".encode(), headers=HEADERS[kind]))
+                    writer.connection.receive_data(
+                        publication(
+                            name, key, f"{name} {key} {kind}".encode(), headers=HEADERS[kind]
+                        )
+                    )
                     writer.read()
     for name in sorted(world.vhost.queues):
         said[f"queue {name}"] = sorted(read(world.amqp(), name))
@@ -62,12 +84,18 @@ def deliveries(world: World) -> dict[str, list[bytes]]:
         if session.persistent:
             reader = Client(world, connect(session.name, clean=False))
             assert reader.greeting[:4] == RESUMED
-            said[f"session {session.name}"] = sorted(one.topic.encode() + b" " + one.body for one in publications(reader.greeting))
+            said[f"session {session.name}"] = sorted(
+                one.topic.encode() + b" " + one.body for one in publications(reader.greeting)
+            )
     return said
 
 
 KEYS = ["", "a", "a.b", "b", "a.b.c", "q0", "q1", "$x.a"]
-HEADERS: dict[str, dict[str, Any]] = {"plain": {}, "red": {"colour": "red"}, "blue": {"colour": "blue", "size": 2}}
+HEADERS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "red": {"colour": "red"},
+    "blue": {"colour": "blue", "size": 2},
+}
 
 
 # -- random declarations
@@ -79,37 +107,112 @@ QUEUES = ["q0", "q1", "q2"]
 SESSIONS = ["s0", "s1"]
 PATTERNS = ["", "a", "a.*", "#", "a.#", "*.b", "b", "q0"]
 FILTERS = ["a", "a/#", "+", "#", "+/b", "b", "a/b"]
-ARGUMENTS: list[dict[str, Any]] = [{}, {}, {"x_max_length": 100}, {"x_message_ttl": 60_000, "x_overflow": "reject-publish"},
-                                   {"x_dead_letter_exchange": "e0", "x_dead_letter_routing_key": "a"}]
-OPTIONS: list[dict[str, Any]] = [{}, {}, {}, {"auto_delete": True}, {"internal": True}, {"arguments": {"alternate-exchange": "e2"}},
-                                 {"arguments": {"alternate-exchange": "amq.fanout", "x-matcher": "bitmap"}}]
-BINDING_ARGUMENTS: list[dict[str, Any]] = [{}, {}, {"colour": "red"}, {"x-match": "any", "colour": "blue", "size": 2}]
+ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {},
+    {"x_max_length": 100},
+    {"x_message_ttl": 60_000, "x_overflow": "reject-publish"},
+    {"x_dead_letter_exchange": "e0", "x_dead_letter_routing_key": "a"},
+]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {},
+    {},
+    {"auto_delete": True},
+    {"internal": True},
+    {"arguments": {"alternate-exchange": "e2"}},
+    {"arguments": {"alternate-exchange": "amq.fanout", "x-matcher": "bitmap"}},
+]
+BINDING_ARGUMENTS: list[dict[str, Any]] = [
+    {},
+    {},
+    {"colour": "red"},
+    {"x-match": "any", "colour": "blue", "size": 2},
+]
 
 some = st.sampled_from
 declarations: st.SearchStrategy[Step] = st.one_of(
-    st.builds(lambda name, kind, more: amqp(exchange(name, kind, **more)), some(EXCHANGES), some(["topic", "topic", "fanout", "headers"]),
-              some(OPTIONS)),
-    st.builds(lambda name, arguments, auto: amqp(spec.Queue.Declare(
-        queue=name, durable=True, auto_delete=auto, arguments={key.replace("_", "-"): value for key, value in arguments.items()})),
-        some(QUEUES), some(ARGUMENTS), st.booleans()),
-    st.builds(lambda source, name, key, more: amqp(bind(source, name, key, arguments=more)), some(SOURCES), some(QUEUES), some(PATTERNS),
-              some(BINDING_ARGUMENTS)),
-    st.builds(lambda source, name, key, more: amqp(spec.Exchange.Bind(source=source, destination=name, routing_key=key, arguments=more)),
-              some(SOURCES), some(EXCHANGES), some(PATTERNS), some(BINDING_ARGUMENTS)),
-    st.builds(lambda source, name, key, more: amqp(spec.Queue.Unbind(exchange=source, queue=name, routing_key=key, arguments=more)),
-              some(SOURCES), some(QUEUES), some(PATTERNS), some(BINDING_ARGUMENTS)),
-    st.builds(lambda source, name, key: amqp(spec.Exchange.Unbind(source=source, destination=name, routing_key=key)), some(SOURCES),
-              some(EXCHANGES), some(PATTERNS)),
+    st.builds(
+        lambda name, kind, more: amqp(exchange(name, kind, **more)),
+        some(EXCHANGES),
+        some(["topic", "topic", "fanout", "headers"]),
+        some(OPTIONS),
+    ),
+    st.builds(
+        lambda name, arguments, auto: amqp(
+            spec.Queue.Declare(
+                queue=name,
+                durable=True,
+                auto_delete=auto,
+                arguments={key.replace("_", "-"): value for key, value in arguments.items()},
+            )
+        ),
+        some(QUEUES),
+        some(ARGUMENTS),
+        st.booleans(),
+    ),
+    st.builds(
+        lambda source, name, key, more: amqp(bind(source, name, key, arguments=more)),
+        some(SOURCES),
+        some(QUEUES),
+        some(PATTERNS),
+        some(BINDING_ARGUMENTS),
+    ),
+    st.builds(
+        lambda source, name, key, more: amqp(
+            spec.Exchange.Bind(source=source, destination=name, routing_key=key, arguments=more)
+        ),
+        some(SOURCES),
+        some(EXCHANGES),
+        some(PATTERNS),
+        some(BINDING_ARGUMENTS),
+    ),
+    st.builds(
+        lambda source, name, key, more: amqp(
+            spec.Queue.Unbind(exchange=source, queue=name, routing_key=key, arguments=more)
+        ),
+        some(SOURCES),
+        some(QUEUES),
+        some(PATTERNS),
+        some(BINDING_ARGUMENTS),
+    ),
+    st.builds(
+        lambda source, name, key: amqp(
+            spec.Exchange.Unbind(source=source, destination=name, routing_key=key)
+        ),
+        some(SOURCES),
+        some(EXCHANGES),
+        some(PATTERNS),
+    ),
     st.builds(lambda name: amqp(spec.Exchange.Delete(exchange=name)), some(EXCHANGES)),
     st.builds(lambda name: amqp(spec.Queue.Delete(queue=name)), some(QUEUES)),
-    st.builds(lambda name, wanted: lambda world: visit(world, name, subscribe(1, *wanted)), some(SESSIONS),
-              st.lists(st.tuples(some(FILTERS), st.integers(0, 2)), min_size=1, max_size=3)),
-    st.builds(lambda name, wanted: lambda world: visit(world, name, unsubscribe(1, wanted)), some(SESSIONS), some(FILTERS)),
-    st.builds(lambda name: lambda world: Client(world, connect(name)).send(DISCONNECT), some(SESSIONS)),
+    st.builds(
+        lambda name, wanted: lambda world: visit(world, name, subscribe(1, *wanted)),
+        some(SESSIONS),
+        st.lists(st.tuples(some(FILTERS), st.integers(0, 2)), min_size=1, max_size=3),
+    ),
+    st.builds(
+        lambda name, wanted: lambda world: visit(world, name, unsubscribe(1, wanted)),
+        some(SESSIONS),
+        some(FILTERS),
+    ),
+    st.builds(
+        lambda name: lambda world: Client(world, connect(name)).send(DISCONNECT), some(SESSIONS)
+    ),
     # What does not last, and is gone when its connection is.
-    st.builds(lambda source, key: amqp(spec.Queue.Declare(queue="", exclusive=True, durable=True), bind(source, "", key)), some(SOURCES),
-              some(PATTERNS)),
-    st.builds(lambda wanted: lambda world: Client(world, connect("fleeting")).send(subscribe(1, (wanted, 1))), some(FILTERS)),
+    st.builds(
+        lambda source, key: amqp(
+            spec.Queue.Declare(queue="", exclusive=True, durable=True), bind(source, "", key)
+        ),
+        some(SOURCES),
+        some(PATTERNS),
+    ),
+    st.builds(
+        lambda wanted: (
+            lambda world: Client(world, connect("fleeting")).send(subscribe(1, (wanted, 1)))
+        ),
+        some(FILTERS),
+    ),
 )
 
 
@@ -127,7 +230,9 @@ def go(world: World) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(declarations, max_size=12), min_size=1, max_size=3))
-def test_a_broker_that_was_started_again_is_the_one_that_never_stopped(lives: list[list[Step]]) -> None:
+def test_a_broker_that_was_started_again_is_the_one_that_never_stopped(
+    lives: list[list[Step]],
+) -> None:
     with TemporaryDirectory() as directory:
         steady, restarted = World(), Home(Path(directory))
         for steps in lives:
@@ -151,15 +256,28 @@ def test_a_broker_that_was_started_again_is_the_one_that_never_stopped(lives: li
 
 
 def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
-    odd = {"$bytes": "no tag", "": None, "yes": True, "small": -7, "large": (1 << 63) - 1, "float": 1.5, "text": "ü\0", "octets": b"\xff\0",
-           "money": Decimal("-1.50"), "when": datetime(2024, 2, 29, 12, tzinfo=UTC), "list": [1, [b"\x80", {}], {"a": None}],
-           "inside": {"inside": {"$table": b""}}}
+    odd = {
+        "$bytes": "no tag",
+        "": None,
+        "yes": True,
+        "small": -7,
+        "large": (1 << 63) - 1,
+        "float": 1.5,
+        "text": "ü\0",
+        "octets": b"\xff\0",
+        "money": Decimal("-1.50"),
+        "when": datetime(2024, 2, 29, 12, tzinfo=UTC),
+        "list": [1, [b"\x80", {}], {"a": None}],
+        "inside": {"inside": {"$table": b""}},
+    }
     world = Home(tmp_path)
     table = write_table(odd)
     client = world.amqp()
     client.connection.receive_data(method(1, 50, 10, b"\0\0" + short("q") + b"\x02" + long(b"")))
     assert names(client.read()) == ["Queue.DeclareOk"]
-    client.connection.receive_data(method(1, 50, 20, b"\0\0" + short("q") + short("amq.headers") + short("k") + b"\0" + table))
+    client.connection.receive_data(
+        method(1, 50, 20, b"\0\0" + short("q") + short("amq.headers") + short("k") + b"\0" + table)
+    )
     assert names(client.read()) == ["Queue.BindOk"]
     before = bindings(world)
     world.crash()
@@ -170,14 +288,21 @@ def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
     client = world.amqp()
     flags = (1 << 13).to_bytes(2, "big")
     for content in (table, write_table({**odd, "small": 7})):
-        client.connection.receive_data(method(1, 60, 40, b"\0\0" + short("amq.headers") + short("") + b"\0") + header(0, flags + content))
+        client.connection.receive_data(
+            method(1, 60, 40, b"\0\0" + short("amq.headers") + short("") + b"\0")
+            + header(0, flags + content)
+        )
     client.read()
     assert world.queue("q").depth == 1
     # The binding is still the same one: it is not made twice, and can be removed.
-    client.connection.receive_data(method(1, 50, 20, b"\0\0" + short("q") + short("amq.headers") + short("k") + b"\0" + table))
+    client.connection.receive_data(
+        method(1, 50, 20, b"\0\0" + short("q") + short("amq.headers") + short("k") + b"\0" + table)
+    )
     client.read()
     assert bindings(world) == before
-    client.connection.receive_data(method(1, 50, 50, b"\0\0" + short("q") + short("amq.headers") + short("k") + table))
+    client.connection.receive_data(
+        method(1, 50, 50, b"\0\0" + short("q") + short("amq.headers") + short("k") + table)
+    )
     assert names(client.read()) == ["Queue.UnbindOk"]
     world.crash()
     world = Home(tmp_path)
@@ -187,12 +312,20 @@ def test_arguments_of_every_type_are_what_they_were(tmp_path: Path) -> None:
 
 def test_an_exchange_keeps_arguments_that_nobody_asks_for(tmp_path: Path) -> None:
     world = Home(tmp_path)
-    amqp(exchange("e", "fanout", arguments={"x-note": [True, {"a": Decimal("1.5")}], "alternate-exchange": "amq.topic"}))(world)
+    amqp(
+        exchange(
+            "e",
+            "fanout",
+            arguments={"x-note": [True, {"a": Decimal("1.5")}], "alternate-exchange": "amq.topic"},
+        )
+    )(world)
     before = listing(world)
     world.crash()
     world = Home(tmp_path)
     assert listing(world) == before
-    assert names(world.amqp().send(exchange("e", "fanout", arguments={"alternate-exchange": "amq.topic"}))) == ["Exchange.DeclareOk"]
+    assert names(
+        world.amqp().send(exchange("e", "fanout", arguments={"alternate-exchange": "amq.topic"}))
+    ) == ["Exchange.DeclareOk"]
     assert names(world.amqp().send(exchange("e", "fanout"))) == ["Channel.Close"]
     world.crash()
 
@@ -202,7 +335,14 @@ def test_a_binding_key_may_hold_any_octets(tmp_path: Path) -> None:
     client = world.amqp()
     client.queue("q", durable=True)
     for key in (b"\xff.\x80", b"a\0b", b"\xc3\xbc"):
-        client.connection.receive_data(method(1, 50, 20, b"\0\0" + short("q") + short("amq.direct") + short(key) + b"\0" + long(b"")))
+        client.connection.receive_data(
+            method(
+                1,
+                50,
+                20,
+                b"\0\0" + short("q") + short("amq.direct") + short(key) + b"\0" + long(b""),
+            )
+        )
         answers = split(client.read_octets())
         assert [answer.payload[:4] for answer in answers] == [b"\0\x32\0\x15"]
     before = bindings(world)
@@ -212,7 +352,9 @@ def test_a_binding_key_may_hold_any_octets(tmp_path: Path) -> None:
     assert bindings(world) == before
     client = world.amqp()
     for key in (b"\xff.\x80", b"a\0b", b"\xc3\xbc", b"\xfe"):
-        client.connection.receive_data(method(1, 60, 40, b"\0\0" + short("amq.direct") + short(key) + b"\0") + header(0))
+        client.connection.receive_data(
+            method(1, 60, 40, b"\0\0" + short("amq.direct") + short(key) + b"\0") + header(0)
+        )
     client.read()
     assert world.queue("q").depth == 3
     world.crash()
@@ -221,16 +363,27 @@ def test_a_binding_key_may_hold_any_octets(tmp_path: Path) -> None:
 # -- what is gone stays gone, and what came in its place stays
 
 
-def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_stay(tmp_path: Path) -> None:
+def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_stay(
+    tmp_path: Path,
+) -> None:
     """A crash after any turn."""
     most = 2 * SLICE + 100
     world = Home(tmp_path / "first")
     client = world.amqp()
     client.send(queue("q"), exchange("e"), exchange("f", "fanout"))
     keys = [f"k{number}" for number in range(most)]
-    client.connection.receive_data(b"".join(  # queue.bind to the one, exchange.bind to the other, with nowait.
-        method(1, 50, 20, b"\0\0" + short("q") + short("amq.topic") + short(key) + b"\1" + long(b""))
-        + method(1, 40, 30, b"\0\0" + short("f") + short("e") + short(key) + b"\1" + long(b"")) for key in keys))
+    client.connection.receive_data(
+        b"".join(  # queue.bind to the one, exchange.bind to the other, with nowait.
+            method(
+                1,
+                50,
+                20,
+                b"\0\0" + short("q") + short("amq.topic") + short(key) + b"\1" + long(b""),
+            )
+            + method(1, 40, 30, b"\0\0" + short("f") + short("e") + short(key) + b"\1" + long(b""))
+            for key in keys
+        )
+    )
     client.read()
     visit(world, "s", subscribe(1, *[(key, 1) for key in keys]))
     world.settle()
@@ -242,11 +395,23 @@ def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_sta
         assert len(bindings(world)) == 3 * most
         client, leaver, back = world.amqp(), Client(world, b""), Client(world, b"")
         leaver.connection.receive_data(connect("s"))
-        client.connection.receive_data(b"".join(marshal(1, one) for one in [
-            spec.Queue.Delete(queue="q"), spec.Exchange.Delete(exchange="f"), queue("q"), exchange("f", "fanout"),
-            bind("amq.topic", "q", "k7"), bind("amq.topic", "q", keys[-1]),
-            spec.Exchange.Bind(source="e", destination="f", routing_key=keys[-2])]))
-        back.connection.receive_data(connect("s", clean=False) + subscribe(1, (keys[-3], 2), ("k3", 0)))
+        client.connection.receive_data(
+            b"".join(
+                marshal(1, one)
+                for one in [
+                    spec.Queue.Delete(queue="q"),
+                    spec.Exchange.Delete(exchange="f"),
+                    queue("q"),
+                    exchange("f", "fanout"),
+                    bind("amq.topic", "q", "k7"),
+                    bind("amq.topic", "q", keys[-1]),
+                    spec.Exchange.Bind(source="e", destination="f", routing_key=keys[-2]),
+                ]
+            )
+        )
+        back.connection.receive_data(
+            connect("s", clean=False) + subscribe(1, (keys[-3], 2), ("k3", 0))
+        )
         slices = 0
         for _ in range(crash_after):
             world.broker.agenda.turn()
@@ -265,8 +430,12 @@ def test_bindings_of_what_is_gone_leave_in_slices_and_those_of_its_successor_sta
         world.crash()
     assert slices > 0
     assert {(row[0], row[1], row[4], row[5]) for row in expected} == {
-        ("amq.topic", "queue", "k7", 0), ("amq.topic", "queue", keys[-1], 0), ("e", "exchange", keys[-2], 0),
-        ("amq.topic", "session", keys[-3], 2), ("amq.topic", "session", "k3", 0)}
+        ("amq.topic", "queue", "k7", 0),
+        ("amq.topic", "queue", keys[-1], 0),
+        ("e", "exchange", keys[-2], 0),
+        ("amq.topic", "session", keys[-3], 2),
+        ("amq.topic", "session", "k3", 0),
+    }
 
 
 def test_what_was_not_durable_is_forgotten(tmp_path: Path) -> None:
@@ -295,19 +464,35 @@ def test_a_queue_declared_anew_has_a_number_of_its_own(tmp_path: Path) -> None:
 
 
 #: A binding that fits.
-WAY: dict[str, object] = {"source": -4, "destination": 1, "key": "", "grammar": "amqp", "assurance": 0, "arguments": {}}
+WAY: dict[str, object] = {
+    "source": -4,
+    "destination": 1,
+    "key": "",
+    "grammar": "amqp",
+    "assurance": 0,
+    "arguments": {},
+}
 
 
-def test_a_matcher_that_is_not_allowed_now_is_reported_and_is_back_when_it_is(tmp_path: Path) -> None:
+def test_a_matcher_that_is_not_allowed_now_is_reported_and_is_back_when_it_is(
+    tmp_path: Path,
+) -> None:
     world = Home(tmp_path)
-    amqp(exchange("e", arguments={"x-matcher": "bitmap"}), queue("q"), bind("e", "q", "a.#"), bind("amq.topic", "q", "b"))(world)
+    amqp(
+        exchange("e", arguments={"x-matcher": "bitmap"}),
+        queue("q"),
+        bind("e", "q", "a.#"),
+        bind("amq.topic", "q", "b"),
+    )(world)
     before, known = listing(world), numbers(world)
     world.crash()
     strict = Bounds()
     strict.matcher, strict.matchers = "trie", ["trie"]
     for _ in range(2):
         world = Home(tmp_path, strict)
-        assert [(one.kind, one.vhost, one.name) for one in world.report.refused[:1]] == [("exchange", "/", "e")]
+        assert [(one.kind, one.vhost, one.name) for one in world.report.refused[:1]] == [
+            ("exchange", "/", "e")
+        ]
         assert "x-matcher" in world.report.refused[0].reason
         assert [one.kind for one in world.report.refused] == ["exchange", "binding"]
         assert world.report.restored == {"vhost": 1, "queue": 1, "binding": 1}
@@ -320,7 +505,9 @@ def test_a_matcher_that_is_not_allowed_now_is_reported_and_is_back_when_it_is(tm
     world.crash()
 
 
-def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bindings(tmp_path: Path) -> None:
+def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bindings(
+    tmp_path: Path,
+) -> None:
     world = Home(tmp_path)
     amqp(exchange("e", arguments={"x-matcher": "bitmap"}), queue("q"), bind("e", "q", "a.#"))(world)
     world.crash()
@@ -335,20 +522,56 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
     world.crash()
 
 
-@pytest.mark.parametrize(("entry", "says"), [
-    (Defined("/", "queue", "q", {"auto_delete": False, "arguments": {"x-overflow": "backwards"}}), "x-overflow"),
-    (Defined("/", "queue", "q", {"auto_delete": False}), "arguments is None"),
-    (Defined("/", "queue", "q", {"auto_delete": 1, "arguments": {}}), "auto_delete is 1"),
-    (Defined("/", "exchange", "e", {"type": "x-new", "auto_delete": False, "internal": False, "arguments": {}}), "exchange type"),
-    (Defined("/", "exchange", "amq.topic", {"type": "topic", "auto_delete": False, "internal": False, "arguments": {}}), "already"),
-    (Defined("/", "session", "s", {}), "time away"),
-    (Defined("/", "binding", "b", {"source": -4, "destination": 99, "key": ""}), "destination, number 99"),
-    (Defined("/", "binding", "b", {"source": 98, "destination": -4, "key": ""}), "source, number 98"),
-    (Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}), "no exchange"),
-    (Defined("/", "binding", "b", WAY | {"grammar": "stomp"}), "grammar"),
-    (Defined("/", "binding", "b", WAY | {"source": -5, "arguments": {"x-match": "some"}}), "x-match"),
-    (Defined("/", "binding", "b", WAY | {"key": None}), "key is None")])
-def test_what_does_not_fit_is_reported_and_the_rest_is_there(tmp_path: Path, entry: Defined, says: str) -> None:
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (
+            Defined(
+                "/", "queue", "q", {"auto_delete": False, "arguments": {"x-overflow": "backwards"}}
+            ),
+            "x-overflow",
+        ),
+        (Defined("/", "queue", "q", {"auto_delete": False}), "arguments is None"),
+        (Defined("/", "queue", "q", {"auto_delete": 1, "arguments": {}}), "auto_delete is 1"),
+        (
+            Defined(
+                "/",
+                "exchange",
+                "e",
+                {"type": "x-new", "auto_delete": False, "internal": False, "arguments": {}},
+            ),
+            "exchange type",
+        ),
+        (
+            Defined(
+                "/",
+                "exchange",
+                "amq.topic",
+                {"type": "topic", "auto_delete": False, "internal": False, "arguments": {}},
+            ),
+            "already",
+        ),
+        (Defined("/", "session", "s", {}), "time away"),
+        (
+            Defined("/", "binding", "b", {"source": -4, "destination": 99, "key": ""}),
+            "destination, number 99",
+        ),
+        (
+            Defined("/", "binding", "b", {"source": 98, "destination": -4, "key": ""}),
+            "source, number 98",
+        ),
+        (Defined("/", "binding", "b", {"source": 1, "destination": 1, "key": ""}), "no exchange"),
+        (Defined("/", "binding", "b", WAY | {"grammar": "stomp"}), "grammar"),
+        (
+            Defined("/", "binding", "b", WAY | {"source": -5, "arguments": {"x-match": "some"}}),
+            "x-match",
+        ),
+        (Defined("/", "binding", "b", WAY | {"key": None}), "key is None"),
+    ],
+)
+def test_what_does_not_fit_is_reported_and_the_rest_is_there(
+    tmp_path: Path, entry: Defined, says: str
+) -> None:
     world = Home(tmp_path)
     amqp(queue("other"), bind("amq.topic", "other", "a"))(world)
     before = listing(world)
@@ -358,7 +581,12 @@ def test_what_does_not_fit_is_reported_and_the_rest_is_there(tmp_path: Path, ent
     world = Home(tmp_path)
     [refused] = [one for one in world.report.refused if one.kind != "vhost"]
     assert says in refused.reason
-    assert (refused.number, refused.vhost, refused.kind, refused.name) == (position, entry.vhost, entry.kind, entry.name)
+    assert (refused.number, refused.vhost, refused.kind, refused.name) == (
+        position,
+        entry.vhost,
+        entry.kind,
+        entry.name,
+    )
     assert listing(world) == before
     assert world.store.position == position
     world.crash()
@@ -384,10 +612,16 @@ def test_a_bound_that_is_smaller_now_loses_nothing(tmp_path: Path) -> None:
 # -- sessions
 
 
-def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(tmp_path: Path) -> None:
+def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(
+    tmp_path: Path,
+) -> None:
     world = Home(tmp_path)
     client = Client(world, connect("c", clean=False))
-    client.send(subscribe(1, ("a", 0), ("b", 1), ("c/#", 2), ("d", 1)), unsubscribe(2, "d"), subscribe(3, ("b", 2)))
+    client.send(
+        subscribe(1, ("a", 0), ("b", 1), ("c/#", 2), ("d", 1)),
+        unsubscribe(2, "d"),
+        subscribe(3, ("b", 2)),
+    )
     Client(world, connect("fleeting")).send(subscribe(1, ("a", 1)))
     world.crash()
     world = Home(tmp_path)
@@ -398,7 +632,9 @@ def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(t
     for serial, topic in enumerate(["a", "b", "c/x", "d"], start=1):
         writer.send(mqtt_publish(topic, topic.encode(), 2, serial))
     client = Client(world, connect("c", clean=False))
-    assert client.greeting == RESUMED + mqtt_publish("b", b"b", 2, 1) + mqtt_publish("c/x", b"c/x", 2, 2)
+    assert client.greeting == RESUMED + mqtt_publish("b", b"b", 2, 1) + mqtt_publish(
+        "c/x", b"c/x", 2, 2
+    )
     writer.send(mqtt_publish("a", b"live"))
     assert client.read() == mqtt_publish("a", b"live")
     assert client.send(unsubscribe(4, "b"), subscribe(5, ("a", 1)))[-5:] == suback(5, 1)
@@ -423,9 +659,14 @@ def alive(world: World) -> list[str]:
     return sorted(session.name for session in world.mqtt_front.sessions.all())
 
 
-@pytest.mark.parametrize(("down", "expected"), [(0, 90_000), (50, 40_000), (89, 1_000), (90, 0), (5_000, 0), (-9, 99_000), (-500, 100_000)])
+@pytest.mark.parametrize(
+    ("down", "expected"),
+    [(0, 90_000), (50, 40_000), (89, 1_000), (90, 0), (5_000, 0), (-9, 99_000), (-500, 100_000)],
+)
 @pytest.mark.parametrize("now", [1, 90_000, 10_000_000])
-def test_time_away_goes_on_while_the_broker_is_down(tmp_path: Path, down: int, expected: int, now: int) -> None:
+def test_time_away_goes_on_while_the_broker_is_down(
+    tmp_path: Path, down: int, expected: int, now: int
+) -> None:
     """The wall clock tells it; one that was set back makes no session older than nothing."""
     left(tmp_path)
     world = Home(tmp_path, mqtt=options(100), now=now, wall=1_700_000_010.0 + down)

@@ -1,4 +1,6 @@
-"""The segment log: what was synced is read again, in order; segments roll; single records are found by position."""
+"""The segment log: what was synced is read again, in order; segments roll; single records are found
+by position.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.store.simulated import SimulatedDisk
 
 
 @given(st.randoms(use_true_random=False), st.integers(100, 5_000))
-def test_a_log_read_again_gives_the_state_it_was_written_from(random: Random, segment_octets: int) -> None:
+def test_a_log_read_again_gives_the_state_it_was_written_from(
+    random: Random, segment_octets: int
+) -> None:
     disk = SimulatedDisk()
     for _ in range(3):
         log = Log(disk, segment_octets)
@@ -52,7 +56,9 @@ def test_the_same_on_a_real_disk(tmp_path: Path) -> None:
     assert again.recovered == digest(log.state) and not again.recovery.findings
     log.log.close()
     names = sorted(path.name for path in (tmp_path / "log").iterdir())
-    assert names == sorted(file.name for file in log.log.files) and names[-1].startswith("checkpoint-")
+    assert names == sorted(file.name for file in log.log.files) and names[-1].startswith(
+        "checkpoint-"
+    )
 
 
 def test_a_segment_is_called_by_its_first_position_and_rolls_when_it_is_full() -> None:
@@ -92,7 +98,9 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) 
         if random.random() < 0.3:
             log.put(Many([kept(position), kept(position + 1), Settled(3, 1)]))
             wanted[position + 2] = (int(SETTLED), b"")
-            log.position += random.randrange(3)  # Definitions take positions, and are not in the log.
+            log.position += random.randrange(
+                3
+            )  # Definitions take positions, and are not in the log.
         else:
             log.put(kept(position))
 
@@ -105,7 +113,7 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) 
                 assert found is None
                 continue
             kind, content = wanted[position]
-            assert reader.kind == kind and found == (kind, reader.octets[reader.start:reader.end])
+            assert reader.kind == kind and found == (kind, reader.octets[reader.start : reader.end])
             entry = decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
             if kind == KEPT:
                 assert isinstance(entry, Kept) and entry.message.content == content
@@ -136,7 +144,7 @@ def test_reading_goes_on_while_a_checkpoint_takes_the_place_of_the_files(tmp_pat
     log.checkpoint()
     for position in range(6, 61):
         assert reader.read(position)
-        assert reader.octets[reader.start:reader.end].endswith(b"%d" % (position - 1))
+        assert reader.octets[reader.start : reader.end].endswith(b"%d" % (position - 1))
 
 
 def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
@@ -177,9 +185,13 @@ def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None
         again = Log(harmed)
         assert [content for _, content, _ in again.recovered[0]] == [b"one", b"three"]
         [finding] = again.recovery.findings
-        assert finding.what == "quarantined" and finding.offset < at < finding.offset + finding.octets
+        assert (
+            finding.what == "quarantined" and finding.offset < at < finding.offset + finding.octets
+        )
         assert b"two"[1:] in harmed.contents()[finding.copy]
-        with pytest.raises(Damaged, match=r"the record at position 2 cannot be read .*checksum is wrong"):
+        with pytest.raises(
+            Damaged, match=r"the record at position 2 cannot be read .*checksum is wrong"
+        ):
             again.log.read(2)
         assert again.log.read(3) is not None
     assert sum("quarantine" in name for name in harmed.names) == 1
@@ -194,14 +206,20 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
         log.put(Kept("/", message(b"%d" % number), [3]))
     [path] = disk.names
     octets = bytearray(disk.contents()[path])
-    octets[starts[2]:starts[2] + 4] = bytes(4)
+    octets[starts[2] : starts[2] + 4] = bytes(4)
     harmed = SimulatedDisk({path: bytes(octets)})
     again = Log(harmed)
-    assert [position for position in range(1, 7) if position in again.state.messages] == [1, 2, 4, 5, 6]
+    assert [position for position in range(1, 7) if position in again.state.messages] == [
+        1,
+        2,
+        4,
+        5,
+        6,
+    ]
     for position in (6, 4, 5, 1):
         assert again.log.read(position) is not None
     # Damage that comes later: heads alone lead past the record, or nowhere.
-    harmed.names[path].now[starts[4]:starts[4] + 4] = (40).to_bytes(4, "big")
+    harmed.names[path].now[starts[4] : starts[4] + 4] = (40).to_bytes(4, "big")
     with pytest.raises(Damaged, match=f"the record at position 6 cannot be read .* at {starts[4]}"):
         again.log.read(6)
     assert again.log.read(4) is not None and again.log.read(7) is None
@@ -267,8 +285,16 @@ def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> Non
 
 
 def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
-    """A message full of heads of records that would be large: each would have to be checked to its end."""
-    head = (200_000).to_bytes(4, "big") + bytes(4) + b"\x01\x01" + bytes(6) + (10**6).to_bytes(8, "big")
+    """A message full of heads of records that would be large: each would have to be checked to its
+    end.
+    """
+    head = (
+        (200_000).to_bytes(4, "big")
+        + bytes(4)
+        + b"\x01\x01"
+        + bytes(6)
+        + (10**6).to_bytes(8, "big")
+    )
     disk = SimulatedDisk()
     log = Log(disk, 1 << 20)
     log.put(Kept("/", message(head * 20_000), [3]))
@@ -289,7 +315,9 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     head = bytearray(octets[:32])
     head[5] = 2
     head[12:16] = crc32(head[16:], crc32(head[:12])).to_bytes(4, "big")
-    with pytest.raises(TooNew, match=r"has format 2, and this version knows 1; use the version that wrote it"):
+    with pytest.raises(
+        TooNew, match=r"has format 2, and this version knows 1; use the version that wrote it"
+    ):
         Log(SimulatedDisk({path: bytes(head) * 2 + octets[DATA:]}))
     record = bytearray(octets[DATA:])
     record[8] = 3
@@ -326,8 +354,12 @@ def test_progress_is_told_in_octets() -> None:
         def record(self, kind: int, position: int, octets: bytes, start: int, end: int) -> None:
             pass
 
-    recovery = SegmentLog(disk, DIRECTORY).open(Deaf(), lambda recovery: seen.append((int(recovery.octets), int(recovery.octets_total))))
-    assert len(seen) == recovery.files == len(log.log.files) and [octets for octets, _ in seen] == sorted(octets for octets, _ in seen)
+    recovery = SegmentLog(disk, DIRECTORY).open(
+        Deaf(), lambda recovery: seen.append((int(recovery.octets), int(recovery.octets_total)))
+    )
+    assert len(seen) == recovery.files == len(log.log.files) and [
+        octets for octets, _ in seen
+    ] == sorted(octets for octets, _ in seen)
     assert seen[-1][0] == seen[-1][1] - DATA * recovery.files
     assert (recovery.records, recovery.messages) == (60, 60)
 

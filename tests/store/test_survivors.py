@@ -1,4 +1,6 @@
-"""What a start keeps, and a checkpoint copies, is what the state says, whatever happened, with checkpoints between."""
+"""What a start keeps, and a checkpoint copies, is what the state says, whatever happened, with
+checkpoints between.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,30 @@ def test_survivors_are_what_the_state_holds(seed: int) -> None:
             log.checkpoint(exist=exist)
     survivors, state = Survivors(exist), State()
     SegmentLog(SimulatedDisk(disk.contents()), DIRECTORY, 2_000, 7).open(survivors)
-    SegmentLog(SimulatedDisk(disk.contents()), DIRECTORY, 2_000, 7).open(Applying(Decoder(Codecs()), state.apply))
+    SegmentLog(SimulatedDisk(disk.contents()), DIRECTORY, 2_000, 7).open(
+        Applying(Decoder(Codecs()), state.apply)
+    )
     # The same records, read in the other way; and what was applied while they were written.
     for one in (state, log.state):
-        held = {(queue, position) for position, live in one.messages.items() for queue in live.queues if queue in exist}
-        assert {(queue, position) for queue, positions in survivors.copies.by_queue().items() for position in positions} == held
+        held = {
+            (queue, position)
+            for position, live in one.messages.items()
+            for queue in live.queues
+            if queue in exist
+        }
+        assert {
+            (queue, position)
+            for queue, positions in survivors.copies.by_queue().items()
+            for position in positions
+        } == held
         assert all(survivors.copies.held(*copy) for copy in held)
-        assert {copy for copy in survivors.stepped if survivors.copies.held(*copy)} == one.stepped & held
-        assert {session: set(found) for session, found in survivors.received.items() if found} == \
-            {session: found for session, found in one.received.items() if session in exist}
+        assert {
+            copy for copy in survivors.stepped if survivors.copies.held(*copy)
+        } == one.stepped & held
+        assert {session: set(found) for session, found in survivors.received.items() if found} == {
+            session: found for session, found in one.received.items() if session in exist
+        }
         assert survivors.retained.keys() == one.retained.keys()
-    assert all(list(positions) == sorted(positions) for positions in survivors.copies.by_queue().values())
+    assert all(
+        list(positions) == sorted(positions) for positions in survivors.copies.by_queue().values()
+    )

@@ -14,15 +14,34 @@ from broker.store.values import dump, load
 
 #: Text off the wire: octets that are no UTF-8 are surrogates in it.
 TEXTS = st.text() | st.binary().map(lambda octets: octets.decode("utf-8", "surrogateescape"))
-NAMES = TEXTS | st.sampled_from(["$bytes", "$table", "$float", "$", "$decimal", "$time", "", "x-match"])
-ZONES = st.just(UTC) | st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-SCALARS = (st.none() | st.booleans() | st.integers(-1 << 63, (1 << 64) - 1) | st.floats(allow_nan=False) | TEXTS | st.binary()
-           | st.decimals(allow_nan=False, allow_infinity=False) | st.datetimes(timezones=ZONES) | st.datetimes())
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=12)
+NAMES = TEXTS | st.sampled_from(
+    ["$bytes", "$table", "$float", "$", "$decimal", "$time", "", "x-match"]
+)
+ZONES = st.just(UTC) | st.integers(-1439, 1439).map(
+    lambda minutes: timezone(timedelta(minutes=minutes))
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-1 << 63, (1 << 64) - 1)
+    | st.floats(allow_nan=False)
+    | TEXTS
+    | st.binary()
+    | st.decimals(allow_nan=False, allow_infinity=False)
+    | st.datetimes(timezones=ZONES)
+    | st.datetimes()
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=12,
+)
 
 
 def exactly(value: object) -> object:
-    """Such that two are equal only if nothing differs: not the type, the zone, the order or a sign of zero."""
+    """Such that two are equal only if nothing differs: not the type, the zone, the order or a sign
+    of zero.
+    """
     if isinstance(value, dict):
         return [(name, exactly(inner)) for name, inner in value.items()]
     if isinstance(value, list):
@@ -39,7 +58,9 @@ def test_every_value_comes_back(table: dict[str, object]) -> None:
     assert exactly(load(text)) == exactly(table)
 
 
-@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan, Decimal("NaN"), Decimal("-0.00"), Decimal("1E+30"), -0.0])
+@pytest.mark.parametrize(
+    "odd", [math.inf, -math.inf, math.nan, Decimal("NaN"), Decimal("-0.00"), Decimal("1E+30"), -0.0]
+)
 def test_odd_numbers_come_back(odd: object) -> None:
     assert exactly(load(dump({"a": [odd, {"b": odd}]}))) == exactly({"a": [odd, {"b": odd}]})
 
@@ -57,9 +78,26 @@ def test_what_no_field_table_holds_is_refused(stranger: object) -> None:
         dump({"a": stranger})
 
 
-@given(st.text() | st.sampled_from([
-    "", "[]", "1", '{"$bytes":"!"}', '{"a":{"$bytes":1}}', '{"a":{"$new":"x"}}', '{"a":{"$time":"yesterday"}}', '{"a":{"$decimal":"x"}}',
-    '{"a":{"$float":"00"}}', '{"a":{"$table":[1]}}', '{"a":{"$table":[[[],1]]}}', '{"$decimal":"1"}', "[" * 100_000]))
+@given(
+    st.text()
+    | st.sampled_from(
+        [
+            "",
+            "[]",
+            "1",
+            '{"$bytes":"!"}',
+            '{"a":{"$bytes":1}}',
+            '{"a":{"$new":"x"}}',
+            '{"a":{"$time":"yesterday"}}',
+            '{"a":{"$decimal":"x"}}',
+            '{"a":{"$float":"00"}}',
+            '{"a":{"$table":[1]}}',
+            '{"a":{"$table":[[[],1]]}}',
+            '{"$decimal":"1"}',
+            "[" * 100_000,
+        ]
+    )
+)
 def test_other_texts_are_refused_or_are_definitions(text: str) -> None:
     try:
         loaded = load(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from broker.core import Broker
+from broker.broker import Broker
 from broker.stream.queue import StreamQueue
 
 

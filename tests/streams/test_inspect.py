@@ -26,8 +26,11 @@ ROWS, SIZE = 12, 3_000
 
 def tree(directory: Path) -> dict[str, bytes]:
     """What is on the disk, but for what SQLite does when it reads."""
-    return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"" for path in directory.rglob("*")
-            if CATALOG not in path.name}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b""
+        for path in directory.rglob("*")
+        if CATALOG not in path.name
+    }
 
 
 def look(directory: Path, repairing: bool = False) -> list[Finding]:
@@ -39,7 +42,11 @@ def look(directory: Path, repairing: bool = False) -> list[Finding]:
     checking = inspect.Checking()
     of_log = inspect.repair if repairing else inspect.verify
     of_streams = streams.repair if repairing else streams.verify
-    found = [one for one in of_log(RealDisk(), str(directory / LOG), checking=checking) if one.what not in ("fine", "cut")]
+    found = [
+        one
+        for one in of_log(RealDisk(), str(directory / LOG), checking=checking)
+        if one.what not in ("fine", "cut")
+    ]
     found += of_streams(RealDisk(), str(directory / STREAMS), definitions, checking.ends, not found)
     assert repairing or tree(directory) == before
     return [one for one in found if one.what != "fine"]
@@ -68,9 +75,16 @@ def numbers(home: Home) -> list[int]:
 def test_a_stream_that_is_whole_is_said_to_be_fine(home: Home) -> None:
     assert look(home.directory) == []
     catalog = Catalog(str(home.directory / CATALOG))
-    [line] = [str(one) for one in streams.verify(RealDisk(), str(home.directory / STREAMS), catalog.load(), {1: ROWS}, True)]
+    [line] = [
+        str(one)
+        for one in streams.verify(
+            RealDisk(), str(home.directory / STREAMS), catalog.load(), {1: ROWS}, True
+        )
+    ]
     catalog.close()
-    assert line.startswith(f"fine: streams/%2F/s: {len(segments(home))} segments, {ROWS} rows up to offset {ROWS}, ")
+    assert line.startswith(
+        f"fine: streams/%2F/s: {len(segments(home))} segments, {ROWS} rows up to offset {ROWS}, "
+    )
     assert numbers(home) == list(range(ROWS))
 
 
@@ -125,15 +139,28 @@ def in_an_index(home: Home) -> str:
 
 def in_the_index_of_another(home: Home) -> str:
     first, second, *_ = segments(home)
-    second.with_name(f"{second.name}.index").write_bytes(first.with_name(f"{first.name}.index").read_bytes())
+    second.with_name(f"{second.name}.index").write_bytes(
+        first.with_name(f"{first.name}.index").read_bytes()
+    )
     return f"{second.name}.index"
 
 
-@pytest.mark.parametrize(("harm", "what", "lost"), [
-    (in_a_full_segment, "quarantined", 1), (in_the_last_segment, "quarantined", 1), (in_a_schema, "quarantined", 2),
-    (under_another_name, "quarantined", 2), (in_a_gap, "missing", 2), (in_a_missing_end, "missing", 2), (in_an_index, "wrong", 0),
-    (in_the_index_of_another, "wrong", 0)])
-def test_damage_is_named_in_a_line_and_repaired_once(home: Home, harm: Callable[[Home], str], what: str, lost: int) -> None:
+@pytest.mark.parametrize(
+    ("harm", "what", "lost"),
+    [
+        (in_a_full_segment, "quarantined", 1),
+        (in_the_last_segment, "quarantined", 1),
+        (in_a_schema, "quarantined", 2),
+        (under_another_name, "quarantined", 2),
+        (in_a_gap, "missing", 2),
+        (in_a_missing_end, "missing", 2),
+        (in_an_index, "wrong", 0),
+        (in_the_index_of_another, "wrong", 0),
+    ],
+)
+def test_damage_is_named_in_a_line_and_repaired_once(
+    home: Home, harm: Callable[[Home], str], what: str, lost: int
+) -> None:
     name = harm(home)
     [finding] = look(home.directory)
     assert finding.what == what and finding.file == f"streams/%2F/s/{name}", str(finding)
@@ -173,12 +200,17 @@ def test_what_a_deleted_stream_left_goes_with_the_next_start(home: Home) -> None
 
 
 def test_what_belongs_to_nobody_is_told_and_stays(home: Home) -> None:
-    stray, other = segments(home)[0].with_name("notes.txt"), home.directory / STREAMS / "%2F" / "q" / "x.arrow"
+    stray, other = (
+        segments(home)[0].with_name("notes.txt"),
+        home.directory / STREAMS / "%2F" / "q" / "x.arrow",
+    )
     other.parent.mkdir()
     for path in (stray, other):
         path.write_bytes(b"mine")
     assert sorted((one.what, one.file) for one in look(home.directory, True)) == [
-        ("cut", "streams/%2F/q"), ("ignored", "streams/%2F/s/notes.txt")]
+        ("cut", "streams/%2F/q"),
+        ("ignored", "streams/%2F/s/notes.txt"),
+    ]
     assert stray.exists()
 
 
@@ -187,7 +219,11 @@ def test_a_segment_that_nobody_knows_stays(home: Home) -> None:
     left.parent.mkdir()
     left.write_bytes(b"x" * (int(SCHEMA_OCTETS) + 1))
     [finding] = look(home.directory, True)
-    assert finding.what == "ignored" and "nobody can say whose it is" in finding.reason and left.exists()
+    assert (
+        finding.what == "ignored"
+        and "nobody can say whose it is" in finding.reason
+        and left.exists()
+    )
 
 
 def without_the_last_records(home: Home) -> None:
@@ -268,9 +304,13 @@ def test_a_deleted_virtual_host_leaves_no_directory(tmp_path: Path) -> None:
     assert list((tmp_path / "d" / STREAMS).iterdir()) == []
 
 
-def test_a_new_stream_has_nothing_of_what_nobody_was_promised_under_its_name(tmp_path: Path) -> None:
-    """The process ends after the rows were written and before the log was: the next stream of that name has the same number. A start
-    removes them; if that does not come to pass, the stream itself does."""
+def test_a_new_stream_has_nothing_of_what_nobody_was_promised_under_its_name(
+    tmp_path: Path,
+) -> None:
+    """The process ends after the rows were written and before the log was: the next stream of that
+    name has the same number. A start removes them; if that does not come to pass, the stream itself
+    does.
+    """
     home = Home(tmp_path / "d")
     home.slow_disk = True
     client = home.amqp()

@@ -9,7 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.core import Broker
+from broker.broker import Broker
 from tests.clients import Amqp, World, mqtt_publish
 from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream
@@ -32,14 +32,27 @@ def test_whatever_is_published_is_there_with_how_many_queues_it_went_to() -> Non
     client.queue("a", "amq.topic", "x.#")
     client.queue("b", "amq.topic", "x.y")
     client.queue("h", "amq.headers", "")
-    for exchange, key in (("", "a"), ("", "nobody"), ("amq.topic", "x.y"), ("amq.topic", "x.z"), ("amq.topic", "z"), ("amq.headers", "k")):
+    for exchange, key in (
+        ("", "a"),
+        ("", "nobody"),
+        ("amq.topic", "x.y"),
+        ("amq.topic", "x.z"),
+        ("amq.topic", "z"),
+        ("amq.headers", "k"),
+    ):
         client.publish(exchange, key, b"m")
     client.publish("", "a", b"m", headers={"CC": ["b"]})
     client.publish("", "a", b"m", expiration="5000", delivery_mode=2)
     assert said(world.broker, "exchange", "topic", "routed", "protocol", "publisher") == [
-        ("", "a", 1, "amqp091", "guest"), ("", "nobody", 0, "amqp091", "guest"), ("amq.topic", "x.y", 2, "amqp091", "guest"),
-        ("amq.topic", "x.z", 1, "amqp091", "guest"), ("amq.topic", "z", 0, "amqp091", "guest"), ("amq.headers", "k", 1, "amqp091", "guest"),
-        ("", "a", 2, "amqp091", "guest"), ("", "a", 1, "amqp091", "guest")]
+        ("", "a", 1, "amqp091", "guest"),
+        ("", "nobody", 0, "amqp091", "guest"),
+        ("amq.topic", "x.y", 2, "amqp091", "guest"),
+        ("amq.topic", "x.z", 1, "amqp091", "guest"),
+        ("amq.topic", "z", 0, "amqp091", "guest"),
+        ("amq.headers", "k", 1, "amqp091", "guest"),
+        ("", "a", 2, "amqp091", "guest"),
+        ("", "a", 1, "amqp091", "guest"),
+    ]
     assert world.fates()["unroutable"] == 2
 
 
@@ -50,14 +63,25 @@ def test_mqtt_publications_of_every_quality_are_there() -> None:
     listener.subscribe("a/#", 0)
     run = b"".join(mqtt_publish("a/b", b"%d" % number) for number in range(3))
     run += mqtt_publish("c", b"nobody") + mqtt_publish("a", b"x" * 200)
-    publisher.send(run + mqtt_publish("a", b"one", 1, 1) + mqtt_publish("a", b"kept", 0, flags=1) + mqtt_publish("a", b"two", 2, 2))
+    publisher.send(
+        run
+        + mqtt_publish("a", b"one", 1, 1)
+        + mqtt_publish("a", b"kept", 0, flags=1)
+        + mqtt_publish("a", b"two", 2, 2)
+    )
     assert len(listener.read()) == len(run) - len(mqtt_publish("c", b"nobody")) + sum(
-        len(mqtt_publish("a", body)) for body in (b"one", b"kept", b"two"))
+        len(mqtt_publish("a", body)) for body in (b"one", b"kept", b"two")
+    )
     assert said(world.broker, "topic", "body", "qos", "routed", "protocol", "exchange") == [
-        ("a.b", b"0", 0, 1, "mqtt311", "amq.topic"), ("a.b", b"1", 0, 1, "mqtt311", "amq.topic"),
-        ("a.b", b"2", 0, 1, "mqtt311", "amq.topic"), ("c", b"nobody", 0, 0, "mqtt311", "amq.topic"),
-        ("a", b"x" * 200, 0, 1, "mqtt311", "amq.topic"), ("a", b"one", 1, 1, "mqtt311", "amq.topic"),
-        ("a", b"kept", 0, 1, "mqtt311", "amq.topic"), ("a", b"two", 2, 1, "mqtt311", "amq.topic")]
+        ("a.b", b"0", 0, 1, "mqtt311", "amq.topic"),
+        ("a.b", b"1", 0, 1, "mqtt311", "amq.topic"),
+        ("a.b", b"2", 0, 1, "mqtt311", "amq.topic"),
+        ("c", b"nobody", 0, 0, "mqtt311", "amq.topic"),
+        ("a", b"x" * 200, 0, 1, "mqtt311", "amq.topic"),
+        ("a", b"one", 1, 1, "mqtt311", "amq.topic"),
+        ("a", b"kept", 0, 1, "mqtt311", "amq.topic"),
+        ("a", b"two", 2, 1, "mqtt311", "amq.topic"),
+    ]
     publisher.send(mqtt_publish("$SYS/x", b"no"))
     assert len(said(world.broker, "topic")) == 8
     world.fates()
@@ -71,7 +95,9 @@ def test_what_the_publisher_hears_does_not_change() -> None:
             declare(client, "j", x_journal=True)
         client.send(spec.Confirm.Select())
         world.slow_disk = True
-        heard = [type(frame).__name__ for frame in client.publish("", "nobody", b"x", mandatory=True)]
+        heard = [
+            type(frame).__name__ for frame in client.publish("", "nobody", b"x", mandatory=True)
+        ]
         assert heard == ["Return", "ContentHeader", "ContentBody", "Ack"]
 
 
@@ -130,7 +156,10 @@ def test_a_virtual_host_may_name_its_journal() -> None:
 
 
 def topology(world: World) -> list[tuple[str, Any]]:
-    return [(topic, json.loads(body)) for topic, body in said(world.broker, "topic", "body", name="$topology")]
+    return [
+        (topic, json.loads(body))
+        for topic, body in said(world.broker, "topic", "body", name="$topology")
+    ]
 
 
 def led(world: World) -> tuple[set[tuple[str, str]], set[tuple[str, ...]]]:
@@ -146,11 +175,26 @@ def led(world: World) -> tuple[set[tuple[str, str]], set[tuple[str, ...]]]:
         elif event == "complete":
             known = True
         elif event in ("declare", "delete"):
-            (names.setdefault if event == "declare" else names.pop)((facts["kind"], facts["name"]), None)
+            (names.setdefault if event == "declare" else names.pop)(
+                (facts["kind"], facts["name"]), None
+            )
         elif event in ("bind", "subscribe"):
-            bindings[facts["source"], facts["destination_type"], facts["destination"], facts["routing_key"]] = None
+            bindings[
+                facts["source"],
+                facts["destination_type"],
+                facts["destination"],
+                facts["routing_key"],
+            ] = None
         elif event in ("unbind", "unsubscribe"):
-            bindings.pop((facts["source"], facts["destination_type"], facts["destination"], facts["routing_key"]), None)
+            bindings.pop(
+                (
+                    facts["source"],
+                    facts["destination_type"],
+                    facts["destination"],
+                    facts["routing_key"],
+                ),
+                None,
+            )
     assert known
     return set(names), set(bindings)
 
@@ -163,7 +207,11 @@ def test_the_topology_is_written_from_the_beginning() -> None:
     session = world.mqtt("c", clean=False)
     session.subscribe("x/+", 1)
     early.queue("late", "amq.topic", "b")
-    early.send(spec.Exchange.Declare(exchange="e", exchange_type="fanout", arguments={"alternate-exchange": "amq.direct"}))
+    early.send(
+        spec.Exchange.Declare(
+            exchange="e", exchange_type="fanout", arguments={"alternate-exchange": "amq.direct"}
+        )
+    )
     early.send(spec.Queue.Unbind(queue="late", exchange="amq.topic", routing_key="b"))
     early.send(spec.Queue.Delete(queue="early"))
     early.send(spec.Connection.Close(200, "", 0, 0), channel=0)
@@ -171,19 +219,52 @@ def test_the_topology_is_written_from_the_beginning() -> None:
     events = [event for event, _ in rows]
     whole = events.index("complete")
     assert rows[0] == ("snapshot", {"restarted": True})
-    assert {(facts["kind"], facts["name"]) for event, facts in rows[1:whole - 1]} == {
-        ("queue", "early"), ("stream", "j"), ("stream", "$topology"),
-        *(("exchange", name) for name in ("", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"))}
-    assert rows[whole - 1] == ("bind", {
-        "source": "amq.topic", "destination": "early", "destination_type": "queue", "routing_key": "a.#", "arguments": {},
-        "grammar": "amqp", "assurance": rows[whole - 1][1]["assurance"]})
-    after = rows[whole + 1:]
-    assert [event for event, _ in after] == ["connect", "subscribe", "declare", "bind", "declare", "unbind", "delete", "unbind",
-                                             "disconnect"]
+    assert {(facts["kind"], facts["name"]) for event, facts in rows[1 : whole - 1]} == {
+        ("queue", "early"),
+        ("stream", "j"),
+        ("stream", "$topology"),
+        *(
+            ("exchange", name)
+            for name in ("", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match")
+        ),
+    }
+    assert rows[whole - 1] == (
+        "bind",
+        {
+            "source": "amq.topic",
+            "destination": "early",
+            "destination_type": "queue",
+            "routing_key": "a.#",
+            "arguments": {},
+            "grammar": "amqp",
+            "assurance": rows[whole - 1][1]["assurance"],
+        },
+    )
+    after = rows[whole + 1 :]
+    assert [event for event, _ in after] == [
+        "connect",
+        "subscribe",
+        "declare",
+        "bind",
+        "declare",
+        "unbind",
+        "delete",
+        "unbind",
+        "disconnect",
+    ]
     assert [after[at][1]["destination"] for at in (3, 5, 7)] == ["late", "late", "early"]
-    assert after[4][1] == {"kind": "exchange", "name": "e", "type": "fanout", "alternate": "amq.direct"}
+    assert after[4][1] == {
+        "kind": "exchange",
+        "name": "e",
+        "type": "fanout",
+        "alternate": "amq.direct",
+    }
     assert after[6][1] == {"kind": "queue", "name": "early"}
-    assert (after[1][1]["routing_key"], after[1][1]["destination_type"], after[8][1]["user"]) == ("x/+", "session", "guest")
+    assert (after[1][1]["routing_key"], after[1][1]["destination_type"], after[8][1]["user"]) == (
+        "x/+",
+        "session",
+        "guest",
+    )
     assert said(world.broker, "topic") == [], "what is written there is not published"
     world.fates()
 
@@ -192,18 +273,27 @@ def test_only_the_broker_writes_to_the_topology() -> None:
     world = World()
     journaled(world)
     for method, code, words in (
-            (spec.Queue.Bind(queue="$topology", exchange="amq.topic", routing_key="#"), 403, "cannot bind queue '$topology'"),
-            (spec.Queue.Delete(queue="$topology"), 406, "goes with journal 'j': delete that first"),
-            (spec.Queue.Purge(queue="$topology"), 540, "purge")):
+        (
+            spec.Queue.Bind(queue="$topology", exchange="amq.topic", routing_key="#"),
+            403,
+            "cannot bind queue '$topology'",
+        ),
+        (spec.Queue.Delete(queue="$topology"), 406, "goes with journal 'j': delete that first"),
+        (spec.Queue.Purge(queue="$topology"), 540, "purge"),
+    ):
         told, text = reason(world.amqp().send(method))
         assert told == code and words in text, text
     for headers in ({}, {"CC": ["$topology"]}):
-        told, text = reason(world.amqp().publish("", "$topology" if not headers else "q", b"x", headers=headers))
+        told, text = reason(
+            world.amqp().publish("", "$topology" if not headers else "q", b"x", headers=headers)
+        )
         assert told == 403 and "cannot publish to queue '$topology' in vhost '/'" in text, text
     client = world.amqp()
     client.send(spec.Tx.Select())
     assert reason(client.publish("", "$topology", b"x"))[0] == 403
-    assert not any(key in ("", "q", "$topology") for key, in said(world.broker, "topic", name="$topology"))
+    assert not any(
+        key in ("", "q", "$topology") for (key,) in said(world.broker, "topic", name="$topology")
+    )
     assert offsets(consume(world.amqp(), name="$topology"))[0] == 0, "everybody may read it"
     world.fates()
 
@@ -211,7 +301,9 @@ def test_only_the_broker_writes_to_the_topology() -> None:
 def test_no_dead_letter_comes_to_the_topology() -> None:
     world = World()
     client = journaled(world)
-    client.queue("dying", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="$topology")
+    client.queue(
+        "dying", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="$topology"
+    )
     before = world.queue("$topology").depth
     client.publish("", "dying", b"x")
     assert world.queue("$topology").depth == before and world.queue("dying").depth == 0
@@ -225,7 +317,9 @@ def test_the_topology_is_deleted_when_no_journal_is_left() -> None:
     [deleted] = client.send(spec.Queue.Delete(queue="$topology"))
     assert isinstance(deleted, spec.Queue.DeleteOk) and "$topology" not in world.vhost.queues
     client.publish("", "$topology", b"x")
-    assert client.send(spec.Queue.Declare(queue="$topology", passive=True))[-1].reply_code == 404, "a name like any other"
+    assert client.send(spec.Queue.Declare(queue="$topology", passive=True))[-1].reply_code == 404, (
+        "a name like any other"
+    )
     world.fates()
 
 
@@ -241,7 +335,10 @@ def test_each_start_says_again_what_there_is(tmp_path: Path) -> None:
     home = Home(tmp_path / "d")
     home.amqp()
     names, bindings = led(home)
-    assert bindings == {("amq.topic", "queue", "lasting", "a"), ("amq.topic", "session", "stays", "s/#")}
+    assert bindings == {
+        ("amq.topic", "queue", "lasting", "a"),
+        ("amq.topic", "session", "stays", "s/#"),
+    }
     assert {name for kind, name in names if kind != "exchange"} == {"lasting", "j", "$topology"}
 
 
@@ -263,6 +360,7 @@ def test_each_segment_of_the_topology_has_all_there_is() -> None:
     again = [at for at, (event, _) in enumerate(rows) if event == "snapshot"][-1]
     assert rows[again][1] == {"restarted": False}
     state = {facts["routing_key"] for event, facts in rows[again:] if event == "bind"} - {
-        facts["routing_key"] for event, facts in rows[again:] if event == "unbind"}
+        facts["routing_key"] for event, facts in rows[again:] if event == "unbind"
+    }
     assert state == {*map(str, range(1200)), "late"} - {"7"}
     assert {binding[3] for binding in led(world)[1]} == state

@@ -1,6 +1,7 @@
 """Does a stream keep every row that anybody was told of, once, whenever its broker is killed?
 
-    publish numbered messages, read the stream, kill -9, start, publish again what was not confirmed, ... judge
+publish numbered messages, read the stream, kill -9, start, publish again what was not confirmed,
+... judge
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pytest
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from protocols.amqp.contents import frames_of
+from protocols.amqp.codec.contents import frames_of
 from tests.broker import command, environment
 from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream
@@ -41,8 +42,12 @@ class Broker:
     """A process that is killed."""
 
     def __init__(self, directory: Path) -> None:
-        self.process = subprocess.Popen([*command("--data-dir", str(directory), "--store-segment", "65536")], env=environment(),
-                                        stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [*command("--data-dir", str(directory), "--store-segment", "65536")],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout is not None
         words = dict(word.split("=") for word in self.process.stdout.readline().split()[1:])
         host, _, port = words["amqp"].partition(",")[0].rpartition(":")
@@ -62,10 +67,17 @@ class Reading(threading.Thread):
         self._told = told
         self.wrong: list[str] = []
         said: list[tuple[int, Any]] = [
-            (0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")), (0, spec.Connection.TuneOk(2047, 131_072, 0)),
-            (0, spec.Connection.Open("/")), (1, spec.Channel.Open()), (1, spec.Basic.Qos(0, 50)),
-            (1, spec.Basic.Consume(queue="s", arguments={"x-stream-offset": "first"}))]
-        self._socket.sendall(b"AMQP\x00\x00\x09\x01" + b"".join(pamqp.frame.marshal(method, channel) for channel, method in said))
+            (0, spec.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")),
+            (0, spec.Connection.TuneOk(2047, 131_072, 0)),
+            (0, spec.Connection.Open("/")),
+            (1, spec.Channel.Open()),
+            (1, spec.Basic.Qos(0, 50)),
+            (1, spec.Basic.Consume(queue="s", arguments={"x-stream-offset": "first"})),
+        ]
+        self._socket.sendall(
+            b"AMQP\x00\x00\x09\x01"
+            + b"".join(pamqp.frame.marshal(method, channel) for channel, method in said)
+        )
 
     def run(self) -> None:
         octets, offset, tag = b"", -1, 0
@@ -130,7 +142,9 @@ def lives(directory: Path, kills: int, seed: int) -> None:
         assert reading.wrong == []
     home = Home(directory)
     rows = rows_of(stream(home.broker, "s"))
-    assert not home.broker.streams.findings or all(finding.what == "cut" for finding in home.broker.streams.findings)
+    assert not home.broker.streams.findings or all(
+        finding.what == "cut" for finding in home.broker.streams.findings
+    )
     sequences = [header_sequence(row["headers"]) for row in rows]
     assert sequences == list(range(len(rows))) and len(rows) >= published, "none lost, none twice"
     assert [row["offset"] for row in rows] == list(range(len(rows)))
@@ -140,7 +154,9 @@ def lives(directory: Path, kills: int, seed: int) -> None:
 
 
 def header_sequence(headers: str) -> int:
-    return int(headers.partition('"x-trellis-sequence":')[2].strip(" }").partition(",")[0].strip(" }"))
+    return int(
+        headers.partition('"x-trellis-sequence":')[2].strip(" }").partition(",")[0].strip(" }")
+    )
 
 
 def test_a_stream_whose_broker_is_killed_twice(tmp_path: Path) -> None:

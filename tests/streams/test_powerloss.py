@@ -1,4 +1,6 @@
-"""Power loss in a stream's files: whatever the disk kept of what was not synced, the rows that the log knows of are there."""
+"""Power loss in a stream's files: whatever the disk kept of what was not synced, the rows that the
+log knows of are there.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from random import Random
 import pytest
 from librt.strings import write_i32_le
 
-from broker.message import Address, Message
+from broker.messages.message import Address, Message
 from broker.stream.archive import Archive, Portion
 from broker.stream.finding import Found
 from broker.stream.rows import Captured, Scribes
-from protocols.amqp.journaled import HeaderScribe
+from protocols.amqp.codec.journal_codec import HeaderScribe
 from tests.store.simulated import SimulatedDisk
 from tests.streams.tables import rows_in
 from tests.streams.test_template import FRAMES, content
@@ -44,9 +46,13 @@ def archive(disk: SimulatedDisk) -> Archive:
 
 def judge(disk: SimulatedDisk, end: int) -> Found:
     found = Found(disk, DIRECTORY, 7, end)
-    assert all(finding.what == "cut" for finding in found.findings), [str(finding) for finding in found.findings]
+    assert all(finding.what == "cut" for finding in found.findings), [
+        str(finding) for finding in found.findings
+    ]
     rows = [row for segment in found.segments for row in rows_in(disk.contents()[segment.path])]
-    assert [(row["offset"], row["body"]) for row in rows] == [(number, body(number)) for number in range(end)]
+    assert [(row["offset"], row["body"]) for row in rows] == [
+        (number, body(number)) for number in range(end)
+    ]
     return found
 
 
@@ -85,7 +91,9 @@ class Gone(BaseException):
 
 
 def interrupted(disk: SimulatedDisk, end: int, after: int) -> bool:
-    """A start, of which the process ends after so many operations of the disk; whether it came to its end."""
+    """A start, of which the process ends after so many operations of the disk; whether it came to
+    its end.
+    """
     left = after
 
     def count(operation: str, path: str) -> int:
@@ -130,12 +138,22 @@ def test_a_start_that_ends_anywhere_is_made_good_by_the_next_one(damage: bool, k
         for _ in range(2):
             disk = disk.crashed(random, kept)
             found = Found(disk, DIRECTORY, 7, end)
-            rows = [row for segment in found.segments for row in rows_in(disk.contents()[segment.path])]
-            first = next(offset for offset in range(end) if rows[offset]["offset"] != offset) if damage else 0
+            rows = [
+                row for segment in found.segments for row in rows_in(disk.contents()[segment.path])
+            ]
+            first = (
+                next(offset for offset in range(end) if rows[offset]["offset"] != offset)
+                if damage
+                else 0
+            )
             lost = range(first, first + 5) if damage else lost
-            assert [(row["offset"], row["body"]) for row in rows] == [(at, body(at)) for at in range(end) if at not in lost]
+            assert [(row["offset"], row["body"]) for row in rows] == [
+                (at, body(at)) for at in range(end) if at not in lost
+            ]
             assert sum(int(segment.end - segment.base) for segment in found.segments) == len(rows)
-            assert len([name for name in disk.list(DIRECTORY) if name.endswith(".arrow")]) == len(found.segments)
+            assert len([name for name in disk.list(DIRECTORY) if name.endswith(".arrow")]) == len(
+                found.segments
+            )
         if ended:
             break
         after += 1

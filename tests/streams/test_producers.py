@@ -1,4 +1,6 @@
-"""Is what a producer publishes a second time confirmed, and nowhere twice, whenever the process ends?"""
+"""Is what a producer publishes a second time confirmed, and nowhere twice, whenever the process
+ends?
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def prepared(world: World) -> Amqp:
     client = world.amqp()
     declare(client)
     client.queue("q", "amq.fanout", durable=True)
-    client.send(spec.Queue.Bind(queue="s", exchange="amq.fanout", routing_key=""), spec.Confirm.Select())
+    client.send(
+        spec.Queue.Bind(queue="s", exchange="amq.fanout", routing_key=""), spec.Confirm.Select()
+    )
     return client
 
 
@@ -39,7 +43,13 @@ def test_a_second_time_is_confirmed_and_goes_nowhere() -> None:
     for sequence in (1, 2, 2, 1, 5, 3, 6):
         assert [type(frame) for frame in publish(client, sequence)] == [spec.Basic.Ack]
     publish(client, 1, "other")
-    assert [row["body"] for row in rows_of(stream(world.broker, "s"))] == [b"1", b"2", b"5", b"6", b"1"]
+    assert [row["body"] for row in rows_of(stream(world.broker, "s"))] == [
+        b"1",
+        b"2",
+        b"5",
+        b"6",
+        b"1",
+    ]
     assert world.queue("q").depth == 5 and world.fates()["repeated"] == 3
 
 
@@ -53,8 +63,19 @@ def test_a_repeated_message_is_not_confirmed_before_the_first_one() -> None:
     assert (ack.delivery_tag, ack.multiple) == (2, True)
 
 
-@pytest.mark.parametrize(("producer", "sequence"), [
-    ("p", -1), ("p", "one"), ("p", "-1"), ("p", "9" * 19), ("p", None), (7, 1), ("", 1), ("x" * 256, 1)])
+@pytest.mark.parametrize(
+    ("producer", "sequence"),
+    [
+        ("p", -1),
+        ("p", "one"),
+        ("p", "-1"),
+        ("p", "9" * 19),
+        ("p", None),
+        (7, 1),
+        ("", 1),
+        ("x" * 256, 1),
+    ],
+)
 def test_what_is_no_number_of_a_producer_is_refused(producer: Any, sequence: Any) -> None:
     world = World()
     client = prepared(world)
@@ -91,8 +112,12 @@ def test_a_checkpoint_of_the_log_keeps_the_last_numbers(tmp_path: Path) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(cuts=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 400)), min_size=1, max_size=4))
-def test_wherever_the_end_comes_each_message_is_there_once(tmp_path_factory: Any, cuts: list[tuple[int, int]]) -> None:
-    """The log is cut anywhere in a batch that nobody was promised; the producer publishes again what was not confirmed."""
+def test_wherever_the_end_comes_each_message_is_there_once(
+    tmp_path_factory: Any, cuts: list[tuple[int, int]]
+) -> None:
+    """The log is cut anywhere in a batch that nobody was promised; the producer publishes again
+    what was not confirmed.
+    """
     directory: Path = tmp_path_factory.mktemp("d")
     home = Home(directory)
     prepared(home)
@@ -109,7 +134,7 @@ def test_wherever_the_end_comes_each_message_is_there_once(tmp_path_factory: Any
         last = max((directory / "log").glob("0*.log"))
         written = sum(path.stat().st_size for path in (directory / "log").glob("0*.log")) - before
         whole = last.read_bytes()
-        last.write_bytes(whole[:len(whole) - min(octets, max(written - 64, 0))])
+        last.write_bytes(whole[: len(whole) - min(octets, max(written - 64, 0))])
         home = Home(directory)
         client = home.amqp()
         client.send(spec.Confirm.Select())
@@ -124,7 +149,13 @@ def test_wherever_the_end_comes_each_message_is_there_once(tmp_path_factory: Any
 
 
 def numbers(sequence: Any, producer: str = "p") -> dict[str, Any]:
-    return {"user_properties": [("other", "1"), ("x-trellis-producer", producer), ("x-trellis-sequence", str(sequence))]}
+    return {
+        "user_properties": [
+            ("other", "1"),
+            ("x-trellis-producer", producer),
+            ("x-trellis-sequence", str(sequence)),
+        ]
+    }
 
 
 def mqtt_prepared(world: World) -> None:
@@ -144,8 +175,16 @@ def test_an_mqtt_5_publisher_numbers_its_messages_with_user_properties(qos: int)
     for packet_id, sequence in enumerate((1, 2, 2, 1, 5, 3, 6), 1):
         told += writer.send(publish5("a", b"%d" % sequence, qos, packet_id, **numbers(sequence)))
     writer.send(publish5("a", b"1", qos, 9, **numbers(1, "other")))
-    assert [(one.packet_id, int(one.reason_code)) for one in told] == ([(at, 0) for at in range(1, 8)] if qos else [])
-    assert [row["body"] for row in rows_of(stream(world.broker, "s"))] == [b"1", b"2", b"5", b"6", b"1"]
+    assert [(one.packet_id, int(one.reason_code)) for one in told] == (
+        [(at, 0) for at in range(1, 8)] if qos else []
+    )
+    assert [row["body"] for row in rows_of(stream(world.broker, "s"))] == [
+        b"1",
+        b"2",
+        b"5",
+        b"6",
+        b"1",
+    ]
     assert [one.payload for one in reader.publications()] == [b"1", b"2", b"5", b"6", b"1"]
     assert world.queue("q").depth == 5 and world.fates()["repeated"] == 3
 
@@ -172,7 +211,9 @@ def test_what_is_no_number_of_an_mqtt_5_publisher_is_refused(qos: int, sequence:
     told = writer.send(publish5("a", b"x", qos, **numbers(sequence)))
     assert [int(one.reason_code) for one in told] == ([0x83] if qos else [])
     assert world.queue("q").depth == 0 and world.fates()["refused"] == 1
-    assert [int(one.reason_code) for one in writer.send(publish5("a", b"x", 2, **numbers(1)))] == [0], "the identifier is free"
+    assert [int(one.reason_code) for one in writer.send(publish5("a", b"x", 2, **numbers(1)))] == [
+        0
+    ], "the identifier is free"
 
 
 def test_what_is_retained_is_not_replaced_by_a_second_time() -> None:
@@ -189,12 +230,21 @@ def test_a_second_time_over_mqtt_is_answered_when_the_first_one_is_durable(tmp_p
     mqtt_prepared(home)
     writer = Client5(home, "w")
     home.slow_disk = True
-    assert writer.send(publish5("a", b"1", 1, 1, **numbers(1)), publish5("a", b"1", 2, 2, **numbers(1))) == []
+    assert (
+        writer.send(
+            publish5("a", b"1", 1, 1, **numbers(1)), publish5("a", b"1", 2, 2, **numbers(1))
+        )
+        == []
+    )
     home.durable()
     assert [one.packet_id for one in writer.read()] == [1, 2]
     home.crash()
     home = Home(tmp_path / "d")
     again = Client5(home, "w")
-    assert [int(one.reason_code) for one in again.send(publish5("a", b"1", 1, 1, **numbers(1)))] == [0]
-    assert [row["body"] for row in rows_of(stream(home.broker, "s"))] == [b"1"] and home.queue("q").depth == 1
+    assert [
+        int(one.reason_code) for one in again.send(publish5("a", b"1", 1, 1, **numbers(1)))
+    ] == [0]
+    assert [row["body"] for row in rows_of(stream(home.broker, "s"))] == [b"1"] and home.queue(
+        "q"
+    ).depth == 1
     home.crash()

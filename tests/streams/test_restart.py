@@ -41,7 +41,9 @@ def test_what_was_durable_is_there_and_a_new_epoch_goes_on(tmp_path: Path) -> No
     fill(home.amqp(), 3, 2)
     assert bodies(home) == [b"0", b"1", b"2", b"3", b"4"]
     assert [path.name for path in segments(home)] == [
-        "0000000001-00000000000000000000.arrow", "0000000002-00000000000000000003.arrow"]
+        "0000000001-00000000000000000000.arrow",
+        "0000000002-00000000000000000003.arrow",
+    ]
     reader = home.amqp()
     assert offsets(consume(reader, 1)) == [1, 2, 3, 4]
     home.fates()
@@ -87,7 +89,9 @@ def test_a_batch_of_which_the_log_knows_a_part_is_there_in_part(tmp_path: Path) 
     home = Home(tmp_path / "d")
     assert bodies(home) == [b"0", b"1", b"2"] and home.queue("q").depth == 1
     fill(home.amqp(), 3, 2)
-    assert [(row["offset"], row["body"]) for row in rows_of(stream(home.broker, "s"))] == [(n, b"%d" % n) for n in range(5)]
+    assert [(row["offset"], row["body"]) for row in rows_of(stream(home.broker, "s"))] == [
+        (n, b"%d" % n) for n in range(5)
+    ]
 
 
 @pytest.mark.parametrize("lost", ["part", "all"])
@@ -127,7 +131,11 @@ def test_a_damaged_segment_is_put_aside_and_named_and_what_follows_is_read(tmp_p
     reader = home.amqp()
     assert offsets(consume(reader, goes_on)) == list(range(goes_on, 9))
     code, text = reason(consume(home.amqp(), lost))
-    assert code == 406 and f"offset {lost} of stream 's' in vhost '/' is lost" in text and f"goes on with offset {goes_on}" in text
+    assert (
+        code == 406
+        and f"offset {lost} of stream 's' in vhost '/' is lost" in text
+        and f"goes on with offset {goes_on}" in text
+    )
     code, text = reason(consume(home.amqp(), 0))
     assert code == 406 and "is lost" in text, "a reader that comes to the gap is told"
     fill(home.amqp(), 9, 1)
@@ -152,7 +160,9 @@ def test_damage_that_only_a_reader_meets_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["cut", "rows", "buffers"])
-def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(tmp_path: Path, harm: str) -> None:
+def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(
+    tmp_path: Path, harm: str
+) -> None:
     home = Home(tmp_path / "d")
     client = home.amqp()
     declare(client, x_stream_max_segment_size_bytes=4_096)
@@ -160,10 +170,10 @@ def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(tmp_path
     home.crash()
     octets = bytearray(segments(home)[0].read_bytes())
     if harm == "cut":
-        del octets[int(SCHEMA_OCTETS):]
+        del octets[int(SCHEMA_OCTETS) :]
     else:
         at = int(SCHEMA_OCTETS + (LENGTH if harm == "rows" else BUFFERS + 16))
-        octets[at:at + 8] = bytes(8) if harm == "rows" else b"\x08" + bytes(7)
+        octets[at : at + 8] = bytes(8) if harm == "rows" else b"\x08" + bytes(7)
     segments(home)[0].write_bytes(octets)
     home = Home(tmp_path / "d")
     if harm == "cut":
@@ -174,7 +184,9 @@ def test_a_full_segment_that_lost_its_end_or_makes_no_sense_is_an_error(tmp_path
     assert offsets(consume(home.amqp(), 1)) == [1, 2]
 
 
-def test_an_end_that_is_missing_is_reported_and_its_offsets_are_not_used_again(tmp_path: Path) -> None:
+def test_an_end_that_is_missing_is_reported_and_its_offsets_are_not_used_again(
+    tmp_path: Path,
+) -> None:
     home = Home(tmp_path / "d")
     client = home.amqp()
     declare(client, x_stream_max_segment_size_bytes=4_096)
@@ -218,7 +230,9 @@ def test_a_stream_that_was_deleted_leaves_nothing(tmp_path: Path) -> None:
     assert bodies(Home(tmp_path / "d")) == [b"7"]
 
 
-def test_a_stream_is_deleted_while_one_batch_is_written_and_another_gathered(tmp_path: Path) -> None:
+def test_a_stream_is_deleted_while_one_batch_is_written_and_another_gathered(
+    tmp_path: Path,
+) -> None:
     home = Home(tmp_path / "d")
     client = home.amqp()
     declare(client)
@@ -286,14 +300,26 @@ def test_a_backup_of_a_running_broker_has_its_streams(tmp_path: Path) -> None:
     back_up(str(tmp_path / "d"), str(tmp_path / "copy"), lambda *_: None)
     fill(client, 5, 1)
     copy = Home(tmp_path / "copy")
-    assert [body.rstrip(b"\0") for body in bodies(copy)] == [b"0", b"1", b"2", b"3", b"4"] and not copy.broker.streams.findings
+    assert [body.rstrip(b"\0") for body in bodies(copy)] == [
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+        b"4",
+    ] and not copy.broker.streams.findings
     copy.crash()
     home.crash()
 
 
 @settings(max_examples=25, deadline=None)
-@given(sizes=st.lists(st.integers(0, 6_000), min_size=1, max_size=25), kept=st.integers(5_000, 40_000), data=st.data())
-def test_a_reader_gets_every_row_or_an_error(sizes: list[int], kept: int, data: st.DataObject) -> None:
+@given(
+    sizes=st.lists(st.integers(0, 6_000), min_size=1, max_size=25),
+    kept=st.integers(5_000, 40_000),
+    data=st.data(),
+)
+def test_a_reader_gets_every_row_or_an_error(
+    sizes: list[int], kept: int, data: st.DataObject
+) -> None:
     """Whatever retention does meanwhile, and whenever the reader asks, its rows are the next ones."""
     world = World()
     client, reader = world.amqp(), world.amqp()

@@ -1,4 +1,6 @@
-"""Rows are written by runs: is a table the same however much its rows have in common, and wherever batches and turns end?"""
+"""Rows are written by runs: is a table the same however much its rows have in common, and wherever
+batches and turns end?
+"""
 
 from __future__ import annotations
 
@@ -9,48 +11,110 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from librt.strings import write_i32_le
 
-from broker.message import PLAIN, Address, Message, Origin
+from broker.messages.message import PLAIN, Address, Message, Origin
 from broker.store.values import dump
 from broker.stream.arrow import view
 from broker.stream.columns import Sparse, ramp
 from broker.stream.rows import PLACES, Captured, Packets, RowWriter, Scribes
 from broker.stream.template import COLUMNS
-from protocols.amqp.journaled import HeaderScribe
-from protocols.amqp.properties import split_properties
-from protocols.amqp.tables import read_table
-from protocols.mqtt.journaled import PacketOpener
+from protocols.amqp.codec.journal_codec import HeaderScribe
+from protocols.amqp.codec.properties import split_properties
+from protocols.amqp.codec.tables import read_table
+from protocols.mqtt.codec.journal_codec import PacketOpener
 from tests.clients import mqtt_publish
 from tests.streams.test_template import FRAMES, Kept, content, table
 
 #: Few values, so that neighbours are alike: equal ones that are not the same object among them.
 ORIGINS = [Origin("ann", "amqp091"), Origin("ann", "amqp091"), Origin("b\xe9", "amqp091")]
 #: As routing keys; the last is longer than an address keeps, but one octet of it.
-KEYS = ["", "k", "a.b", "room.1.temperature", "room.2.temperature", "room.1.temperatures", "odd\udcff", "z" * 300, "z" * 299 + "y"]
+KEYS = [
+    "",
+    "k",
+    "a.b",
+    "room.1.temperature",
+    "room.2.temperature",
+    "room.1.temperatures",
+    "odd\udcff",
+    "z" * 300,
+    "z" * 299 + "y",
+]
 PROPERTIES: list[dict[str, Any]] = [
-    {}, {"app_id": "a"}, {"app_id": "b", "priority": 3}, {"message_id": "m", "delivery_mode": 2}, {"headers": {"h": 1}}]
+    {},
+    {"app_id": "a"},
+    {"app_id": "b", "priority": 3},
+    {"message_id": "m", "delivery_mode": 2},
+    {"headers": {"h": 1}},
+]
 BODIES = [b"", b"x", b"y", b"seven octets", bytes(2_047), bytes(2_048), bytes(70_000)]
 
-AMQP = st.tuples(st.just("amqp"), st.sampled_from(["", "amq.topic", "amq.fanout"]), st.sampled_from(KEYS), st.sampled_from(ORIGINS),
-                 st.sampled_from(PROPERTIES), st.sampled_from(BODIES), st.integers(0, 2), st.integers(0, 2))
-RUN = st.tuples(st.just("run"), st.booleans(), st.sampled_from([b"ann", b"eve"]), st.integers(0, 2),
-                st.lists(st.tuples(st.sampled_from([key for key in KEYS if "\udcff" not in key]), st.sampled_from(BODIES)),
-                         min_size=1, max_size=6))
-PLAINLY = st.tuples(st.just("plain"), st.sampled_from(KEYS), st.sampled_from(BODIES), st.integers(0, 2))
+AMQP = st.tuples(
+    st.just("amqp"),
+    st.sampled_from(["", "amq.topic", "amq.fanout"]),
+    st.sampled_from(KEYS),
+    st.sampled_from(ORIGINS),
+    st.sampled_from(PROPERTIES),
+    st.sampled_from(BODIES),
+    st.integers(0, 2),
+    st.integers(0, 2),
+)
+RUN = st.tuples(
+    st.just("run"),
+    st.booleans(),
+    st.sampled_from([b"ann", b"eve"]),
+    st.integers(0, 2),
+    st.lists(
+        st.tuples(
+            st.sampled_from([key for key in KEYS if "\udcff" not in key]), st.sampled_from(BODIES)
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+PLAINLY = st.tuples(
+    st.just("plain"), st.sampled_from(KEYS), st.sampled_from(BODIES), st.integers(0, 2)
+)
 #: What comes, how often one behind the other, and whether a turn begins with it.
 STEP = st.tuples(st.one_of(AMQP, RUN, PLAINLY), st.sampled_from([1, 1, 2, 3, 8, 9]), st.booleans())
 LONG = (("amqp", "amq.topic", "k", ORIGINS[0], PROPERTIES[1], b"x", 0, 1), 4_200, True)
-LONG_RUN = (("run", True, b"ann", 1, [("room.1.temperature", b"x"), ("room.2.temperature", b"y")]), 2_100, False)
+LONG_RUN = (
+    ("run", True, b"ann", 1, [("room.1.temperature", b"x"), ("room.2.temperature", b"y")]),
+    2_100,
+    False,
+)
 SHORT = (("amqp", "amq.topic", "odd\udcff", ORIGINS[2], PROPERTIES[2], b"", 1, 0), 1, True)
 
 
-def expected_row(exchange: str, key: str, protocol: str, publisher: str, qos: int, routed: int, body: bytes, header: bytes,
-                 said: dict[str, Any]) -> dict[str, Any]:
+def expected_row(
+    exchange: str,
+    key: str,
+    protocol: str,
+    publisher: str,
+    qos: int,
+    routed: int,
+    body: bytes,
+    header: bytes,
+    said: dict[str, Any],
+) -> dict[str, Any]:
     octets = key.encode("utf-8", "surrogateescape")
     odd = octets if "\udcff" in key else None
     columns = said | ({"headers": '{"h":1}'} if "headers" in said else {})
-    return dict.fromkeys(COLUMNS) | columns | {
-        "vhost": "v", "exchange": exchange, "topic": octets.decode("utf-8", "replace"), "protocol": protocol, "publisher": publisher,
-        "qos": qos, "routed": routed, "size": len(body), "body": body, "content_header": header, "routing_key": odd}
+    return (
+        dict.fromkeys(COLUMNS)
+        | columns
+        | {
+            "vhost": "v",
+            "exchange": exchange,
+            "topic": octets.decode("utf-8", "replace"),
+            "protocol": protocol,
+            "publisher": publisher,
+            "qos": qos,
+            "routed": routed,
+            "size": len(body),
+            "body": body,
+            "content_header": header,
+            "routing_key": odd,
+        }
+    )
 
 
 def header_of(body: bytes, mode: int) -> bytes:
@@ -69,20 +133,46 @@ def play(steps: list[Any], captured: Captured) -> list[dict[str, Any]]:
         for _ in range(count):
             if kind == "run":
                 described, publisher, routed, packets = what
-                octets = b"".join(mqtt_publish(key.replace(".", "/"), (b"\0" if described else b"") + body) for key, body in packets)
+                octets = b"".join(
+                    mqtt_publish(key.replace(".", "/"), (b"\0" if described else b"") + body)
+                    for key, body in packets
+                )
                 captured.items.append(Packets(octets, len(packets), publisher, routed, described))
                 write_i32_le(captured.routed, 0)
-                made += [expected_row("amq.topic", key, "mqtt50" if described else "mqtt311", publisher.decode(), 0, routed, body,
-                                      header_of(body, 1), {"delivery_mode": 1}) for key, body in packets]
+                made += [
+                    expected_row(
+                        "amq.topic",
+                        key,
+                        "mqtt50" if described else "mqtt311",
+                        publisher.decode(),
+                        0,
+                        routed,
+                        body,
+                        header_of(body, 1),
+                        {"delivery_mode": 1},
+                    )
+                    for key, body in packets
+                ]
                 continue
             if kind == "plain":
                 key, body, quality = what
-                exchange, origin, said, routed = "amq.topic", ORIGINS[0], {"delivery_mode": 2 if quality else 1}, 1
-                header, message = header_of(body, said["delivery_mode"]), Message(Address(exchange, key), body, PLAIN, quality)
+                exchange, origin, said, routed = (
+                    "amq.topic",
+                    ORIGINS[0],
+                    {"delivery_mode": 2 if quality else 1},
+                    1,
+                )
+                header, message = (
+                    header_of(body, said["delivery_mode"]),
+                    Message(Address(exchange, key), body, PLAIN, quality),
+                )
             else:
                 exchange, key, origin, said, body, quality, routed = what
                 octets = content(body, **said)
-                header, message = FRAMES.whole_header(octets), Message(Address(exchange, key), octets, FRAMES, quality)
+                header, message = (
+                    FRAMES.whole_header(octets),
+                    Message(Address(exchange, key), octets, FRAMES, quality),
+                )
             message.address.origin = origin
             captured.items.append(message)
             write_i32_le(captured.routed, routed)
@@ -96,7 +186,9 @@ def play(steps: list[Any], captured: Captured) -> list[dict[str, Any]]:
 @given(portions=st.lists(st.lists(STEP, min_size=1, max_size=8), min_size=1, max_size=3))
 @example([[LONG, SHORT, LONG, LONG_RUN]])
 @example([[LONG_RUN, SHORT, LONG_RUN], [LONG_RUN, LONG]])
-def test_a_table_is_the_same_however_much_its_rows_have_in_common(portions: list[list[Any]]) -> None:
+def test_a_table_is_the_same_however_much_its_rows_have_in_common(
+    portions: list[list[Any]],
+) -> None:
     scribes = Scribes()
     scribes.scribe, scribes.opener = HeaderScribe(), PacketOpener()
     writer, kept = RowWriter("v", scribes), Kept()
@@ -112,23 +204,34 @@ def test_a_table_is_the_same_however_much_its_rows_have_in_common(portions: list
     instants = {"published_at": pa.int64(), "timestamp": pa.int64()}
     for name in COLUMNS:
         column = read.column(name)
-        assert (column.cast(instants[name]) if name in instants else column).to_pylist() == [row[name] for row in rows], name
+        assert (column.cast(instants[name]) if name in instants else column).to_pylist() == [
+            row[name] for row in rows
+        ], name
     next_offset = 0
     for one in kept.encoded:
         found = view(bytes(one.octets), 0)
-        assert found is not None and found.sound() and (found.base, found.rows) == (next_offset, one.count)
-        times = [row["published_at"] for row in rows[next_offset:next_offset + one.count]]
+        assert (
+            found is not None
+            and found.sound()
+            and (found.base, found.rows) == (next_offset, one.count)
+        )
+        times = [row["published_at"] for row in rows[next_offset : next_offset + one.count]]
         assert (one.first_at, one.last_at) == (times[0], times[-1])
         next_offset += one.count
     assert next_offset == len(rows)
 
 
-RUNS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20), st.sampled_from([b"", b"a", b"bc"])), max_size=8)
+RUNS = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(1, 20), st.sampled_from([b"", b"a", b"bc"])),
+    max_size=8,
+)
 
 
 @settings(deadline=None)
 @given(runs=RUNS, behind=st.integers(0, 20))
-def test_a_column_with_nulls_is_what_pyarrow_would_make(runs: list[tuple[int, int, bytes]], behind: int) -> None:
+def test_a_column_with_nulls_is_what_pyarrow_would_make(
+    runs: list[tuple[int, int, bytes]], behind: int
+) -> None:
     texts, numbers = Sparse(), Sparse(8)
     values: list[bytes | None] = []
     for gap, count, value in runs:
@@ -139,39 +242,67 @@ def test_a_column_with_nulls_is_what_pyarrow_would_make(runs: list[tuple[int, in
     values += [None] * behind
     rows = len(values)
     ends, octets = texts.texts(rows)
-    made = pa.Array.from_buffers(pa.binary(), rows, [pa.py_buffer(texts.bits(rows)), pa.py_buffer(ends), pa.py_buffer(octets)])
+    made = pa.Array.from_buffers(
+        pa.binary(),
+        rows,
+        [pa.py_buffer(texts.bits(rows)), pa.py_buffer(ends), pa.py_buffer(octets)],
+    )
     made.validate(full=True)
     assert made.to_pylist() == values
-    cells = pa.Array.from_buffers(pa.int64(), rows, [pa.py_buffer(numbers.bits(rows)), pa.py_buffer(numbers.cells(rows))])
-    assert cells.to_pylist() == [None if value is None else int.from_bytes(value.ljust(8, b"\1"), "little") for value in values]
+    cells = pa.Array.from_buffers(
+        pa.int64(), rows, [pa.py_buffer(numbers.bits(rows)), pa.py_buffer(numbers.cells(rows))]
+    )
+    assert cells.to_pylist() == [
+        None if value is None else int.from_bytes(value.ljust(8, b"\1"), "little")
+        for value in values
+    ]
 
 
 @settings(deadline=None)
 @given(step=st.integers(0, 100_000), rows=st.integers(0, 500) | st.just(5_000))
 def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
-    assert ramp(step, rows) == b"".join(((step * row) & 0xFFFFFFFF).to_bytes(4, "little") for row in range(rows + 1))
+    assert ramp(step, rows) == b"".join(
+        ((step * row) & 0xFFFFFFFF).to_bytes(4, "little") for row in range(rows + 1)
+    )
 
 
 def test_names_that_share_a_place_are_told_apart() -> None:
     """Far more names than the opener has places for."""
     opener, scribes, kept = PacketOpener(), Scribes(), Kept()
     scribes.scribe, scribes.opener = HeaderScribe(), opener
-    names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [f"{number}" for number in range(1_500)]
+    names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [
+        f"{number}" for number in range(1_500)
+    ]
     captured = Captured(0)
     captured.times = [(0, 1)]
     for turn in (names, names[::-1]):
-        captured.items.append(Packets(b"".join(mqtt_publish(name, b"") for name in turn), len(turn), b"", 0, False))
+        captured.items.append(
+            Packets(b"".join(mqtt_publish(name, b"") for name in turn), len(turn), b"", 0, False)
+        )
         write_i32_le(captured.routed, 0)
     RowWriter("v", scribes).write(captured, kept)
     read = table([one.octets for one in kept.encoded]).column("topic").to_pylist()
     assert read == [name.replace("/", ".") for turn in (names, names[::-1]) for name in turn]
 
 
-SAID = [b"\0", b"\1", b"\3abc", b"\2\xff\xfe", b"\2\xc3\xa9", bytes(4), b"\0\0\0\5\1aI\0\0", b"\0\0\0\x05\2abt\1", bytes(8), b"\xff" * 4]
+SAID = [
+    b"\0",
+    b"\1",
+    b"\3abc",
+    b"\2\xff\xfe",
+    b"\2\xc3\xa9",
+    bytes(4),
+    b"\0\0\0\5\1aI\0\0",
+    b"\0\0\0\x05\2abt\1",
+    bytes(8),
+    b"\xff" * 4,
+]
 
 
 def columns_of(octets: bytes) -> list[tuple[int, bytes]]:
-    """What columns are to say of flags and properties, by the reader of properties that all else uses."""
+    """What columns are to say of flags and properties, by the reader of properties that all else
+    uses.
+    """
     found = []
     for name, kind, value in split_properties(octets):
         if kind == "text":
@@ -187,7 +318,11 @@ def columns_of(octets: bytes) -> list[tuple[int, bytes]]:
 
 
 @settings(max_examples=300, deadline=None)
-@given(flags=st.integers(0, 0xFFFF), octets=st.lists(st.sampled_from(SAID), max_size=16), cut=st.integers(0, 40))
+@given(
+    flags=st.integers(0, 0xFFFF),
+    octets=st.lists(st.sampled_from(SAID), max_size=16),
+    cut=st.integers(0, 40),
+)
 @example(flags=0x2000, octets=[], cut=0)
 @example(flags=0xFFFC, octets=[], cut=2)
 def test_columns_say_what_the_properties_are(flags: int, octets: list[bytes], cut: int) -> None:

@@ -33,21 +33,54 @@ class Served:
     def __init__(self, directory: Path) -> None:
         config = directory / "broker.toml"
         hashing = [sys.executable, "-m", "trellis", "hash-password"]
-        hashed = subprocess.run(hashing, input="blind\n", capture_output=True, text=True, check=True)
-        config.write_text('stream.journals = ["/=all"]\n[[users]]\nname = "blind"\nread = "^other$"\n'
-                          f'password_hash = "{hashed.stdout.strip()}"\n')
+        hashed = subprocess.run(
+            hashing, input="blind\n", capture_output=True, text=True, check=True
+        )
+        config.write_text(
+            'stream.journals = ["/=all"]\n[[users]]\nname = "blind"\nread = "^other$"\n'
+            f'password_hash = "{hashed.stdout.strip()}"\n'
+        )
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "trellis", "serve", "--config", str(config), "--data-dir", str(directory / "data"), "--amqp-port", "0",
-             "--mqtt-port", "0", "--http-port", "0", "--metrics-port", "0", "--http-host", "127.0.0.1", "--amqp-host", "127.0.0.1"],
-            stdout=subprocess.PIPE, text=True)
+            [
+                sys.executable,
+                "-m",
+                "trellis",
+                "serve",
+                "--config",
+                str(config),
+                "--data-dir",
+                str(directory / "data"),
+                "--amqp-port",
+                "0",
+                "--mqtt-port",
+                "0",
+                "--http-port",
+                "0",
+                "--metrics-port",
+                "0",
+                "--http-host",
+                "127.0.0.1",
+                "--amqp-host",
+                "127.0.0.1",
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout is not None
         words = dict(word.split("=") for word in self.process.stdout.readline().split()[1:])
         self.amqp, self.http = (int(words[name].rpartition(":")[2]) for name in ("amqp", "http"))
 
-    def trellis(self, *arguments: str, limit: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
+    def trellis(
+        self, *arguments: str, limit: int = resource.RLIM_INFINITY
+    ) -> subprocess.CompletedProcess[str]:
         """`limit`: octets that a file may have."""
-        return subprocess.run([sys.executable, "-m", "trellis", *arguments, "--url", f"http://127.0.0.1:{self.http}"], capture_output=True,
-                              text=True, check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+        return subprocess.run(
+            [sys.executable, "-m", "trellis", *arguments, "--url", f"http://127.0.0.1:{self.http}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
 
     def pika(self) -> Any:
         return pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.amqp))
@@ -55,7 +88,9 @@ class Served:
     async def get(self, path: str, user: str = "guest:guest") -> tuple[int, dict[str, str], bytes]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.http)
         token = base64.b64encode(user.encode()).decode()
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n".encode())
+        writer.write(
+            f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {token}\r\n\r\n".encode()
+        )
         answer = await reader.read(-1)
         writer.close()
         head, _, body = answer.partition(b"\r\n\r\n")
@@ -72,8 +107,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     channel.queue_declare("plain")
     channel.confirm_delivery()
     for number in range(40):
-        channel.basic_publish("", "s", b"%d" % number, pika.BasicProperties(
-            message_id=str(number), headers={"n": number}, timestamp=1_700_000_000))
+        channel.basic_publish(
+            "",
+            "s",
+            b"%d" % number,
+            pika.BasicProperties(
+                message_id=str(number), headers={"n": number}, timestamp=1_700_000_000
+            ),
+        )
     connection.close()
     yield one
     one.process.terminate()
@@ -85,7 +126,9 @@ def test_pika_reads_a_stream_from_an_offset(served: Served) -> None:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=5)
     found = []
-    for method, properties, body in channel.consume("s", arguments={"x-stream-offset": 10}, inactivity_timeout=10):
+    for method, properties, body in channel.consume(
+        "s", arguments={"x-stream-offset": 10}, inactivity_timeout=10
+    ):
         assert method is not None
         found.append((properties.headers["x-stream-offset"], properties.headers["n"], body))
         channel.basic_ack(method.delivery_tag)
@@ -116,34 +159,88 @@ async def test_aio_pika_reads_a_stream_from_the_first_and_waits_for_more(served:
 async def test_segments_are_served_as_they_stand(served: Served) -> None:
     status, _, body = await served.get("/api/streams")
     by_name = {row["name"]: row for row in json.loads(body)}
-    assert status == 200 and by_name["s"]["durable"] == 40 and by_name["all"]["journal"] and "$topology" in by_name
+    assert (
+        status == 200
+        and by_name["s"]["durable"] == 40
+        and by_name["all"]["journal"]
+        and "$topology" in by_name
+    )
     _, _, body = await served.get("/api/streams/segments?vhost=/&queue=s")
     segments = json.loads(body)
     assert len(segments) > 2 and segments[-1]["end"] == 40
     rows = []
     for segment in segments:
-        status, headers, octets = await served.get(f"/api/streams/segment?queue=s&segment={segment['name']}")
-        assert status == 200 and len(octets) == segment["bytes"] and headers["X-Trellis-Durable"] == "40"
+        status, headers, octets = await served.get(
+            f"/api/streams/segment?queue=s&segment={segment['name']}"
+        )
+        assert (
+            status == 200
+            and len(octets) == segment["bytes"]
+            and headers["X-Trellis-Durable"] == "40"
+        )
         rows += rows_in(octets)
     assert [row["body"] for row in rows] == [b"%d" % number for number in range(40)]
-    status, _, part = await served.get(f"/api/streams/segment?queue=s&segment={segment['name']}&start=100&end=110")
+    status, _, part = await served.get(
+        f"/api/streams/segment?queue=s&segment={segment['name']}&start=100&end=110"
+    )
     assert part == octets[100:110]
 
 
-@pytest.mark.parametrize(("path", "user", "status", "text"), [
-    ("/api/streams/segments?queue=s", "blind:blind", 403, "read access to queue 's' in vhost '/' refused for user 'blind'"),
-    ("/api/streams/segments?queue=s", "guest:wrong", 401, ""),
-    ("/api/streams/segments?queue=none", "guest:guest", 404, "no stream 'none'"),
-    ("/api/streams/segment?queue=s&segment=0000000009-00000000000000000000.arrow", "guest:guest", 410, "the first offset there is 0"),
-    ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "not a number"),
-    ("/api/streams/segments", "guest:guest", 400, "queue=NAME is missing"),
-    ("/api/streams/segments?queue=s&ofset=7", "guest:guest", 400, "there is no parameter 'ofset' here, only vhost, queue, offset"),
-    ("/api/streams/segments?queue=s&vhost=none", "guest:guest", 404, "there is no vhost 'none'"),
-    ("/api/streams/segments?queue=plain", "guest:guest", 404, "no stream 'plain' in vhost '/': this queue is of another type"),
-    ("/api/streams/segment?queue=s", "guest:guest", 400, "segment=NAME is missing"),
-    ("/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&start=9&end=4", "guest:guest", 416, "start 9 is behind"),
-    ("/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&end=99999999", "guest:guest", 416, "are durable")])
-async def test_what_is_refused_over_http(served: Served, path: str, user: str, status: int, text: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "user", "status", "text"),
+    [
+        (
+            "/api/streams/segments?queue=s",
+            "blind:blind",
+            403,
+            "read access to queue 's' in vhost '/' refused for user 'blind'",
+        ),
+        ("/api/streams/segments?queue=s", "guest:wrong", 401, ""),
+        ("/api/streams/segments?queue=none", "guest:guest", 404, "no stream 'none'"),
+        (
+            "/api/streams/segment?queue=s&segment=0000000009-00000000000000000000.arrow",
+            "guest:guest",
+            410,
+            "the first offset there is 0",
+        ),
+        ("/api/streams/segments?queue=s&offset=x", "guest:guest", 400, "not a number"),
+        ("/api/streams/segments", "guest:guest", 400, "queue=NAME is missing"),
+        (
+            "/api/streams/segments?queue=s&ofset=7",
+            "guest:guest",
+            400,
+            "there is no parameter 'ofset' here, only vhost, queue, offset",
+        ),
+        (
+            "/api/streams/segments?queue=s&vhost=none",
+            "guest:guest",
+            404,
+            "there is no vhost 'none'",
+        ),
+        (
+            "/api/streams/segments?queue=plain",
+            "guest:guest",
+            404,
+            "no stream 'plain' in vhost '/': this queue is of another type",
+        ),
+        ("/api/streams/segment?queue=s", "guest:guest", 400, "segment=NAME is missing"),
+        (
+            "/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&start=9&end=4",
+            "guest:guest",
+            416,
+            "start 9 is behind",
+        ),
+        (
+            "/api/streams/segment?queue=s&segment=0000000001-00000000000000000000.arrow&end=99999999",
+            "guest:guest",
+            416,
+            "are durable",
+        ),
+    ],
+)
+async def test_what_is_refused_over_http(
+    served: Served, path: str, user: str, status: int, text: str
+) -> None:
     found, _, body = await served.get(path, user)
     assert found == status and text in body.decode()
 
@@ -158,32 +255,100 @@ def test_the_command_lists_and_shows_rows(served: Served) -> None:
     head = served.trellis("stream", "head", "s", "--from", "7", "--count", "3")
     rows = [json.loads(line) for line in head.stdout.splitlines()]
     assert [(row["offset"], row["body"], row["headers"], row["timestamp"]) for row in rows] == [
-        (n, str(n), {"n": n}, "2023-11-14T22:13:20Z") for n in (7, 8, 9)]
-    assert all(datetime.now(UTC) - datetime.fromisoformat(row["published_at"]) < timedelta(hours=1) for row in rows)
+        (n, str(n), {"n": n}, "2023-11-14T22:13:20Z") for n in (7, 8, 9)
+    ]
+    assert all(
+        datetime.now(UTC) - datetime.fromisoformat(row["published_at"]) < timedelta(hours=1)
+        for row in rows
+    )
     assert served.trellis("stream", "head", "s", "--from", "40").returncode == 0
 
 
-@pytest.mark.parametrize(("arguments", "code", "text"), [
-    (["stream", "head", "none"], 1, "trellis: no stream 'none' in vhost '/'"),
-    (["stream", "head", "s", "--vhost", "none"], 1, "trellis: there is no vhost 'none'"),
-    (["stream", "head", "s", "--from", "41"], 1, "offset 41 of stream 's' in vhost '/' is not there yet: the next one that comes is 40"),
-    (["stream", "head", "s", "--from", "3", "--to", "2"], 2, "trellis: --to 2 is before --from 3"),
-    (["stream", "head", "s", "--from", "-1"], 2, 'argument --from: must be a whole number of at least 0, got "-1"'),
-    (["stream", "head", "s", "--count", "0"], 2, 'argument --count: must be a whole number of at least 1, got "0"'),
-    (["stream", "head", "s", "--password", "wrong"], 1, "refused user guest (unknown user or wrong password); give --user and --password"),
-    (["stream", "list", "--user", "blind"], 2, "no password for user blind"),
-    (["stream", "export", "none", "{here}/x.arrow"], 1, "trellis: no stream 'none' in vhost '/'"),
-    (["stream", "export", "s", "{here}/x.arrow", "--from", "40"], 1, "trellis: there are no rows in that range"),
-    (["stream", "export", "s", "{here}/x.parquet", "--from", "40"], 1, "trellis: there are no rows in that range"),
-    (["stream", "export", "s", "{here}/none/x.parquet"], 1, "none/x.parquet: No such file or directory"),
-    (["replay", "s", "--amqp", "{amqp}", "--from", "41"], 1, "trellis: offset 41 of stream 's' in vhost '/' is not there yet"),
-    (["replay", "s", "--amqp", "{amqp}", "--vhost", "none"], 1, "vhost none not found"),
-    (["replay", "s", "--amqp", "{amqp}", "--exchange", "none"], 1, "no exchange 'none' in vhost '/'; 0 messages are confirmed"),
-    (["replay", "s", "--amqp", ":1"], 2, "trellis: --amqp is HOST:PORT, such as 127.0.0.1:5672, and not ':1'"),
-    (["replay", "s", "--rate", "nan"], 2, 'argument --rate: must be a number of at least 0, got "nan"')])
-def test_what_is_wrong_is_said_in_one_line(served: Served, tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
-    done = served.trellis(*(word.format(here=tmp_path, amqp=f"127.0.0.1:{served.amqp}") for word in arguments))
-    assert (done.returncode, done.stdout) == (code, "") and text in done.stderr and done.stderr.count("\n") == 1, done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["stream", "head", "none"], 1, "trellis: no stream 'none' in vhost '/'"),
+        (["stream", "head", "s", "--vhost", "none"], 1, "trellis: there is no vhost 'none'"),
+        (
+            ["stream", "head", "s", "--from", "41"],
+            1,
+            "offset 41 of stream 's' in vhost '/' is not there yet: the next one that comes is 40",
+        ),
+        (
+            ["stream", "head", "s", "--from", "3", "--to", "2"],
+            2,
+            "trellis: --to 2 is before --from 3",
+        ),
+        (
+            ["stream", "head", "s", "--from", "-1"],
+            2,
+            'argument --from: must be a whole number of at least 0, got "-1"',
+        ),
+        (
+            ["stream", "head", "s", "--count", "0"],
+            2,
+            'argument --count: must be a whole number of at least 1, got "0"',
+        ),
+        (
+            ["stream", "head", "s", "--password", "wrong"],
+            1,
+            "refused user guest (unknown user or wrong password); give --user and --password",
+        ),
+        (["stream", "list", "--user", "blind"], 2, "no password for user blind"),
+        (
+            ["stream", "export", "none", "{here}/x.arrow"],
+            1,
+            "trellis: no stream 'none' in vhost '/'",
+        ),
+        (
+            ["stream", "export", "s", "{here}/x.arrow", "--from", "40"],
+            1,
+            "trellis: there are no rows in that range",
+        ),
+        (
+            ["stream", "export", "s", "{here}/x.parquet", "--from", "40"],
+            1,
+            "trellis: there are no rows in that range",
+        ),
+        (
+            ["stream", "export", "s", "{here}/none/x.parquet"],
+            1,
+            "none/x.parquet: No such file or directory",
+        ),
+        (
+            ["replay", "s", "--amqp", "{amqp}", "--from", "41"],
+            1,
+            "trellis: offset 41 of stream 's' in vhost '/' is not there yet",
+        ),
+        (["replay", "s", "--amqp", "{amqp}", "--vhost", "none"], 1, "vhost none not found"),
+        (
+            ["replay", "s", "--amqp", "{amqp}", "--exchange", "none"],
+            1,
+            "no exchange 'none' in vhost '/'; 0 messages are confirmed",
+        ),
+        (
+            ["replay", "s", "--amqp", ":1"],
+            2,
+            "trellis: --amqp is HOST:PORT, such as 127.0.0.1:5672, and not ':1'",
+        ),
+        (
+            ["replay", "s", "--rate", "nan"],
+            2,
+            'argument --rate: must be a number of at least 0, got "nan"',
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    served: Served, tmp_path: Path, arguments: list[str], code: int, text: str
+) -> None:
+    done = served.trellis(
+        *(word.format(here=tmp_path, amqp=f"127.0.0.1:{served.amqp}") for word in arguments)
+    )
+    assert (
+        (done.returncode, done.stdout) == (code, "")
+        and text in done.stderr
+        and done.stderr.count("\n") == 1
+    ), done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -197,27 +362,71 @@ def test_half_an_export_does_not_stay(served: Served, tmp_path: Path, kind: str)
 
 
 def test_a_policy_of_streams_is_set_from_the_command_line(served: Served) -> None:
-    made = served.trellis("policies", "set", "short", "^s$", '{"max-age": "7D"}', "--apply-to", "streams")
+    made = served.trellis(
+        "policies", "set", "short", "^s$", '{"max-age": "7D"}', "--apply-to", "streams"
+    )
     assert made.returncode == 0, made.stderr
-    wrong = served.trellis("policies", "set", "wrong", "^s$", '{"max-age": "7x"}', "--apply-to", "streams")
-    assert wrong.returncode == 1 and "'7x' is no age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
+    wrong = served.trellis(
+        "policies", "set", "wrong", "^s$", '{"max-age": "7x"}', "--apply-to", "streams"
+    )
+    assert (
+        wrong.returncode == 1 and "'7x' is no age such as '7D' (Y, M, D, h, m, s)" in wrong.stderr
+    )
     assert served.trellis("policies", "clear", "short").returncode == 0
 
 
 def test_a_wrong_password_is_told_to_who_replays(served: Served) -> None:
-    done = subprocess.run([sys.executable, "-m", "trellis", "replay", "s", "--amqp", f"127.0.0.1:{served.amqp}", "--password", "wrong"],
-                          capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "403 ACCESS_REFUSED" in done.stderr and "(give --user and --password)" in done.stderr
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "trellis",
+            "replay",
+            "s",
+            "--amqp",
+            f"127.0.0.1:{served.amqp}",
+            "--password",
+            "wrong",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (
+        done.returncode == 1
+        and "403 ACCESS_REFUSED" in done.stderr
+        and "(give --user and --password)" in done.stderr
+    )
 
 
 def test_who_stops_a_replay_is_told_where_to_go_on(served: Served) -> None:
-    process = subprocess.Popen([sys.executable, "-m", "trellis", "replay", "s", "--rate", "4", "--exchange", "amq.fanout", "--amqp",
-                                f"127.0.0.1:{served.amqp}", "--url", f"http://127.0.0.1:{served.http}"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "trellis",
+            "replay",
+            "s",
+            "--rate",
+            "4",
+            "--exchange",
+            "amq.fanout",
+            "--amqp",
+            f"127.0.0.1:{served.amqp}",
+            "--url",
+            f"http://127.0.0.1:{served.http}",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     assert process.stderr.readline().startswith("offset ")
     process.send_signal(signal.SIGINT)
     told = process.stderr.read()
-    confirmed = re.fullmatch(r"trellis: stopped; (\d+) messages are confirmed, and --from (\d+) goes on behind them\n", told)
+    confirmed = re.fullmatch(
+        r"trellis: stopped; (\d+) messages are confirmed, and --from (\d+) goes on behind them\n",
+        told,
+    )
     assert process.wait(20) == 130 and confirmed is not None and confirmed[1] == confirmed[2], told
 
 
@@ -228,7 +437,9 @@ def test_rows_are_exported(served: Served, tmp_path: Path) -> None:
     assert pq.read_table(path).column("offset").to_pylist() == list(range(5, 35))
     path = tmp_path / "s.arrow"
     assert served.trellis("stream", "export", "s", str(path), "--to", "20").returncode == 0
-    assert pa.ipc.open_stream(io.BytesIO(path.read_bytes())).read_all().column("offset").to_pylist() == list(range(20))
+    assert pa.ipc.open_stream(io.BytesIO(path.read_bytes())).read_all().column(
+        "offset"
+    ).to_pylist() == list(range(20))
     again = served.trellis("stream", "export", "s", str(path))
     assert again.returncode == 1 and "is there already" in again.stderr
     assert served.trellis("stream", "export", "s", "s.csv").returncode == 2
@@ -240,10 +451,25 @@ def test_a_stream_is_published_again(served: Served) -> None:
     channel.exchange_declare("again", "fanout")
     channel.queue_declare("copy")
     channel.queue_bind("copy", "again")
-    done = served.trellis("replay", "s", "--from", "10", "--to", "20", "--exchange", "again", "--amqp", f"127.0.0.1:{served.amqp}")
-    assert done.returncode == 0 and "10 messages published again and confirmed" in done.stdout, done.stderr
+    done = served.trellis(
+        "replay",
+        "s",
+        "--from",
+        "10",
+        "--to",
+        "20",
+        "--exchange",
+        "again",
+        "--amqp",
+        f"127.0.0.1:{served.amqp}",
+    )
+    assert done.returncode == 0 and "10 messages published again and confirmed" in done.stdout, (
+        done.stderr
+    )
     found = [channel.basic_get("copy", auto_ack=True) for _ in range(10)]
-    assert [(properties.message_id, body) for _, properties, body in found] == [(str(n), b"%d" % n) for n in range(10, 20)]
+    assert [(properties.message_id, body) for _, properties, body in found] == [
+        (str(n), b"%d" % n) for n in range(10, 20)
+    ]
     connection.close()
     nowhere = served.trellis("replay", "none", "--amqp", f"127.0.0.1:{served.amqp}")
     assert nowhere.returncode == 1 and "no stream 'none'" in nowhere.stderr
@@ -251,6 +477,20 @@ def test_a_stream_is_published_again(served: Served) -> None:
 
 def test_parquet_without_pyarrow_names_the_extra(served: Served, tmp_path: Path) -> None:
     code = "import sys; sys.modules['pyarrow'] = None; from trellis.cli import main; sys.exit(main(sys.argv[1:]))"
-    done = subprocess.run([sys.executable, "-c", code, "stream", "export", "s", str(tmp_path / "x.parquet"), "--url",
-                           f"http://127.0.0.1:{served.http}"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code,
+            "stream",
+            "export",
+            "s",
+            str(tmp_path / "x.parquet"),
+            "--url",
+            f"http://127.0.0.1:{served.http}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1 and "pip install 'trellis-broker[arrow]'" in done.stderr

@@ -15,18 +15,32 @@ from tests.streams.tables import rows_of, stream
 
 
 def declare(client: Amqp, name: str = "s", **arguments: Any) -> list[Any]:
-    given = {"x-queue-type": "stream", **{key.replace("_", "-"): value for key, value in arguments.items()}}
+    given = {
+        "x-queue-type": "stream",
+        **{key.replace("_", "-"): value for key, value in arguments.items()},
+    }
     return client.send(spec.Queue.Declare(queue=name, durable=True, arguments=given))
 
 
-def consume(client: Amqp, offset: Any = "first", prefetch: int = 100, name: str = "s", tag: str = "t", **more: Any) -> list[Any]:
+def consume(
+    client: Amqp,
+    offset: Any = "first",
+    prefetch: int = 100,
+    name: str = "s",
+    tag: str = "t",
+    **more: Any,
+) -> list[Any]:
     client.send(spec.Basic.Qos(prefetch_count=prefetch))
     arguments = {} if offset is None else {"x-stream-offset": offset}
-    return client.send(spec.Basic.Consume(queue=name, consumer_tag=tag, arguments=arguments, **more))
+    return client.send(
+        spec.Basic.Consume(queue=name, consumer_tag=tag, arguments=arguments, **more)
+    )
 
 
 def offsets(frames: list[Any]) -> list[int]:
-    headers: list[Any] = [frame.properties.headers for frame in frames if isinstance(frame, ContentHeader)]
+    headers: list[Any] = [
+        frame.properties.headers for frame in frames if isinstance(frame, ContentHeader)
+    ]
     return [table["x-stream-offset"] for table in headers]
 
 
@@ -56,9 +70,18 @@ def test_a_delivery_is_what_was_published_with_its_offset_beside_its_headers() -
     client = world.amqp()
     declare(client)
     sent: dict[str, Any] = {
-        "content_type": "text/plain", "content_encoding": "gzip", "headers": {"a": 1, "b": "two"}, "delivery_mode": 2, "priority": 7,
-        "correlation_id": "c", "reply_to": "r", "message_id": "m", "timestamp": datetime(2024, 2, 29, tzinfo=UTC),
-        "message_type": "t", "app_id": "app"}
+        "content_type": "text/plain",
+        "content_encoding": "gzip",
+        "headers": {"a": 1, "b": "two"},
+        "delivery_mode": 2,
+        "priority": 7,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "message_id": "m",
+        "timestamp": datetime(2024, 2, 29, tzinfo=UTC),
+        "message_type": "t",
+        "app_id": "app",
+    }
     client.publish("amq.topic", "nowhere", b"-")
     client.publish("", "s", b"body", **sent)
     client.publish("", "s", b"")
@@ -66,11 +89,13 @@ def test_a_delivery_is_what_was_published_with_its_offset_beside_its_headers() -
     first, second = (frame for frame in frames if isinstance(frame, ContentHeader))
     assert first.properties.headers == {"a": 1, "b": "two", "x-stream-offset": 0}
     assert {name: getattr(first.properties, name) for name in sent if name != "headers"} == {
-        name: value for name, value in sent.items() if name != "headers"}
+        name: value for name, value in sent.items() if name != "headers"
+    }
     assert second.properties.headers == {"x-stream-offset": 1}
     deliveries = [frame for frame in frames if isinstance(frame, spec.Basic.Deliver)]
-    assert [(one.exchange, one.routing_key, one.delivery_tag, one.redelivered) for one in deliveries] == [
-        ("", "s", 1, False), ("", "s", 2, False)]
+    assert [
+        (one.exchange, one.routing_key, one.delivery_tag, one.redelivered) for one in deliveries
+    ] == [("", "s", 1, False), ("", "s", 2, False)]
 
 
 def test_acks_are_credit_and_nothing_comes_back() -> None:
@@ -88,27 +113,56 @@ def test_acks_are_credit_and_nothing_comes_back() -> None:
     world.fates()
 
 
-@pytest.mark.parametrize(("arguments", "wrong"), [
-    ({"durable": False}, "invalid property 'non-durable'"), ({"exclusive": True}, "invalid property 'exclusive-owner'"),
-    ({"auto_delete": True}, "invalid property 'auto-delete'")])
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ({"durable": False}, "invalid property 'non-durable'"),
+        ({"exclusive": True}, "invalid property 'exclusive-owner'"),
+        ({"auto_delete": True}, "invalid property 'auto-delete'"),
+    ],
+)
 def test_a_stream_lasts(arguments: dict[str, bool], wrong: str) -> None:
     client = World().amqp()
-    code, text = reason(client.send(spec.Queue.Declare(queue="s", **{"durable": True, **arguments}, arguments={"x-queue-type": "stream"})))
+    code, text = reason(
+        client.send(
+            spec.Queue.Declare(
+                queue="s", **{"durable": True, **arguments}, arguments={"x-queue-type": "stream"}
+            )
+        )
+    )
     assert code == 406 and wrong in text
 
 
-@pytest.mark.parametrize(("argument", "value"), [
-    ("x-max-priority", 3), ("x-message-ttl", 3), ("x-dead-letter-exchange", "x"), ("x-max-length", 3), ("x-max-age", "7x"),
-    ("x-stream-max-segment-size-bytes", 3), ("x-journal", "yes"), ("x-expires", 1)])
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("x-max-priority", 3),
+        ("x-message-ttl", 3),
+        ("x-dead-letter-exchange", "x"),
+        ("x-max-length", 3),
+        ("x-max-age", "7x"),
+        ("x-stream-max-segment-size-bytes", 3),
+        ("x-journal", "yes"),
+        ("x-expires", 1),
+    ],
+)
 def test_what_a_stream_does_not_know_is_refused(argument: str, value: Any) -> None:
     client = World().amqp()
-    code, text = reason(client.send(spec.Queue.Declare(queue="s", durable=True, arguments={"x-queue-type": "stream", argument: value})))
+    code, text = reason(
+        client.send(
+            spec.Queue.Declare(
+                queue="s", durable=True, arguments={"x-queue-type": "stream", argument: value}
+            )
+        )
+    )
     assert code == 406 and f"invalid arg '{argument}' for queue 's' in vhost '/'" in text
 
 
 def test_what_only_a_stream_knows_is_refused_elsewhere() -> None:
     client = World().amqp()
-    code, text = reason(client.send(spec.Queue.Declare(queue="q", durable=True, arguments={"x-max-age": "7D"})))
+    code, text = reason(
+        client.send(spec.Queue.Declare(queue="q", durable=True, arguments={"x-max-age": "7D"}))
+    )
     assert (code, "queue type rabbit_classic_queue" in text) == (406, True)
 
 
@@ -116,12 +170,29 @@ def test_how_a_stream_may_not_be_used() -> None:
     world = World()
     declare(world.amqp())
     asked: list[tuple[Any, int, str]] = [
-        (lambda one: one.send(spec.Basic.Consume(queue="s")), 406, "consumer prefetch count is not set for stream queue 's' in vhost '/'"),
-        (lambda one: consume(one, no_ack=True), 540, "automatic acknowledgement not supported by stream queue 's'"),
-        (lambda one: one.send(spec.Basic.Get(queue="s")), 540, "basic.get not supported by stream queues queue 's' in vhost '/'"),
-        (lambda one: one.send(spec.Queue.Purge(queue="s")), 540, "queue.purge not supported by stream queue 's'"),
+        (
+            lambda one: one.send(spec.Basic.Consume(queue="s")),
+            406,
+            "consumer prefetch count is not set for stream queue 's' in vhost '/'",
+        ),
+        (
+            lambda one: consume(one, no_ack=True),
+            540,
+            "automatic acknowledgement not supported by stream queue 's'",
+        ),
+        (
+            lambda one: one.send(spec.Basic.Get(queue="s")),
+            540,
+            "basic.get not supported by stream queues queue 's' in vhost '/'",
+        ),
+        (
+            lambda one: one.send(spec.Queue.Purge(queue="s")),
+            540,
+            "queue.purge not supported by stream queue 's'",
+        ),
         (lambda one: consume(one, "soon"), 406, "invalid arg 'x-stream-offset'"),
-        (lambda one: consume(one, -1), 406, "invalid arg 'x-stream-offset'")]
+        (lambda one: consume(one, -1), 406, "invalid arg 'x-stream-offset'"),
+    ]
     for ask, code, text in asked:
         found = reason(ask(world.amqp()))
         assert found[0] == code and text in found[1]
@@ -130,7 +201,10 @@ def test_how_a_stream_may_not_be_used() -> None:
 def test_a_server_names_no_stream() -> None:
     """Which would be kept, and never be found again."""
     code, text = reason(declare(World().amqp(), ""))
-    assert (code, text) == (406, "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_stream_queue")
+    assert (code, text) == (
+        406,
+        "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_stream_queue",
+    )
 
 
 def test_a_prefetch_count_of_the_channel_is_one_also_when_it_is_used_up() -> None:
@@ -141,8 +215,15 @@ def test_a_prefetch_count_of_the_channel_is_one_also_when_it_is_used_up() -> Non
     client.publish("", "s", b"1")
     client.send(spec.Basic.Qos(prefetch_count=2, global_=True))
     arguments: dict[str, Any] = {"x-stream-offset": "first"}
-    assert client.bodies(client.send(spec.Basic.Consume(queue="s", consumer_tag="a", arguments=arguments))) == [b"0", b"1"]
-    assert client.bodies(client.send(spec.Basic.Consume(queue="s", consumer_tag="b", arguments=arguments))) == []
+    assert client.bodies(
+        client.send(spec.Basic.Consume(queue="s", consumer_tag="a", arguments=arguments))
+    ) == [b"0", b"1"]
+    assert (
+        client.bodies(
+            client.send(spec.Basic.Consume(queue="s", consumer_tag="b", arguments=arguments))
+        )
+        == []
+    )
     assert client.bodies(client.send(spec.Basic.Ack(2, multiple=True))) == [b"0", b"1"]
 
 
@@ -163,9 +244,15 @@ def test_a_reader_may_begin_at_the_last_batch_a_time_or_so_long_ago() -> None:
         world.sleep(3_600_000)
     start = 1_700_000_000
     assert world.amqp().bodies(consume(world.amqp(), "last")) == [b"2"]
-    for offset, bodies in (("1h", [b"2"]), ("2h", [b"1", b"2"]), ("1s", []), ("1D", [b"0", b"1", b"2"]),
-                           (datetime.fromtimestamp(start + 3_600, UTC), [b"1", b"2"]),
-                           (datetime.fromtimestamp(start + 3_601, UTC), [b"2"]), (datetime.fromtimestamp(start * 2, UTC), [])):
+    for offset, bodies in (
+        ("1h", [b"2"]),
+        ("2h", [b"1", b"2"]),
+        ("1s", []),
+        ("1D", [b"0", b"1", b"2"]),
+        (datetime.fromtimestamp(start + 3_600, UTC), [b"1", b"2"]),
+        (datetime.fromtimestamp(start + 3_601, UTC), [b"2"]),
+        (datetime.fromtimestamp(start * 2, UTC), []),
+    ):
         reader = world.amqp()
         assert reader.bodies(consume(reader, offset)) == bodies, offset
 
@@ -240,7 +327,7 @@ def test_retention_by_age_looks_again_by_itself() -> None:
 
 
 def test_a_policy_sets_what_is_kept() -> None:
-    from broker.policies import Policy
+    from broker.queues.policies import Policy
 
     world = World()
     client = world.amqp()
@@ -260,7 +347,13 @@ def test_an_mqtt_publication_is_a_row_and_a_delivery() -> None:
     assert publisher.send(mqtt_publish("a/b", b"one", 1, 7)) == b"\x40\x02\x00\x07"
     publisher.send(mqtt_publish("a/b", b"nil"))
     [one, nil] = rows_of(stream(world.broker, "s"))
-    assert (one["topic"], one["exchange"], one["qos"], one["body"], one["delivery_mode"]) == ("a.b", "amq.topic", 1, b"one", 2)
+    assert (one["topic"], one["exchange"], one["qos"], one["body"], one["delivery_mode"]) == (
+        "a.b",
+        "amq.topic",
+        1,
+        b"one",
+        2,
+    )
     assert (nil["qos"], nil["delivery_mode"]) == (0, 1)
     assert client.bodies(consume(client)) == [b"one", b"nil"]
 
@@ -271,7 +364,10 @@ def test_a_large_body_and_small_frames_come_whole() -> None:
     declare(client)
     client.publish("", "s", bytes(range(256)) * 2_000)
     client.publish("", "s", b"after")
-    assert b"".join(reader.bodies(consume(reader)) + reader.bodies()) == bytes(range(256)) * 2_000 + b"after"
+    assert (
+        b"".join(reader.bodies(consume(reader)) + reader.bodies())
+        == bytes(range(256)) * 2_000 + b"after"
+    )
 
 
 def test_a_single_active_consumer_reads_alone_until_it_leaves() -> None:

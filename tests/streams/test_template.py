@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from librt.strings import write_i32_le
 
-from broker.message import Address, Message, Origin
+from broker.messages.message import Address, Message, Origin
 from broker.stream.arrow import END_OF_STREAM, View, schema, view
 from broker.stream.columns import Sparse
 from broker.stream.rows import Captured, Encoded, RowWriter, Scribes, Sink
 from broker.stream.template import COLUMNS
-from protocols.amqp.contents import frames_of
-from protocols.amqp.journaled import HeaderScribe
+from protocols.amqp.codec.contents import frames_of
+from protocols.amqp.codec.journal_codec import HeaderScribe
 from tests.clients import publication
 
 _SPEC = importlib.util.spec_from_file_location("arrow_template", "tools/arrow_template.py")
@@ -33,7 +33,7 @@ FRAMES = frames_of(1, 131_072)
 def content(body: bytes, **properties: Any) -> bytes:
     """Header and body frames of a publication."""
     octets = publication("", "", body, **properties)
-    return octets[8 + int.from_bytes(octets[3:7], "big"):]
+    return octets[8 + int.from_bytes(octets[3:7], "big") :]
 
 
 class Kept(Sink):
@@ -46,7 +46,12 @@ class Kept(Sink):
         self.encoded.append(encoded)
 
 
-def encode(messages: list[Message], routed: list[int], base: int = 0, times: list[tuple[int, int]] | None = None) -> list[Encoded]:
+def encode(
+    messages: list[Message],
+    routed: list[int],
+    base: int = 0,
+    times: list[tuple[int, int]] | None = None,
+) -> list[Encoded]:
     scribes = Scribes()
     scribes.scribe = HeaderScribe()
     captured = Captured(base)
@@ -72,15 +77,31 @@ def test_the_template_is_what_pyarrow_writes_today() -> None:
 def test_a_segment_says_whose_it_is() -> None:
     metadata = table([]).schema.metadata
     assert {key: int(value) for key, value in metadata.items()} == {
-        b"trellis.format": 1, b"trellis.stream": 5, b"trellis.epoch": 6, b"trellis.base": 7}
+        b"trellis.format": 1,
+        b"trellis.stream": 5,
+        b"trellis.epoch": 6,
+        b"trellis.base": 7,
+    }
 
 
-MAYBE = st.none() | st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=20)
-ROW = st.fixed_dictionaries({
-    "exchange": st.text(st.characters(codec="ascii"), max_size=8), "topic": st.text(max_size=30).filter(str.isprintable),
-    "body": st.binary(max_size=50), "routed": st.integers(0, 9), "qos": st.integers(0, 2), "publisher": st.sampled_from(["a", "bé", ""]),
-    "properties": st.fixed_dictionaries(dict.fromkeys(("content_type", "correlation_id", "message_id", "app_id"), MAYBE)),
-    "mode": st.sampled_from([None, 1, 2]), "priority": st.none() | st.integers(0, 255)})
+MAYBE = st.none() | st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=20
+)
+ROW = st.fixed_dictionaries(
+    {
+        "exchange": st.text(st.characters(codec="ascii"), max_size=8),
+        "topic": st.text(max_size=30).filter(str.isprintable),
+        "body": st.binary(max_size=50),
+        "routed": st.integers(0, 9),
+        "qos": st.integers(0, 2),
+        "publisher": st.sampled_from(["a", "bé", ""]),
+        "properties": st.fixed_dictionaries(
+            dict.fromkeys(("content_type", "correlation_id", "message_id", "app_id"), MAYBE)
+        ),
+        "mode": st.sampled_from([None, 1, 2]),
+        "priority": st.none() | st.integers(0, 255),
+    }
+)
 
 
 @settings(max_examples=30, deadline=None)
@@ -89,19 +110,40 @@ def test_equal_tables(rows: list[dict[str, Any]], base: int) -> None:
     messages, expected = [], []
     for number, row in enumerate(rows):
         given = {name: value for name, value in row["properties"].items() if value is not None}
-        said = given | {name: row[key] for name, key in (("delivery_mode", "mode"), ("priority", "priority")) if row[key] is not None}
+        said = given | {
+            name: row[key]
+            for name, key in (("delivery_mode", "mode"), ("priority", "priority"))
+            if row[key] is not None
+        }
         address = Address(row["exchange"], row["topic"])
         address.origin = Origin(row["publisher"], "amqp091")
         made = content(row["body"], **said)
         messages.append(Message(address, made, FRAMES, row["qos"]))
-        expected.append(dict.fromkeys(COLUMNS) | given | {
-            "offset": base + number, "vhost": "v/é", "exchange": row["exchange"], "topic": row["topic"], "protocol": "amqp091",
-            "qos": row["qos"], "publisher": row["publisher"], "routed": row["routed"], "size": len(row["body"]), "body": row["body"],
-            "delivery_mode": row["mode"], "priority": row["priority"], "content_header": FRAMES.whole_header(made),
-            "published_at": 1_700_000_000_000_000})
+        expected.append(
+            dict.fromkeys(COLUMNS)
+            | given
+            | {
+                "offset": base + number,
+                "vhost": "v/é",
+                "exchange": row["exchange"],
+                "topic": row["topic"],
+                "protocol": "amqp091",
+                "qos": row["qos"],
+                "publisher": row["publisher"],
+                "routed": row["routed"],
+                "size": len(row["body"]),
+                "body": row["body"],
+                "delivery_mode": row["mode"],
+                "priority": row["priority"],
+                "content_header": FRAMES.whole_header(made),
+                "published_at": 1_700_000_000_000_000,
+            }
+        )
     encoded = encode(messages, [row["routed"] for row in rows], base)
     read = table([one.octets for one in encoded])
-    columns = [pa.array([row[name] for row in expected], kind) for name, kind, _ in arrow_template.COLUMNS]
+    columns = [
+        pa.array([row[name] for row in expected], kind) for name, kind, _ in arrow_template.COLUMNS
+    ]
     assert read.equals(pa.Table.from_arrays(columns, schema=read.schema))
     found = view(bytes(encoded[0].octets), 0)
     assert found is not None and found.sound() and found.end == len(encoded[0].octets)
@@ -125,16 +167,21 @@ def test_a_batch_has_a_bound_and_the_next_goes_on_behind_it() -> None:
 
 def test_the_first_rows_of_a_batch_are_a_batch() -> None:
     given = [{}, {"app_id": "x"}, {}]
-    messages = [Message(Address("", f"k{n}"), content(b"%d" % n, **said), FRAMES, 0) for n, said in enumerate(given)]
+    messages = [
+        Message(Address("", f"k{n}"), content(b"%d" % n, **said), FRAMES, 0)
+        for n, said in enumerate(given)
+    ]
     whole = bytes(encode(messages, [0] * 3)[0].octets)
     part = View(whole, 0).first_rows(2)
-    assert View(part, 0).sound() and table([part]).equals(table([whole]).slice(0, 2).combine_chunks())
+    assert View(part, 0).sound() and table([part]).equals(
+        table([whole]).slice(0, 2).combine_chunks()
+    )
 
 
 def test_any_octet_that_is_another_is_noticed() -> None:
     octets = bytes(encode([Message(Address("e", "k"), content(b"body"), FRAMES, 1)], [1])[0].octets)
     for at in range(8, len(octets), 3):
-        changed = octets[:at] + bytes([octets[at] ^ 1]) + octets[at + 1:]
+        changed = octets[:at] + bytes([octets[at] ^ 1]) + octets[at + 1 :]
         found = view(changed, 0)
         assert found is None or not found.sound() or found.end != len(octets)
 
@@ -151,9 +198,15 @@ def test_a_column_of_which_all_or_nothing_is_null() -> None:
 
 
 def test_a_torn_end_leaves_all_batches_before_it() -> None:
-    encoded = [encode([Message(Address("", "k"), content(b"%d" % n), FRAMES, 0)], [0], n)[0].octets for n in range(3)]
+    encoded = [
+        encode([Message(Address("", "k"), content(b"%d" % n), FRAMES, 0)], [0], n)[0].octets
+        for n in range(3)
+    ]
     octets = schema(1, 1, 0) + b"".join(encoded)
     whole = len(schema(1, 1, 0)) + len(encoded[0]) + len(encoded[1])
     for size in range(whole, len(octets), 7):
         reader = pa.ipc.open_stream(io.BytesIO(octets[:size]))
-        assert [reader.read_next_batch().column("body").to_pylist() for _ in range(2)] == [[b"0"], [b"1"]]
+        assert [reader.read_next_batch().column("body").to_pylist() for _ in range(2)] == [
+            [b"0"],
+            [b"1"],
+        ]

@@ -1,1 +1,4 @@
-"""The top floor: sockets, logins, HTTP, metrics, start and stop. What is in-process runs on asyncio and on uvloop."""
+"""The top floor: sockets, logins, HTTP, metrics, start and stop.
+
+What is in-process runs on asyncio and on uvloop.
+"""

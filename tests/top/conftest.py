@@ -27,17 +27,20 @@ def pytest_asyncio_loop_factories(
 
 @pytest_asyncio.fixture
 async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
-    """Starts brokers in this loop (`settings` says with which settings), and stops them with the test.
+    """Starts brokers in this loop (`settings` says with which settings), and stops them with the
+    test.
 
-    Each must end without a line of log above warning, without a task of its own left, and without one exception that
-    came as far as the loop.
+    Each must end without a line of log above warning, without a task of its own left, and without
+    one exception that came as far as the loop.
     """
     loop = asyncio.get_running_loop()
     unhandled: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
     running: list[Running] = []
 
-    async def begin(chosen: Settings | None = None, disk: Disk | None = None, **sections: object) -> Running:
+    async def begin(
+        chosen: Settings | None = None, disk: Disk | None = None, **sections: object
+    ) -> Running:
         app = Running(chosen or settings(**sections), disk)
         await app.start()
         running.append(app)
@@ -48,7 +51,11 @@ async def start(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Start]:
         await app.stop()
     assert asyncio.all_tasks() - {asyncio.current_task()} == set()
     assert unhandled == []
-    assert [record.getMessage() for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+    assert [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelname in ("ERROR", "CRITICAL")
+    ] == []
 
 
 @pytest_asyncio.fixture

@@ -1,4 +1,6 @@
-"""The operating system's disk, in the hands of a test: it waits when it is told to, and refuses what it is told to refuse."""
+"""The operating system's disk, in the hands of a test: it waits when it is told to, and refuses
+what it is told to refuse.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Many logins at once, from a process of their own: `python -m tests.top.logins AMQP-PORT MQTT-PORT COUNT USER`.
+"""Many logins at once, from a process of their own: `python -m tests.top.logins AMQP-PORT MQTT-PORT
+COUNT USER`.
 
-One third knows the password of USER (it is the name), one third says a wrong one, each its own, and one third nobody
-knows. Every second one comes by MQTT. Prints a JSON object, who was answered what and how often, and hangs up when its
-input ends.
+One third knows the password of USER (it is the name), one third says a wrong one, each its own, and
+one third nobody knows. Every second one comes by MQTT. Prints a JSON object, who was answered what
+and how often, and hangs up when its input ends.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import socket
 import sys
 from collections import Counter
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, start_ok
 
 #: The method that an answer in AMQP is about, by its class and number.
@@ -23,13 +24,18 @@ _METHODS = {(10, 10): "start", (10, 30): "tune", (10, 50): "close"}
 class Client:
     """One login: what it says first, and what it says when it is asked who it is."""
 
-    def __init__(self, number: int, port: int, protocol: str, kind: str, user: str, password: str) -> None:
+    def __init__(
+        self, number: int, port: int, protocol: str, kind: str, user: str, password: str
+    ) -> None:
         self.label = f"{protocol} {kind}"
         self.protocol = protocol
         if protocol == "amqp":
             self.first, self.second = GREETING, start_ok(user, password)
         else:
-            self.first, self.second = connect_packet(f"client-{number}", user=f"{user}/{password}"), b""
+            self.first, self.second = (
+                connect_packet(f"client-{number}", user=f"{user}/{password}"),
+                b"",
+            )
         self.socket = socket.socket()
         self.socket.setblocking(False)
         self.socket.connect_ex(("127.0.0.1", port))

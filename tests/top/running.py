@@ -1,4 +1,6 @@
-"""A broker in the loop of the test, and clients that are no more than sockets: they write octets and read octets."""
+"""A broker in the loop of the test, and clients that are no more than sockets: they write octets
+and read octets.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ import pamqp.frame
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.store.disk import Disk
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, start_ok
 from trellis.app import App
-from trellis.node import Node
+from trellis.server.node import Node
 from trellis.settings import Settings
 
 #: Seconds after which a test gives up waiting.
@@ -31,7 +33,10 @@ KNOWN: Final = {
 }
 
 _OURS: Final[dict[str, dict[str, Any]]] = {
-    **{listener: {"port": 0, "host": "127.0.0.1"} for listener in ("amqp", "mqtt", "metrics", "http")},
+    **{
+        listener: {"port": 0, "host": "127.0.0.1"}
+        for listener in ("amqp", "mqtt", "metrics", "http")
+    },
     "limits": {"handshake": PATIENCE},
     "data": {"dir": ":memory:"},
     "shutdown": {"grace": 0.05},
@@ -40,7 +45,9 @@ _OURS: Final[dict[str, dict[str, Any]]] = {
 
 
 def settings(**given: Any) -> Settings:
-    """Free ports on 127.0.0.1, nothing kept, one user; `given` is what differs from that, sections as dicts."""
+    """Free ports on 127.0.0.1, nothing kept, one user; `given` is what differs from that, sections
+    as dicts.
+    """
     sections = {name: section | given.pop(name, {}) for name, section in _OURS.items()}
     return msgspec.convert({"users": [KNOWN]} | sections | given, Settings)
 
@@ -91,7 +98,11 @@ class Running:
 
     async def tls(self, listener: str, context: ssl.SSLContext, name: str = "localhost") -> Stream:
         """A connection over TLS to a listener, that asks for a server of this name."""
-        return Stream(*await asyncio.open_connection("127.0.0.1", self.port(listener), ssl=context, server_hostname=name))
+        return Stream(
+            *await asyncio.open_connection(
+                "127.0.0.1", self.port(listener), ssl=context, server_hostname=name
+            )
+        )
 
     async def amqp(self, user: str = "known", password: str = "known") -> Amqp0:
         client = Amqp0(await self.socket("amqp"))
@@ -105,7 +116,9 @@ class Running:
 
     async def get(self, listener: str, path: str, headers: str = "") -> tuple[int, bytes]:
         """Status and body of an HTTP answer."""
-        status, _, body = await self.ask(listener, f"GET {path} HTTP/1.1\r\nHost: here\r\n{headers}\r\n".encode())
+        status, _, body = await self.ask(
+            listener, f"GET {path} HTTP/1.1\r\nHost: here\r\n{headers}\r\n".encode()
+        )
         return status, body
 
     async def ask(self, listener: str, request: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -131,7 +144,9 @@ class Running:
 def parsed(answer: bytes) -> tuple[int, dict[str, str], bytes]:
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     return int(first.split()[1]), headers, body
 
 
@@ -244,7 +259,13 @@ class Amqp0:
     def __init__(self, sock: Socket) -> None:
         self.socket = sock
 
-    async def log_in(self, user: str = "known", password: str = "known", heartbeat: int = 0, mechanism: str = "PLAIN") -> None:
+    async def log_in(
+        self,
+        user: str = "known",
+        password: str = "known",
+        heartbeat: int = 0,
+        mechanism: str = "PLAIN",
+    ) -> None:
         await self.socket.send(GREETING)
         self.mechanisms = str((await self.expect(spec.Connection.Start)).mechanisms)
         await self.socket.send(start_ok(user, password, mechanism))
@@ -257,7 +278,9 @@ class Amqp0:
     async def frame(self) -> Any:
         """The next frame, as pamqp reads it."""
         head = await self.socket.exactly(7)
-        return pamqp.frame.unmarshal(head + await self.socket.exactly(int.from_bytes(head[3:7], "big") + 1))[2]
+        return pamqp.frame.unmarshal(
+            head + await self.socket.exactly(int.from_bytes(head[3:7], "big") + 1)
+        )[2]
 
     async def expect(self, kind: Any) -> Any:
         frame = await self.frame()
@@ -272,7 +295,9 @@ class Amqp0:
         """Declare a queue, and bind it where an exchange is given."""
         await self.call(spec.Queue.Declare(queue=name, **options), spec.Queue.DeclareOk)
         if exchange:
-            await self.call(spec.Queue.Bind(queue=name, exchange=exchange, routing_key=key), spec.Queue.BindOk)
+            await self.call(
+                spec.Queue.Bind(queue=name, exchange=exchange, routing_key=key), spec.Queue.BindOk
+            )
 
     async def leave(self) -> None:
         await self.socket.send(marshal(0, spec.Connection.Close(200, "bye", 0, 0)))
@@ -321,7 +346,9 @@ class Mqtt0:
 
 
 class Leaks:
-    """What bad clients could leave behind: descriptors, tasks, and objects of ours, alive or in cycles."""
+    """What bad clients could leave behind: descriptors, tasks, and objects of ours, alive or in
+    cycles.
+    """
 
     def __init__(self, running: Running) -> None:
         self._running = running
@@ -330,8 +357,12 @@ class Leaks:
 
     @classmethod
     async def watch(cls, running: Running) -> Leaks:
-        assert (await running.get("metrics", "/healthz"))[0] == 200  # uvloop opens /dev/null for its first connection.
-        await running.until(lambda: not any(server._serving for server in running.node.pages.values()))
+        assert (await running.get("metrics", "/healthz"))[
+            0
+        ] == 200  # uvloop opens /dev/null for its first connection.
+        await running.until(
+            lambda: not any(server._serving for server in running.node.pages.values())
+        )
         for _ in range(5):
             await asyncio.sleep(0)  # uvloop closes its side a turn later.
         return cls(running)
@@ -343,7 +374,9 @@ class Leaks:
             if str(type(thing).__module__).partition(".")[0] in ("trellis", "protocols"):
                 ours[type(thing).__qualname__] = ours.get(type(thing).__qualname__, 0) + 1
         node = self._running.node
-        descriptors = len(os.listdir("/proc/self/fd" if os.path.exists("/proc/self/fd") else "/dev/fd"))
+        descriptors = len(
+            os.listdir("/proc/self/fd" if os.path.exists("/proc/self/fd") else "/dev/fd")
+        )
         waiting = sum(len(server._serving) for server in node.pages.values())
         return descriptors, len(asyncio.all_tasks()), ours, len(node.turn.links), waiting
 
@@ -362,6 +395,10 @@ class Leaks:
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         gc.set_debug(0)
-        ours = [type(thing) for thing in gc.garbage if str(type(thing).__module__).startswith(("trellis", "protocols", "broker"))]
+        ours = [
+            type(thing)
+            for thing in gc.garbage
+            if str(type(thing).__module__).startswith(("trellis", "protocols", "broker"))
+        ]
         gc.garbage.clear()
         assert ours == []

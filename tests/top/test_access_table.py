@@ -11,8 +11,8 @@ import pytest
 from websockets import ClientConnection, Subprotocol
 from websockets.asyncio.client import connect
 
-from broker.route import DENIED
-from protocols.amqp.handshake import GREETING
+from broker.routing.route import DENIED
+from protocols.amqp.connection.handshake import GREETING
 from tests.authority import Authority
 from tests.clients import marshal, mqtt_publish, publication, start_ok
 from tests.top.conftest import Start
@@ -28,10 +28,17 @@ USERS: Final[dict[str, dict[str, Any]]] = {
     # To bind a queue is to write to it, and to read from the exchange.
     "reader": {"configure": "", "write": "^q$", "read": r"^amq\.topic$"},
     "writer": {"configure": "", "write": r"^(amq\.topic|q)$", "read": ""},
-    "fenced": {"rules": ["deny all open/but/not/this", "allow publish {username}/#", "allow subscribe open/#"]},
+    "fenced": {
+        "rules": [
+            "deny all open/but/not/this",
+            "allow publish {username}/#",
+            "allow subscribe open/#",
+        ]
+    },
     "denied": {"rules": ["deny all secret/#", "allow all #"]},
 }
-#: action, topic -> who may. MQTT's `#` is allowed in part where a rule denies some of it; a binding is all or nothing.
+#: action, topic -> who may. MQTT's `#` is allowed in part where a rule denies some of it; a binding
+#: is all or nothing.
 TABLE: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("subscribe", "open/a"): ("all", "reader", "fenced", "denied"),
     ("subscribe", "open/but/not/this"): ("all", "reader", "denied"),
@@ -42,7 +49,10 @@ TABLE: Final[dict[tuple[str, str], tuple[str, ...]]] = {
     ("publish", "secret/a"): ("all", "writer"),
     ("publish", "fenced/a"): ("all", "writer", "fenced", "denied"),
 }
-PARTS: Final = {"#": {"fenced", "denied", "all", "reader"}, "open/#": {"fenced", "denied", "all", "reader"}}
+PARTS: Final = {
+    "#": {"fenced", "denied", "all", "reader"},
+    "open/#": {"fenced", "denied", "all", "reader"},
+}
 
 
 @pytest.fixture
@@ -87,22 +97,39 @@ class Doors:
         secured = dict.fromkeys(("amqps", "mqtts", "wss", "ws"), listener)
         plain = {name: {"socket": str(directory / name)} for name in ("amqp", "mqtt")}
         running = await start(
-            users=[KNOWN | {"name": name} | rights for name, rights in USERS.items()], **secured, **plain,
-            tls={"certificate": str(authority.sign("localhost", file="server.pem")), "ca": str(authority.file)})
+            users=[KNOWN | {"name": name} | rights for name, rights in USERS.items()],
+            **secured,
+            **plain,
+            tls={
+                "certificate": str(authority.sign("localhost", file="server.pem")),
+                "ca": str(authority.file),
+            },
+        )
         return cls(running, authority, directory)
 
     async def socket(self, door: str) -> Socket:
         running = self.running
         if door.endswith("file"):
-            return Stream(*await asyncio.open_unix_connection(str(self._directory / door.split()[0])))
+            return Stream(
+                *await asyncio.open_unix_connection(str(self._directory / door.split()[0]))
+            )
         context = self._authority.client() if door in ("amqps", "mqtts", "wss") else None
         if door in ("ws", "wss"):
-            scheme = f"{door}://localhost:{running.port(door)}/ws" if context else f"{door}://127.0.0.1:{running.port(door)}/ws"
-            return Framed(await connect(scheme, ssl=context, subprotocols=[Subprotocol("mqtt")], proxy=None))
+            scheme = (
+                f"{door}://localhost:{running.port(door)}/ws"
+                if context
+                else f"{door}://127.0.0.1:{running.port(door)}/ws"
+            )
+            return Framed(
+                await connect(scheme, ssl=context, subprotocols=[Subprotocol("mqtt")], proxy=None)
+            )
         return await running.socket(door) if context is None else await running.tls(door, context)
 
     def denied(self) -> int:
-        return sum(one.fates[DENIED] for one in self.running.node.broker.vhosts["/"].gates.ingress().values())
+        return sum(
+            one.fates[DENIED]
+            for one in self.running.node.broker.vhosts["/"].gates.ingress().values()
+        )
 
 
 async def mqtt_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
@@ -140,9 +167,13 @@ async def amqp_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
     for action, topic in TABLE:
         key = topic.replace("/", ".")
         if action == "subscribe":
-            await socket.send(marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=key)))
+            await socket.send(
+                marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=key))
+            )
         else:
-            await socket.send(publication("amq.topic", key, b"x") + marshal(1, spec.Basic.Qos(prefetch_count=1)))
+            await socket.send(
+                publication("amq.topic", key, b"x") + marshal(1, spec.Basic.Qos(prefetch_count=1))
+            )
         if isinstance(close := await client.frame(), spec.Channel.Close):
             assert close.reply_code == 403
             await socket.send(marshal(1, spec.Channel.CloseOk()))
@@ -155,7 +186,9 @@ async def amqp_may(doors: Doors, door: str, user: str) -> set[tuple[str, str]]:
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("door", [*AMQP, *MQTT])
-async def test_everybody_may_what_the_table_says_through_every_door(start: Start, authority: Authority, tmp_path: Path, door: str) -> None:
+async def test_everybody_may_what_the_table_says_through_every_door(
+    start: Start, authority: Authority, tmp_path: Path, door: str
+) -> None:
     doors = await Doors.open(start, authority, tmp_path)
     doors.running.node.broker.vhosts["/"].declare_queue("q", durable=True)
     for user in USERS:
@@ -170,7 +203,8 @@ async def test_everybody_may_what_the_table_says_through_every_door(start: Start
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 @pytest.mark.parametrize("door", [*AMQP, *MQTT])
 async def test_a_wrong_password_and_an_unknown_name_are_refused_alike(
-        start: Start, authority: Authority, tmp_path: Path, door: str) -> None:
+    start: Start, authority: Authority, tmp_path: Path, door: str
+) -> None:
     doors = await Doors.open(start, authority, tmp_path)
     answers = []
     for user, password in (("all", "wrong"), ("stranger", "known")):

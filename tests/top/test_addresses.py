@@ -18,7 +18,7 @@ from tests.authority import Authority
 from tests.clients import connect_packet
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Amqp0, Leaks, Mqtt0, Running, Stream
-from trellis.listener import ListenError, bind
+from trellis.server.listener import ListenError, bind
 from trellis.settings import Mqtt
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -31,16 +31,22 @@ async def over_file(path: Path) -> Stream:
 # -- Unix sockets
 
 
-async def test_both_protocols_are_spoken_over_unix_sockets_by_those_on_this_machine(start: Start, tmp_path: Path) -> None:
+async def test_both_protocols_are_spoken_over_unix_sockets_by_those_on_this_machine(
+    start: Start, tmp_path: Path
+) -> None:
     paths = {name: tmp_path / f"{name}.sock" for name in ("amqp", "mqtt")}
-    sockets = {name: {"port": 0, "host": "127.0.0.1", "socket": str(path)} for name, path in paths.items()}
+    sockets = {
+        name: {"port": 0, "host": "127.0.0.1", "socket": str(path)} for name, path in paths.items()
+    }
     running = await start(users=[KNOWN | {"loopback_only": True}], **sockets)
     assert [stat.S_IMODE(path.stat().st_mode) for path in paths.values()] == [0o660, 0o660]
     mqtt = Mqtt0(await over_file(paths["mqtt"]))
     assert await mqtt.connect("nameless") == 0
     amqp = Amqp0(await over_file(paths["amqp"]))
     await amqp.log_in()
-    assert {str(connection.peer) for front in running.node.fronts for connection in front.connections} == {"unix"}
+    assert {
+        str(connection.peer) for front in running.node.fronts for connection in front.connections
+    } == {"unix"}
     await mqtt.leave()
     await amqp.leave()
     await running.stop()
@@ -67,7 +73,8 @@ def test_a_socket_in_use_and_what_is_no_socket_are_left_alone(tmp_path: Path) ->
     with pytest.raises(ListenError) as raised:
         bind("mqtt", file_of(path))
     assert str(raised.value) == (
-        f"mqtt: {path} is in use; stop the program that has it, or set mqtt.socket (TRELLIS_MQTT_SOCKET, --mqtt-socket)")
+        f"mqtt: {path} is in use; stop the program that has it, or set mqtt.socket (TRELLIS_MQTT_SOCKET, --mqtt-socket)"
+    )
     bound.close()
     path.write_text("precious")
     with pytest.raises(ListenError, match="is there, and no socket; remove it, or set mqtt"):
@@ -78,12 +85,17 @@ def test_a_socket_in_use_and_what_is_no_socket_are_left_alone(tmp_path: Path) ->
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ListenError) as raised:
         bind("mqtt", file_of(tmp_path / "gone" / "mqtt.sock"))
-    assert str(raised.value).startswith(f"mqtt: cannot listen on {tmp_path / 'gone' / 'mqtt.sock'}: No such file or directory; make its ")
+    assert str(raised.value).startswith(
+        f"mqtt: cannot listen on {tmp_path / 'gone' / 'mqtt.sock'}: No such file or directory; make its "
+    )
 
 
 def test_a_port_that_cannot_be_had_gives_the_socket_back(tmp_path: Path) -> None:
     path = tmp_path / "mqtt.sock"
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(ListenError, match="in use"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ListenError, match="in use"),
+    ):
         bind("mqtt", Mqtt(port=taken.getsockname()[1], host="127.0.0.1", socket=str(path)))
     assert not path.exists()
 
@@ -101,13 +113,31 @@ def test_anothers_socket_at_the_same_place_stays(tmp_path: Path) -> None:
 # -- PROXY headers
 
 
-def binary(source: str, port: int, command: int = 0x21, family: int | None = None, more: bytes = b"", length: int | None = None) -> bytes:
+def binary(
+    source: str,
+    port: int,
+    command: int = 0x21,
+    family: int | None = None,
+    more: bytes = b"",
+    length: int | None = None,
+) -> bytes:
     """A header of version 2."""
     version = socket.AF_INET6 if ":" in source else socket.AF_INET
     other = "::1" if ":" in source else "127.0.0.1"
-    octets = socket.inet_pton(version, source) + socket.inet_pton(version, other) + port.to_bytes(2, "big") + b"\x00\x01" + more
+    octets = (
+        socket.inet_pton(version, source)
+        + socket.inet_pton(version, other)
+        + port.to_bytes(2, "big")
+        + b"\x00\x01"
+        + more
+    )
     kind = (0x21 if ":" in source else 0x11) if family is None else family
-    return SIGNATURE + bytes([command, kind]) + (len(octets) if length is None else length).to_bytes(2, "big") + octets
+    return (
+        SIGNATURE
+        + bytes([command, kind])
+        + (len(octets) if length is None else length).to_bytes(2, "big")
+        + octets
+    )
 
 
 GOOD: Final = {
@@ -155,8 +185,19 @@ def test_what_is_no_header_is_refused(name: str) -> None:
         read_header(BAD[name])
 
 
-@given(st.sampled_from([b"", b"PROXY ", b"PROXY TCP4 ", SIGNATURE, SIGNATURE + b"\x21\x11", SIGNATURE + b"\x21\x21\x00\x24"]),
-       st.binary(max_size=300))
+@given(
+    st.sampled_from(
+        [
+            b"",
+            b"PROXY ",
+            b"PROXY TCP4 ",
+            SIGNATURE,
+            SIGNATURE + b"\x21\x11",
+            SIGNATURE + b"\x21\x21\x00\x24",
+        ]
+    ),
+    st.binary(max_size=300),
+)
 @settings(deadline=None)
 def test_any_octets_are_a_header_a_part_of_one_or_none(start: bytes, more: bytes) -> None:
     try:
@@ -178,8 +219,12 @@ async def brought(running: Running, header: bytes, listener: str = "mqtt") -> Mq
     return Mqtt0(client)
 
 
-@pytest.mark.parametrize(("name", "peer"), [("v1 IPv4", "192.0.2.1:56324"), ("v2 IPv6", "[2001:db8::1]:7")])
-async def test_the_client_is_whom_the_proxy_brings_and_not_on_this_machine(start: Start, name: str, peer: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "peer"), [("v1 IPv4", "192.0.2.1:56324"), ("v2 IPv6", "[2001:db8::1]:7")]
+)
+async def test_the_client_is_whom_the_proxy_brings_and_not_on_this_machine(
+    start: Start, name: str, peer: str
+) -> None:
     running = await start(**behind())
     client = await brought(running, GOOD[name][0])
     assert await client.connect("brought", user="known/known") == 0
@@ -196,7 +241,7 @@ async def test_the_header_may_come_octet_by_octet_and_with_what_follows(start: S
     header = GOOD["v2 IPv4"][0]
     client = await running.socket("mqtt")
     for at in range(len(header)):
-        await client.send(header[at:at + 1])
+        await client.send(header[at : at + 1])
         await asyncio.sleep(0)
     await client.send(connect_packet("slow", user="known/known"))
     assert await client.exactly(4) == b"\x20\x02\x00\x00"
@@ -228,14 +273,18 @@ async def test_the_bound_of_an_address_is_that_of_the_client(start: Start) -> No
 
 
 @pytest.mark.parametrize("octets", [b"", b"PROXY TCP4 192.0.2", BAD["MQTT"], BAD["v2 too long"]])
-async def test_a_proxy_that_does_not_say_whom_it_brings_is_let_go_and_counted(start: Start, octets: bytes) -> None:
+async def test_a_proxy_that_does_not_say_whom_it_brings_is_let_go_and_counted(
+    start: Start, octets: bytes
+) -> None:
     running = await start(**behind(limits={"handshake": 0.5}))
     leaks = await Leaks.watch(running)
     client = await running.socket("mqtt")
     await client.send(octets)
     assert await client.read_to_end() == b""
     await leaks.check()
-    assert (await running.scrape()).value("trellis_connections_refused_total", reason="proxy_header") == 1
+    assert (await running.scrape()).value(
+        "trellis_connections_refused_total", reason="proxy_header"
+    ) == 1
     assert running.node.mqtt.opened == 0
 
 
@@ -268,7 +317,9 @@ async def test_the_header_comes_before_tls(start: Start, tmp_path: Path) -> None
             with authority.client().wrap_socket(raw, server_hostname="localhost") as client:
                 client.sendall(connect_packet("secure", user="known/known"))
                 octets = client.recv(4)
-                assert [str(connection.peer) for connection in running.node.mqtt.connections] == ["192.0.2.1:56324"]
+                assert [str(connection.peer) for connection in running.node.mqtt.connections] == [
+                    "192.0.2.1:56324"
+                ]
                 return octets
 
     assert await asyncio.to_thread(talk) == b"\x20\x02\x00\x00"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocols.connection import Peer
 from tests.clients import World
 from tests.top.conftest import Start
-from trellis.admission import Admission
+from trellis.server.admission import Admission
 
 AFAR, ELSEWHERE, HERE = Peer("192.0.2.1", 1, False), Peer("192.0.2.2", 1, False), Peer()
 
@@ -55,7 +55,9 @@ def test_this_machine_has_no_bound_of_its_own() -> None:
         assert judge(admission, HERE, open_now) == ""
         admission.enter(world.amqp_front.connect(HERE))
     assert judge(admission, HERE, 100) == "connections"
-    assert {reason: count for reason, count in admission.refused.items() if count} == {"connections": 1}
+    assert {reason: count for reason, count in admission.refused.items() if count} == {
+        "connections": 1
+    }
 
 
 async def test_connections_beyond_the_limit_are_closed_unread_and_counted(start: Start) -> None:

@@ -1,4 +1,6 @@
-"""The HTTP API as RabbitMQ's tools know it: what it says, to whom, and how long lists come in pages."""
+"""The HTTP API as RabbitMQ's tools know it: what it says, to whom, and how long lists come in
+pages.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,35 @@ import pytest
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Running
 
-ADMIN: Final = KNOWN | {"name": "admin", "administrator": True, "vhosts": ("/", "v/1", "a", "b", "gone")}
+ADMIN: Final = KNOWN | {
+    "name": "admin",
+    "administrator": True,
+    "vhosts": ("/", "v/1", "a", "b", "gone"),
+}
 WATCHER: Final = KNOWN | {"name": "watcher", "tags": ("monitoring",)}
 GUEST: Final = KNOWN | {"name": "plain"}
 
 
 def users() -> dict[str, Any]:
-    return {"users": [KNOWN | {"tags": ("management",)}, ADMIN, WATCHER, GUEST, KNOWN | {"name": "polly", "tags": ("policymaker",)}]}
+    return {
+        "users": [
+            KNOWN | {"tags": ("management",)},
+            ADMIN,
+            WATCHER,
+            GUEST,
+            KNOWN | {"name": "polly", "tags": ("policymaker",)},
+        ]
+    }
 
 
-async def api(running: Running, method: str, path: str, body: Any = None, user: str = "admin", password: str = "known") -> tuple[int, Any]:
+async def api(
+    running: Running,
+    method: str,
+    path: str,
+    body: Any = None,
+    user: str = "admin",
+    password: str = "known",
+) -> tuple[int, Any]:
     """Status and decoded JSON; None for no body."""
     octets = b"" if body is None else json.dumps(body).encode()
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -38,14 +59,47 @@ async def broker(start: Start) -> Running:
 
 
 GETS: Final = (
-    "overview", "cluster-name", "nodes", "nodes/trellis", "whoami", "vhosts", "vhosts/%2F", "vhosts/%2F/permissions", "users",
-    "users/admin", "users/without-permissions", "users/admin/permissions",
-    "permissions", "permissions/%2F/admin", "topic-permissions", "topic-rules",
-    "exchanges", "exchanges/%2F", "exchanges/%2F/amq.topic", "exchanges/%2F/amq.default/bindings/source", "queues", "queues/%2F",
-    "bindings", "bindings/%2F", "policies", "connections", "channels", "consumers", "definitions", "definitions/%2F",
-    "health/checks/alarms", "health/checks/virtual-hosts", "health/checks/certificate-expiration/1/months", "aliveness-test/%2F",
-    "health/checks/protocol-listener/amqp091", "health/checks/ready-to-serve-clients", "parameters", "auth/attempts/trellis",
-    "trellis/queues", "trellis/sessions")
+    "overview",
+    "cluster-name",
+    "nodes",
+    "nodes/trellis",
+    "whoami",
+    "vhosts",
+    "vhosts/%2F",
+    "vhosts/%2F/permissions",
+    "users",
+    "users/admin",
+    "users/without-permissions",
+    "users/admin/permissions",
+    "permissions",
+    "permissions/%2F/admin",
+    "topic-permissions",
+    "topic-rules",
+    "exchanges",
+    "exchanges/%2F",
+    "exchanges/%2F/amq.topic",
+    "exchanges/%2F/amq.default/bindings/source",
+    "queues",
+    "queues/%2F",
+    "bindings",
+    "bindings/%2F",
+    "policies",
+    "connections",
+    "channels",
+    "consumers",
+    "definitions",
+    "definitions/%2F",
+    "health/checks/alarms",
+    "health/checks/virtual-hosts",
+    "health/checks/certificate-expiration/1/months",
+    "aliveness-test/%2F",
+    "health/checks/protocol-listener/amqp091",
+    "health/checks/ready-to-serve-clients",
+    "parameters",
+    "auth/attempts/trellis",
+    "trellis/queues",
+    "trellis/sessions",
+)
 
 
 async def test_every_page_answers_an_administrator(broker: Running) -> None:
@@ -53,17 +107,30 @@ async def test_every_page_answers_an_administrator(broker: Running) -> None:
     assert [one for one in answers if one[1] != 200] == []
 
 
-@pytest.mark.parametrize(("user", "password", "path", "status", "error"), [
-    ("admin", "wrong", "overview", 401, "not_authorised"), ("nobody", "known", "overview", 401, "not_authorised"),
-    ("plain", "known", "overview", 403, "not_authorised"), ("known", "known", "users", 403, "not_authorised"),
-    ("known", "known", "nodes", 403, "not_authorised"), ("watcher", "known", "nodes", 200, None), ("known", "known", "queues", 200, None),
-    ("plain", "known", "trellis/queues", 200, None), ("watcher", "known", "definitions", 403, "not_authorised"),
-    ("admin", "known", "queues/none", 404, "Object Not Found"), ("admin", "known", "queues/%2F/none", 404, "Object Not Found"),
-    ("admin", "known", "nonsense", 404, "Object Not Found"), ("admin", "known", "queues?page=0", 400, "bad_request"),
-    ("admin", "known", "queues?page=2", 400, "page_out_of_range"), ("admin", "known", "queues?page_size=501&page=1", 400, "bad_request"),
-    ("admin", "known", "queues?name=(&use_regex=true", 400, "bad_request"),
-])
-async def test_who_is_answered_what(broker: Running, user: str, password: str, path: str, status: int, error: str | None) -> None:
+@pytest.mark.parametrize(
+    ("user", "password", "path", "status", "error"),
+    [
+        ("admin", "wrong", "overview", 401, "not_authorised"),
+        ("nobody", "known", "overview", 401, "not_authorised"),
+        ("plain", "known", "overview", 403, "not_authorised"),
+        ("known", "known", "users", 403, "not_authorised"),
+        ("known", "known", "nodes", 403, "not_authorised"),
+        ("watcher", "known", "nodes", 200, None),
+        ("known", "known", "queues", 200, None),
+        ("plain", "known", "trellis/queues", 200, None),
+        ("watcher", "known", "definitions", 403, "not_authorised"),
+        ("admin", "known", "queues/none", 404, "Object Not Found"),
+        ("admin", "known", "queues/%2F/none", 404, "Object Not Found"),
+        ("admin", "known", "nonsense", 404, "Object Not Found"),
+        ("admin", "known", "queues?page=0", 400, "bad_request"),
+        ("admin", "known", "queues?page=2", 400, "page_out_of_range"),
+        ("admin", "known", "queues?page_size=501&page=1", 400, "bad_request"),
+        ("admin", "known", "queues?name=(&use_regex=true", 400, "bad_request"),
+    ],
+)
+async def test_who_is_answered_what(
+    broker: Running, user: str, password: str, path: str, status: int, error: str | None
+) -> None:
     answer = await api(broker, "GET", path, user=user, password=password)
     assert (answer[0], answer[1].get("error") if status != 200 else None) == (status, error)
     assert status == 200 or answer[1]["reason"]
@@ -72,16 +139,26 @@ async def test_who_is_answered_what(broker: Running, user: str, password: str, p
 async def test_objects_are_made_found_bound_and_deleted(broker: Running) -> None:
     assert await api(broker, "PUT", "vhosts/v%2F1", {}) == (201, None)
     assert await api(broker, "PUT", "vhosts/v%2F1") == (204, None)
-    for path, body in (("exchanges/v%2F1/x", {"type": "topic"}), ("queues/v%2F1/q", {"arguments": {"x-max-length": 5}})):
-        assert (await api(broker, "PUT", path, body), await api(broker, "PUT", path, body)) == ((201, None), (204, None))
+    for path, body in (
+        ("exchanges/v%2F1/x", {"type": "topic"}),
+        ("queues/v%2F1/q", {"arguments": {"x-max-length": 5}}),
+    ):
+        assert (await api(broker, "PUT", path, body), await api(broker, "PUT", path, body)) == (
+            (201, None),
+            (204, None),
+        )
     status, said = await api(broker, "PUT", "queues/v%2F1/q", {"arguments": {"x-max-length": 6}})
     assert (status, said["error"], "x-max-length" in said["reason"]) == (400, "bad_request", True)
     between = "bindings/v%2F1/e/x/q/q"
-    assert (await api(broker, "POST", between, {"routing_key": "a.#", "arguments": {"k": 1}}))[0] == 201
+    assert (await api(broker, "POST", between, {"routing_key": "a.#", "arguments": {"k": 1}}))[
+        0
+    ] == 201
     assert (await api(broker, "POST", between, {"routing_key": "b/c"}))[0] == 201
     found = (await api(broker, "GET", between))[1]
     assert [(one["routing_key"], one["arguments"], one["destination_type"]) for one in found] == [
-        ("a.#", {"k": 1}, "queue"), ("b/c", {}, "queue")]
+        ("a.#", {"k": 1}, "queue"),
+        ("b/c", {}, "queue"),
+    ]
     assert (await api(broker, "GET", "queues/v%2F1/q/bindings"))[1][1:] == found
     for one in found:
         path = f"{between}/{quote(one['properties_key'], safe='')}"
@@ -89,9 +166,28 @@ async def test_objects_are_made_found_bound_and_deleted(broker: Running) -> None
         assert await api(broker, "DELETE", path) == (204, None)
     assert (await api(broker, "GET", between))[1] == []
     queue = (await api(broker, "GET", "queues/v%2F1/q"))[1]
-    assert {name: queue[name] for name in ("name", "vhost", "durable", "arguments", "messages", "consumers", "state", "type")} == {
-        "name": "q", "vhost": "v/1", "durable": True, "arguments": {"x-max-length": 5}, "messages": 0, "consumers": 0,
-        "state": "running", "type": "classic"}
+    assert {
+        name: queue[name]
+        for name in (
+            "name",
+            "vhost",
+            "durable",
+            "arguments",
+            "messages",
+            "consumers",
+            "state",
+            "type",
+        )
+    } == {
+        "name": "q",
+        "vhost": "v/1",
+        "durable": True,
+        "arguments": {"x-max-length": 5},
+        "messages": 0,
+        "consumers": 0,
+        "state": "running",
+        "type": "classic",
+    }
     assert await api(broker, "DELETE", "queues/v%2F1/q/contents") == (204, None)
     for path in ("queues/v%2F1/q", "exchanges/v%2F1/x", "vhosts/v%2F1"):
         assert await api(broker, "DELETE", path) == (204, None)
@@ -102,7 +198,9 @@ async def test_objects_are_made_found_bound_and_deleted(broker: Running) -> None
 async def test_a_vhost_goes_with_all_that_it_holds_and_who_is_in_it(broker: Running) -> None:
     await api(broker, "PUT", "vhosts/gone")
     await api(broker, "PUT", "users/ann", {"password": "secret", "tags": ""})
-    await api(broker, "PUT", "permissions/gone/ann", {"configure": ".*", "write": ".*", "read": ".*"})
+    await api(
+        broker, "PUT", "permissions/gone/ann", {"configure": ".*", "write": ".*", "read": ".*"}
+    )
     for number in range(500):
         broker.node.broker.vhosts["gone"].declare_queue(f"q{number}", True)
     client = await broker.mqtt("c", user="gone:ann/secret", clean=False)
@@ -114,62 +212,110 @@ async def test_a_vhost_goes_with_all_that_it_holds_and_who_is_in_it(broker: Runn
     assert not broker.node.mqtt.sessions.all()
     assert (await api(broker, "GET", "users/ann/permissions"))[1] == []
     after = (await broker.scrape()).counters
-    assert {name for name, value in before.items() if "vhost" not in str(name) and after.get(name, 0) < value} == set()
+    assert {
+        name
+        for name, value in before.items()
+        if "vhost" not in str(name) and after.get(name, 0) < value
+    } == set()
 
 
 async def test_users_and_permissions_are_made_at_run_time_and_hold_at_once(broker: Running) -> None:
-    assert (await api(broker, "PUT", "users/ann", {"password": "secret", "tags": "management,monitoring"}))[0] == 201
+    assert (
+        await api(
+            broker, "PUT", "users/ann", {"password": "secret", "tags": "management,monitoring"}
+        )
+    )[0] == 201
     assert (await api(broker, "GET", "users/ann"))[1]["tags"] == ["management", "monitoring"]
     assert (await api(broker, "GET", "whoami", user="ann", password="secret"))[1]["name"] == "ann"
     permission = {"configure": "", "write": "", "read": "^q"}
     assert await api(broker, "PUT", "permissions/%2F/ann", permission) == (201, None)
-    assert (await api(broker, "GET", "permissions/%2F/ann"))[1] == {"user": "ann", "vhost": "/", **permission}
+    assert (await api(broker, "GET", "permissions/%2F/ann"))[1] == {
+        "user": "ann",
+        "vhost": "/",
+        **permission,
+    }
     await api(broker, "PUT", "queues/%2F/q")
     client = await broker.amqp("ann", "secret")
     await client.call(spec.Basic.Consume(queue="q", consumer_tag="t"), spec.Basic.ConsumeOk)
-    assert (await api(broker, "PUT", "permissions/%2F/ann", permission | {"read": "^other"}))[0] == 204
+    assert (await api(broker, "PUT", "permissions/%2F/ann", permission | {"read": "^other"}))[
+        0
+    ] == 204
     assert (await client.expect(spec.Channel.Close)).reply_code == 403  # It knows no basic.cancel.
     assert await api(broker, "DELETE", "users/ann") == (204, None)
     assert (await client.expect(spec.Connection.Close)).reply_code == 320
     assert (await api(broker, "GET", "whoami", user="ann", password="secret"))[0] == 401
     assert (await api(broker, "POST", "users/bulk-delete", {"users": ["ann"]}))[0] == 204
     status, said = await api(broker, "PUT", "users/admin", {"password": "x", "tags": ""})
-    assert (status, said["reason"]) == (400, "user 'admin' is one of the settings: change it there, and send SIGHUP")
-    for wrong in ({"tags": ""}, {"password": "x"}, {"password": "", "tags": ""}, {"password_hash": "!", "tags": ""},
-                  {"password": 1, "tags": []}):
+    assert (status, said["reason"]) == (
+        400,
+        "user 'admin' is one of the settings: change it there, and send SIGHUP",
+    )
+    for wrong in (
+        {"tags": ""},
+        {"password": "x"},
+        {"password": "", "tags": ""},
+        {"password_hash": "!", "tags": ""},
+        {"password": 1, "tags": []},
+    ):
         assert (await api(broker, "PUT", "users/bob", wrong))[0] == 400
 
 
 async def test_rules_about_topics_hold_for_bindings_made_over_http(start: Start) -> None:
-    running = await start(users=[KNOWN | {"tags": ("management",), "rules": ("deny all secret/#", "allow all #")}])
+    running = await start(
+        users=[KNOWN | {"tags": ("management",), "rules": ("deny all secret/#", "allow all #")}]
+    )
     await api(running, "PUT", "queues/%2F/q", user="known")
     for key, expected in (("open.a", 201), ("secret.a", 403), ("#", 403)):
-        assert (await api(running, "POST", "bindings/%2F/e/amq.topic/q/q", {"routing_key": key}, user="known"))[0] == expected
+        assert (
+            await api(
+                running, "POST", "bindings/%2F/e/amq.topic/q/q", {"routing_key": key}, user="known"
+            )
+        )[0] == expected
 
 
 async def test_a_page_of_another_site_changes_nothing(broker: Running) -> None:
     token = base64.b64encode(b"admin:known").decode()
-    for origin, expected in (("https://elsewhere.example", 403), ("null", 403), ("http://here", 204)):
-        request = (f"PUT /api/vhosts/%2F HTTP/1.1\r\nHost: here\r\nOrigin: {origin}\r\nAuthorization: Basic {token}\r\n"
-                   "Content-Length: 0\r\n\r\n")
+    for origin, expected in (
+        ("https://elsewhere.example", 403),
+        ("null", 403),
+        ("http://here", 204),
+    ):
+        request = (
+            f"PUT /api/vhosts/%2F HTTP/1.1\r\nHost: here\r\nOrigin: {origin}\r\nAuthorization: Basic {token}\r\n"
+            "Content-Length: 0\r\n\r\n"
+        )
         assert (await broker.ask("http", request.encode()))[0] == expected
 
 
 async def test_rules_and_topic_permissions_are_made_at_run_time(broker: Running) -> None:
     await api(broker, "PUT", "users/ann", {"password": "secret", "tags": ""})
-    await api(broker, "PUT", "permissions/%2F/ann", {"configure": ".*", "write": ".*", "read": ".*"})
+    await api(
+        broker, "PUT", "permissions/%2F/ann", {"configure": ".*", "write": ".*", "read": ".*"}
+    )
     client = await broker.mqtt("c", user="ann/secret")
     await client.subscribe("#")
-    assert await api(broker, "PUT", "topic-rules/%2F/ann", {"rules": ["deny all x", "allow all #"]}) == (201, None)
-    assert (await api(broker, "GET", "topic-rules"))[1] == [{"user": "ann", "vhost": "/", "rules": ["deny all x", "allow all #"]}]
+    assert await api(
+        broker, "PUT", "topic-rules/%2F/ann", {"rules": ["deny all x", "allow all #"]}
+    ) == (201, None)
+    assert (await api(broker, "GET", "topic-rules"))[1] == [
+        {"user": "ann", "vhost": "/", "rules": ["deny all x", "allow all #"]}
+    ]
     await client.socket.send(b"\x30\x03\x00\x01x\x30\x03\x00\x01y")
     assert await client.packet() == (0x30, b"\x00\x01y")
     status, said = await api(broker, "PUT", "topic-rules/%2F/ann", {"rules": ["perhaps all x"]})
     assert (status, "perhaps all x" in said["reason"]) == (400, True)
     assert await api(broker, "DELETE", "topic-rules/%2F/ann") == (204, None)
-    assert (await api(broker, "PUT", "topic-permissions/%2F/ann", {"exchange": "amq.topic", "write": "^y", "read": ".*"}))[0] == 201
+    assert (
+        await api(
+            broker,
+            "PUT",
+            "topic-permissions/%2F/ann",
+            {"exchange": "amq.topic", "write": "^y", "read": ".*"},
+        )
+    )[0] == 201
     assert (await api(broker, "GET", "topic-permissions/%2F/ann"))[1] == [
-        {"user": "ann", "vhost": "/", "exchange": "amq.topic", "write": "^y", "read": ".*"}]
+        {"user": "ann", "vhost": "/", "exchange": "amq.topic", "write": "^y", "read": ".*"}
+    ]
     await client.socket.send(b"\x30\x03\x00\x01x\x30\x04\x00\x02yy")
     assert await client.packet() == (0x30, b"\x00\x02yy")
     assert await api(broker, "DELETE", "topic-permissions/%2F/ann") == (204, None)
@@ -180,21 +326,39 @@ async def test_who_is_here_is_listed_and_sent_away(broker: Running) -> None:
     await amqp.queue("q")
     await amqp.call(spec.Basic.Consume(queue="q", consumer_tag="t"), spec.Basic.ConsumeOk)
     rows = {one["user"]: one for one in (await api(broker, "GET", "connections"))[1]}
-    assert {user: row["protocol"] for user, row in rows.items()} == {"known": "AMQP 0-9-1", "watcher": "MQTT 3.1.1"}
+    assert {user: row["protocol"] for user, row in rows.items()} == {
+        "known": "AMQP 0-9-1",
+        "watcher": "MQTT 3.1.1",
+    }
     assert rows["known"]["state"] == "running"
-    assert [one["user"] for one in (await api(broker, "GET", "connections", user="known"))[1]] == ["known"]
+    assert [one["user"] for one in (await api(broker, "GET", "connections", user="known"))[1]] == [
+        "known"
+    ]
     (channel,) = (await api(broker, "GET", "channels"))[1]
     assert (channel["number"], channel["consumer_count"], channel["vhost"]) == (1, 1, "/")
-    assert (await api(broker, "GET", f"channels/{quote(channel['name'], safe='')}"))[1]["consumer_details"][0]["consumer_tag"] == "t"
+    assert (await api(broker, "GET", f"channels/{quote(channel['name'], safe='')}"))[1][
+        "consumer_details"
+    ][0]["consumer_tag"] == "t"
     (consumer,) = (await api(broker, "GET", "consumers"))[1]
-    assert (consumer["queue"], consumer["consumer_tag"], consumer["ack_required"]) == ({"name": "q", "vhost": "/"}, "t", True)
+    assert (consumer["queue"], consumer["consumer_tag"], consumer["ack_required"]) == (
+        {"name": "q", "vhost": "/"},
+        "t",
+        True,
+    )
     path = f"connections/{quote(rows['known']['name'], safe='')}"
     assert (await api(broker, "GET", path + "/channels"))[1] == [channel]
-    assert (await api(broker, "DELETE", f"connections/{quote(rows['watcher']['name'], safe='')}", user="known"))[0] == 404
+    assert (
+        await api(
+            broker, "DELETE", f"connections/{quote(rows['watcher']['name'], safe='')}", user="known"
+        )
+    )[0] == 404
     assert (await api(broker, "DELETE", path, user="watcher"))[0] == 403
     assert await api(broker, "DELETE", path) == (204, None)
     close = await amqp.expect(spec.Connection.Close)
-    assert (close.reply_code, close.reply_text) == (320, "CONNECTION_FORCED - closed by an operator")
+    assert (close.reply_code, close.reply_text) == (
+        320,
+        "CONNECTION_FORCED - closed by an operator",
+    )
     assert await api(broker, "DELETE", "connections/username/watcher") == (204, None)
     assert await mqtt.socket.read() == b""
 
@@ -214,22 +378,43 @@ async def test_long_lists_come_in_pages_and_hold_nobody_up(broker: Running) -> N
     for number in range(1_000):
         vhost.declare_queue(f"q{number:04}")
     vhost.declare_queue("other")
-    page = (await api(broker, "GET", "queues?page=3&page_size=30&name=^q&use_regex=true&sort=name&sort_reverse=true&columns=name"))[1]
+    page = (
+        await api(
+            broker,
+            "GET",
+            "queues?page=3&page_size=30&name=^q&use_regex=true&sort=name&sort_reverse=true&columns=name",
+        )
+    )[1]
     assert page["items"] == [{"name": f"q{number:04}"} for number in range(939, 909, -1)]
     assert {name: page[name] for name in page if name != "items"} == {
-        "page": 3, "page_size": 30, "page_count": 34, "item_count": 30, "filtered_count": 1_000, "total_count": 1_001}
+        "page": 3,
+        "page_size": 30,
+        "page_count": 34,
+        "item_count": 30,
+        "filtered_count": 1_000,
+        "total_count": 1_001,
+    }
     assert len((await api(broker, "GET", "queues"))[1]) == 1_001
-    assert (await api(broker, "GET", "queues?name=OTHER&columns=name,arguments"))[1] == [{"name": "other", "arguments": {}}]
+    assert (await api(broker, "GET", "queues?name=OTHER&columns=name,arguments"))[1] == [
+        {"name": "other", "arguments": {}}
+    ]
 
 
 async def test_what_is_wrong_with_the_node_is_told_by_its_checks(broker: Running) -> None:
     broker.node.broker.alarms.set("memory", True)
     status, said = await api(broker, "GET", "health/checks/alarms")
-    assert (status, said["status"], said["alarms"]) == (503, "failed", [{"node": "trellis", "resource": "memory"}])
+    assert (status, said["status"], said["alarms"]) == (
+        503,
+        "failed",
+        [{"node": "trellis", "resource": "memory"}],
+    )
     assert (await api(broker, "GET", "nodes"))[1][0]["mem_alarm"] is True
     broker.node.broker.alarms.set("memory", False)
     port = broker.port("amqp")
-    assert await api(broker, "GET", f"health/checks/port-listener/{port}") == (200, {"status": "ok", "port": port})
+    assert await api(broker, "GET", f"health/checks/port-listener/{port}") == (
+        200,
+        {"status": "ok", "port": port},
+    )
     assert (await api(broker, "GET", "health/checks/port-listener/1"))[0] == 503
     assert (await api(broker, "GET", "health/checks/protocol-listener/stomp"))[0] == 503
     assert (await api(broker, "GET", "health/checks/certificate-expiration/1/aeons"))[0] == 400
@@ -241,7 +426,10 @@ async def test_definitions_of_one_vhost_go_to_another(broker: Running) -> None:
     await api(broker, "PUT", "queues/a/q")
     await api(broker, "POST", "bindings/a/e/amq.topic/q/q", {"routing_key": "k"})
     document = (await api(broker, "GET", "definitions/a"))[1]
-    assert (await api(broker, "POST", "definitions/b", document))[1] == {"taken": {"queues": 1, "bindings": 1}, "refused": []}
+    assert (await api(broker, "POST", "definitions/b", document))[1] == {
+        "taken": {"queues": 1, "bindings": 1},
+        "refused": [],
+    }
     assert (await api(broker, "GET", "bindings/b/e/amq.topic/q/q"))[1][0]["routing_key"] == "k"
 
 
@@ -251,7 +439,9 @@ async def test_users_rules_and_permissions_survive_a_restart(start: Start, tmp_p
     await api(running, "PUT", "users/ann", {"password": "secret", "tags": "management"})
     await api(running, "PUT", "permissions/%2F/ann", {"configure": "", "write": ".*", "read": ".*"})
     await api(running, "PUT", "topic-rules/%2F/ann", {"rules": ["allow all a/#"]})
-    await api(running, "PUT", "topic-permissions/%2F/ann", {"exchange": "x", "write": "w", "read": "r"})
+    await api(
+        running, "PUT", "topic-permissions/%2F/ann", {"exchange": "x", "write": "w", "read": "r"}
+    )
     await api(running, "PUT", "users/ann", {"password": "other", "tags": "management"})
     await api(running, "PUT", "users/bob", {"password": "secret", "tags": ""})
     await api(running, "DELETE", "users/bob")
@@ -261,7 +451,9 @@ async def test_users_rules_and_permissions_survive_a_restart(start: Start, tmp_p
     await running.stop()
     running = await start(**users(), **data)
     assert [one["name"] for one in (await api(running, "GET", "users"))[1]][-1] == "ann"
-    assert (await api(running, "GET", "topic-rules/%2F/ann", user="admin"))[1]["rules"] == ["allow all a/#"]
+    assert (await api(running, "GET", "topic-rules/%2F/ann", user="admin"))[1]["rules"] == [
+        "allow all a/#"
+    ]
     assert (await api(running, "GET", "topic-permissions/%2F/ann"))[1][0]["read"] == "r"
     assert (await api(running, "GET", "whoami", user="ann", password="other"))[0] == 200
     (session,) = running.node.mqtt.sessions.all()

@@ -17,15 +17,15 @@ import argon2
 import pytest
 import pytest_asyncio
 
-from broker.access import Credentials, Identity, Verdict
-from broker.core import Broker
+from broker.access.identity import Credentials, Identity, Verdict
+from broker.broker import Broker
 from broker.store.memory import MemoryStore
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running, settings
-from trellis.authenticate import Account, Accounts
-from trellis.guessing import ADDRESS, FORGIVEN, REMEMBERED, USER, Failures, Guessing
-from trellis.passwords import check_hash, verify
-from trellis.users import GENERATED, accounts_of
+from trellis.auth.authenticate import Account, Accounts
+from trellis.auth.login_throttle import ADDRESS, FORGIVEN, REMEMBERED, USER, Failures, Guessing
+from trellis.auth.passwords import check_hash, verify
+from trellis.auth.settings_users import GENERATED, accounts_of
 
 #: A hash that is verified in no time, and one that takes a while.
 QUICK = argon2.PasswordHasher(1, 8, 1).hash("quick")
@@ -36,12 +36,24 @@ Make = Callable[..., Accounts]
 
 @pytest_asyncio.fixture
 async def accounts() -> AsyncIterator[Make]:
-    """Makes Accounts of `quick` and `slow`, whose passwords are their names, and `here`, from loopback only, with that of `quick`."""
+    """Makes Accounts of `quick` and `slow`, whose passwords are their names, and `here`, from
+    loopback only, with that of `quick`.
+    """
     made: list[Accounts] = []
 
-    def make(anonymous: bool = True, from_afar: bool = False, queue: int = 10, remember: float = 300.0) -> Accounts:
-        users = [Account(Identity("quick"), QUICK, False), Account(Identity("slow"), SLOW, False), Account(Identity("here"), QUICK, True)]
-        made.append(Accounts(users, Identity("anonymous") if anonymous else None, from_afar, 1, queue, remember))
+    def make(
+        anonymous: bool = True, from_afar: bool = False, queue: int = 10, remember: float = 300.0
+    ) -> Accounts:
+        users = [
+            Account(Identity("quick"), QUICK, False),
+            Account(Identity("slow"), SLOW, False),
+            Account(Identity("here"), QUICK, True),
+        ]
+        made.append(
+            Accounts(
+                users, Identity("anonymous") if anonymous else None, from_afar, 1, queue, remember
+            )
+        )
         return made[-1]
 
     yield make
@@ -52,7 +64,9 @@ async def accounts() -> AsyncIterator[Make]:
 class Question:
     """Credentials on their way to a verdict."""
 
-    def __init__(self, accounts: Accounts, user: str | None, password: str = "", local: bool = True) -> None:
+    def __init__(
+        self, accounts: Accounts, user: str | None, password: str = "", local: bool = True
+    ) -> None:
         self.told: list[Verdict] = []
         self._heard = asyncio.Event()
         address = "127.0.0.1" if local else "192.0.2.1"
@@ -81,19 +95,33 @@ class Question:
 async def test_the_right_password_and_no_other_is_accepted(accounts: Make) -> None:
     them = accounts()
     assert await Question(them, "quick", "quick").name() == "quick"
-    for user, password in (("quick", "wrong"), ("quick", ""), ("nobody", "quick"), ("", ""), ("quick\0", "quick")):
+    for user, password in (
+        ("quick", "wrong"),
+        ("quick", ""),
+        ("nobody", "quick"),
+        ("", ""),
+        ("quick\0", "quick"),
+    ):
         verdict = await Question(them, user, password).verdict()
-        assert (verdict.identity, verdict.reason, verdict.busy) == (None, "unknown user or wrong password", False)
+        assert (verdict.identity, verdict.reason, verdict.busy) == (
+            None,
+            "unknown user or wrong password",
+            False,
+        )
 
 
-async def test_refused_logins_are_logged_without_their_passwords(accounts: Make, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_logins_are_logged_without_their_passwords(
+    accounts: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     them = accounts()
     with caplog.at_level(logging.INFO):
         await Question(them, "quick", "quick").verdict()
         await Question(them, "quick", "se cret", local=False).verdict()
         await Question(them, 'no"body\n', "se cret").verdict()
     assert [record.getMessage() for record in caplog.records if record.name == "trellis"] == [
-        "login_refused user=quick address=192.0.2.1", 'login_refused user="no\\"body\\n" address=127.0.0.1']
+        "login_refused user=quick address=192.0.2.1",
+        'login_refused user="no\\"body\\n" address=127.0.0.1',
+    ]
 
 
 async def test_no_verdict_comes_before_its_hash_and_none_twice(accounts: Make) -> None:
@@ -177,7 +205,11 @@ async def test_when_the_queue_is_full_others_are_told_to_come_again(accounts: Ma
     third, same = Question(them, "here", "quick"), Question(them, "slow", "slow")
     verdict = await third.verdict()
     assert (verdict.identity, verdict.busy) == (None, True)
-    assert [await question.name() for question in (slow, next_one, same)] == ["slow", "quick", "slow"]
+    assert [await question.name() for question in (slow, next_one, same)] == [
+        "slow",
+        "quick",
+        "slow",
+    ]
     assert await Question(them, "here", "quick").name() == "here"
 
 
@@ -199,9 +231,16 @@ async def test_some_users_come_from_loopback_only(accounts: Make) -> None:
 
 @pytest.mark.parametrize(
     ("anonymous", "from_afar", "local", "name"),
-    [(True, False, True, "anonymous"), (True, False, False, None), (True, True, False, "anonymous"), (False, False, True, None)],
+    [
+        (True, False, True, "anonymous"),
+        (True, False, False, None),
+        (True, True, False, "anonymous"),
+        (False, False, True, None),
+    ],
 )
-async def test_who_gives_no_name(accounts: Make, anonymous: bool, from_afar: bool, local: bool, name: str | None) -> None:
+async def test_who_gives_no_name(
+    accounts: Make, anonymous: bool, from_afar: bool, local: bool, name: str | None
+) -> None:
     question = Question(accounts(anonymous, from_afar), None, local=local)
     assert question.answered  # At once: there is nothing to hash.
     assert await question.name() == name
@@ -225,8 +264,12 @@ async def test_full_queues_are_told_in_the_words_of_the_protocol(start: Start) -
     asking = asyncio.create_task(first.connect("first", user="slow/slow"))
     await running.until(lambda: running.node.accounts.waiting == 1)
     assert (await running.scrape()).value("trellis_logins_waiting") == 1
-    assert await Mqtt0(await running.socket("mqtt")).connect("second", user="slow/wrong") == 3  # Server unavailable.
-    status, _ = await running.get("http", "/api/trellis/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n")
+    assert (
+        await Mqtt0(await running.socket("mqtt")).connect("second", user="slow/wrong") == 3
+    )  # Server unavailable.
+    status, _ = await running.get(
+        "http", "/api/trellis/queues", "Authorization: Basic c2xvdzp3cm9uZw==\r\n"
+    )
     assert status == 503
     assert await asking == 0
     page = await running.scrape()
@@ -242,11 +285,17 @@ async def test_anonymous_clients_of_mqtt(start: Start, anonymous: str, code: int
     assert await Mqtt0(await running.socket("mqtt")).connect("nobody") == code
 
 
-async def test_a_generated_user_is_told_once_and_kept(start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_generated_user_is_told_once_and_kept(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     chosen: dict[str, Any] = {"data": {"dir": str(tmp_path)}, "users": []}
     with caplog.at_level(logging.WARNING):
         running = await start(**chosen)
-    (told,) = [record.getMessage() for record in caplog.records if "generated_password" in record.getMessage()]
+    (told,) = [
+        record.getMessage()
+        for record in caplog.records
+        if "generated_password" in record.getMessage()
+    ]
     password = re.search(r"user=trellis password=(\S+) ", told)
     assert password is not None
     file = tmp_path / GENERATED
@@ -277,6 +326,7 @@ def test_a_kept_hash_of_another_name_is_replaced(tmp_path: Path) -> None:
 
 
 # -- guessing
+
 
 def test_the_first_failures_cost_nothing_and_the_next_ones_wait_longer_each() -> None:
     guessing = Guessing()
@@ -335,10 +385,19 @@ async def test_too_many_who_wait_are_told_to_come_again(accounts: Make) -> None:
     them.close()
 
 
-@pytest.mark.parametrize(("name", "password", "local"), [
-    ("quick", "wrong", True), ("nobody", "wrong", True), ("here", "quick", False), ("imported", "wrong", True), ("without", "", True)])
+@pytest.mark.parametrize(
+    ("name", "password", "local"),
+    [
+        ("quick", "wrong", True),
+        ("nobody", "wrong", True),
+        ("here", "quick", False),
+        ("imported", "wrong", True),
+        ("without", "", True),
+    ],
+)
 async def test_a_name_that_nobody_has_is_as_much_work_as_a_wrong_password(
-        monkeypatch: pytest.MonkeyPatch, accounts: Make, name: str, password: str, local: bool) -> None:
+    monkeypatch: pytest.MonkeyPatch, accounts: Make, name: str, password: str, local: bool
+) -> None:
     """Work is counted, not time: each login that fails is one hash of ours, whoever it names."""
     hashed: list[str] = []
 
@@ -346,10 +405,12 @@ async def test_a_name_that_nobody_has_is_as_much_work_as_a_wrong_password(
         hashed.append(password_hash)
         return verify(password_hash, password)
 
-    monkeypatch.setattr("trellis.authenticate.verify", count)
+    monkeypatch.setattr("trellis.auth.authenticate.verify", count)
     them = accounts()
     them.users = Broker(MemoryStore(), them, str).users
-    them.users.define("imported", check_hash(base64.b64encode(b"salt" + bytes(32)).decode(), ""), [])
+    them.users.define(
+        "imported", check_hash(base64.b64encode(b"salt" + bytes(32)).decode(), ""), []
+    )
     them.users.define("without", "", [])
     verdict = await Question(them, name, password, local).verdict()
     assert (verdict.identity, verdict.reason) == (None, "unknown user or wrong password")

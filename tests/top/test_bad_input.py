@@ -12,7 +12,7 @@ import pamqp.commands as spec
 import pytest
 import pytest_asyncio
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, packet, start_ok, text, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Leaks, Mqtt0, Running, Socket
@@ -22,17 +22,20 @@ HANDSHAKE: Final = 1.0
 #: A random answer of the dice, always the same.
 NOISE: Final = random.Random(2).randbytes(300_000)
 CLOSE: Final = b"\x00\x0a\x00\x32"
-#: A client that never finishes is let go at the handshake timeout; this is how often it says one octet more.
+#: A client that never finishes is let go at the handshake timeout; this is how often it says one
+#: octet more.
 DRIP: Final = 0.02
 
 Talk = Callable[[Running], Coroutine[Any, Any, bytes]]
 
 
 class Case(NamedTuple):
-    """What a client does, how the answer begins (b"" is a close without a word), and which reason is counted.
+    """What a client does, how the answer begins (b"" is a close without a word), and which reason
+    is counted.
 
-    Answers in AMQP are the names of their methods, those of connection.close with its code. Where frames cannot be
-    told apart any more, close-ok is not heard, and whether `protocol_error` or `lost` is counted is left open: "".
+    Answers in AMQP are the names of their methods, those of connection.close with its code. Where
+    frames cannot be told apart any more, close-ok is not heard, and whether `protocol_error` or
+    `lost` is counted is left open: "".
     """
 
     talk: Talk
@@ -45,7 +48,9 @@ def says(listener: str, octets: bytes) -> Talk:
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
-        reading = asyncio.create_task(listen(client) if listener == "amqp" else client.read_to_end())
+        reading = asyncio.create_task(
+            listen(client) if listener == "amqp" else client.read_to_end()
+        )
         try:
             await client.send(octets)
         except ConnectionError:
@@ -65,7 +70,9 @@ async def listen(client: Socket) -> bytes:
             await client.send(marshal(0, spec.Connection.CloseOk()))
             client.shut_down()
     client.close()
-    return octets if octets.startswith(b"AMQP") else " ".join(map(short, unmarshal(octets))).encode()
+    return (
+        octets if octets.startswith(b"AMQP") else " ".join(map(short, unmarshal(octets))).encode()
+    )
 
 
 def short(frame: Any) -> str:
@@ -90,7 +97,9 @@ def drips(listener: str, octets: bytes) -> Talk:
 
     async def talk(running: Running) -> bytes:
         client = await running.socket(listener)
-        reading = asyncio.create_task(listen(client) if listener == "amqp" else client.read_to_end())
+        reading = asyncio.create_task(
+            listen(client) if listener == "amqp" else client.read_to_end()
+        )
         for octet in octets * 1000:
             try:
                 await client.send(bytes([octet]))
@@ -126,33 +135,51 @@ AMQP: Final = {
     "noise": Case(says("amqp", NOISE), GREETING, "protocol_error"),
     "amqp 1.0": Case(says("amqp", b"AMQP\x00\x01\x00\x00"), GREETING, "protocol_error"),
     "noise after the greeting": Case(says("amqp", GREETING + NOISE), b"Start Close5", ""),
-    "huge frame": Case(says("amqp", GREETING + b"\x01\x00\x00\x7f\xff\xff\xff\x00"), b"Start Close5", ""),
-    "negative frame": Case(says("amqp", GREETING + b"\x01\x00\x00\xff\xff\xff\xff\x00"), b"Start Close5", ""),
+    "huge frame": Case(
+        says("amqp", GREETING + b"\x01\x00\x00\x7f\xff\xff\xff\x00"), b"Start Close5", ""
+    ),
+    "negative frame": Case(
+        says("amqp", GREETING + b"\x01\x00\x00\xff\xff\xff\xff\x00"), b"Start Close5", ""
+    ),
     "undecodable start-ok": Case(
-        says("amqp", GREETING + b"\x01\x00\x00\x00\x00\x00\x06\x00\x0a\x00\x0b\xff\xff\xce"), b"Start Close5", "protocol_error"
+        says("amqp", GREETING + b"\x01\x00\x00\x00\x00\x00\x06\x00\x0a\x00\x0b\xff\xff\xce"),
+        b"Start Close5",
+        "protocol_error",
     ),
     "unknown mechanism": Case(
-        says("amqp", GREETING + start_ok("known", "known", "EXTERNAL")), b"Start Close5", "protocol_error"
+        says("amqp", GREETING + start_ok("known", "known", "EXTERNAL")),
+        b"Start Close5",
+        "protocol_error",
     ),
-    "wrong password": Case(says("amqp", GREETING + start_ok("known", "wrong")), b"Start Close403", "login_refused"),
+    "wrong password": Case(
+        says("amqp", GREETING + start_ok("known", "wrong")), b"Start Close403", "login_refused"
+    ),
     "silent": Case(says("amqp", b""), b"", "handshake_timeout"),
     "half a greeting": Case(says("amqp", b"AMQP"), b"", "handshake_timeout"),
     "silent after the greeting": Case(says("amqp", GREETING), b"Start", "handshake_timeout"),
-    "half a start-ok": Case(says("amqp", GREETING + start_ok("known", "known")[:40]), b"Start", "handshake_timeout"),
+    "half a start-ok": Case(
+        says("amqp", GREETING + start_ok("known", "known")[:40]), b"Start", "handshake_timeout"
+    ),
     "silent after start-ok": Case(
         says("amqp", GREETING + start_ok("known", "known")), b"Start Tune", "handshake_timeout"
     ),
-    "drip": Case(drips("amqp", GREETING + start_ok("known", "known")), b"Start", "handshake_timeout"),
+    "drip": Case(
+        drips("amqp", GREETING + start_ok("known", "known")), b"Start", "handshake_timeout"
+    ),
     "gone at once": Case(leaves("amqp", b""), b"", "lost"),
     "gone in the greeting": Case(leaves("amqp", b"AMQP"), b"", "lost"),
-    "gone in start-ok": Case(leaves("amqp", GREETING + start_ok("known", "known")[:40]), b"Start", "lost"),
+    "gone in start-ok": Case(
+        leaves("amqp", GREETING + start_ok("known", "known")[:40]), b"Start", "lost"
+    ),
     "no frame end": Case(after_amqp_login(b"\x08\x00\x00\x00\x00\x00\x00\x00"), b"Close5", ""),
     "oversized frame": Case(after_amqp_login(b"\x01\x00\x01\x00\x02\x00\x00\x00"), b"Close5", ""),
     "unknown frame type": Case(
         after_amqp_login(b"\x07\x00\x00\x00\x00\x00\x00\xce"), b"Close5", "protocol_error"
     ),
     "half a method": Case(
-        after_amqp_login(b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x0a\xce"), b"Close5", "protocol_error"
+        after_amqp_login(b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x0a\xce"),
+        b"Close5",
+        "protocol_error",
     ),
     "content of nothing": Case(
         after_amqp_login(b"\x03\x00\x01\x00\x00\x00\x01a\xce"), b"Close5", "protocol_error"
@@ -163,16 +190,35 @@ CONNACK: Final = b"\x20\x02\x00"
 MQTT: Final = {
     "http": Case(says("mqtt", b"GET / HTTP/1.1\r\n\r\n"), b"", "protocol_error"),
     "noise": Case(says("mqtt", NOISE), b"", "protocol_error"),
-    "another protocol": Case(says("mqtt", packet(0x10, text("MOTT") + b"\x04\x02\x00\x00\x00\x00")), b"", "protocol_error"),
-    "level 6": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x06\x02\x00\x00\x00\x00\x00")), b"\x20\x03\x00\x84\x00",
-                    "unacceptable_version"),
-    "reserved flag": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x04\x03\x00\x00\x00\x00")), b"", "protocol_error"),
+    "another protocol": Case(
+        says("mqtt", packet(0x10, text("MOTT") + b"\x04\x02\x00\x00\x00\x00")),
+        b"",
+        "protocol_error",
+    ),
+    "level 6": Case(
+        says("mqtt", packet(0x10, text("MQTT") + b"\x06\x02\x00\x00\x00\x00\x00")),
+        b"\x20\x03\x00\x84\x00",
+        "unacceptable_version",
+    ),
+    "reserved flag": Case(
+        says("mqtt", packet(0x10, text("MQTT") + b"\x04\x03\x00\x00\x00\x00")),
+        b"",
+        "protocol_error",
+    ),
     "no CONNECT": Case(says("mqtt", b"\xc0\x00"), b"", "protocol_error"),
     "endless length": Case(says("mqtt", b"\x10\xff\xff\xff\xff\xff"), b"", "protocol_error"),
     "oversized CONNECT": Case(says("mqtt", b"\x10\xff\xff\x07" + NOISE), b"", "too_large"),
-    "name that is no UTF-8": Case(says("mqtt", packet(0x10, text("MQTT") + b"\x04\x02\x00\x00\x00\x01\xff")), b"", "protocol_error"),
-    "no name, persistent": Case(says("mqtt", connect_packet("", clean=False)), CONNACK + b"\x02", "identifier_rejected"),
-    "wrong password": Case(says("mqtt", connect_packet("w", user="known/wrong")), CONNACK + b"\x04", "login_refused"),
+    "name that is no UTF-8": Case(
+        says("mqtt", packet(0x10, text("MQTT") + b"\x04\x02\x00\x00\x00\x01\xff")),
+        b"",
+        "protocol_error",
+    ),
+    "no name, persistent": Case(
+        says("mqtt", connect_packet("", clean=False)), CONNACK + b"\x02", "identifier_rejected"
+    ),
+    "wrong password": Case(
+        says("mqtt", connect_packet("w", user="known/wrong")), CONNACK + b"\x04", "login_refused"
+    ),
     "silent": Case(says("mqtt", b""), b"", "handshake_timeout"),
     "half a CONNECT": Case(says("mqtt", connect_packet("half")[:9]), b"", "handshake_timeout"),
     "drip": Case(drips("mqtt", b"\x10\xff\x7f"), b"", "handshake_timeout"),
@@ -181,7 +227,9 @@ MQTT: Final = {
     "second CONNECT": Case(after_mqtt_login(connect_packet("again")), b"", "protocol_error"),
     "packet type 0": Case(after_mqtt_login(b"\x00\x00"), b"", "protocol_error"),
     "QoS 3": Case(after_mqtt_login(packet(0x36, text("t") + b"\x00\x01")), b"", "protocol_error"),
-    "topic longer than its packet": Case(after_mqtt_login(b"\x30\x02\xff\xff"), b"", "protocol_error"),
+    "topic longer than its packet": Case(
+        after_mqtt_login(b"\x30\x02\xff\xff"), b"", "protocol_error"
+    ),
     "no topic filter": Case(after_mqtt_login(packet(0x82, b"\x00\x01")), b"", "protocol_error"),
     "too large a packet": Case(after_mqtt_login(b"\x30\x81\x80\x80\x08"), b"", "too_large"),
     "noise after the login": Case(after_mqtt_login(b"\xf1" + NOISE), b"", "protocol_error"),
@@ -193,14 +241,22 @@ def http_cases(listener: str) -> dict[str, Case]:
         "noise": Case(says(listener, NOISE), b"HTTP/1.1 4", "400"),
         "another protocol": Case(says(listener, GREETING + b"\r\n\r\n"), b"HTTP/1.1 400 ", "400"),
         "no host": Case(says(listener, b"GET / HTTP/1.1\r\n\r\n"), b"HTTP/1.1 400 ", "400"),
-        "HTTP/2": Case(says(listener, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), b"HTTP/1.1 405 ", "405"),
-        "header without end": Case(says(listener, b"GET / HTTP/1.1\r\nHost: " + b"x" * 100_000), b"HTTP/1.1 431 ", "431"),
+        "HTTP/2": Case(
+            says(listener, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), b"HTTP/1.1 405 ", "405"
+        ),
+        "header without end": Case(
+            says(listener, b"GET / HTTP/1.1\r\nHost: " + b"x" * 100_000), b"HTTP/1.1 431 ", "431"
+        ),
         "endless line": Case(says(listener, b"x" * 100_000), b"HTTP/1.1 431 ", "431"),
         "another method with a body": Case(
-            says(listener, b"BREW / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + NOISE), b"HTTP/1.1 405 ", "405"
+            says(listener, b"BREW / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + NOISE),
+            b"HTTP/1.1 405 ",
+            "405",
         ),
         "silent": Case(says(listener, b""), b"HTTP/1.1 408 ", "408"),
-        "half a request": Case(says(listener, b"GET / HTTP/1.1\r\nHost: x\r\n"), b"HTTP/1.1 408 ", "408"),
+        "half a request": Case(
+            says(listener, b"GET / HTTP/1.1\r\nHost: x\r\n"), b"HTTP/1.1 408 ", "408"
+        ),
         "drip": Case(drips(listener, b"GET / HTTP/1.1\r\nHost: x\r\n"), b"HTTP/1.1 408 ", "408"),
         "gone at once": Case(leaves(listener, b""), b"", "lost"),
         "gone in the request": Case(leaves(listener, b"GET / HT"), b"HTTP/1.1 400 ", "400"),
@@ -231,11 +287,16 @@ async def test_amqp_clients_that_break_the_protocol_are_told_and_let_go(running:
     closed = Counter(running.node.amqp.closed)
     assert closed.total() == expected.total()
     assert {reason: closed[reason] for reason in ("handshake_timeout", "login_refused")} == {
-        "handshake_timeout": expected["handshake_timeout"], "login_refused": expected["login_refused"]}
+        "handshake_timeout": expected["handshake_timeout"],
+        "login_refused": expected["login_refused"],
+    }
     page = await running.scrape()
     for reason, count in closed.items():
         assert count >= expected[reason]
-        assert page.value("trellis_connections_closed_total", protocol="amqp091", reason=reason) == count
+        assert (
+            page.value("trellis_connections_closed_total", protocol="amqp091", reason=reason)
+            == count
+        )
     working.cancel()
     await asyncio.wait([working])
     assert working.cancelled()
@@ -249,8 +310,12 @@ async def _declare_and_delete(client: Amqp0) -> None:
 
 
 @pytest.mark.long
-async def test_amqp_clients_who_know_no_close_are_let_go_after_a_wrong_password(running: Running) -> None:
-    answer = await says("amqp", GREETING + start_ok("known", "wrong", authentication_failure_close=False))(running)
+async def test_amqp_clients_who_know_no_close_are_let_go_after_a_wrong_password(
+    running: Running,
+) -> None:
+    answer = await says(
+        "amqp", GREETING + start_ok("known", "wrong", authentication_failure_close=False)
+    )(running)
     assert answer == b"Start"
     assert running.node.amqp.closed == {"login_refused": 1}
 
@@ -265,7 +330,9 @@ async def test_mqtt_clients_that_break_the_protocol_are_let_go(running: Running)
     assert running.node.mqtt.closed == closed
     page = await running.scrape()
     for reason, count in closed.items():
-        assert page.value("trellis_connections_closed_total", protocol="mqtt", reason=reason) == count
+        assert (
+            page.value("trellis_connections_closed_total", protocol="mqtt", reason=reason) == count
+        )
     working.cancel()
     await asyncio.wait([working])
     assert working.cancelled()
@@ -278,7 +345,11 @@ async def _ping(client: Mqtt0) -> None:
 
 async def test_http_clients_that_break_the_protocol_are_told_and_let_go(running: Running) -> None:
     listeners = ("metrics", "http")
-    cases = {f"{listener}: {name}": case for listener in listeners for name, case in http_cases(listener).items()}
+    cases = {
+        f"{listener}: {name}": case
+        for listener in listeners
+        for name, case in http_cases(listener).items()
+    }
     leaks = await Leaks.watch(running)
     enough = asyncio.Event()
     asking = asyncio.gather(*(_ask(running, listener, enough) for listener in listeners))
@@ -290,9 +361,15 @@ async def test_http_clients_that_break_the_protocol_are_told_and_let_go(running:
     for listener, number in zip(listeners, asked, strict=True):
         reasons = Counter(case.reason for case in http_cases(listener).values())
         for status in ("400", "405", "408", "431"):
-            assert page.value("trellis_http_responses_total", listener=listener, status=status) == reasons[status]
+            assert (
+                page.value("trellis_http_responses_total", listener=listener, status=status)
+                == reasons[status]
+            )
         assert page.value("trellis_http_responses_total", listener=listener, status="404") == number
-        assert page.value("trellis_http_closed_total", listener=listener, reason="lost") == reasons["lost"]
+        assert (
+            page.value("trellis_http_closed_total", listener=listener, reason="lost")
+            == reasons["lost"]
+        )
 
 
 async def _ask(running: Running, listener: str, enough: asyncio.Event) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.top.conftest import Start
-from trellis.collector import THRESHOLDS, Collector
+from trellis.server.gc_policy import THRESHOLDS, Collector
 
 
 @pytest.fixture
@@ -63,7 +63,9 @@ def test_a_full_collection_waits_until_nothing_happens(collector: Collector) -> 
     assert collector.full == 1
 
 
-def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_happens(collector: Collector) -> None:
+def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_happens(
+    collector: Collector,
+) -> None:
     class Thing:
         itself: object = None
 
@@ -87,7 +89,9 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
 def test_many_new_objects_make_no_long_pause(collector: Collector) -> None:
     """Each stays, as those of connections do, and is looked at once."""
     collector.settle()
-    gc.collect()  # What stayed of that is little, and a full collection comes when a fourth of it has stayed anew.
+    # What stayed of that is little, and a full collection comes when a fourth of it has stayed
+    # anew.
+    gc.collect()
     before = gc.get_freeze_count()
     kept = [[number] for number in range(100_000)]
     assert collector.pauses > 50

@@ -11,12 +11,12 @@ import msgspec
 import pamqp.commands as spec
 import pytest
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import World, marshal
 from tests.top.running import KNOWN, Running, settings
 from tests.wire.amqp.speech import read
-from trellis import defining
-from trellis.passwords import check_hash, show_hash, verify
+from trellis.auth.passwords import check_hash, show_hash, verify
+from trellis.http.management import definitions_files as defining
 from trellis.settings import SettingsError
 
 
@@ -28,36 +28,95 @@ DOCUMENT: dict[str, Any] = {
     "rabbit_version": "3.13.0",
     "vhosts": [{"name": "/"}, {"name": "shop", "limits": []}],
     "users": [
-        {"name": "ann", "password_hash": rabbit_hash(b"secret"), "hashing_algorithm": "rabbit_password_hashing_sha256",
-         "tags": ["administrator"], "limits": {}},
-        {"name": "bob", "password_hash": rabbit_hash(b"bobs", "sha512"), "hashing_algorithm": "rabbit_password_hashing_sha512", "tags": ""},
-        {"name": "eve", "password_hash": "", "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": []},
+        {
+            "name": "ann",
+            "password_hash": rabbit_hash(b"secret"),
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": ["administrator"],
+            "limits": {},
+        },
+        {
+            "name": "bob",
+            "password_hash": rabbit_hash(b"bobs", "sha512"),
+            "hashing_algorithm": "rabbit_password_hashing_sha512",
+            "tags": "",
+        },
+        {
+            "name": "eve",
+            "password_hash": "",
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": [],
+        },
     ],
     "permissions": [
         {"user": "ann", "vhost": "shop", "configure": ".*", "write": ".*", "read": ".*"},
         {"user": "bob", "vhost": "shop", "configure": "^$", "write": "^orders$", "read": "^$"},
     ],
     "policies": [
-        {"vhost": "shop", "name": "short", "pattern": "^new", "apply-to": "queues", "priority": 3, "definition": {"max-length": 2}}],
+        {
+            "vhost": "shop",
+            "name": "short",
+            "pattern": "^new",
+            "apply-to": "queues",
+            "priority": 3,
+            "definition": {"max-length": 2},
+        }
+    ],
     "exchanges": [
-        {"name": "orders", "vhost": "shop", "type": "topic", "durable": True, "auto_delete": False, "internal": False, "arguments": {}},
-        {"name": "all", "vhost": "shop", "type": "fanout", "durable": True, "auto_delete": False, "internal": False,
-         "arguments": {"alternate-exchange": "orders"}},
+        {
+            "name": "orders",
+            "vhost": "shop",
+            "type": "topic",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {},
+        },
+        {
+            "name": "all",
+            "vhost": "shop",
+            "type": "fanout",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {"alternate-exchange": "orders"},
+        },
     ],
     "queues": [
-        {"name": "new", "vhost": "shop", "durable": True, "auto_delete": False,
-         "arguments": {"x-queue-type": "quorum", "x-dead-letter-exchange": "all"}},
+        {
+            "name": "new",
+            "vhost": "shop",
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": "quorum", "x-dead-letter-exchange": "all"},
+        },
         {"name": "plain", "vhost": "shop", "durable": True, "auto_delete": False, "arguments": {}},
     ],
     "bindings": [
-        {"source": "all", "vhost": "shop", "destination": "orders", "destination_type": "exchange", "routing_key": "", "arguments": {}},
-        {"source": "orders", "vhost": "shop", "destination": "new", "destination_type": "queue", "routing_key": "new.#", "arguments": {}},
+        {
+            "source": "all",
+            "vhost": "shop",
+            "destination": "orders",
+            "destination_type": "exchange",
+            "routing_key": "",
+            "arguments": {},
+        },
+        {
+            "source": "orders",
+            "vhost": "shop",
+            "destination": "new",
+            "destination_type": "queue",
+            "routing_key": "new.#",
+            "arguments": {},
+        },
     ],
 }
 
 
 def taken(world: World, document: Any = None) -> Any:
-    imported = defining.take_in(world.broker, msgspec.json.encode(DOCUMENT if document is None else document))
+    imported = defining.take_in(
+        world.broker, msgspec.json.encode(DOCUMENT if document is None else document)
+    )
     world.settle()
     return imported
 
@@ -66,8 +125,18 @@ def test_a_file_of_rabbitmqs_is_taken_in() -> None:
     world = World()
     imported = taken(world)
     assert imported.refused == []
-    assert imported.taken == {section: len(DOCUMENT[section]) for section in
-                              ("vhosts", "users", "permissions", "policies", "exchanges", "queues", "bindings")}
+    assert imported.taken == {
+        section: len(DOCUMENT[section])
+        for section in (
+            "vhosts",
+            "users",
+            "permissions",
+            "policies",
+            "exchanges",
+            "queues",
+            "bindings",
+        )
+    }
     client = world.amqp(vhost="shop")
     for number in range(3):
         client.publish("all", "new.one", b"%d" % number)
@@ -81,8 +150,13 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
     document = msgspec.json.decode(given)
     for section in ("users", "permissions", "policies", "exchanges", "queues", "bindings"):
         for row in DOCUMENT[section]:
-            assert any(row.items() <= other.items() or section == "users" and row["name"] == other["name"]
-                       and row["password_hash"] == other["password_hash"] for other in document[section]), (section, row)
+            assert any(
+                row.items() <= other.items()
+                or section == "users"
+                and row["name"] == other["name"]
+                and row["password_hash"] == other["password_hash"]
+                for other in document[section]
+            ), (section, row)
     other = World()
     assert taken(other, document).refused == []
     assert defining.give_out(other.broker) == given
@@ -90,24 +164,78 @@ def test_what_is_given_out_is_taken_in_elsewhere_and_again() -> None:
     assert taken(other, document).refused == [] and int(other.store.position) == position
 
 
-@pytest.mark.parametrize(("section", "row", "says"), [
-    ("queues", {"name": "q", "vhost": "nope", "durable": True}, "there is no vhost 'nope'"),
-    ("queues", {"name": "q", "vhost": "/", "durable": "yes"}, "'durable' is 'yes'"),
-    ("queues", {"name": "q", "vhost": "/", "durable": True, "arguments": {"x-max-length": -1}}, "too small"),
-    ("queues", 7, "not an object"),
-    ("exchanges", {"name": "x", "vhost": "/", "type": "x-new"}, "invalid exchange type 'x-new'"),
-    ("exchanges", {"name": "amq.topic", "vhost": "/", "type": "direct", "durable": True}, "inequivalent arg 'type'"),
-    ("bindings", {"source": "nope", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": ""}, "no queue 'q'"),
-    ("bindings", {"source": "", "vhost": "/", "destination": "q", "destination_type": "queue", "routing_key": "q"}, "default exchange"),
-    ("users", {"name": "u", "password_hash": "xx"}, "not base64"),
-    ("users", {"name": "u", "password_hash": base64.b64encode(b"short").decode()}, "5 octets"),
-    ("users", {"name": "u", "password_hash": "", "hashing_algorithm": "rot13"}, ""),
-    ("permissions", {"user": "nobody", "vhost": "/", "configure": "", "write": "", "read": ""}, "no user 'nobody'"),
-    ("policies", {"vhost": "/", "name": "p", "pattern": "(", "definition": {"max-length": 1}}, "no regular expression"),
-    ("topic_permissions", {"user": "nobody", "vhost": "/", "exchange": "amq.topic", "write": "", "read": ""}, "no user 'nobody'"),
-    ("topic_rules", {"user": "ann", "vhost": "/", "rules": "allow all #"}, "not a list of texts"),
-    ("operator_policies", {"name": "p"}, "nothing that these would be")])
-def test_what_is_not_understood_is_named_and_the_rest_taken(section: str, row: Any, says: str) -> None:
+@pytest.mark.parametrize(
+    ("section", "row", "says"),
+    [
+        ("queues", {"name": "q", "vhost": "nope", "durable": True}, "there is no vhost 'nope'"),
+        ("queues", {"name": "q", "vhost": "/", "durable": "yes"}, "'durable' is 'yes'"),
+        (
+            "queues",
+            {"name": "q", "vhost": "/", "durable": True, "arguments": {"x-max-length": -1}},
+            "too small",
+        ),
+        ("queues", 7, "not an object"),
+        (
+            "exchanges",
+            {"name": "x", "vhost": "/", "type": "x-new"},
+            "invalid exchange type 'x-new'",
+        ),
+        (
+            "exchanges",
+            {"name": "amq.topic", "vhost": "/", "type": "direct", "durable": True},
+            "inequivalent arg 'type'",
+        ),
+        (
+            "bindings",
+            {
+                "source": "nope",
+                "vhost": "/",
+                "destination": "q",
+                "destination_type": "queue",
+                "routing_key": "",
+            },
+            "no queue 'q'",
+        ),
+        (
+            "bindings",
+            {
+                "source": "",
+                "vhost": "/",
+                "destination": "q",
+                "destination_type": "queue",
+                "routing_key": "q",
+            },
+            "default exchange",
+        ),
+        ("users", {"name": "u", "password_hash": "xx"}, "not base64"),
+        ("users", {"name": "u", "password_hash": base64.b64encode(b"short").decode()}, "5 octets"),
+        ("users", {"name": "u", "password_hash": "", "hashing_algorithm": "rot13"}, ""),
+        (
+            "permissions",
+            {"user": "nobody", "vhost": "/", "configure": "", "write": "", "read": ""},
+            "no user 'nobody'",
+        ),
+        (
+            "policies",
+            {"vhost": "/", "name": "p", "pattern": "(", "definition": {"max-length": 1}},
+            "no regular expression",
+        ),
+        (
+            "topic_permissions",
+            {"user": "nobody", "vhost": "/", "exchange": "amq.topic", "write": "", "read": ""},
+            "no user 'nobody'",
+        ),
+        (
+            "topic_rules",
+            {"user": "ann", "vhost": "/", "rules": "allow all #"},
+            "not a list of texts",
+        ),
+        ("operator_policies", {"name": "p"}, "nothing that these would be"),
+    ],
+)
+def test_what_is_not_understood_is_named_and_the_rest_taken(
+    section: str, row: Any, says: str
+) -> None:
     world = World()
     imported = taken(world, {section: [row], "vhosts": [{"name": "other"}]})
     assert "other" in world.broker.vhosts
@@ -124,7 +252,10 @@ def test_what_is_no_document_is_refused(octets: bytes) -> None:
 def test_passwords_hashed_by_rabbitmq_are_known(algorithm: str) -> None:
     kept = check_hash(rabbit_hash(b"secret", algorithm), f"rabbit_password_hashing_{algorithm}")
     assert verify(kept, b"secret") and not verify(kept, b"Secret") and not verify(kept, b"")
-    assert show_hash(kept) == (rabbit_hash(b"secret", algorithm), f"rabbit_password_hashing_{algorithm}")
+    assert show_hash(kept) == (
+        rabbit_hash(b"secret", algorithm),
+        f"rabbit_password_hashing_{algorithm}",
+    )
 
 
 # -- over sockets
@@ -133,26 +264,41 @@ AUTHORISED = "Authorization: Basic " + base64.b64encode(b"known:known").decode()
 
 
 async def test_an_administrator_imports_and_exports_and_the_users_log_in(tmp_path: Path) -> None:
-    running = Running(settings(users=[{**KNOWN, "administrator": True}], data={"dir": str(tmp_path / "data")}))
+    running = Running(
+        settings(users=[{**KNOWN, "administrator": True}], data={"dir": str(tmp_path / "data")})
+    )
     await running.start()
     try:
         body = msgspec.json.encode(DOCUMENT)
-        request = f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{AUTHORISED}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        request = (
+            f"POST /api/definitions HTTP/1.1\r\nHost: x\r\n{AUTHORISED}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
         status, _, answer = await running.ask("http", request)
         assert status == 200 and msgspec.json.decode(answer)["refused"] == []
-        for user, password, vhost, good in (("ann", "secret", "shop", True), ("ann", "wrong", "shop", False), ("bob", "bobs", "/", False),
-                                            ("bob", "bobs", "shop", True)):
+        for user, password, vhost, good in (
+            ("ann", "secret", "shop", True),
+            ("ann", "wrong", "shop", False),
+            ("bob", "bobs", "/", False),
+            ("bob", "bobs", "shop", True),
+        ):
             assert await logs_in(running, user, password, vhost) == good, (user, vhost)
     finally:
         await running.stop()
-    running = Running(settings(users=[{**KNOWN, "administrator": True}], data={"dir": str(tmp_path / "data")}))
+    running = Running(
+        settings(users=[{**KNOWN, "administrator": True}], data={"dir": str(tmp_path / "data")})
+    )
     await running.start()
     try:
         assert await logs_in(running, "ann", "secret", "shop")
-        status, _, answer = await running.ask("http", f"GET /api/definitions HTTP/1.1\r\nHost: x\r\n{AUTHORISED}\r\n\r\n".encode())
+        status, _, answer = await running.ask(
+            "http", f"GET /api/definitions HTTP/1.1\r\nHost: x\r\n{AUTHORISED}\r\n\r\n".encode()
+        )
         document = msgspec.json.decode(answer)
         assert status == 200 and [one["name"] for one in document["policies"]] == ["short"]
-        assert {one["name"] for one in document["queues"]} == {"new", "plain"} and len(document["bindings"]) == 2
+        assert {one["name"] for one in document["queues"]} == {"new", "plain"} and len(
+            document["bindings"]
+        ) == 2
     finally:
         await running.stop()
 
@@ -160,10 +306,18 @@ async def test_an_administrator_imports_and_exports_and_the_users_log_in(tmp_pat
 async def logs_in(running: Running, user: str, password: str, vhost: str) -> bool:
     """Whether these open the virtual host."""
     socket = await running.socket("amqp")
-    await socket.send(GREETING + marshal(0, spec.Connection.StartOk({}, response=f"\0{user}\0{password}"))
-                      + marshal(0, spec.Connection.TuneOk(0, 0, 0)) + marshal(0, spec.Connection.Open(vhost)))
+    await socket.send(
+        GREETING
+        + marshal(0, spec.Connection.StartOk({}, response=f"\0{user}\0{password}"))
+        + marshal(0, spec.Connection.TuneOk(0, 0, 0))
+        + marshal(0, spec.Connection.Open(vhost))
+    )
     heard = b""
-    while not (opened := b"\x00\x0a\x00\x29" in heard) and b"\x00\x0a\x00\x32" not in heard and (more := await socket.read()):
+    while (
+        not (opened := b"\x00\x0a\x00\x29" in heard)
+        and b"\x00\x0a\x00\x32" not in heard
+        and (more := await socket.read())
+    ):
         heard += more
     socket.close()
     return opened
@@ -171,7 +325,10 @@ async def logs_in(running: Running, user: str, password: str, vhost: str) -> boo
 
 async def test_others_may_not(running: Running) -> None:
     for line in ("GET /api/definitions", "POST /api/definitions", "DELETE /api/trellis/delayed"):
-        status, _, _ = await running.ask("http", f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n{AUTHORISED}\r\n\r\n".encode())
+        status, _, _ = await running.ask(
+            "http",
+            f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n{AUTHORISED}\r\n\r\n".encode(),
+        )
         assert status == 403
 
 
@@ -190,14 +347,28 @@ async def test_a_file_is_taken_in_at_the_start(tmp_path: Path) -> None:
 def test_delayed_messages_are_listed_and_withdrawn() -> None:
     world = World()
     client = world.amqp()
-    client.send(spec.Exchange.Declare(exchange="later", exchange_type="x-delayed-message", arguments={"x-delayed-type": "fanout"}))
+    client.send(
+        spec.Exchange.Declare(
+            exchange="later",
+            exchange_type="x-delayed-message",
+            arguments={"x-delayed-type": "fanout"},
+        )
+    )
     client.queue("q", "later")
     for body, delay in ((b"b", 20), (b"a", 10), (b"c", 30)):
         client.publish("later", "k", body, headers={"x-delay": delay})
     waiting = world.vhost.delays["later"]
-    assert [(int(one.order), one.message.body) for one in waiting.waiting()] == [(2, b"a"), (1, b"b"), (3, b"c")]
+    assert [(int(one.order), one.message.body) for one in waiting.waiting()] == [
+        (2, b"a"),
+        (1, b"b"),
+        (3, b"c"),
+    ]
     assert waiting.withdraw(1) and not waiting.withdraw(1)
     world.sleep(50)
     world.settle()
-    assert read(client, "q") == [b"a", b"c"] and world.copies() == {"purged": 1, "released": 2, "auto_acknowledged": 2}
+    assert read(client, "q") == [b"a", b"c"] and world.copies() == {
+        "purged": 1,
+        "released": 2,
+        "auto_acknowledged": 2,
+    }
     world.fates()

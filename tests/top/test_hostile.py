@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.authority import Authority
 from tests.broker import BrokerProcess
 from tests.clients import connect_packet
@@ -30,7 +30,9 @@ ON: Final = {"enabled": True, "port": 0, "host": "127.0.0.1"}
 DOORS: Final = ("amqp", "amqps", "mqtt", "mqtts", "ws", "wss")
 #: How a conversation begins at each door, without an end.
 BEGINNINGS: Final = {
-    "amqp": GREETING + b"\x01\x00\x00\x00\x00\xff\x00", "mqtt": b"\x10\xff\x7f", "ws": b"GET /ws HTTP/1.1\r\nX: ",
+    "amqp": GREETING + b"\x01\x00\x00\x00\x00\xff\x00",
+    "mqtt": b"\x10\xff\x7f",
+    "ws": b"GET /ws HTTP/1.1\r\nX: ",
     **dict.fromkeys(("amqps", "mqtts", "wss"), b"\x16\x03\x01\x3f\x00\x01\x00\x3e\x00"),
 }
 
@@ -42,7 +44,11 @@ def authority(tmp_path: Path) -> Authority:
 
 def every_door(authority: Authority, **more: Any) -> dict[str, Any]:
     """Settings with all listeners."""
-    return {**dict.fromkeys(("amqps", "mqtts", "ws", "wss"), ON), "tls": {"certificate": str(authority.sign("localhost"))}, **more}
+    return {
+        **dict.fromkeys(("amqps", "mqtts", "ws", "wss"), ON),
+        "tls": {"certificate": str(authority.sign("localhost"))},
+        **more,
+    }
 
 
 @asynccontextmanager
@@ -69,7 +75,9 @@ def let_go(running: Running, reason: str) -> int:
     return sum(front.closed.get(reason, 0) for front in running.node.fronts)
 
 
-async def test_who_says_an_octet_now_and_then_is_let_go_at_every_door(start: Start, authority: Authority) -> None:
+async def test_who_says_an_octet_now_and_then_is_let_go_at_every_door(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**every_door(authority, limits={"handshake": 1.0}))
 
     async def drip(door: str) -> None:
@@ -96,7 +104,9 @@ async def test_who_says_an_octet_now_and_then_is_let_go_at_every_door(start: Sta
     assert page.value("trellis_websocket_refused_total", listener="ws", reason="timeout") == 3
 
 
-async def test_who_closes_one_half_and_waits_is_let_go_at_every_door(start: Start, authority: Authority) -> None:
+async def test_who_closes_one_half_and_waits_is_let_go_at_every_door(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**every_door(authority))
     leaks = await Leaks.watch(running)
     for door in DOORS:
@@ -108,7 +118,9 @@ async def test_who_closes_one_half_and_waits_is_let_go_at_every_door(start: Star
     assert let_go(running, "lost") == len(DOORS)
 
 
-async def test_who_vanishes_in_the_middle_of_a_record_or_a_frame_leaves_nothing(start: Start, authority: Authority) -> None:
+async def test_who_vanishes_in_the_middle_of_a_record_or_a_frame_leaves_nothing(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**every_door(authority))
     leaks = await Leaks.watch(running)
     for _ in range(5):
@@ -123,11 +135,32 @@ async def test_who_vanishes_in_the_middle_of_a_record_or_a_frame_leaves_nothing(
 def test_renegotiation_is_refused(authority: Authority) -> None:
     """Which costs a server ten times what it costs a client."""
     openssl = require("openssl")
-    broker = BrokerProcess("--mqtts-enabled", "true", "--mqtts-port", "0", "--tls-certificate", str(authority.sign("localhost")))
+    broker = BrokerProcess(
+        "--mqtts-enabled",
+        "true",
+        "--mqtts-port",
+        "0",
+        "--tls-certificate",
+        str(authority.sign("localhost")),
+    )
     try:
         host, port = broker.addresses["mqtts"]
-        command = [openssl, "s_client", "-connect", f"{host}:{port}", "-tls1_2", "-CAfile", str(authority.file)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:
+        command = [
+            openssl,
+            "s_client",
+            "-connect",
+            f"{host}:{port}",
+            "-tls1_2",
+            "-CAfile",
+            str(authority.file),
+        ]
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as client:
             assert client.stdin is not None and client.stdout is not None
             seen = ""
             while "Verify return code: 0" not in seen:
@@ -140,12 +173,16 @@ def test_renegotiation_is_refused(authority: Authority) -> None:
         broker.stop()
 
 
-async def test_out_of_descriptors_every_door_waits_and_goes_on(start: Start, authority: Authority) -> None:
+async def test_out_of_descriptors_every_door_waits_and_goes_on(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**every_door(authority))
     async with working(running):
         clients = [socket.socket() for _ in range(12)]
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(client.fileno() for client in clients) + 3, hard))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (max(client.fileno() for client in clients) + 3, hard)
+        )
         try:
             for number, client in enumerate(clients):
                 client.setblocking(False)
@@ -161,7 +198,8 @@ async def test_out_of_descriptors_every_door_waits_and_goes_on(start: Start, aut
 
 # -- a thousand connections a second
 
-#: Makes connections to PORT, RATE a second for SECONDS, says HELLO (in hexadecimal digits) on each, and hangs up.
+#: Makes connections to PORT, RATE a second for SECONDS, says HELLO (in hexadecimal digits) on each,
+#: and hangs up.
 FLOOD: Final = """
 import socket, sys, time
 port, rate, seconds, hello = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), bytes.fromhex(sys.argv[4])
@@ -209,26 +247,44 @@ def laps(client: Socket | socket.socket, seconds: float) -> list[float]:
 @pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.parametrize("door", ["mqtt", "mqtts", "ws"])
-def test_a_thousand_connections_a_second_are_hardly_noticed(authority: Authority, door: str) -> None:
-    """Tail latency of a client while a thousand others a second come, ask, and leave in the middle. The flood and the client
-    take a processor of their own, and there may be only two: the bound is one of orders."""
+def test_a_thousand_connections_a_second_are_hardly_noticed(
+    authority: Authority, door: str
+) -> None:
+    """Tail latency of a client while a thousand others a second come, ask, and leave in the middle.
+    The flood and the client take a processor of their own, and there may be only two: the bound is
+    one of orders.
+    """
     flags = ["--tls-certificate", str(authority.sign("localhost"))]
     for listener in ("mqtts", "ws"):
         flags += [f"--{listener}-enabled", "true", f"--{listener}-port", "0"]
     broker = BrokerProcess(*flags)
-    first = {"mqtt": connect_packet("flood"), "mqtts": hello(), "ws": b"GET /ws HTTP/1.1\r\nHost: x\r\n"}[door]
+    first = {
+        "mqtt": connect_packet("flood"),
+        "mqtts": hello(),
+        "ws": b"GET /ws HTTP/1.1\r\nHost: x\r\n",
+    }[door]
     try:
         with socket.create_connection(broker.mqtt, PATIENCE) as client:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.sendall(connect_packet("neighbour"))
             assert client.recv(4)[3] == 0
             calm = laps(client, 2.0)
-            command = [sys.executable, "-c", FLOOD, str(broker.addresses[door].port), "1000", "4", first.hex()]
+            command = [
+                sys.executable,
+                "-c",
+                FLOOD,
+                str(broker.addresses[door].port),
+                "1000",
+                "4",
+                first.hex(),
+            ]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as flood:
                 stormy = laps(client, 3.5)
                 made = int(flood.communicate(timeout=PATIENCE)[0])
             p99 = [statistics.quantiles(taken, n=100)[98] * 1000 for taken in (calm, stormy)]
-            print(f"{door}: p99 {p99[0]:.2f} ms calm, {p99[1]:.2f} ms with {made / 4:.0f} connections a second")
+            print(
+                f"{door}: p99 {p99[0]:.2f} ms calm, {p99[1]:.2f} ms with {made / 4:.0f} connections a second"
+            )
             assert made > 3_000
             assert p99[1] < max(10 * p99[0], 20.0)
     finally:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.clients import marshal, publication
 from tests.top.running import Running, parsed
-from trellis.http import CLIENTS, basic
+from trellis.http.server import CLIENTS, basic
 
 
 async def rows(running: Running, kind: str) -> list[dict[str, Any]]:
@@ -42,11 +42,15 @@ PAGES: Final = {
 
 async def test_pages_of_the_metrics_port(running: Running) -> None:
     answers = {path: await running.get("metrics", path) for path in PAGES}
-    assert {path: (status, body[:len(PAGES[path][1])]) for path, (status, body) in answers.items()} == PAGES
+    assert {
+        path: (status, body[: len(PAGES[path][1])]) for path, (status, body) in answers.items()
+    } == PAGES
 
 
 async def test_an_answer_says_what_it_is_and_ends_the_connection(running: Running) -> None:
-    status, headers, body = await running.ask("metrics", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    status, headers, body = await running.ask(
+        "metrics", b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
     assert (status, body) == (200, b"alive\n")
     assert headers["content-length"] == "6"
     assert headers["connection"] == "close"
@@ -55,7 +59,9 @@ async def test_an_answer_says_what_it_is_and_ends_the_connection(running: Runnin
 
 
 async def test_head_is_answered_without_a_body(running: Running) -> None:
-    status, headers, body = await running.ask("metrics", b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    status, headers, body = await running.ask(
+        "metrics", b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    )
     assert (status, headers["content-length"], body) == (200, "6", b"")
 
 
@@ -65,7 +71,9 @@ async def test_an_old_client_is_answered_too(running: Running) -> None:
 
 async def test_other_methods_are_not_allowed(running: Running) -> None:
     for method in ("POST", "DELETE", "OPTIONS", "BREW"):
-        status, headers, _ = await running.ask("http", f"{method} /api/queues HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        status, headers, _ = await running.ask(
+            "http", f"{method} /api/queues HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        )
         assert (status, headers["allow"]) == (405, "GET, HEAD")
 
 
@@ -112,9 +120,13 @@ LOGINS: Final = {
 
 async def test_listings_are_for_users(running: Running) -> None:
     for header, expected in LOGINS.items():
-        status, headers, _ = await running.ask("http", f"GET /api/trellis/queues HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
+        status, headers, _ = await running.ask(
+            "http", f"GET /api/trellis/queues HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode()
+        )
         assert (header, status) == (header, expected)
-        assert headers.get("www-authenticate") == ('Basic realm="trellis"' if status == 401 else None)
+        assert headers.get("www-authenticate") == (
+            'Basic realm="trellis"' if status == 401 else None
+        )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +150,9 @@ def test_basic_authentication_is_read(header: bytes, user: str | None, password:
 async def test_queues_are_listed(running: Running) -> None:
     client = await running.amqp()
     await client.queue("plain", durable=True)
-    await client.queue("limited", arguments={"x-max-length": 2, "x-overflow": "reject-publish"}, exclusive=True)
+    await client.queue(
+        "limited", arguments={"x-max-length": 2, "x-overflow": "reject-publish"}, exclusive=True
+    )
     for queue in ("plain", "plain", "limited"):
         await client.socket.send(publication("", queue, b"x"))
     await client.socket.send(marshal(1, spec.Basic.Get(queue="plain")))
@@ -149,12 +163,39 @@ async def test_queues_are_listed(running: Running) -> None:
     session = await running.mqtt("reader", clean=False)
     common = {"vhost": "/", "auto_delete": False, "policy": ""}
     assert await rows(running, "queues") == [
-        {"name": "plain", "kind": "queue", "durable": True, "exclusive": False, "messages_ready": 1,
-         "messages_unacknowledged": 1, "consumers": 0, "arguments": ""} | common,
-        {"name": "limited", "kind": "queue", "durable": False, "exclusive": True, "messages_ready": 0,
-         "messages_unacknowledged": 1, "consumers": 1, "arguments": '{"x-max-length":2,"x-overflow":"reject-publish"}'} | common,
-        {"name": "mqtt-subscription-readerqos1", "kind": "session", "durable": True, "exclusive": False, "messages_ready": 0,
-         "messages_unacknowledged": 0, "consumers": 1, "arguments": ""} | common,
+        {
+            "name": "plain",
+            "kind": "queue",
+            "durable": True,
+            "exclusive": False,
+            "messages_ready": 1,
+            "messages_unacknowledged": 1,
+            "consumers": 0,
+            "arguments": "",
+        }
+        | common,
+        {
+            "name": "limited",
+            "kind": "queue",
+            "durable": False,
+            "exclusive": True,
+            "messages_ready": 0,
+            "messages_unacknowledged": 1,
+            "consumers": 1,
+            "arguments": '{"x-max-length":2,"x-overflow":"reject-publish"}',
+        }
+        | common,
+        {
+            "name": "mqtt-subscription-readerqos1",
+            "kind": "session",
+            "durable": True,
+            "exclusive": False,
+            "messages_ready": 0,
+            "messages_unacknowledged": 0,
+            "consumers": 1,
+            "arguments": "",
+        }
+        | common,
     ]
     await session.leave()
 
@@ -162,14 +203,31 @@ async def test_queues_are_listed(running: Running) -> None:
 async def test_exchanges_are_listed(running: Running) -> None:
     client = await running.amqp()
     arguments: Any = {"alternate-exchange": "amq.fanout", "x-matcher": "bitmap"}
-    declare = spec.Exchange.Declare(exchange="mine", exchange_type="topic", durable=True, arguments=arguments)
+    declare = spec.Exchange.Declare(
+        exchange="mine", exchange_type="topic", durable=True, arguments=arguments
+    )
     await client.call(declare, spec.Exchange.DeclareOk)
     await client.queue("q", "mine", "a.*")
     found = {row["name"]: row for row in await rows(running, "exchanges")}
-    assert list(found) == ["", "amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match", "mine"]
+    assert list(found) == [
+        "",
+        "amq.direct",
+        "amq.fanout",
+        "amq.topic",
+        "amq.headers",
+        "amq.match",
+        "mine",
+    ]
     assert found["mine"] == {
-        "vhost": "/", "name": "mine", "type": "topic", "durable": True, "auto_delete": False, "internal": False, "bindings": 1,
-        "matcher": "bitmap", "arguments": '{"alternate-exchange":"amq.fanout","x-matcher":"bitmap"}',
+        "vhost": "/",
+        "name": "mine",
+        "type": "topic",
+        "durable": True,
+        "auto_delete": False,
+        "internal": False,
+        "bindings": 1,
+        "matcher": "bitmap",
+        "arguments": '{"alternate-exchange":"amq.fanout","x-matcher":"bitmap"}',
     }
     assert (found["amq.topic"]["matcher"], found["amq.direct"]["matcher"]) == ("auto", "")
 
@@ -180,9 +238,20 @@ async def test_bindings_are_listed(running: Running) -> None:
     odd = marshal(1, spec.Queue.Bind(queue="q", exchange="amq.direct", routing_key="?"))
     await client.socket.send(odd.replace(b"\x01?", b"\x01\xff"))  # A key is octets, not text.
     await client.expect(spec.Queue.BindOk)
-    headers: Any = {"x-match": "any", "n": 5, "octets": bytearray(b"\xff"), "deep": {"list": [1, None, True]}}
-    await client.call(spec.Queue.Bind(queue="q", exchange="amq.headers", routing_key="", arguments=headers), spec.Queue.BindOk)
-    await client.call(spec.Exchange.Bind(destination="amq.fanout", source="amq.direct", routing_key="k"), spec.Exchange.BindOk)
+    headers: Any = {
+        "x-match": "any",
+        "n": 5,
+        "octets": bytearray(b"\xff"),
+        "deep": {"list": [1, None, True]},
+    }
+    await client.call(
+        spec.Queue.Bind(queue="q", exchange="amq.headers", routing_key="", arguments=headers),
+        spec.Queue.BindOk,
+    )
+    await client.call(
+        spec.Exchange.Bind(destination="amq.fanout", source="amq.direct", routing_key="k"),
+        spec.Exchange.BindOk,
+    )
     session = await running.mqtt("reader")
     await session.subscribe("sensors/+/temp", 1)
     names = ("source", "routing_key", "grammar", "destination", "destination_type", "arguments")
@@ -192,7 +261,14 @@ async def test_bindings_are_listed(running: Running) -> None:
         ("amq.direct", "k", "amqp", "amq.fanout", "exchange", ""),
         ("amq.topic", "sensors.#", "amqp", "q", "queue", ""),
         ("amq.topic", "sensors/+/temp", "mqtt", "reader", "session", ""),
-        ("amq.headers", "", "amqp", "q", "queue", '{"deep":{"list":[1,null,true]},"n":5,"octets":"/w==","x-match":"any"}'),
+        (
+            "amq.headers",
+            "",
+            "amqp",
+            "q",
+            "queue",
+            '{"deep":{"list":[1,null,true]},"n":5,"octets":"/w==","x-match":"any"}',
+        ),
     ]
 
 
@@ -202,7 +278,10 @@ async def test_connections_are_listed(running: Running) -> None:
     await running.until(lambda: len(running.node.amqp.connections) == 2)
     found = await rows(running, "connections")
     assert [(row["protocol"], row["user"], row["client"], row["state"]) for row in found] == [
-        ("amqp091", "known", "test", "running"), ("amqp091", "", "", "greeting"), ("mqtt311", "", "reader", "open")]
+        ("amqp091", "known", "test", "running"),
+        ("amqp091", "", "", "greeting"),
+        ("mqtt311", "", "reader", "open"),
+    ]
     assert found[0]["channels"] == 1
     assert found[0]["peer"].startswith("127.0.0.1:")
     assert found[0]["octets_in"] > found[1]["octets_in"] == 0
@@ -216,12 +295,41 @@ async def test_sessions_are_listed(running: Running) -> None:
     await gone.leave()
     here = await running.mqtt("here")
     publisher = await running.amqp()
-    await publisher.socket.send(publication("amq.topic", "a.b", b"x", delivery_mode=2) + publication("amq.topic", "a.b", b"x"))
+    await publisher.socket.send(
+        publication("amq.topic", "a.b", b"x", delivery_mode=2)
+        + publication("amq.topic", "a.b", b"x")
+    )
     await publisher.queue("sync")
-    assert [{name: row[name] for name in ("client_id", "connected", "persistent", "subscriptions", "queued", "missed")}
-            for row in await rows(running, "sessions")] == [
-        {"client_id": "gone", "connected": False, "persistent": True, "subscriptions": 1, "queued": 1, "missed": 1},
-        {"client_id": "here", "connected": True, "persistent": False, "subscriptions": 0, "queued": 0, "missed": 0},
+    assert [
+        {
+            name: row[name]
+            for name in (
+                "client_id",
+                "connected",
+                "persistent",
+                "subscriptions",
+                "queued",
+                "missed",
+            )
+        }
+        for row in await rows(running, "sessions")
+    ] == [
+        {
+            "client_id": "gone",
+            "connected": False,
+            "persistent": True,
+            "subscriptions": 1,
+            "queued": 1,
+            "missed": 1,
+        },
+        {
+            "client_id": "here",
+            "connected": True,
+            "persistent": False,
+            "subscriptions": 0,
+            "queued": 0,
+            "missed": 0,
+        },
     ]
     await here.leave()
 
@@ -230,12 +338,22 @@ async def test_listing_goes_on_while_what_is_listed_changes(running: Running) ->
     client = await running.amqp()
     await client.queue("q")
     for number in range(1_200):
-        await client.socket.send(marshal(1, spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key=f"k.{number}", nowait=True)))
+        await client.socket.send(
+            marshal(
+                1,
+                spec.Queue.Bind(
+                    queue="q", exchange="amq.topic", routing_key=f"k.{number}", nowait=True
+                ),
+            )
+        )
     await client.queue("q")
     listing = asyncio.create_task(rows(running, "bindings"))
     number = 0
     while not listing.done():
-        await client.call(spec.Queue.Unbind(queue="q", exchange="amq.topic", routing_key=f"k.{number}"), spec.Queue.UnbindOk)
+        await client.call(
+            spec.Queue.Unbind(queue="q", exchange="amq.topic", routing_key=f"k.{number}"),
+            spec.Queue.UnbindOk,
+        )
         number += 1
     assert len(await listing) >= 1_200 - number
 
@@ -245,10 +363,21 @@ async def test_listing_goes_on_while_what_is_listed_changes(running: Running) ->
 
 async def trellis(*arguments: str) -> tuple[int, str, str]:
     """Exit code, output and complaints of a `trellis` command."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
+    }
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "trellis", *arguments, "--config", os.devnull, env=environment, stdout=pipe, stderr=pipe)
+        sys.executable,
+        "-m",
+        "trellis",
+        *arguments,
+        "--config",
+        os.devnull,
+        env=environment,
+        stdout=pipe,
+        stderr=pipe,
+    )
     out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -273,9 +402,12 @@ async def test_commands_ask_a_broker(running: Running) -> None:
     for kind, (code, out, err) in zip(kinds, answers, strict=False):
         assert (code, err) == (0, "")
         assert json.loads(out) == await rows(running, kind) or kind == "connections"
-    table, refused, ready = answers[len(kinds):]
+    table, refused, ready = answers[len(kinds) :]
     assert table[0] == 0
-    assert table[1].splitlines()[:2] == ["name                          arguments", 'q                             {"x-max-length":7}']
+    assert table[1].splitlines()[:2] == [
+        "name                          arguments",
+        'q                             {"x-max-length":7}',
+    ]
     assert refused[0] == 1
     assert "refused user known (401)" in refused[2]
     assert ready == (0, f"ready: {health}/readyz\n", "")

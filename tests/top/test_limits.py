@@ -1,4 +1,6 @@
-"""Limits for who is too many or too fast: they wait, then they are refused, others are not, and it is told why."""
+"""Limits for who is too many or too fast: they wait, then they are refused, others are not, and it
+is told why.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ import asyncio
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
+from broker.limits import Bounds
 from protocols.connection import Peer
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.wire.mqtt.octets import suback, subscribe
-from trellis.admission import Admission
-from trellis.rates import KEPT, Bucket, Rates
+from trellis.auth.rates import KEPT, Bucket, Rates
+from trellis.server.admission import Admission
 from trellis.settings.schema import Rates as RateSettings
 
 
@@ -28,7 +30,9 @@ def test_a_bucket_holds_one_second_and_its_debt_is_paid_in_time() -> None:
 
 
 def test_each_limit_is_charged_to_whom_it_is_about_and_the_longest_wait_counts() -> None:
-    rates = Rates(RateSettings(connection_messages=100, user_messages=10, vhost_bytes=1_000, patience=60))
+    rates = Rates(
+        RateSettings(connection_messages=100, user_messages=10, vhost_bytes=1_000, patience=60)
+    )
     one, other = rates.own(0), rates.own(0)
     assert rates.charge(one, "u", "/", "a", 10, 10, 0) == (0.0, "")
     assert rates.charge(other, "u", "/", "a", 10, 10, 0) == (1.0, "user_messages")
@@ -64,7 +68,9 @@ def test_a_client_may_have_so_many_subscriptions() -> None:
     options.subscriptions = 2
     world = World(Bounds(), mqtt=options)
     client = world.mqtt("c")
-    assert client.send(subscribe(1, ("a", 0), ("$share/g/b", 0), ("c", 0), ("a", 1))) == suback(1, 0, 0, 0x80, 1)
+    assert client.send(subscribe(1, ("a", 0), ("$share/g/b", 0), ("c", 0), ("a", 1))) == suback(
+        1, 0, 0, 0x80, 1
+    )
 
 
 async def test_without_rates_links_are_not_metered(start: Start) -> None:
@@ -82,7 +88,9 @@ async def test_who_is_too_fast_waits_and_is_named_and_nobody_else_does(start: St
     await fast.socket.send(burst)
     await reader.socket.exactly(len(burst))
     rows = [row for link in running.node.mqtt.connections if (row := link.describe())["slow"]]
-    assert [(row["client"], row["slow"]) for row in rows] == [("fast", "is faster than rates.connection_messages allows")]
+    assert [(row["client"], row["slow"]) for row in rows] == [
+        ("fast", "is faster than rates.connection_messages allows")
+    ]
     await fast.socket.send(mqtt_publish("t", b"y"))
     await other.ping()
     await reader.socket.exactly(len(mqtt_publish("t", b"y")))
@@ -91,7 +99,9 @@ async def test_who_is_too_fast_waits_and_is_named_and_nobody_else_does(start: St
     assert page.value("trellis_rate_refused_total", limit="connection_messages") == 0
 
 
-@pytest.mark.parametrize("limit", ["connection_messages", "user_bytes", "vhost_messages", "address_bytes"])
+@pytest.mark.parametrize(
+    "limit", ["connection_messages", "user_bytes", "vhost_messages", "address_bytes"]
+)
 async def test_who_would_wait_too_long_is_sent_away_and_told_why(start: Start, limit: str) -> None:
     running = await start(rates={limit: 10, "patience": 3_600 if limit.endswith("bytes") else 1})
     await running.reload(running.chosen)
@@ -104,7 +114,10 @@ async def test_who_would_wait_too_long_is_sent_away_and_told_why(start: Start, l
     else:
         await client.socket.send(publication("amq.topic", "t", b"x") * 100)
         close = await client.expect(spec.Connection.Close)
-        assert (close.reply_code, close.reply_text) == (506, f"RESOURCE_ERROR - faster than rates.{limit} allows, which is 10 a second")
+        assert (close.reply_code, close.reply_text) == (
+            506,
+            f"RESOURCE_ERROR - faster than rates.{limit} allows, which is 10 a second",
+        )
     page = await running.scrape()
     assert page.value("trellis_rate_refused_total", limit=limit) == 1
     await asyncio.sleep(0)

@@ -12,16 +12,16 @@ import pamqp.commands as spec
 import pytest
 
 import trellis
-from broker.outlet import TURN_OCTETS
-from protocols.amqp.frames import HEARTBEAT_FRAME
-from protocols.amqp.handshake import GREETING
+from broker.messages.outlet import TURN_OCTETS
+from protocols.amqp.codec.frames import HEARTBEAT_FRAME
+from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import HELD_MAX
 from tests.clients import connect_packet, marshal, publication, start_ok, unmarshal
 from tests.top.conftest import Start
 from tests.top.running import Amqp0, Running, Socket
-from trellis.entrance import AMQP_HIGH_MARK, peer_of
-from trellis.link import LINGER_MS, Link
 from trellis.process import resident
+from trellis.server.link import LINGER_MS, Link
+from trellis.server.listener_context import AMQP_HIGH_MARK, peer_of
 
 MIB: Final = 1 << 20
 
@@ -36,18 +36,24 @@ async def talk_on(client: Socket, octets: bytes) -> bytes:
     return await client.read_to_end()
 
 
-async def test_an_amqp_client_that_talks_on_after_a_bad_frame_reads_connection_close(running: Running) -> None:
+async def test_an_amqp_client_that_talks_on_after_a_bad_frame_reads_connection_close(
+    running: Running,
+) -> None:
     client = await running.amqp()
     (close,) = unmarshal(await talk_on(client.socket, b"\x08\x00\x00\x00\x00\x00\x00\x00"))
     assert close.reply_code == 501
 
 
-async def test_an_mqtt_client_that_talks_on_after_it_was_refused_reads_why(running: Running) -> None:
+async def test_an_mqtt_client_that_talks_on_after_it_was_refused_reads_why(
+    running: Running,
+) -> None:
     refused = connect_packet("", clean=False)
     assert await talk_on(await running.socket("mqtt"), refused) == b"\x20\x02\x00\x02"
 
 
-async def test_a_client_whose_greeting_is_wrong_and_long_reads_the_right_one(running: Running) -> None:
+async def test_a_client_whose_greeting_is_wrong_and_long_reads_the_right_one(
+    running: Running,
+) -> None:
     assert await talk_on(await running.socket("amqp"), b"HELO") == GREETING
 
 
@@ -56,7 +62,9 @@ async def test_a_client_that_sends_what_nobody_wants_reads_the_answer(running: R
     assert (await talk_on(await running.socket("metrics"), request)).startswith(b"HTTP/1.1 405 ")
 
 
-async def test_the_broker_hangs_up_after_disconnect_though_there_is_nothing_to_say(running: Running) -> None:
+async def test_the_broker_hangs_up_after_disconnect_though_there_is_nothing_to_say(
+    running: Running,
+) -> None:
     client = await running.mqtt("leaver")
     await client.socket.send(b"\xe0\x00")
     assert await client.socket.read() == b""
@@ -90,7 +98,9 @@ async def test_the_clock_is_told_before_input_is_heard(running: Running) -> None
     assert connection.heard_at >= told + 100
 
 
-async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(running: Running) -> None:
+async def test_leftover_input_of_a_greedy_publisher_has_one_place_in_a_turn(
+    running: Running,
+) -> None:
     client, turn = await running.amqp(), running.node.turn
     for number in range(300):
         await client.queue(f"q{number}", "amq.fanout", auto_delete=True)
@@ -121,9 +131,13 @@ async def greeted(start: Start) -> tuple[Running, Socket, Link]:
 
 
 @pytest.mark.parametrize("size", [2 * HELD_MAX, 4 * HELD_MAX])
-async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off(start: Start, size: int) -> None:
+async def test_a_client_that_says_more_than_64_kib_before_its_verdict_is_cut_off(
+    start: Start, size: int
+) -> None:
     running, client, link = await greeted(start)
-    link.data_received(start_ok("slow", "slow").ljust(size, b"\0"))  # However the kernel cuts what is sent.
+    link.data_received(
+        start_ok("slow", "slow").ljust(size, b"\0")
+    )  # However the kernel cuts what is sent.
     assert await client.read_to_end() == b""
     assert running.node.amqp.closed == {"too_much_before_login": 1}
 
@@ -147,7 +161,9 @@ async def test_a_connection_that_waits_for_its_verdict_is_not_read(start: Start)
 async def test_what_came_with_the_credentials_is_heard_after_the_verdict(start: Start) -> None:
     _, client, _ = await greeted(start)
     await client.send(
-        start_ok("slow", "slow") + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0)) + marshal(0, spec.Connection.Open())
+        start_ok("slow", "slow")
+        + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
+        + marshal(0, spec.Connection.Open())
     )
     octets = b""
     while not octets.endswith(marshal(0, spec.Connection.OpenOk())):
@@ -159,7 +175,9 @@ async def test_what_came_with_the_credentials_is_heard_after_the_verdict(start: 
 
 
 @pytest.mark.asyncio(loop_factories=["uvloop"])
-async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_served(running: Running) -> None:
+async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_served(
+    running: Running,
+) -> None:
     backlog, body = 200_000, bytes(200)
     publisher, queue = await running.amqp(), "backlog"
     await publisher.queue(queue)
@@ -171,8 +189,14 @@ async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_s
 
     reader = await running.amqp()
     before = resident()
-    await reader.socket.send(marshal(1, spec.Basic.Consume(queue=queue, no_ack=True, consumer_tag="r")))
-    (link,) = [link for link in running.node.turn.links if link._connection is not None and link._connection.peer.port == port(reader)]
+    await reader.socket.send(
+        marshal(1, spec.Basic.Consume(queue=queue, no_ack=True, consumer_tag="r"))
+    )
+    (link,) = [
+        link
+        for link in running.node.turn.links
+        if link._connection is not None and link._connection.peer.port == port(reader)
+    ]
     transport = link._transport
     assert transport is not None
     await running.until(lambda: transport.get_write_buffer_size() >= AMQP_HIGH_MARK)
@@ -214,7 +238,9 @@ def port(client: Amqp0) -> int:
 async def test_out_of_descriptors_accepting_pauses_and_goes_on(running: Running) -> None:
     clients = [socket.socket() for _ in range(8)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(client.fileno() for client in clients) + 3, hard))
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(client.fileno() for client in clients) + 3, hard)
+    )
     try:
         for client in clients:
             client.setblocking(False)
@@ -247,14 +273,20 @@ async def test_out_of_descriptors_accepting_pauses_and_goes_on(running: Running)
         (("nonsense", 5), "nonsense", False),
     ],
 )
-def test_a_peer_is_local_when_its_address_is_a_loopback_one(name: object, address: str, local: bool) -> None:
+def test_a_peer_is_local_when_its_address_is_a_loopback_one(
+    name: object, address: str, local: bool
+) -> None:
     peer = peer_of(name)
     assert (peer.address, peer.local) == (address, local)
 
 
 @pytest.mark.skipif(trellis.compiled(), reason="what is compiled keeps its constants")
-async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trellis.turn.SHARE", -1.0)  # Every chunk must wait, and every goodbye.
+async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "trellis.server.turn.SHARE", -1.0
+    )  # Every chunk must wait, and every goodbye.
     clients = [await running.amqp() for _ in range(3)]
     for number, client in enumerate(clients):
         await client.queue(f"q{number}")
@@ -264,7 +296,10 @@ async def test_what_a_turn_has_no_time_for_is_heard_in_order_in_the_next_ones(ru
     vhost = running.node.broker.vhosts["/"]
     for number in range(3):
         queue = vhost.queues[f"q{number}"]
-        assert [message.content.endswith(b"%d\xce" % body) for body, message in enumerate(queue._waiting.items())] == [True] * 100
+        assert [
+            message.content.endswith(b"%d\xce" % body)
+            for body, message in enumerate(queue._waiting.items())
+        ] == [True] * 100
     for client in clients:
         client.socket.close()
     await running.until(lambda: not running.node.amqp.connections)

@@ -15,15 +15,17 @@ import uvloop
 from tests.top.conftest import Start
 
 LOGINS: Final = 1_000
-#: Seconds that the loop may be held: the one that the broker runs on, and asyncio's, which does all that is ready in one go.
-#: (It is held for 2 to 4 ms most times, and was for 15 in one of eight runs.) Seconds between two looks at the clock.
+#: Seconds that the loop may be held: the one that the broker runs on, and asyncio's, which does all
+#: that is ready in one go. (It is held for 2 to 4 ms most times, and was for 15 in one of eight
+#: runs.) Seconds between two looks at the clock.
 LIMIT: Final = 0.005
 LIMIT_ASYNCIO: Final = 0.025
 LOOK: Final = 0.001
 
 
 class Held:
-    """How long the loop had no time for others: by how much a timer came late, as far as this thread worked meanwhile.
+    """How long the loop had no time for others: by how much a timer came late, as far as this
+    thread worked meanwhile.
 
     (The rest is what other processes of a busy machine took.)
     """
@@ -48,16 +50,30 @@ class Held:
 
 async def log_in(start: Start, hasher: argon2.PasswordHasher) -> tuple[dict[str, int], float]:
     """The verdicts, and how long the loop was held."""
-    running = await start(users=[{"name": "known", "password_hash": hasher.hash("known")}], limits={"handshake": 100.0})
-    command = ["-m", "tests.top.logins", str(running.port("amqp")), str(running.port("mqtt")), str(LOGINS), "known"]
+    running = await start(
+        users=[{"name": "known", "password_hash": hasher.hash("known")}],
+        limits={"handshake": 100.0},
+    )
+    command = [
+        "-m",
+        "tests.top.logins",
+        str(running.port("amqp")),
+        str(running.port("mqtt")),
+        str(LOGINS),
+        "known",
+    ]
     pipe = asyncio.subprocess.PIPE
-    clients = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=pipe, stdout=pipe)
+    clients = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdin=pipe, stdout=pipe
+    )
     assert clients.stdout is not None
     held = Held()
     said = await clients.stdout.readline()
     held.stop()
     await clients.communicate(b"")
-    print(f"held for {held.longest * 1000:.2f} ms, longest turn {running.node.turn.longest * 1000:.2f} ms")
+    print(
+        f"held for {held.longest * 1000:.2f} ms, longest turn {running.node.turn.longest * 1000:.2f} ms"
+    )
     verdicts: dict[str, int] = json.loads(said)
     return verdicts, held.longest
 
@@ -78,8 +94,8 @@ def right_verdicts() -> dict[str, int]:
 
 @pytest.mark.alone
 async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> None:
-    """With a hash that is verified in no time the verdicts come faster than in earnest; names that nobody has cost
-    the usual 24 ms in a thread."""
+    """With a hash that is verified in no time the verdicts come faster than in earnest; names that
+    nobody has cost the usual 24 ms in a thread."""
     verdicts, held = await log_in(start, argon2.PasswordHasher(1, 8, 1))
     assert verdicts == right_verdicts()
     assert held < (LIMIT if isinstance(asyncio.get_running_loop(), uvloop.Loop) else LIMIT_ASYNCIO)
@@ -87,8 +103,12 @@ async def test_a_thousand_logins_at_once_do_not_hold_the_loop(start: Start) -> N
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.asyncio(loop_factories=["uvloop"])  # The loop that the broker runs on; hashing slows the processor for all.
-async def test_a_thousand_logins_with_hashes_that_take_their_time_do_not_hold_the_loop(start: Start) -> None:
+@pytest.mark.asyncio(
+    loop_factories=["uvloop"]
+)  # The loop that the broker runs on; hashing slows the processor for all.
+async def test_a_thousand_logins_with_hashes_that_take_their_time_do_not_hold_the_loop(
+    start: Start,
+) -> None:
     verdicts, held = await log_in(start, argon2.PasswordHasher(2, 19_456, 1))
     assert verdicts == right_verdicts()
     assert held < LIMIT

@@ -1,4 +1,6 @@
-"""Does /metrics say what happened, under the names that dashboards ask for, and never take anything back?"""
+"""Does /metrics say what happened, under the names that dashboards ask for, and never take anything
+back?
+"""
 
 from __future__ import annotations
 
@@ -16,24 +18,62 @@ from tests.top.running import Amqp0, Running, Scrape
 
 #: RabbitMQ's names that stock dashboards read (operations.md). With {protocol}:
 _BY_PROTOCOL: Final = (
-    "received", "received_confirm", "routed", "confirmed", "delivered", "delivered_consume_auto_ack", "delivered_consume_manual_ack",
-    "delivered_get_auto_ack", "delivered_get_manual_ack", "get_empty", "redelivered", "acknowledged", "unroutable_dropped",
+    "received",
+    "received_confirm",
+    "routed",
+    "confirmed",
+    "delivered",
+    "delivered_consume_auto_ack",
+    "delivered_consume_manual_ack",
+    "delivered_get_auto_ack",
+    "delivered_get_manual_ack",
+    "get_empty",
+    "redelivered",
+    "acknowledged",
+    "unroutable_dropped",
     "unroutable_returned",
 )
 _RABBITMQ: Final = (
-    "connections", "channels", "queues", "consumers", "queue_messages_ready", "queue_messages_unacked", "queue_messages",
-    "connections_opened_total", "connections_closed_total", "channels_opened_total", "channels_closed_total", "queues_declared_total",
-    "queues_created_total", "queues_deleted_total", "global_messages_dead_lettered_expired_total",
-    "global_messages_dead_lettered_maxlen_total", "global_messages_dead_lettered_rejected_total",
-    "global_messages_dead_lettered_delivery_limit_total", "process_open_fds", "process_max_fds", "process_resident_memory_bytes",
-    "resident_memory_limit_bytes", "disk_space_available_bytes", "disk_space_available_limit_bytes", "identity_info", "build_info",
-    "alarms_memory_used_watermark", "alarms_free_disk_space_watermark", "alarms_file_descriptor_limit", "auth_attempts_total",
-    "auth_attempts_succeeded_total", "auth_attempts_failed_total",
+    "connections",
+    "channels",
+    "queues",
+    "consumers",
+    "queue_messages_ready",
+    "queue_messages_unacked",
+    "queue_messages",
+    "connections_opened_total",
+    "connections_closed_total",
+    "channels_opened_total",
+    "channels_closed_total",
+    "queues_declared_total",
+    "queues_created_total",
+    "queues_deleted_total",
+    "global_messages_dead_lettered_expired_total",
+    "global_messages_dead_lettered_maxlen_total",
+    "global_messages_dead_lettered_rejected_total",
+    "global_messages_dead_lettered_delivery_limit_total",
+    "process_open_fds",
+    "process_max_fds",
+    "process_resident_memory_bytes",
+    "resident_memory_limit_bytes",
+    "disk_space_available_bytes",
+    "disk_space_available_limit_bytes",
+    "identity_info",
+    "build_info",
+    "alarms_memory_used_watermark",
+    "alarms_free_disk_space_watermark",
+    "alarms_file_descriptor_limit",
+    "auth_attempts_total",
+    "auth_attempts_succeeded_total",
+    "auth_attempts_failed_total",
 )
 
 
 def of_protocol(page: Scrape, protocol: str) -> dict[str, int]:
-    values = {name: int(page.value(f"rabbitmq_global_messages_{name}_total", protocol=protocol)) for name in _BY_PROTOCOL}
+    values = {
+        name: int(page.value(f"rabbitmq_global_messages_{name}_total", protocol=protocol))
+        for name in _BY_PROTOCOL
+    }
     return {name: value for name, value in values.items() if value}
 
 
@@ -42,14 +82,23 @@ async def test_rabbitmqs_names_are_there(start: Start, tmp_path: object) -> None
     assert {f"rabbitmq_{name}" for name in _RABBITMQ} - page.names == set()
     for protocol in ("amqp091", "mqtt"):
         for name in _BY_PROTOCOL:
-            assert (f"rabbitmq_global_messages_{name}_total", (("protocol", protocol),)) in page.samples
-    (identity,) = [dict(labels) for name, labels in page.samples if name == "rabbitmq_identity_info"]
+            assert (
+                f"rabbitmq_global_messages_{name}_total",
+                (("protocol", protocol),),
+            ) in page.samples
+    (identity,) = [
+        dict(labels) for name, labels in page.samples if name == "rabbitmq_identity_info"
+    ]
     assert set(identity) == {"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}
 
 
-async def test_every_metric_of_the_rules_and_the_dashboard_is_there(start: Start, tmp_path: object) -> None:
+async def test_every_metric_of_the_rules_and_the_dashboard_is_there(
+    start: Start, tmp_path: object
+) -> None:
     running = await start(data={"dir": str(tmp_path)})
-    await (await running.amqp()).leave()  # Reasons for closing are there when something was closed for them.
+    await (
+        await running.amqp()
+    ).leave()  # Reasons for closing are there when something was closed for them.
     assert metrics_used() - (await running.scrape()).names == set()
 
 
@@ -58,7 +107,9 @@ async def test_every_family_has_a_type_and_a_text(running: Running) -> None:
         for family in (await running.scrape(path)).families.values():
             assert family.documentation, family.name
             assert family.type in ("gauge", "counter"), family.name
-            assert len({tuple(sorted(sample.labels)) for sample in family.samples}) == 1, family.name
+            assert len({tuple(sorted(sample.labels)) for sample in family.samples}) == 1, (
+                family.name
+            )
 
 
 async def expect_bodies(client: Amqp0, kind: type, count: int) -> list[int]:
@@ -76,7 +127,11 @@ async def test_counts_are_what_amqp_clients_did(running: Running) -> None:
     for queue in ("auto", "manual", "fetched"):
         await publisher.queue(queue)
     await publisher.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
-    publications = [publication("", "auto", b"x")] * 10 + [publication("", "manual", b"x")] * 5 + [publication("", "fetched", b"x")] * 3
+    publications = (
+        [publication("", "auto", b"x")] * 10
+        + [publication("", "manual", b"x")] * 5
+        + [publication("", "fetched", b"x")] * 3
+    )
     publications += [publication("", "nowhere", b"x")] * 4
     await publisher.socket.send(b"".join(publications))
     assert (await publisher.expect(spec.Basic.Ack)).delivery_tag == 22
@@ -90,28 +145,57 @@ async def test_counts_are_what_amqp_clients_did(running: Running) -> None:
     tags = await expect_bodies(reader, spec.Basic.Deliver, 5)
     await reader.socket.send(marshal(1, spec.Basic.Nack(tags[2], False, True)))
     tags += await expect_bodies(reader, spec.Basic.Deliver, 1)
-    await reader.socket.send(marshal(1, spec.Basic.Ack(tags[1], True)) + marshal(1, spec.Basic.Ack(tags[3])))
+    await reader.socket.send(
+        marshal(1, spec.Basic.Ack(tags[1], True)) + marshal(1, spec.Basic.Ack(tags[3]))
+    )
 
     for no_ack in (True, False, False):
         await reader.socket.send(marshal(1, spec.Basic.Get(queue="fetched", no_ack=no_ack)))
         tags += await expect_bodies(reader, spec.Basic.GetOk, 1)
-    await reader.socket.send(marshal(1, spec.Basic.Ack(tags[-2])) + marshal(1, spec.Basic.Reject(tags[-1], False)))
+    await reader.socket.send(
+        marshal(1, spec.Basic.Ack(tags[-2])) + marshal(1, spec.Basic.Reject(tags[-1], False))
+    )
     await reader.call(spec.Basic.Get(queue="fetched"), spec.Basic.GetEmpty)
 
     page = await running.scrape()
     assert of_protocol(page, "amqp091") == {
-        "received": 24, "received_confirm": 24, "routed": 18, "confirmed": 24, "unroutable_dropped": 4, "unroutable_returned": 2,
-        "delivered": 19, "delivered_consume_auto_ack": 10, "delivered_consume_manual_ack": 6, "delivered_get_auto_ack": 1,
-        "delivered_get_manual_ack": 2, "get_empty": 1, "redelivered": 1, "acknowledged": 4,
+        "received": 24,
+        "received_confirm": 24,
+        "routed": 18,
+        "confirmed": 24,
+        "unroutable_dropped": 4,
+        "unroutable_returned": 2,
+        "delivered": 19,
+        "delivered_consume_auto_ack": 10,
+        "delivered_consume_manual_ack": 6,
+        "delivered_get_auto_ack": 1,
+        "delivered_get_manual_ack": 2,
+        "get_empty": 1,
+        "redelivered": 1,
+        "acknowledged": 4,
     }
     assert of_protocol(page, "mqtt") == {}
-    assert {fate: page.value("trellis_copies_total", fate=fate) for fate in ("acknowledged", "auto_acknowledged", "rejected")} == {
-        "acknowledged": 4, "auto_acknowledged": 11, "rejected": 1}
+    assert {
+        fate: page.value("trellis_copies_total", fate=fate)
+        for fate in ("acknowledged", "auto_acknowledged", "rejected")
+    } == {"acknowledged": 4, "auto_acknowledged": 11, "rejected": 1}
     assert page.value("trellis_copies_made_total") == 18
-    assert (page.value("trellis_messages_total", fate="routed"), page.value("trellis_messages_total", fate="unroutable")) == (18, 6)
-    assert page.value("rabbitmq_queue_messages_unacked") == page.value("rabbitmq_queue_messages") == 2
-    assert (page.value("rabbitmq_queues"), page.value("rabbitmq_consumers"), page.value("rabbitmq_channels")) == (3, 2, 2)
-    assert (page.value("rabbitmq_queues_declared_total"), page.value("rabbitmq_queues_created_total")) == (3, 3)
+    assert (
+        page.value("trellis_messages_total", fate="routed"),
+        page.value("trellis_messages_total", fate="unroutable"),
+    ) == (18, 6)
+    assert (
+        page.value("rabbitmq_queue_messages_unacked") == page.value("rabbitmq_queue_messages") == 2
+    )
+    assert (
+        page.value("rabbitmq_queues"),
+        page.value("rabbitmq_consumers"),
+        page.value("rabbitmq_channels"),
+    ) == (3, 2, 2)
+    assert (
+        page.value("rabbitmq_queues_declared_total"),
+        page.value("rabbitmq_queues_created_total"),
+    ) == (3, 3)
     objects = await running.scrape("/metrics/per-object")
     assert objects.value("rabbitmq_queue_messages_unacked", vhost="/", queue="manual") == 2
     assert objects.value("rabbitmq_queue_consumers", vhost="/", queue="auto") == 1
@@ -128,9 +212,15 @@ async def test_counts_are_what_mqtt_clients_did(running: Running) -> None:
     reader, publisher = await running.mqtt("reader"), await running.mqtt("publisher")
     await reader.subscribe("often/#", 0)
     await reader.subscribe("surely/#", 1)
-    await publisher.socket.send(mqtt_publish("often/a", b"x") * 4 + mqtt_publish("nowhere", b"x") * 2)
-    await publisher.socket.send(b"".join(mqtt_publish("surely/a", b"x", 1, number) for number in (1, 2, 3)))
-    assert [await publisher.packet() for _ in range(3)] == [(0x40, bytes([0, number])) for number in (1, 2, 3)]
+    await publisher.socket.send(
+        mqtt_publish("often/a", b"x") * 4 + mqtt_publish("nowhere", b"x") * 2
+    )
+    await publisher.socket.send(
+        b"".join(mqtt_publish("surely/a", b"x", 1, number) for number in (1, 2, 3))
+    )
+    assert [await publisher.packet() for _ in range(3)] == [
+        (0x40, bytes([0, number])) for number in (1, 2, 3)
+    ]
     packets = [await reader.packet() for _ in range(7)]
     numbers = [body[10:12] for first, body in packets if first == 0x32]
     await reader.socket.send(b"".join(b"\x40\x02" + number for number in numbers[:2]))
@@ -146,8 +236,13 @@ async def test_counts_are_what_mqtt_clients_did(running: Running) -> None:
     for confirms in ("received_confirm", "confirmed"):
         counted.pop(confirms, None)  # Whether PUBACK is a confirm is the front end's matter.
     assert counted == {
-        "received": 10, "routed": 8, "unroutable_dropped": 2, "delivered": 8, "delivered_consume_auto_ack": 5,
-        "delivered_consume_manual_ack": 3, "acknowledged": 2,
+        "received": 10,
+        "routed": 8,
+        "unroutable_dropped": 2,
+        "delivered": 8,
+        "delivered_consume_auto_ack": 5,
+        "delivered_consume_manual_ack": 3,
+        "acknowledged": 2,
     }
     assert page.value("trellis_copies_total", fate="offline") == 1
     assert page.value("trellis_mqtt_sessions", state="connected") == 2
@@ -162,7 +257,10 @@ async def churn_amqp(running: Running, number: int) -> None:
     client, queue = await running.amqp(), f"churn-{number}"
     await client.queue(queue, "amq.topic", "churn.#", arguments={"x-max-length": 2})
     await client.call(spec.Confirm.Select(), spec.Confirm.SelectOk)
-    await client.socket.send(publication("amq.topic", "churn.a", b"x") * 5 + publication("", "nowhere", b"x", mandatory=True))
+    await client.socket.send(
+        publication("amq.topic", "churn.a", b"x") * 5
+        + publication("", "nowhere", b"x", mandatory=True)
+    )
     await expect_returns(client, 1)
     await client.call(spec.Queue.Purge(queue=queue), spec.Basic.Ack)
     await client.expect(spec.Queue.PurgeOk)
@@ -174,7 +272,9 @@ async def churn_amqp(running: Running, number: int) -> None:
 
 
 async def churn_mqtt(running: Running, number: int) -> None:
-    client = await running.mqtt(f"churn-{number % 3}", clean=bool(number % 2), will=("churn/will", b"x"))
+    client = await running.mqtt(
+        f"churn-{number % 3}", clean=bool(number % 2), will=("churn/will", b"x")
+    )
     await client.subscribe("churn/#", 1)
     await client.socket.send(mqtt_publish("churn/a", b"x", 1, 7) + mqtt_publish("churn/a", b"x"))
     await client.packet()
@@ -207,7 +307,9 @@ async def test_totals_never_fall_while_everything_comes_and_goes(running: Runnin
     assert page.value("rabbitmq_queues_deleted_total") == 12
 
 
-@pytest.mark.parametrize("name", ['quote"d', "back\\slash", "new\nline", "üñí", "{curly=\"}", " ", "#x"])
+@pytest.mark.parametrize(
+    "name", ['quote"d', "back\\slash", "new\nline", "üñí", '{curly="}', " ", "#x"]
+)
 async def test_any_name_makes_a_page_that_can_be_read(running: Running, name: str) -> None:
     client = await running.amqp()
     await client.queue(name)

@@ -1,4 +1,6 @@
-"""`trellis users`, `permissions`, `vhosts` and `policies` on a running broker: what they do, and what they say when it is refused."""
+"""`trellis users`, `permissions`, `vhosts` and `policies` on a running broker: what they do, and
+what they say when it is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,26 @@ from tests.top.running import KNOWN, Running
 from trellis import cli
 
 
-async def trellis(running: Running, capsys: pytest.CaptureFixture[str], *words: str, user: str = "admin", stdin: str = "",
-                  monkeypatch: pytest.MonkeyPatch | None = None) -> tuple[int, str, str]:
+async def trellis(
+    running: Running,
+    capsys: pytest.CaptureFixture[str],
+    *words: str,
+    user: str = "admin",
+    stdin: str = "",
+    monkeypatch: pytest.MonkeyPatch | None = None,
+) -> tuple[int, str, str]:
     """Exit code, output and errors of a command, in a thread beside the broker."""
     if monkeypatch is not None:
         monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
     capsys.readouterr()
-    asking = ["--url", f"http://127.0.0.1:{running.port('http')}", "--user", user, "--password", "known"]
+    asking = [
+        "--url",
+        f"http://127.0.0.1:{running.port('http')}",
+        "--user",
+        user,
+        "--password",
+        "known",
+    ]
     code = await asyncio.to_thread(cli.main, [*words[:2], *asking, *words[2:]])
     out, err = capsys.readouterr()
     return code, out, err
@@ -28,11 +43,17 @@ async def trellis(running: Running, capsys: pytest.CaptureFixture[str], *words: 
 
 @pytest.fixture
 async def broker(start: Start) -> Running:
-    return await start(users=[KNOWN, KNOWN | {"name": "admin", "administrator": True, "rules": ["allow all #"]}])
+    return await start(
+        users=[KNOWN, KNOWN | {"name": "admin", "administrator": True, "rules": ["allow all #"]}]
+    )
 
 
 async def test_a_user_is_made_given_rights_and_deleted(
-        broker: Running, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    broker: Running,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+) -> None:
     async def run(*words: str, stdin: str = "") -> str:
         code, out, err = await trellis(broker, capsys, *words, stdin=stdin, monkeypatch=monkeypatch)
         assert (code, err) == (0, ""), words
@@ -42,11 +63,22 @@ async def test_a_user_is_made_given_rights_and_deleted(
     await run("permissions", "set", "ann", "", "^amq", ".*")
     await run("permissions", "topic", "ann", "allow publish a/{username}", "deny all #")
     assert [line.split() for line in (await run("users", "list")).splitlines()] == [
-        ["name", "tags", "from"], ["known", "settings"], ["admin", "administrator", "settings"],
-        ["ann", "management", "monitoring", "broker"]]
+        ["name", "tags", "from"],
+        ["known", "settings"],
+        ["admin", "administrator", "settings"],
+        ["ann", "management", "monitoring", "broker"],
+    ]
     rows = json.loads(await run("permissions", "list", "ann", "--json"))
-    assert rows == [{"user": "ann", "vhost": "/", "configure": "", "write": "^amq", "read": ".*",
-                     "rules": "allow publish a/{username}; deny all #"}]
+    assert rows == [
+        {
+            "user": "ann",
+            "vhost": "/",
+            "configure": "",
+            "write": "^amq",
+            "read": ".*",
+            "rules": "allow publish a/{username}; deny all #",
+        }
+    ]
     client = await broker.mqtt("c", user="ann/secret")
     (tmp_path / "password").write_text("other\n")
     await run("users", "change-password", "ann", "--new-password-file", str(tmp_path / "password"))
@@ -60,7 +92,10 @@ async def test_a_user_is_made_given_rights_and_deleted(
 
 
 async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["vhosts", "add", "v"], ["policies", "set", "p", "^q", '{"max-length": 3}', "--vhost", "v", "--priority", "2"]):
+    for words in (
+        ["vhosts", "add", "v"],
+        ["policies", "set", "p", "^q", '{"max-length": 3}', "--vhost", "v", "--priority", "2"],
+    ):
         assert (await trellis(broker, capsys, *words))[0] == 0
     assert "v" in (await trellis(broker, capsys, "vhosts", "list"))[1]
     listed = (await trellis(broker, capsys, "policies", "list"))[1].splitlines()
@@ -70,28 +105,44 @@ async def test_vhosts_and_policies(broker: Running, capsys: pytest.CaptureFixtur
     assert (await trellis(broker, capsys, "policies", "list"))[1] == "no policies\n"
 
 
-@pytest.mark.parametrize(("words", "code", "said"), [
-    (["users", "add", "known"], 1, "there is a user known"),
-    (["users", "add", "bob", "--tags", "admin"], 2, "there is no tag admin; the nearest is administrator"),
-    (["users", "delete", "known"], 1, "user 'known' is one of the settings"),
-    (["users", "delete", "nobody"], 1, "there is no user 'nobody'"),
-    (["permissions", "set", "nobody", ".*", ".*", ".*"], 1, "there is no user 'nobody'"),
-    (["permissions", "topic", "known", "allow all #"], 1, "is one of the settings"),
-    (["permissions", "set", "known", ".*", ".*", ".*", "--vhost", "none"], 1, "there is no vhost 'none'"),
-    (["vhosts", "delete", "/"], 1, "cannot be deleted"),
-    (["policies", "set", "p", "^q", "max-length"], 2, "DEFINITION is not JSON"),
-    (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is no regular expression"),
-    (["policies", "set", "p", "q", "{}"], 1, "it says nothing"),
-])
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["users", "add", "known"], 1, "there is a user known"),
+        (
+            ["users", "add", "bob", "--tags", "admin"],
+            2,
+            "there is no tag admin; the nearest is administrator",
+        ),
+        (["users", "delete", "known"], 1, "user 'known' is one of the settings"),
+        (["users", "delete", "nobody"], 1, "there is no user 'nobody'"),
+        (["permissions", "set", "nobody", ".*", ".*", ".*"], 1, "there is no user 'nobody'"),
+        (["permissions", "topic", "known", "allow all #"], 1, "is one of the settings"),
+        (
+            ["permissions", "set", "known", ".*", ".*", ".*", "--vhost", "none"],
+            1,
+            "there is no vhost 'none'",
+        ),
+        (["vhosts", "delete", "/"], 1, "cannot be deleted"),
+        (["policies", "set", "p", "^q", "max-length"], 2, "DEFINITION is not JSON"),
+        (["policies", "set", "p", "(", '{"max-length": 1}'], 1, "is no regular expression"),
+        (["policies", "set", "p", "q", "{}"], 1, "it says nothing"),
+    ],
+)
 async def test_what_is_refused_is_said_in_one_line(
-        broker: Running, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str) -> None:
+    broker: Running, capsys: pytest.CaptureFixture[str], words: list[str], code: int, said: str
+) -> None:
     answered, out, err = await trellis(broker, capsys, *words)
     assert (answered, out, err.count("\n")) == (code, "", 1)
     assert said in err
 
 
-async def test_who_may_not_is_told_as_whom_it_asked(broker: Running, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_who_may_not_is_told_as_whom_it_asked(
+    broker: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, _, err = await trellis(broker, capsys, "users", "list", user="known")
     assert code == 1
-    assert err == ("trellis: user 'known' is no administrator: that needs a tag; asked as known: give --user and --password, "
-                   "or set TRELLIS_USER\n")
+    assert err == (
+        "trellis: user 'known' is no administrator: that needs a tag; asked as known: give --user and --password, "
+        "or set TRELLIS_USER\n"
+    )

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.binding import Binding
-from broker.exchange.base import Options
-from broker.exchange.topic import TopicExchange
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.topic import TopicExchange
 from tests.top.conftest import Start
 from tests.top.running import Running, settings
-from trellis.profile import read
+from trellis.server.matching_profile import read
 from trellis.settings import SettingsError
 
 ALLOWED = ("auto", "trie", "shapes", "bitmap")
@@ -28,7 +28,17 @@ def profile(path: Path, routes: int = 4096, **others: Any) -> dict[str, Any]:
         "prewarm": ["a.b", "c", "x/y", "$x"],
         "measured": {"trie": 100},
     } | others
-    path.write_text(json.dumps({"format": 1, "made_at": "2026-03-01", "messages": 7, "routes": routes, "exchanges": [row]}))
+    path.write_text(
+        json.dumps(
+            {
+                "format": 1,
+                "made_at": "2026-03-01",
+                "messages": 7,
+                "routes": routes,
+                "exchanges": [row],
+            }
+        )
+    )
     return {"matcher": {"profile": str(path)}}
 
 
@@ -39,7 +49,12 @@ def topics(running: Running) -> TopicExchange:
 
 
 def routes(running: Running, front: str) -> set[bytes]:
-    return {octets for gate in running.node.broker.vhosts["/"].gates if gate.front == front for octets in gate.routes}
+    return {
+        octets
+        for gate in running.node.broker.vhosts["/"].gates
+        if gate.front == front
+        for octets in gate.routes
+    }
 
 
 async def test_a_broker_starts_with_the_profile(start: Start, tmp_path: Path) -> None:
@@ -75,7 +90,9 @@ async def test_a_profile_is_read_again_and_bindings_stay(start: Start, tmp_path:
     assert running.node.broker.bounds.routes == running.node.settings.limits.routes
 
 
-async def test_a_profile_that_is_none_changes_nothing(start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_profile_that_is_none_changes_nothing(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     chosen = profile(tmp_path / "p.json")
     running = await start(**chosen)
     (tmp_path / "p.json").write_text("{")
@@ -109,5 +126,8 @@ def test_what_is_wrong_with_a_profile_is_said(tmp_path: Path, text: str, said: s
 
 
 def test_a_profile_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"matcher\.profile: .*/p\.json: No such file or directory; `trellis pipeline advise"):
+    with pytest.raises(
+        SettingsError,
+        match=r"matcher\.profile: .*/p\.json: No such file or directory; `trellis pipeline advise",
+    ):
         read(str(tmp_path / "p.json"), ALLOWED)

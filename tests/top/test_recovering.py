@@ -12,7 +12,7 @@ from broker.store.disk import RealDisk
 from broker.store.opening import LOG
 from broker.store.recovery import Recovery
 from tests.store.homes import Home
-from trellis.recovering import Progress, open_directory
+from trellis.server.recovery import Progress, open_directory
 from trellis.settings.schema import Store
 
 
@@ -20,7 +20,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records]
 
 
-def test_a_line_a_second_says_how_far_it_is_how_fast_and_how_long_it_takes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_a_second_says_how_far_it_is_how_fast_and_how_long_it_takes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     now = [100.0]
     progress, recovery = Progress(lambda: now[0]), Recovery()
@@ -31,7 +33,9 @@ def test_a_line_a_second_says_how_far_it_is_how_fast_and_how_long_it_takes(caplo
         recovery.messages = at * 40_000
         progress(recovery)
     assert lines(caplog) == [
-        f"recovery messages={400_000 * second} done={20 * second}% rate=200MB/s left={5 - second}s" for second in range(1, 6)]
+        f"recovery messages={400_000 * second} done={20 * second}% rate=200MB/s left={5 - second}s"
+        for second in range(1, 6)
+    ]
 
 
 def test_a_short_recovery_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -58,17 +62,25 @@ def test_every_finding_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     opened.store.close()
 
 
-def test_a_log_that_ends_before_the_catalog_saw_it_end_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_ends_before_the_catalog_saw_it_end_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     world = Home(tmp_path)
     client = world.amqp()
     client.queue("d", durable=True)
     client.publish("", "d", b"x", delivery_mode=2)
-    world.store.append(Defined("/", "queue", "later", {"auto_delete": False, "arguments": {}}), None)
+    world.store.append(
+        Defined("/", "queue", "later", {"auto_delete": False, "arguments": {}}), None
+    )
     world.store.sync()
     world.crash()
     for segment in (tmp_path / LOG).glob("*.log"):
         segment.unlink()
     opened = open_directory(RealDisk(), tmp_path, Store())
-    assert [line for line in lines(caplog) if "the log ends at position 0, and was written up to 2" in line]
+    assert [
+        line
+        for line in lines(caplog)
+        if "the log ends at position 0, and was written up to 2" in line
+    ]
     assert opened.store.position >= 3
     opened.store.close()

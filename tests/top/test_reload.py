@@ -14,7 +14,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.route import DENIED
+from broker.routing.route import DENIED
 from tests.authority import Authority
 from tests.broker import BrokerProcess
 from tests.clients import connect_packet
@@ -49,14 +49,18 @@ async def test_users_are_read_again_and_who_is_none_any_more_goes(start: Start) 
     assert await goes.socket.read() == b""
     close = await leaves.expect(spec.Connection.Close)
     assert (close.reply_code, close.reply_text) == (
-        320, "CONNECTION_FORCED - user 'known' is deleted, or may not log in any more")
+        320,
+        "CONNECTION_FORCED - user 'known' is deleted, or may not log in any more",
+    )
     assert await code(running, "new/known") == 0
     assert await code(running, "known/known") == 4
     await stays.ping()
     await stays.leave()
 
 
-async def test_access_rules_are_read_again_for_those_who_are_here_and_those_who_come(start: Start) -> None:
+async def test_access_rules_are_read_again_for_those_who_are_here_and_those_who_come(
+    start: Start,
+) -> None:
     running = await start()
     before = await running.mqtt("before", user="known/known")
     await before.subscribe("t")
@@ -80,7 +84,9 @@ async def test_anonymous_access_is_read_again(start: Start) -> None:
     assert await code(running, "") == 5
 
 
-async def test_a_new_certificate_is_shown_to_those_who_come_then(start: Start, authority: Authority, tmp_path: Path) -> None:
+async def test_a_new_certificate_is_shown_to_those_who_come_then(
+    start: Start, authority: Authority, tmp_path: Path
+) -> None:
     file = authority.sign("localhost", file="server.pem")
     running = await start(**secure(authority, file))
     other = Authority(tmp_path / "other")
@@ -98,7 +104,8 @@ async def test_a_new_certificate_is_shown_to_those_who_come_then(start: Start, a
 
 
 async def test_what_is_wrong_changes_nothing_and_is_told(
-        start: Start, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    start: Start, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     file = authority.sign("localhost", file="server.pem")
     running = await start(**secure(authority, file))
     file.write_text("no certificate")
@@ -120,17 +127,29 @@ async def test_the_log_level_is_read_again(start: Start) -> None:
     assert logging.getLogger().level == logging.INFO
 
 
-async def test_what_needs_a_restart_is_named(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_needs_a_restart_is_named(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     running = await start()
     await running.reload(settings(limits={"message": 5}, amqp={"port": 0, "heartbeat": 7}))
-    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("reload_incomplete")]
+    (said,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("reload_incomplete")
+    ]
     assert "keys=amqp.heartbeat,limits.message " in said
     assert running.node.broker.bounds.message != 5
 
 
-async def test_a_generated_password_outlives_a_reload(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_generated_password_outlives_a_reload(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     running = await start(users=[])
-    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("generated_password")]
+    (said,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("generated_password")
+    ]
     password = said.partition("password=")[2].split()[0]
     await running.reload(running.chosen)
     assert await code(running, f"trellis/{password}") == 0
@@ -142,8 +161,14 @@ def test_sighup_reads_the_files_again_and_the_broker_goes_on(tmp_path: Path) -> 
     broker = BrokerProcess("--config", str(file))
     try:
         for text, event in (
-            ('log.level = "warning"\nmqtt.max_levels = 5', "reload_incomplete keys=mqtt.max_levels"),
-            ("mqtt.max_level = 5", f'reload_refused error="{file}: mqtt.max_level: unknown key; the nearest is mqtt.max_levels"'),
+            (
+                'log.level = "warning"\nmqtt.max_levels = 5',
+                "reload_incomplete keys=mqtt.max_levels",
+            ),
+            (
+                "mqtt.max_level = 5",
+                f'reload_refused error="{file}: mqtt.max_level: unknown key; the nearest is mqtt.max_levels"',
+            ),
         ):
             file.write_text(text)
             os.kill(broker.process.pid, signal.SIGHUP)

@@ -16,9 +16,9 @@ import pytest
 
 from tests.top.conftest import Start
 from tests.top.running import settings
-from trellis.listener import ListenError, bind
+from trellis.auth.settings_users import GENERATED, accounts_of
+from trellis.server.listener import ListenError, bind
 from trellis.settings import Amqp, Settings, SettingsError
-from trellis.users import GENERATED, accounts_of
 
 #: Capabilities that let root do what others may not: write anywhere, read anything, take any port.
 _CAPABILITIES: Final = (1, 2, 10)
@@ -35,9 +35,24 @@ def as_anybody() -> None:
 def serve(*flags: str) -> subprocess.CompletedProcess[str]:
     """`trellis serve` with settings that cannot work."""
     ports = ["--amqp-port", "0", "--mqtt-port", "0", "--metrics-port", "0", "--http-port", "0"]
-    command = [sys.executable, "-m", "trellis", "serve", "--config", os.devnull, "--data-dir", ":memory:", *ports, *flags]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, preexec_fn=as_anybody)
+    command = [
+        sys.executable,
+        "-m",
+        "trellis",
+        "serve",
+        "--config",
+        os.devnull,
+        "--data-dir",
+        ":memory:",
+        *ports,
+        *flags,
+    ]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRELLIS_")
+    }
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=30, preexec_fn=as_anybody
+    )
 
 
 def complaint(*flags: str) -> str:
@@ -52,11 +67,15 @@ def complaint(*flags: str) -> str:
 @contextmanager
 def taken(address: str = "127.0.0.1") -> Iterator[int]:
     """A port that somebody else has."""
-    with socket.create_server((address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as sock:
+    with socket.create_server(
+        (address, 0), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+    ) as sock:
         yield sock.getsockname()[1]
 
 
-def test_a_matcher_of_a_package_that_does_not_fit_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_matcher_of_a_package_that_does_not_fit_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "third_party.py").write_text("")
     about = tmp_path / "third_party-1.0.dist-info"
     about.mkdir()
@@ -82,7 +101,10 @@ def test_a_port_in_use_is_named_with_what_to_do() -> None:
 
 def test_an_address_of_another_machine_is_named_with_what_to_do() -> None:
     said = complaint("--amqp-host", "192.0.2.1")
-    assert said == "trellis: amqp: 192.0.2.1 is no address of this machine; set amqp.host (TRELLIS_AMQP_HOST, --amqp-host)"
+    assert (
+        said
+        == "trellis: amqp: 192.0.2.1 is no address of this machine; set amqp.host (TRELLIS_AMQP_HOST, --amqp-host)"
+    )
 
 
 def test_a_privileged_port_is_named_with_what_to_do() -> None:
@@ -113,7 +135,11 @@ def is_below_a_file(directory: Path) -> str:
 
 @pytest.mark.parametrize(
     ("make", "why"),
-    [(cannot_be_written, "Permission denied"), (is_a_file, "File exists"), (is_below_a_file, "Not a directory")],
+    [
+        (cannot_be_written, "Permission denied"),
+        (is_a_file, "File exists"),
+        (is_below_a_file, "Not a directory"),
+    ],
 )
 def test_a_data_directory_that_cannot_be_written_to_is_named_with_what_to_do(
     make: Callable[[Path], str], why: str, tmp_path: Path
@@ -130,7 +156,10 @@ def test_an_unreadable_password_file_is_named(tmp_path: Path) -> None:
     file.write_text("secret\n")
     file.chmod(0)
     said = complaint("--user", "admin", "--password-file", str(file))
-    assert said == f"trellis: --password-file: password_file: {file} cannot be read (Permission denied)"
+    assert (
+        said
+        == f"trellis: --password-file: password_file: {file} cannot be read (Permission denied)"
+    )
 
 
 BAD_FILES: Final = {
@@ -150,7 +179,9 @@ def without_users(directory: Path) -> Settings:
 
 
 @pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_a_broken_file_of_the_generated_user_is_named_with_what_to_do(content: bytes, tmp_path: Path) -> None:
+def test_a_broken_file_of_the_generated_user_is_named_with_what_to_do(
+    content: bytes, tmp_path: Path
+) -> None:
     (tmp_path / GENERATED).write_bytes(content)
     with pytest.raises(SettingsError) as raised:
         accounts_of(without_users(tmp_path), tmp_path)
@@ -170,7 +201,10 @@ def test_a_broken_file_of_the_generated_user_ends_the_start(tmp_path: Path) -> N
 async def test_one_port_in_use_gives_all_others_back(start: Start) -> None:
     with taken() as free:
         pass
-    with taken() as port, pytest.raises(ListenError, match=rf"^http: 127\.0\.0\.1 port {port} is in use"):
+    with (
+        taken() as port,
+        pytest.raises(ListenError, match=rf"^http: 127\.0\.0\.1 port {port} is in use"),
+    ):
         await start(amqp={"port": free}, http={"port": port})
     with socket.create_server(("127.0.0.1", free)):
         pass

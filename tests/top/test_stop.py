@@ -12,7 +12,7 @@ from typing import Final
 import pamqp.commands as spec
 import pytest
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.broker import BrokerProcess
 from tests.clients import marshal
 from tests.top.conftest import Start
@@ -58,7 +58,9 @@ async def ended(process: BrokerProcess) -> int:
 
 @in_another_process
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(signum: signal.Signals) -> None:
+async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(
+    signum: signal.Signals,
+) -> None:
     with broker(grace=PATIENCE) as process:
         one, other = await amqp(process), await mqtt(process)
         greeted, silent = await connect(process, "amqp"), await connect(process, "mqtt")
@@ -73,7 +75,9 @@ async def test_clients_are_told_and_the_broker_ends_when_the_last_has_gone(signu
         await greeted.send(CLOSE_OK)
         await greeted.read_to_end()
 
-        ready = await connect(process, "metrics")  # Whoever asks hears that we are here no more for long.
+        ready = await connect(
+            process, "metrics"
+        )  # Whoever asks hears that we are here no more for long.
         await ready.send(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert parsed(await ready.read_to_end())[0] == 503
         for listener in ("amqp", "mqtt"):
@@ -123,7 +127,9 @@ async def test_a_signal_right_behind_the_ready_line_is_a_clean_stop() -> None:
         assert await ended(process) == 0
 
 
-async def test_wills_of_clean_sessions_are_published_and_those_of_persistent_ones_are_not(start: Start) -> None:
+async def test_wills_of_clean_sessions_are_published_and_those_of_persistent_ones_are_not(
+    start: Start,
+) -> None:
     running = await start()
     observer = await running.amqp()
     await observer.queue("wills", "amq.topic", "wills.#")
@@ -136,13 +142,17 @@ async def test_wills_of_clean_sessions_are_published_and_those_of_persistent_one
     await running.stop()
     vhost = running.node.broker.vhosts["/"]
     assert vhost.queues["wills"].depth == 1
-    assert [vhost.retained.get(f"wills.{name}") is not None for name in ("clean", "persistent", "gone")] == [True, False, False]
+    assert [
+        vhost.retained.get(f"wills.{name}") is not None for name in ("clean", "persistent", "gone")
+    ] == [True, False, False]
     assert running.node.mqtt.closed == {"client": 1, "shutdown": len(staying)}
 
 
 async def test_a_connection_that_is_just_being_accepted_is_told_too(start: Start) -> None:
     running = await start()
-    clients = [await running.socket("amqp") for _ in range(20)]  # The kernel has them; the broker may not, yet.
+    clients = [
+        await running.socket("amqp") for _ in range(20)
+    ]  # The kernel has them; the broker may not, yet.
     running.app.stop()
     await running.stop()
     for client in clients:

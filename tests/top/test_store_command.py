@@ -19,7 +19,12 @@ COUNT = 20
 
 def store(*arguments: object) -> tuple[int, str, str]:
     """Exit code, output, errors."""
-    done = subprocess.run([sys.executable, "-m", "trellis", "store", *map(str, arguments)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "trellis", "store", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -37,42 +42,66 @@ def broker_on(directory: Path) -> Iterator[BrokerProcess]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a broker left behind; a backup of it that was made while it ran is beside, in `copy`."""
     directory = tmp_path_factory.mktemp("store") / "home"
-    with broker_on(directory) as broker, pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+    with (
+        broker_on(directory) as broker,
+        pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection,
+    ):
         channel = connection.channel()
         channel.confirm_delivery()
         channel.queue_declare("q", durable=True)
         channel.queue_declare("events", durable=True, arguments={"x-queue-type": "stream"})
         for serial in range(COUNT):
-            channel.basic_publish("", "q", f"body {serial}".encode(), pika.BasicProperties(delivery_mode=2))
+            channel.basic_publish(
+                "", "q", f"body {serial}".encode(), pika.BasicProperties(delivery_mode=2)
+            )
             channel.basic_publish("", "events", f"row {serial}".encode())
         code, said, errors = store("backup", directory.parent / "copy", "--data-dir", directory)
-        assert code == 0 and said.endswith(f"octets copied to {directory.parent / 'copy'}\n") and errors == ""
+        assert (
+            code == 0
+            and said.endswith(f"octets copied to {directory.parent / 'copy'}\n")
+            and errors == ""
+        )
         code, said, errors = store("verify", "--data-dir", directory)
         assert (code, said) == (1, "")
-        assert errors == (f"trellis: the data directory '{directory}' is in use by process {broker.process.pid}; "
-                          "one process at a time may use it\n")
+        assert errors == (
+            f"trellis: the data directory '{directory}' is in use by process {broker.process.pid}; "
+            "one process at a time may use it\n"
+        )
     return directory
 
 
 def test_all_is_well_with_what_a_broker_and_a_backup_left(home: Path) -> None:
     for directory in (home, home.parent / "copy"):
         code, said, errors = store("verify", "--data-dir", directory)
-        assert (code, errors) == (0, "") and said.startswith(f"fine: {directory / CATALOG}: 3 definitions\n") and "all is well" in said
+        assert (
+            (code, errors) == (0, "")
+            and said.startswith(f"fine: {directory / CATALOG}: 3 definitions\n")
+            and "all is well" in said
+        )
         assert f"fine: streams/%2F/events: 1 segments, {COUNT} rows up to offset {COUNT}, " in said
 
 
 def test_a_dump_shows_definitions_and_records_and_bodies_when_asked(home: Path) -> None:
     code, said, errors = store("dump", "--data-dir", home)
-    assert (code, errors) == (0, "") and " queue vhost=/ name='q' " in said and said.count(" kept ") == COUNT and "body 7" not in said
+    assert (
+        (code, errors) == (0, "")
+        and " queue vhost=/ name='q' " in said
+        and said.count(" kept ") == COUNT
+        and "body 7" not in said
+    )
     assert f" extended stream=2 end={COUNT}\n" in said
     assert store("dump", "--contents", "--data-dir", home)[1].count("body ") == COUNT
 
 
 def test_a_broker_starts_on_a_backup(home: Path) -> None:
-    with (broker_on(home.parent / "copy") as broker,
-          pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection):
+    with (
+        broker_on(home.parent / "copy") as broker,
+        pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection,
+    ):
         channel = connection.channel()
-        assert [channel.basic_get("q", auto_ack=True)[2] for _ in range(COUNT)] == [f"body {serial}".encode() for serial in range(COUNT)]
+        assert [channel.basic_get("q", auto_ack=True)[2] for _ in range(COUNT)] == [
+            f"body {serial}".encode() for serial in range(COUNT)
+        ]
 
 
 def test_damage_is_found_and_repaired(home: Path) -> None:
@@ -83,7 +112,11 @@ def test_damage_is_found_and_repaired(home: Path) -> None:
     code, said, errors = store("verify", "--data-dir", home)
     assert (code, errors) == (1, "") and "quarantined: " in said and "1 found to be wrong" in said
     code, said, errors = store("repair", "--data-dir", home)
-    assert (code, errors) == (0, "") and "written anew, without the damage" in said and (home / LOG / "quarantine").is_dir()
+    assert (
+        (code, errors) == (0, "")
+        and "written anew, without the damage" in said
+        and (home / LOG / "quarantine").is_dir()
+    )
     assert store("verify", "--data-dir", home)[0] == 0
     assert store("dump", "--data-dir", home)[1].count(" kept ") == COUNT - 1
 
@@ -94,17 +127,43 @@ def test_damage_in_a_stream_is_found_and_repaired(home: Path) -> None:
     octets[len(octets) // 2] ^= 0xFF
     segment.write_bytes(bytes(octets))
     code, said, errors = store("verify", "--data-dir", home)
-    assert (code, errors) == (1, "") and f"quarantined: streams/%2F/events/{segment.name} at " in said and "1 found to be wrong" in said
+    assert (
+        (code, errors) == (1, "")
+        and f"quarantined: streams/%2F/events/{segment.name} at " in said
+        and "1 found to be wrong" in said
+    )
     code, said, errors = store("repair", "--data-dir", home)
-    assert (code, errors) == (0, "") and f"copied to {segment.parent}/quarantine/{segment.name}-" in said
+    assert (code, errors) == (
+        0,
+        "",
+    ) and f"copied to {segment.parent}/quarantine/{segment.name}-" in said
     code, said, errors = store("verify", "--data-dir", home)
     assert (code, errors) == (0, "") and "fine: streams/%2F/events: " in said
 
 
 def test_errors_say_what_is_missing(tmp_path: Path) -> None:
-    assert store() == (2, "", "trellis: name a tool: verify, dump, repair or backup (see `trellis store --help`)\n")
-    assert store("verify", "--data-dir", tmp_path) == (1, "", f"trellis: there is no store in {tmp_path}\n")
-    assert store("verify", "--data-dir", tmp_path / "no") == (2, "", f"trellis: data.dir: there is no directory {tmp_path / 'no'}\n")
+    assert store() == (
+        2,
+        "",
+        "trellis: name a tool: verify, dump, repair or backup (see `trellis store --help`)\n",
+    )
+    assert store("verify", "--data-dir", tmp_path) == (
+        1,
+        "",
+        f"trellis: there is no store in {tmp_path}\n",
+    )
+    assert store("verify", "--data-dir", tmp_path / "no") == (
+        2,
+        "",
+        f"trellis: data.dir: there is no directory {tmp_path / 'no'}\n",
+    )
     assert store("dump", "--data-dir", ":memory:") == (
-        2, "", "trellis: data.dir is :memory:, and keeps nothing; name a directory with --data-dir\n")
-    assert store("backup", tmp_path, "--data-dir", tmp_path) == (1, "", f"trellis: there is no store in {tmp_path}\n")
+        2,
+        "",
+        "trellis: data.dir is :memory:, and keeps nothing; name a directory with --data-dir\n",
+    )
+    assert store("backup", tmp_path, "--data-dir", tmp_path) == (
+        1,
+        "",
+        f"trellis: there is no store in {tmp_path}\n",
+    )

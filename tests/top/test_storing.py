@@ -1,4 +1,6 @@
-"""The server's part of the store: who waits for the disk, who does not, and what becomes of both at the end."""
+"""The server's part of the store: who waits for the disk, who does not, and what becomes of both at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from tests.clients import marshal, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.top.disks import HandledDisk
 from tests.top.running import Amqp0, Running
-from trellis import storing
-from trellis.storing import DurableStoring
+from trellis.server import store_writer as storing
+from trellis.server.store_writer import DurableStoring
 
 #: The smallest segments that settings allow.
 SMALL = {"segment": 65_536}
@@ -42,7 +44,9 @@ async def confirming(running: Running, queue: str = "q") -> Amqp0:
 
 
 async def publish(client: Amqp0, *bodies: bytes, queue: str = "q", delivery_mode: int = 2) -> None:
-    await client.socket.send(b"".join(publication("", queue, body, delivery_mode=delivery_mode) for body in bodies))
+    await client.socket.send(
+        b"".join(publication("", queue, body, delivery_mode=delivery_mode) for body in bodies)
+    )
 
 
 async def heard(client: Amqp0) -> None:
@@ -68,10 +72,16 @@ async def bodies(client: Amqp0, queue: str, count: int) -> list[bytes]:
     return found
 
 
-async def test_a_slow_disk_holds_back_confirms_and_nothing_else(start: Start, tmp_path: Path) -> None:
+async def test_a_slow_disk_holds_back_confirms_and_nothing_else(
+    start: Start, tmp_path: Path
+) -> None:
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path))
-    client, other, sensor = await confirming(running), await confirming(running), await running.mqtt("sensor")
+    client, other, sensor = (
+        await confirming(running),
+        await confirming(running),
+        await running.mqtt("sensor"),
+    )
     disk.open_for_syncs.clear()
     await publish(client, b"waits")
     await heard(client)
@@ -87,7 +97,9 @@ async def test_a_slow_disk_holds_back_confirms_and_nothing_else(start: Start, tm
     await confirmed(client, 1)
 
 
-async def test_one_sync_confirms_all_who_came_while_the_disk_was_busy(start: Start, tmp_path: Path) -> None:
+async def test_one_sync_confirms_all_who_came_while_the_disk_was_busy(
+    start: Start, tmp_path: Path
+) -> None:
     disk = HandledDisk()
     running = await start(disk=disk, **at(tmp_path))
     clients = [await confirming(running) for _ in range(5)]
@@ -122,14 +134,18 @@ async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_
         sock = client.socket
     else:
         sensor = await running.mqtt("sensor")
-        octets = b"".join(mqtt_publish("q", body, 1, packet_id) for packet_id in range(1, count + 1))
+        octets = b"".join(
+            mqtt_publish("q", body, 1, packet_id) for packet_id in range(1, count + 1)
+        )
         sock = sensor.socket
     sending = asyncio.create_task(sock.send(octets))
     await running.until(lambda: of(running).crowded)
     for _ in range(20):
         await heard(bystander)  # Others are heard meanwhile ...
     held = of(running).durable.octets
-    assert held < 100_000 + 2 * (256 << 10)  # ... and this one, after the chunk that was one too many, is not.
+    assert held < 100_000 + 2 * (
+        256 << 10
+    )  # ... and this one, after the chunk that was one too many, is not.
     for _ in range(20):
         await heard(bystander)
     assert of(running).durable.octets == held
@@ -166,12 +182,16 @@ async def test_a_clean_stop_writes_what_is_left(start: Start, tmp_path: Path) ->
     assert await bodies(await again.amqp(), "q", 3) == [b"1", b"2", b"3"]
 
 
-async def test_checkpoints_give_space_back_while_messages_flow(start: Start, tmp_path: Path) -> None:
+async def test_checkpoints_give_space_back_while_messages_flow(
+    start: Start, tmp_path: Path
+) -> None:
     running = await start(**at(tmp_path, segment=1 << 20))
     client, reader = await confirming(running), await running.amqp()
     await client.queue("stays", durable=True)
     await client.call(spec.Basic.Qos(0, 0), spec.Basic.QosOk)
-    await reader.call(spec.Basic.Consume(queue="q", consumer_tag="q", no_ack=True), spec.Basic.ConsumeOk)
+    await reader.call(
+        spec.Basic.Consume(queue="q", consumer_tag="q", no_ack=True), spec.Basic.ConsumeOk
+    )
     written, number = 0, 0
     body = bytes(8_000)
     while of(running).checkpoints < 5:
@@ -188,13 +208,19 @@ async def test_checkpoints_give_space_back_while_messages_flow(start: Start, tmp
     assert of(running).durable.log.octets < written / 2
     await running.stop()
     files = os.listdir(tmp_path / "log")
-    assert sum(name.startswith("checkpoint") for name in files) == 1 and not [name for name in files if name.endswith(".tmp")]
+    assert sum(name.startswith("checkpoint") for name in files) == 1 and not [
+        name for name in files if name.endswith(".tmp")
+    ]
 
     again = await start(**at(tmp_path, **SMALL))
-    assert await bodies(await again.amqp(), "stays", number) == [b"%d" % one for one in range(number)]
+    assert await bodies(await again.amqp(), "stays", number) == [
+        b"%d" % one for one in range(number)
+    ]
 
 
-async def test_a_stop_does_not_wait_for_a_checkpoint(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_does_not_wait_for_a_checkpoint(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storing, "BREATH", 0.2)  # It takes long.
     running = await start(**at(tmp_path, **SMALL))
     client = await confirming(running)
@@ -237,7 +263,11 @@ async def test_a_full_disk_holds_back_confirms_until_there_is_room(
     await confirmed(client, 3)
     assert of(running).blocked == ""
     lines = [record.getMessage() for record in caplog.records]
-    assert sum("store_blocked" in line for line in lines) == sum("store_unblocked" in line for line in lines) == 1
+    assert (
+        sum("store_blocked" in line for line in lines)
+        == sum("store_unblocked" in line for line in lines)
+        == 1
+    )
     assert "No space left on device" in next(line for line in lines if "store_blocked" in line)
     caplog.clear()
     await running.stop()

@@ -1,4 +1,6 @@
-"""TLS: who gets in, who does not and why, and what does a link over it do otherwise than one over TCP?"""
+"""TLS: who gets in, who does not and why, and what does a link over it do otherwise than one over
+TCP?
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.authority import Authority
 from tests.broker import BrokerProcess
 from tests.clients import connect_packet, marshal, mqtt_publish, start_ok
 from tests.top.conftest import Start
 from tests.top.running import KNOWN, Amqp0, Leaks, Mqtt0, Running, Socket, settings
-from trellis.certificates import Certificates
+from trellis.server.certificates import Certificates
+from trellis.server.tls import RECORD
 from trellis.settings import SettingsError
-from trellis.tls import RECORD
 
 MIB: Final = 1 << 20
 #: Alerts of TLS begin with this octet.
@@ -40,14 +42,20 @@ def secure(authority: Authority, **tls: Any) -> dict[str, Any]:
     """Settings with both protocols over TLS, and a certificate for this host."""
     listener = {"enabled": True, "port": 0, "host": "127.0.0.1"}
     certificate = str(authority.sign("localhost", "127.0.0.1"))
-    return {"amqps": listener, "mqtts": listener, "tls": {"certificate": certificate, "ca": str(authority.file)} | tls}
+    return {
+        "amqps": listener,
+        "mqtts": listener,
+        "tls": {"certificate": certificate, "ca": str(authority.file)} | tls,
+    }
 
 
 def mutual(authority: Authority, need: str, **mqtts: Any) -> dict[str, Any]:
     """... that ask for certificates of clients."""
     chosen = secure(authority)
     for listener in ("amqps", "mqtts"):
-        chosen[listener] = chosen[listener] | {"client_certificate": need} | (mqtts if listener == "mqtts" else {})
+        chosen[listener] = (
+            chosen[listener] | {"client_certificate": need} | (mqtts if listener == "mqtts" else {})
+        )
     return chosen
 
 
@@ -59,14 +67,20 @@ async def over_tls(running: Running, context: ssl.SSLContext, user: str = "known
 
 def failures(running: Running, listener: str) -> dict[str, int]:
     """Those that there were, by reason."""
-    return {reason: count for reason, count in running.node.entrances[listener].tls.failures.items() if count}
+    return {
+        reason: count
+        for reason, count in running.node.entrances[listener].tls.failures.items()
+        if count
+    }
 
 
 # -- the way in
 
 
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_both_protocols_work_over_tls_with_messages_of_any_size(start: Start, authority: Authority, newest: ssl.TLSVersion) -> None:
+async def test_both_protocols_work_over_tls_with_messages_of_any_size(
+    start: Start, authority: Authority, newest: ssl.TLSVersion
+) -> None:
     running = await start(**secure(authority))
     context = authority.client(newest=newest)
     amqp = Amqp0(await running.tls("amqps", context))
@@ -123,7 +137,9 @@ async def test_what_one_turn_says_is_one_record(start: Start, authority: Authori
     await client.leave()
 
 
-async def test_the_end_is_said_so_that_nobody_can_feign_it(start: Start, authority: Authority) -> None:
+async def test_the_end_is_said_so_that_nobody_can_feign_it(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
     await client.socket.send(b"\xe0\x00")
@@ -149,8 +165,11 @@ async def test_a_session_is_resumed(start: Start, authority: Authority) -> None:
     context = authority.client(authority.sign("x", common_name="known"))
 
     def connect(session: ssl.SSLSession | None) -> ssl.SSLSession | None:
-        with context.wrap_socket(socket.create_connection(("127.0.0.1", running.port("mqtts"))), server_hostname="localhost",
-                                 session=session) as client:
+        with context.wrap_socket(
+            socket.create_connection(("127.0.0.1", running.port("mqtts"))),
+            server_hostname="localhost",
+            session=session,
+        ) as client:
             client.sendall(connect_packet("again", user="known/known"))
             assert client.recv(4)[3] == 0
             return client.session
@@ -160,9 +179,13 @@ async def test_a_session_is_resumed(start: Start, authority: Authority) -> None:
     assert (await running.scrape()).value("trellis_tls_resumed_total", listener="mqtts") == 1
 
 
-async def test_certificates_are_chosen_by_the_name_that_is_asked_for(start: Start, authority: Authority) -> None:
-    names = {name: {"certificate": str(authority.sign(name, file=f"{number}.pem"))}
-             for number, name in enumerate(("one.example", "*.two.example"))}
+async def test_certificates_are_chosen_by_the_name_that_is_asked_for(
+    start: Start, authority: Authority
+) -> None:
+    names = {
+        name: {"certificate": str(authority.sign(name, file=f"{number}.pem"))}
+        for number, name in enumerate(("one.example", "*.two.example"))
+    }
     running = await start(**secure(authority, names=names))
     for name in ("localhost", "one.example", "ONE.example", "any.two.example"):
         client = Mqtt0(await running.tls("mqtts", authority.client(), name))
@@ -176,9 +199,13 @@ async def test_certificates_are_chosen_by_the_name_that_is_asked_for(start: Star
 # -- certificates of clients
 
 
-async def test_a_certificate_is_a_login_for_an_amqp_client_that_says_external(start: Start, authority: Authority) -> None:
+async def test_a_certificate_is_a_login_for_an_amqp_client_that_says_external(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**mutual(authority, "optional"))
-    client = Amqp0(await running.tls("amqps", authority.client(authority.sign("x", common_name="known"))))
+    client = Amqp0(
+        await running.tls("amqps", authority.client(authority.sign("x", common_name="known")))
+    )
     await client.log_in(mechanism="EXTERNAL")
     assert client.mechanisms == "PLAIN AMQPLAIN EXTERNAL"
     (connection,) = running.node.amqp.connections
@@ -186,7 +213,9 @@ async def test_a_certificate_is_a_login_for_an_amqp_client_that_says_external(st
     await client.leave()
 
 
-async def test_without_a_certificate_there_is_no_external(start: Start, authority: Authority) -> None:
+async def test_without_a_certificate_there_is_no_external(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**mutual(authority, "optional"))
     client = Amqp0(await running.tls("amqps", authority.client()))
     await client.log_in()
@@ -195,11 +224,15 @@ async def test_without_a_certificate_there_is_no_external(start: Start, authorit
     liar = Amqp0(await running.tls("amqps", authority.client()))
     await liar.socket.send(GREETING + start_ok("known", "known", "EXTERNAL"))
     await liar.expect(spec.Connection.Start)
-    assert (await liar.expect(spec.Connection.Close)).reply_text.startswith("COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'")
+    assert (await liar.expect(spec.Connection.Close)).reply_text.startswith(
+        "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'"
+    )
     liar.socket.close()
 
 
-async def test_a_certificate_that_names_no_user_is_no_login(start: Start, authority: Authority) -> None:
+async def test_a_certificate_that_names_no_user_is_no_login(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**mutual(authority, "required", certificate_user=True))
     context = authority.client(authority.sign("x", common_name="nobody"))
     client = Amqp0(await running.tls("amqps", context))
@@ -210,32 +243,50 @@ async def test_a_certificate_that_names_no_user_is_no_login(start: Start, author
     mqtt = Mqtt0(await running.tls("mqtts", context))
     assert await mqtt.connect("nobody") == 4
     mqtt.socket.close()
-    assert (await running.scrape()).value("trellis_logins_total", protocol="mqtt", outcome="refused") == 1
+    assert (await running.scrape()).value(
+        "trellis_logins_total", protocol="mqtt", outcome="refused"
+    ) == 1
 
 
-@pytest.mark.parametrize(("asked", "named", "user"), [(True, "known", "known"), (False, "known", "")])
+@pytest.mark.parametrize(
+    ("asked", "named", "user"), [(True, "known", "known"), (False, "known", "")]
+)
 async def test_a_certificate_is_an_mqtt_user_only_when_that_is_set(
-        start: Start, authority: Authority, asked: bool, named: str, user: str) -> None:
+    start: Start, authority: Authority, asked: bool, named: str, user: str
+) -> None:
     running = await start(**mutual(authority, "required", certificate_user=asked))
-    client = Mqtt0(await running.tls("mqtts", authority.client(authority.sign("x", common_name=named))))
+    client = Mqtt0(
+        await running.tls("mqtts", authority.client(authority.sign("x", common_name=named)))
+    )
     assert await client.connect("with-certificate") == 0
     (connection,) = running.node.mqtt.connections
     assert connection.describe()["user"] == user
     await client.leave()
 
 
-async def test_a_user_name_and_its_password_go_before_the_certificate(start: Start, authority: Authority) -> None:
+async def test_a_user_name_and_its_password_go_before_the_certificate(
+    start: Start, authority: Authority
+) -> None:
     other = KNOWN | {"name": "other"}
-    running = await start(users=[KNOWN, other], **mutual(authority, "required", certificate_user=True))
-    client = Mqtt0(await running.tls("mqtts", authority.client(authority.sign("x", common_name="other"))))
+    running = await start(
+        users=[KNOWN, other], **mutual(authority, "required", certificate_user=True)
+    )
+    client = Mqtt0(
+        await running.tls("mqtts", authority.client(authority.sign("x", common_name="other")))
+    )
     assert await client.connect("two-names", user="known/known") == 0
     (connection,) = running.node.mqtt.connections
     assert connection.describe()["user"] == "known"
     await client.leave()
 
 
-@pytest.mark.parametrize(("name_from", "name"), [("dns", "device.example"), ("email", "device@example.org"), ("common_name", "device")])
-async def test_the_user_name_is_taken_from_where_it_is_said_to_be(start: Start, authority: Authority, name_from: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name_from", "name"),
+    [("dns", "device.example"), ("email", "device@example.org"), ("common_name", "device")],
+)
+async def test_the_user_name_is_taken_from_where_it_is_said_to_be(
+    start: Start, authority: Authority, name_from: str, name: str
+) -> None:
     chosen = mutual(authority, "required", certificate_user=True)
     chosen["tls"]["user_from"] = name_from
     running = await start(users=[KNOWN | {"name": name}], **chosen)
@@ -252,8 +303,12 @@ async def test_the_user_name_is_taken_from_where_it_is_said_to_be(start: Start, 
 
 async def refused(running: Running, context: ssl.SSLContext) -> None:
     """The handshake fails, or with TLS 1.3 the first word after it."""
+
     def ask() -> bytes:
-        with context.wrap_socket(socket.create_connection(("127.0.0.1", running.port("mqtts"))), server_hostname="localhost") as client:
+        with context.wrap_socket(
+            socket.create_connection(("127.0.0.1", running.port("mqtts"))),
+            server_hostname="localhost",
+        ) as client:
             client.sendall(connect_packet("refused"))
             return client.recv(1)
 
@@ -290,7 +345,9 @@ def with_a_strange_certificate(authority: Authority, stranger: Authority) -> ssl
 
 
 def with_an_old_certificate(authority: Authority, stranger: Authority) -> ssl.SSLContext:
-    return authority.client(authority.sign("x", common_name="known", ends=datetime.now(UTC) - timedelta(days=1)))
+    return authority.client(
+        authority.sign("x", common_name="known", ends=datetime.now(UTC) - timedelta(days=1))
+    )
 
 
 def without_trust(authority: Authority, stranger: Authority) -> ssl.SSLContext:
@@ -309,7 +366,12 @@ def without_trust(authority: Authority, stranger: Authority) -> ssl.SSLContext:
     ],
 )
 async def test_a_handshake_that_fails_is_counted_by_its_reason(
-        start: Start, authority: Authority, tmp_path: Path, make: Callable[[Authority, Authority], ssl.SSLContext], reason: str) -> None:
+    start: Start,
+    authority: Authority,
+    tmp_path: Path,
+    make: Callable[[Authority, Authority], ssl.SSLContext],
+    reason: str,
+) -> None:
     running = await start(**mutual(authority, "required"))
     neighbour = await running.mqtt("neighbour")
     await refused(running, make(authority, Authority(tmp_path / "stranger")))
@@ -327,7 +389,10 @@ FAULTS: Final = {
     "plain MQTT": (connect_packet("plain"), "not_tls"),
     "plain AMQP": (b"AMQP\x00\x00\x09\x01", "not_tls"),
     "record too long": (HELLO + b"\xff\xff" + bytes(70_000), "not_tls"),
-    "message too long": (HELLO + b"\x40\x00" + b"\x01\xff\xff\xff" + bytes(RECORD - 4), "too_large"),
+    "message too long": (
+        HELLO + b"\x40\x00" + b"\x01\xff\xff\xff" + bytes(RECORD - 4),
+        "too_large",
+    ),
     "broken hello": (HELLO + b"\x00\x08" + b"\x01\x00\x00\x04\x03\x03\x00\x00", "malformed"),
     "half a hello": (HELLO + b"\x02\x00" + bytes(100), "timeout"),
     "silent": (b"", "timeout"),
@@ -335,7 +400,9 @@ FAULTS: Final = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_what_is_no_handshake_is_let_go_and_counted(start: Start, authority: Authority, name: str) -> None:
+async def test_what_is_no_handshake_is_let_go_and_counted(
+    start: Start, authority: Authority, name: str
+) -> None:
     octets, reason = FAULTS[name]
     running = await start(**secure(authority), limits={"handshake": 1.0})
     leaks = await Leaks.watch(running)
@@ -344,16 +411,24 @@ async def test_what_is_no_handshake_is_let_go_and_counted(start: Start, authorit
     answer = await client.read_to_end()
     assert answer[:1] == b"" or answer[0] == ALERT
     await leaks.check()
-    assert (await running.scrape()).value("trellis_tls_failures_total", listener="amqps", reason=reason) == 1
+    assert (await running.scrape()).value(
+        "trellis_tls_failures_total", listener="amqps", reason=reason
+    ) == 1
 
 
-async def test_a_failure_is_a_line_for_who_looks_closely(start: Start, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_a_line_for_who_looks_closely(
+    start: Start, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
     running = await start(**secure(authority))
     caplog.set_level("DEBUG")
     client = await running.socket("mqtts")
     await client.send(connect_packet("plain"))
     await client.read_to_end()
-    (said,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("tls_failed")]
+    (said,) = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("tls_failed")
+    ]
     assert said.startswith("tls_failed listener=mqtts peer=127.0.0.1:")
     assert " reason=not_tls error=" in said
 
@@ -369,7 +444,9 @@ async def test_one_who_is_turned_away_is_no_failure(start: Start, authority: Aut
     await client.leave()
 
 
-async def test_one_who_leaves_in_the_handshake_is_counted(start: Start, authority: Authority) -> None:
+async def test_one_who_leaves_in_the_handshake_is_counted(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**secure(authority))
     client = await running.socket("amqps")
     await client.send(HELLO)
@@ -378,7 +455,9 @@ async def test_one_who_leaves_in_the_handshake_is_counted(start: Start, authorit
     await running.until(lambda: not running.node.turn.links)
 
 
-async def test_records_that_nobody_wrote_end_the_connection(start: Start, authority: Authority) -> None:
+async def test_records_that_nobody_wrote_end_the_connection(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**secure(authority))
     client = await over_tls(running, authority.client())
     (link,) = running.node.turn.links
@@ -395,7 +474,11 @@ async def test_records_that_nobody_wrote_end_the_connection(start: Start, author
 def encrypted(authority: Authority) -> str:
     path = authority.file.parent / "encrypted.pem"
     key = ec.generate_private_key(ec.SECP256R1())
-    path.write_bytes(key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(b"secret")))
+    path.write_bytes(
+        key.private_bytes(
+            form.Encoding.PEM, form.PrivateFormat.PKCS8, form.BestAvailableEncryption(b"secret")
+        )
+    )
     return str(path)
 
 
@@ -406,32 +489,74 @@ def wrong_files(authority: Authority) -> dict[str, tuple[dict[str, Any], str]]:
     empty.write_text("")
     gone, bare = str(directory / "gone.pem"), str(authority.file)
     return {
-        "no file": ({"certificate": gone}, f"tls.certificate: {gone} cannot be read (No such file or directory); give a PEM file that"),
-        "a directory": ({"certificate": str(directory)}, f"tls.certificate: {directory} cannot be read (Is a directory); give a PEM"),
-        "no certificate": ({"certificate": str(empty)}, f"tls.certificate: {empty} holds no certificate that can be read (error decoding"),
-        "no key": ({"certificate": bare}, f"tls.certificate: {bare} holds no private key that can be read ("),
-        "key gone": ({"certificate": bare, "key": gone}, f"tls.key: {gone} cannot be read (No such file or directory)"),
-        "another's key": ({"certificate": good, "key": other}, f"tls.key: {other} does not belong to the certificate"),
+        "no file": (
+            {"certificate": gone},
+            f"tls.certificate: {gone} cannot be read (No such file or directory); give a PEM file that",
+        ),
+        "a directory": (
+            {"certificate": str(directory)},
+            f"tls.certificate: {directory} cannot be read (Is a directory); give a PEM",
+        ),
+        "no certificate": (
+            {"certificate": str(empty)},
+            f"tls.certificate: {empty} holds no certificate that can be read (error decoding",
+        ),
+        "no key": (
+            {"certificate": bare},
+            f"tls.certificate: {bare} holds no private key that can be read (",
+        ),
+        "key gone": (
+            {"certificate": bare, "key": gone},
+            f"tls.key: {gone} cannot be read (No such file or directory)",
+        ),
+        "another's key": (
+            {"certificate": good, "key": other},
+            f"tls.key: {other} does not belong to the certificate",
+        ),
         "encrypted": ({"certificate": good, "key": encrypted(authority)}, "tls.key: the key in"),
-        "no authority": ({"certificate": good, "ca": str(empty)}, f"tls.ca: {empty} holds no certificate that can be read"),
-        "name gone": ({"certificate": good, "names": {"a.b": {"certificate": gone}}}, f'tls.names."a.b".certificate: {gone} cannot be'),
+        "no authority": (
+            {"certificate": good, "ca": str(empty)},
+            f"tls.ca: {empty} holds no certificate that can be read",
+        ),
+        "name gone": (
+            {"certificate": good, "names": {"a.b": {"certificate": gone}}},
+            f'tls.names."a.b".certificate: {gone} cannot be',
+        ),
     }
 
 
-@pytest.mark.parametrize("case", ["no file", "a directory", "no certificate", "no key", "key gone", "another's key", "encrypted",
-                                  "no authority", "name gone"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "no file",
+        "a directory",
+        "no certificate",
+        "no key",
+        "key gone",
+        "another's key",
+        "encrypted",
+        "no authority",
+        "name gone",
+    ],
+)
 def test_wrong_files_are_told_in_one_line(authority: Authority, case: str) -> None:
     tls, said = wrong_files(authority)[case]
-    chosen = settings(mqtts={"enabled": True, "client_certificate": "required"}, tls={"ca": str(authority.file)} | tls)
+    chosen = settings(
+        mqtts={"enabled": True, "client_certificate": "required"},
+        tls={"ca": str(authority.file)} | tls,
+    )
     with pytest.raises(SettingsError) as raised:
         Certificates(chosen)
     assert str(raised.value).startswith(said), raised.value
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(("days", "event"), [(-1, "certificate_expired"), (5, "certificate_expires_soon"), (300, "")])
+@pytest.mark.parametrize(
+    ("days", "event"), [(-1, "certificate_expired"), (5, "certificate_expires_soon"), (300, "")]
+)
 def test_an_expired_certificate_is_a_warning(
-        authority: Authority, days: int, event: str, caplog: pytest.LogCaptureFixture) -> None:
+    authority: Authority, days: int, event: str, caplog: pytest.LogCaptureFixture
+) -> None:
     ends = datetime.now(UTC) + timedelta(days=days)
     file = str(authority.sign("localhost", ends=ends))
     certificates = Certificates(settings(mqtts={"enabled": True}, tls={"certificate": file}))
@@ -442,12 +567,23 @@ def test_an_expired_certificate_is_a_warning(
 
 
 def test_the_broker_does_not_start_without_its_certificate(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match=r"trellis: tls\.certificate: .*gone\.pem cannot be read") as raised:
-        BrokerProcess("--mqtts-enabled", "true", "--mqtts-port", "0", "--tls-certificate", str(tmp_path / "gone.pem"))
+    with pytest.raises(
+        AssertionError, match=r"trellis: tls\.certificate: .*gone\.pem cannot be read"
+    ) as raised:
+        BrokerProcess(
+            "--mqtts-enabled",
+            "true",
+            "--mqtts-port",
+            "0",
+            "--tls-certificate",
+            str(tmp_path / "gone.pem"),
+        )
     assert "exit code 2" in str(raised.value)
 
 
-async def test_a_plain_socket_to_the_plain_port_is_served_beside_it(start: Start, authority: Authority) -> None:
+async def test_a_plain_socket_to_the_plain_port_is_served_beside_it(
+    start: Start, authority: Authority
+) -> None:
     running = await start(**secure(authority))
     plain, secured = await running.mqtt("plain"), await over_tls(running, authority.client())
     await plain.ping()

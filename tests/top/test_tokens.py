@@ -1,4 +1,6 @@
-"""Logins by JSON Web Tokens: whom they name, what they allow, which are refused, and what happens when they end."""
+"""Logins by JSON Web Tokens: whom they name, what they allow, which are refused, and what happens
+when they end.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ import pytest
 from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 
-from broker.access import ALL, NONE, Credentials
+from broker.access.identity import ALL, NONE, Credentials
 from broker.errors import AccessRefused
 from tests.clients import marshal, mqtt_publish
 from tests.top.conftest import Start
 from tests.top.running import Running
 from tests.wire.mqtt5.client import read
+from trellis.auth.jwt import Scope, TokenIdentity, Tokens, token_of
 from trellis.settings import SettingsError
 from trellis.settings.schema import Jwt
-from trellis.tokens import Scope, TokenIdentity, Tokens, token_of
 
 KEY = RSAKey.generate_key(2048, {"kid": "one"})
 OTHER = RSAKey.generate_key(2048, {"kid": "two"})
@@ -31,10 +33,23 @@ CURVE = ECKey.generate_key("P-256", {"kid": "curve"})
 EVERYTHING = "configure:*/* write:*/* read:*/*"
 
 
-def token(key: Any = KEY, algorithm: str = "RS256", kid: str | None = "one", without: str = "", **claims: Any) -> str:
-    said = {"sub": "ann", "aud": "trellis", "exp": int(time.time()) + 100, "scope": EVERYTHING} | claims
+def token(
+    key: Any = KEY,
+    algorithm: str = "RS256",
+    kid: str | None = "one",
+    without: str = "",
+    **claims: Any,
+) -> str:
+    said = {
+        "sub": "ann",
+        "aud": "trellis",
+        "exp": int(time.time()) + 100,
+        "scope": EVERYTHING,
+    } | claims
     said.pop(without, None)
-    return jwt.encode({"alg": algorithm} | ({"kid": kid} if kid else {}), said, key, algorithms=[algorithm])
+    return jwt.encode(
+        {"alg": algorithm} | ({"kid": kid} if kid else {}), said, key, algorithms=[algorithm]
+    )
 
 
 def confused() -> str:
@@ -57,7 +72,10 @@ def keys(tmp_path: Path) -> Path:
 
 def test_a_token_names_its_user_and_what_it_may(keys: Path) -> None:
     who = Tokens(Jwt(keys=str(keys), prefix="t.")).identity(
-        token(scope="t.write:%2F/amq.*/a.* t.read:*/q t.tag:monitoring other.read:*/* nonsense t.eat:*/*").encode())
+        token(
+            scope="t.write:%2F/amq.*/a.* t.read:*/q t.tag:monitoring other.read:*/* nonsense t.eat:*/*"
+        ).encode()
+    )
     assert (who.name, who.tags, who.administrator) == ("ann", ["monitoring"], False)
     here = who.within("/")
     assert here is not None and here is who.within("/")
@@ -72,11 +90,26 @@ def test_a_token_names_its_user_and_what_it_may(keys: Path) -> None:
     assert TokenIdentity("ann", [Scope("read:v/q")], [], 0).within("/") is None
 
 
-@pytest.mark.parametrize(("scope", "key", "verdict"), [
-    ("read:*/x/a.*", "a.b", ALL), ("read:*/x/a.*", "a.*", ALL), ("read:*/x/a.*", "b.#", NONE), ("read:*/x/a.*", "#", NONE),
-    ("read:*/x/a.*", "a.#", NONE), ("read:*/x/a*", "a.#", ALL), ("read:*/x/a.*.c", "a.#.c", NONE), ("read:*/x/a.#", "a.#", NONE + ALL),
-    ("read:*/x", "#.#.a.#", ALL), ("read:*/x", "#.#.#.#", NONE), ("read:*/y", "a", NONE), ("write:*/x", "a", NONE)])
-def test_a_pattern_is_allowed_where_all_that_it_takes_is(scope: str, key: str, verdict: int) -> None:
+@pytest.mark.parametrize(
+    ("scope", "key", "verdict"),
+    [
+        ("read:*/x/a.*", "a.b", ALL),
+        ("read:*/x/a.*", "a.*", ALL),
+        ("read:*/x/a.*", "b.#", NONE),
+        ("read:*/x/a.*", "#", NONE),
+        ("read:*/x/a.*", "a.#", NONE),
+        ("read:*/x/a*", "a.#", ALL),
+        ("read:*/x/a.*.c", "a.#.c", NONE),
+        ("read:*/x/a.#", "a.#", NONE + ALL),
+        ("read:*/x", "#.#.a.#", ALL),
+        ("read:*/x", "#.#.#.#", NONE),
+        ("read:*/y", "a", NONE),
+        ("write:*/x", "a", NONE),
+    ],
+)
+def test_a_pattern_is_allowed_where_all_that_it_takes_is(
+    scope: str, key: str, verdict: int
+) -> None:
     who = TokenIdentity("ann", [Scope(scope)], [], 0).within("/")
     assert who is not None
     assert who.hears("x", key, key, False) == verdict
@@ -85,21 +118,56 @@ def test_a_pattern_is_allowed_where_all_that_it_takes_is(scope: str, key: str, v
 def bad(name: str) -> str:
     now = int(time.time())
     return {
-        "expired": token(exp=now - 100), "not yet": token(nbf=now + 100), "no end": token(without="exp"), "an odd end": token(exp="soon"),
-        "another audience": token(aud="other"), "no audience": token(without="aud"), "another issuer": token(iss="other"),
-        "nobody": token(without="sub"), "another key": token(OTHER, kid="one"), "an unknown key": token(OTHER, kid="two"),
+        "expired": token(exp=now - 100),
+        "not yet": token(nbf=now + 100),
+        "no end": token(without="exp"),
+        "an odd end": token(exp="soon"),
+        "another audience": token(aud="other"),
+        "no audience": token(without="aud"),
+        "another issuer": token(iss="other"),
+        "nobody": token(without="sub"),
+        "another key": token(OTHER, kid="one"),
+        "an unknown key": token(OTHER, kid="two"),
         "another algorithm": token(algorithm="RS512"),
         "our public key as a secret": confused(),
-        "no signature": token().rpartition(".")[0] + ".", "none": "eyJhbGciOiJub25lIn0.e30.", "a broken one": token()[:-4] + "AAAA",
-        "no JSON": "eyJ.e30.AA", "long": "eyJ" + "a" * 20_000 + ".e30.AA",
+        "no signature": token().rpartition(".")[0] + ".",
+        "none": "eyJhbGciOiJub25lIn0.e30.",
+        "a broken one": token()[:-4] + "AAAA",
+        "no JSON": "eyJ.e30.AA",
+        "long": "eyJ" + "a" * 20_000 + ".e30.AA",
     }[name]
 
 
-@pytest.mark.parametrize("name", [
-    "expired", "not yet", "no end", "an odd end", "another audience", "no audience", "another issuer", "nobody", "another key",
-    "an unknown key", "another algorithm", "our public key as a secret", "no signature", "none", "a broken one", "no JSON", "long"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "expired",
+        "not yet",
+        "no end",
+        "an odd end",
+        "another audience",
+        "no audience",
+        "another issuer",
+        "nobody",
+        "another key",
+        "an unknown key",
+        "another algorithm",
+        "our public key as a secret",
+        "no signature",
+        "none",
+        "a broken one",
+        "no JSON",
+        "long",
+    ],
+)
 def test_a_token_that_is_not_good_names_nobody(keys: Path, name: str) -> None:
-    tokens = Tokens(Jwt(keys=str(keys), issuer="home" if "issuer" in name else "", algorithms=("RS256", "ES256", "HS256")))
+    tokens = Tokens(
+        Jwt(
+            keys=str(keys),
+            issuer="home" if "issuer" in name else "",
+            algorithms=("RS256", "ES256", "HS256"),
+        )
+    )
     with pytest.raises(ValueError):
         tokens.identity(bad(name).encode())
 
@@ -115,9 +183,16 @@ def test_keys_are_pem_or_a_jwks_and_a_token_may_name_none(keys: Path, tmp_path: 
     assert tokens.identity(token(CURVE, "ES256", "curve").encode()).name == "ann"
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (None, "No such file"), ("", "holds 0 keys"), ("{}", "holds no keys"), ("{", "holds no keys"),
-    ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "a key of an unknown kind")])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ("", "holds 0 keys"),
+        ("{}", "holds no keys"),
+        ("{", "holds no keys"),
+        ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "a key of an unknown kind"),
+    ],
+)
 def test_what_is_no_file_of_keys_is_said(tmp_path: Path, content: str | None, said: str) -> None:
     file = tmp_path / "keys"
     if content is not None:
@@ -153,35 +228,56 @@ async def test_tokens_let_clients_in_over_every_protocol(start: Start, keys: Pat
     await amqp.socket.send(b"")
     await by_name.socket.send(mqtt_publish("a", b"no") + mqtt_publish("b", b"yes"))
     assert await by_name.packet() == (0x30, b"\x00\x01byes")
-    rows = {row["user"] for front in running.node.fronts for row in [one.describe() for one in front.connections]}
+    rows = {
+        row["user"]
+        for front in running.node.fronts
+        for row in [one.describe() for one in front.connections]
+    }
     assert rows == {"ann", "bob"}
     for scope, expected in (("read:*/*", 403), ("tag:management", 200)):
-        status, _, _ = await running.ask("http", f"GET /api/overview HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(scope=scope)}"
-                                                 "\r\n\r\n".encode())
+        status, _, _ = await running.ask(
+            "http",
+            f"GET /api/overview HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(scope=scope)}"
+            "\r\n\r\n".encode(),
+        )
         assert status == expected
-    assert (await running.get("http", "/api/overview", f"Authorization: Bearer {bad('expired')}\r\n"))[0] == 401
+    assert (
+        await running.get("http", "/api/overview", f"Authorization: Bearer {bad('expired')}\r\n")
+    )[0] == 401
     await running.amqp()
 
 
-async def test_a_connection_ends_with_its_token_unless_a_new_one_comes(start: Start, keys: Path) -> None:
+async def test_a_connection_ends_with_its_token_unless_a_new_one_comes(
+    start: Start, keys: Path
+) -> None:
     running = await start_with(start, keys)
     soon = int(time.time()) - 9  # The leeway is 10 s.
-    ends, stays = await running.amqp("ann", token(exp=soon)), await running.amqp("ann", token(exp=soon))
+    ends, stays = (
+        await running.amqp("ann", token(exp=soon)),
+        await running.amqp("ann", token(exp=soon)),
+    )
     mqtt = await running.mqtt("c", user=f"ann/{token(exp=soon)}")
     await stays.socket.send(marshal(0, spec.Connection.UpdateSecret(token(), "renewed")))
     await stays.expect(spec.Connection.UpdateSecretOk)
     close = await ends.expect(spec.Connection.Close)
-    assert (close.reply_code, close.reply_text) == (320, "CONNECTION_FORCED - the token has expired")
+    assert (close.reply_code, close.reply_text) == (
+        320,
+        "CONNECTION_FORCED - the token has expired",
+    )
     assert await mqtt.socket.read() == b""
     await stays.queue("q")
 
 
-async def test_a_new_secret_of_somebody_else_is_refused_and_one_with_less_takes_less(start: Start, keys: Path) -> None:
+async def test_a_new_secret_of_somebody_else_is_refused_and_one_with_less_takes_less(
+    start: Start, keys: Path
+) -> None:
     running = await start_with(start, keys)
     client = await running.amqp("ann", token())
     await client.queue("q")
     await client.call(spec.Basic.Consume(queue="q", consumer_tag="t"), spec.Basic.ConsumeOk)
-    await client.socket.send(marshal(0, spec.Connection.UpdateSecret(token(scope="read:*/other"), "less")))
+    await client.socket.send(
+        marshal(0, spec.Connection.UpdateSecret(token(scope="read:*/other"), "less"))
+    )
     await client.expect(spec.Connection.UpdateSecretOk)
     assert (await client.expect(spec.Channel.Close)).reply_code == 403
     await client.socket.send(marshal(0, spec.Connection.UpdateSecret(token(sub="bob"), "another")))
@@ -192,17 +288,31 @@ async def test_mqtt_5_proves_itself_by_auth_and_again(start: Start, keys: Path) 
     running = await start_with(start, keys)
     socket = await running.socket("mqtt")
     soon = int(time.time()) - 9
-    await socket.send(mqtt5.ConnectPacket("c", authentication_method="JWT", authentication_data=token(exp=soon).encode()).write())
+    await socket.send(
+        mqtt5.ConnectPacket(
+            "c", authentication_method="JWT", authentication_data=token(exp=soon).encode()
+        ).write()
+    )
     (connack,) = read(await socket.read())
     assert connack.reason_code == 0
-    await socket.send(mqtt5.AuthPacket(reason_code=mqtt5.AuthReasonCode.RE_AUTHENTICATE, authentication_method="JWT",
-                                       authentication_data=token().encode()).write())
+    await socket.send(
+        mqtt5.AuthPacket(
+            reason_code=mqtt5.AuthReasonCode.RE_AUTHENTICATE,
+            authentication_method="JWT",
+            authentication_data=token().encode(),
+        ).write()
+    )
     (auth,) = read(await socket.read())
     assert auth.reason_code == 0
     (connection,) = running.node.mqtt.connections
     assert connection.lapses > running.node.broker.agenda.now + 50_000
-    await socket.send(mqtt5.AuthPacket(reason_code=mqtt5.AuthReasonCode.RE_AUTHENTICATE, authentication_method="JWT",
-                                       authentication_data=bad("expired").encode()).write())
+    await socket.send(
+        mqtt5.AuthPacket(
+            reason_code=mqtt5.AuthReasonCode.RE_AUTHENTICATE,
+            authentication_method="JWT",
+            authentication_data=bad("expired").encode(),
+        ).write()
+    )
     (farewell,) = read(await socket.read())
     assert farewell.reason_code == 0x87
 

@@ -20,13 +20,22 @@ WS: Final = {"enabled": True, "port": 0, "host": "127.0.0.1"}
 MIB: Final = 1 << 20
 
 
-async def opened(running: Running, origin: str | None = None, host: str = "localhost") -> ClientConnection:
+async def opened(
+    running: Running, origin: str | None = None, host: str = "localhost"
+) -> ClientConnection:
     subprotocols = [Subprotocol("mqtt")]
-    return await connect(f"ws://{host}:{running.port('ws')}/ws", origin=origin, subprotocols=subprotocols, max_size=None,  # type: ignore[arg-type]
-                         proxy=None)
+    return await connect(
+        f"ws://{host}:{running.port('ws')}/ws",
+        origin=origin,
+        subprotocols=subprotocols,
+        max_size=None,  # type: ignore[arg-type]
+        proxy=None,
+    )
 
 
-async def logged_in(running: Running, user: str = "known/known", **options: Any) -> ClientConnection:
+async def logged_in(
+    running: Running, user: str = "known/known", **options: Any
+) -> ClientConnection:
     client = await opened(running, **options)
     await client.send(connect_packet("over-ws", user=user))
     assert await client.recv() == b"\x20\x02\x00\x00"
@@ -43,7 +52,9 @@ async def exactly(client: ClientConnection, count: int) -> bytes:
     return octets
 
 
-async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(start: Start) -> None:  # [MQTT-6.0.0-2]
+async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(
+    start: Start,
+) -> None:  # [MQTT-6.0.0-2]
     running = await start(ws=WS)
     client, plain = await logged_in(running), await running.mqtt("plain", user="known/known")
     await client.send(b"\x82\x06\x00\x01\x00\x01t\x00")
@@ -52,7 +63,9 @@ async def test_messages_of_any_size_go_both_ways_in_frames_of_any_size(start: St
         sent = mqtt_publish("t", bytes(range(256)) * (size // 256) + bytes(size % 256))
         await plain.socket.send(sent)
         assert await exactly(client, len(sent)) == sent
-        await client.send([sent[at:at + 30_000] for at in range(0, len(sent), 30_000)])  # Fragments of one message.
+        await client.send(
+            [sent[at : at + 30_000] for at in range(0, len(sent), 30_000)]
+        )  # Fragments of one message.
         assert await exactly(client, len(sent)) == sent
     await client.send(b"\xc0")
     await client.send(b"\x00")  # A packet over two messages.
@@ -87,7 +100,12 @@ async def closed(client: ClientConnection) -> int:
 
 async def test_ends_have_their_codes(start: Start) -> None:  # [MQTT-6.0.0-1]
     running = await start(ws=WS, mqtt={"port": 0, "max_packet": 1_000})
-    for octets, code in ((b"\xe0\x00", 1000), (b"\x00\x00", 1002), (b"\x30\x90\x4e", 1009), ("text", 1003)):
+    for octets, code in (
+        (b"\xe0\x00", 1000),
+        (b"\x00\x00", 1002),
+        (b"\x30\x90\x4e", 1009),
+        ("text", 1003),
+    ):
         client = await logged_in(running)
         await client.send(octets)
         assert await closed(client) == code
@@ -119,8 +137,12 @@ async def test_who_a_client_is_shows_in_the_listing(start: Start) -> None:
         ("false", None, 5),
     ],
 )
-async def test_a_page_of_another_host_never_comes_in_without_a_user(start: Start, anonymous: str, origin: str | None, code: int) -> None:
-    running = await start(ws=WS | {"origins": "https://app.example"}, mqtt={"port": 0, "anonymous": anonymous})
+async def test_a_page_of_another_host_never_comes_in_without_a_user(
+    start: Start, anonymous: str, origin: str | None, code: int
+) -> None:
+    running = await start(
+        ws=WS | {"origins": "https://app.example"}, mqtt={"port": 0, "anonymous": anonymous}
+    )
     client = await opened(running, origin)
     await client.send(connect_packet("nameless"))
     answer = await client.recv()
@@ -132,7 +154,11 @@ async def test_a_page_of_another_host_never_comes_in_without_a_user(start: Start
 async def test_a_page_of_another_host_is_not_on_this_machine(start: Start) -> None:
     near = KNOWN | {"name": "near", "loopback_only": True}
     running = await start(ws=WS | {"origins": "*"}, users=[KNOWN, near])
-    for origin, user, code in ((None, "near", 0), ("https://app.example", "near", 4), ("https://app.example", "known", 0)):
+    for origin, user, code in (
+        (None, "near", 0),
+        ("https://app.example", "near", 4),
+        ("https://app.example", "known", 0),
+    ):
         client = await opened(running, origin)
         await client.send(connect_packet("page", user=f"{user}/known"))
         answer = await client.recv()
@@ -152,7 +178,10 @@ async def test_origins_that_are_not_allowed_are_refused_and_counted(start: Start
     await leaks.check()
     page = await running.scrape()
     assert page.value("trellis_websocket_refused_total", listener="ws", reason="origin") == 2
-    assert page.value("trellis_connections_closed_total", protocol="mqtt", reason="websocket_refused") == 2
+    assert (
+        page.value("trellis_connections_closed_total", protocol="mqtt", reason="websocket_refused")
+        == 2
+    )
 
 
 FAULTS: Final = {
@@ -175,7 +204,9 @@ async def test_what_is_no_upgrade_is_let_go_and_counted(start: Start, name: str)
     said = await client.read_to_end()
     assert said.startswith(answer) and bool(said) == bool(answer)
     await leaks.check()
-    assert (await running.scrape()).value("trellis_websocket_refused_total", listener="ws", reason=reason) == 1
+    assert (await running.scrape()).value(
+        "trellis_websocket_refused_total", listener="ws", reason=reason
+    ) == 1
     await neighbour.ping()
     await neighbour.leave()
 
@@ -192,9 +223,15 @@ async def test_over_tls_a_certificate_may_be_the_user(start: Start, tmp_path: Pa
     authority = Authority(tmp_path)
     running = await start(
         wss=WS | {"client_certificate": "required", "certificate_user": True},
-        tls={"certificate": str(authority.sign("localhost")), "ca": str(authority.file)})
+        tls={"certificate": str(authority.sign("localhost")), "ca": str(authority.file)},
+    )
     context = authority.client(authority.sign("x", common_name="known"))
-    client = await connect(f"wss://localhost:{running.port('wss')}/ws", ssl=context, subprotocols=[Subprotocol("mqtt")], proxy=None)
+    client = await connect(
+        f"wss://localhost:{running.port('wss')}/ws",
+        ssl=context,
+        subprotocols=[Subprotocol("mqtt")],
+        proxy=None,
+    )
     await client.send(connect_packet("secure"))
     assert await client.recv() == b"\x20\x02\x00\x00"
     (connection,) = running.node.mqtt.connections
@@ -209,7 +246,11 @@ async def test_over_tls_a_certificate_may_be_the_user(start: Start, tmp_path: Pa
 async def test_the_subprotocol_is_mqtt(start: Start) -> None:  # [MQTT-6.0.0-4]
     running = await start(ws=WS)
     for offered in (["mqtt"], ["mqttv3.1", "mqtt"], ["other", "mqtt", "mqttv3.1"]):
-        client = await connect(f"ws://localhost:{running.port('ws')}/ws", subprotocols=[Subprotocol(name) for name in offered], proxy=None)
+        client = await connect(
+            f"ws://localhost:{running.port('ws')}/ws",
+            subprotocols=[Subprotocol(name) for name in offered],
+            proxy=None,
+        )
         assert client.subprotocol == "mqtt"
         await client.close()
 

@@ -1,4 +1,6 @@
-"""Rights that change while clients are here, and subscriptions that are allowed in part, over both protocols."""
+"""Rights that change while clients are here, and subscriptions that are allowed in part, over both
+protocols.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import mqtt5
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from broker.rules import Rights
+from broker.access.identity import Identity
+from broker.access.rules import Rights
 from tests.clients import World, mqtt_publish
 from tests.wire.amqp.speech import names
 from tests.wire.mqtt.octets import RETAIN, connect, publications, suback, subscribe
@@ -49,6 +51,7 @@ def codes(packets: list[Any]) -> list[int]:
 
 # -- allowed in part
 
+
 def test_a_filter_that_is_allowed_in_part_takes_what_is_allowed() -> None:
     world = world_of("deny subscribe secret/#", "allow all #")
     client, writer = client_of(world), world.mqtt("w")
@@ -69,27 +72,39 @@ def test_retained_messages_of_such_a_filter_too() -> None:
 
 @pytest.mark.parametrize("topic_filter", ["$share/g/#", "$SYS/#"])
 def test_what_is_dealt_out_or_told_by_the_broker_is_all_or_nothing(topic_filter: str) -> None:
-    client = client_of(world_of("deny subscribe secret/#", "deny subscribe $SYS/broker/uptime", "allow all #"))
+    client = client_of(
+        world_of("deny subscribe secret/#", "deny subscribe $SYS/broker/uptime", "allow all #")
+    )
     assert codes(subscribed(client, topic_filter)) == [NOT_AUTHORISED]
 
 
 def test_a_binding_is_all_or_nothing_for_a_queue_may_have_other_readers() -> None:
     client = world_of("deny subscribe secret/#", "allow all #").amqp(user="u")
     client.send(spec.Queue.Declare(queue="q"))
-    assert names(client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="open.*"))) == ["Queue.BindOk"]
-    assert names(client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="*.a"))) == ["Channel.Close"]
+    assert names(
+        client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="open.*"))
+    ) == ["Queue.BindOk"]
+    assert names(
+        client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="*.a"))
+    ) == ["Channel.Close"]
 
 
-def test_a_binding_key_that_begins_with_a_wildcard_takes_hidden_topics_and_is_asked_about_them() -> None:
+def test_a_binding_key_that_begins_with_a_wildcard_takes_hidden_topics_and_is_asked_about_them() -> (
+    None
+):
     client = world_of("deny subscribe $hidden/#", "allow all #").amqp(user="u")
     client.send(spec.Queue.Declare(queue="q"))
-    assert names(client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="#"))) == ["Channel.Close"]
+    assert names(
+        client.send(spec.Queue.Bind(queue="q", exchange="amq.topic", routing_key="#"))
+    ) == ["Channel.Close"]
 
 
 def test_older_clients_get_the_same_answers() -> None:
     world = world_of("allow subscribe mine/#", "allow publish #")
     client = world.mqtt("c", user="u/guest")
-    assert client.send(subscribe(1, ("mine/a", 1), ("#", 0), ("theirs", 0))) == suback(1, 1, 0, 0x80)
+    assert client.send(subscribe(1, ("mine/a", 1), ("#", 0), ("theirs", 0))) == suback(
+        1, 1, 0, 0x80
+    )
     writer = world.mqtt("w")
     writer.send(mqtt_publish("theirs", b"1"))
     writer.send(mqtt_publish("mine/b", b"2"))
@@ -100,7 +115,9 @@ def test_many_filters_with_many_rules_take_many_turns() -> None:
     rules = [f"deny all {'+/' * 50}{number}" for number in range(199)]
     world = world_of(*rules, "allow all #")
     client = client_of(world)
-    client.connection.receive_data(mqtt5.SubscribePacket(1, [wish(f"{'a/' * 50}{number}") for number in range(50)]).write())
+    client.connection.receive_data(
+        mqtt5.SubscribePacket(1, [wish(f"{'a/' * 50}{number}") for number in range(50)]).write()
+    )
     turns = 0
     while client.connection.stalled:
         world.turn()
@@ -110,6 +127,7 @@ def test_many_filters_with_many_rules_take_many_turns() -> None:
 
 
 # -- rights that change
+
 
 def test_a_consumer_that_may_not_read_any_more_is_cancelled_and_hears_of_it() -> None:
     world = world_of()
@@ -153,7 +171,9 @@ def test_a_publisher_has_the_rights_of_now_over_both_protocols() -> None:
     assert [one.body for one in publications(reader.read())] == [b"1", b"2", b"5"]
 
 
-def test_a_subscription_that_is_not_allowed_any_more_is_removed_and_its_client_disconnected() -> None:
+def test_a_subscription_that_is_not_allowed_any_more_is_removed_and_its_client_disconnected() -> (
+    None
+):
     world = world_of()
     client = client_of(world, session_expiry_interval=100)
     subscribed(client, "a/#", "b")
@@ -197,10 +217,14 @@ def test_a_shared_subscription_is_left() -> None:
     assert len(publications(other.read())) == 4
 
 
-def test_whoever_is_nobody_any_more_goes_over_both_protocols_and_leaves_no_session_and_no_will() -> None:
+def test_whoever_is_nobody_any_more_goes_over_both_protocols_and_leaves_no_session_and_no_will() -> (
+    None
+):
     world = world_of()
     amqp = world.amqp(user="u")
-    here = client_of(world, "here", session_expiry_interval=100, will=mqtt5.Will(topic="w", payload=b"will"))
+    here = client_of(
+        world, "here", session_expiry_interval=100, will=mqtt5.Will(topic="w", payload=b"will")
+    )
     away = client_of(world, "away", session_expiry_interval=100)
     subscribed(away, "a")
     away.connection.connection_lost()

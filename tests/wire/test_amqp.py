@@ -8,8 +8,8 @@ import pamqp.body
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from broker.fates import EXPIRED
+from broker.access.identity import Identity
+from broker.messages.fates import EXPIRED
 from tests.clients import World, marshal, publication
 
 
@@ -18,7 +18,12 @@ def kinds(frames: list[Any]) -> list[str]:
 
 
 def test_handshake_goes_through_start_tune_open() -> None:
-    assert kinds(World().amqp().greeting) == ["Connection.Start", "Connection.Tune", "Connection.OpenOk", "Channel.OpenOk"]
+    assert kinds(World().amqp().greeting) == [
+        "Connection.Start",
+        "Connection.Tune",
+        "Connection.OpenOk",
+        "Channel.OpenOk",
+    ]
 
 
 def test_a_foreign_greeting_is_answered_with_ours_and_closed() -> None:
@@ -35,9 +40,18 @@ def test_a_wrong_password_is_refused_with_403() -> None:
 def test_publish_deliver_ack() -> None:
     client = World().amqp()
     client.queue("q", "amq.topic", "sensor.*.temp")
-    assert kinds(client.send(spec.Basic.Consume(queue="q", consumer_tag="t"))) == ["Basic.ConsumeOk"]
-    deliver, header, body = client.publish("amq.topic", "sensor.7.temp", b"21.5", content_type="text/plain")
-    assert (deliver.consumer_tag, deliver.delivery_tag, deliver.redelivered, deliver.routing_key) == ("t", 1, False, "sensor.7.temp")
+    assert kinds(client.send(spec.Basic.Consume(queue="q", consumer_tag="t"))) == [
+        "Basic.ConsumeOk"
+    ]
+    deliver, header, body = client.publish(
+        "amq.topic", "sensor.7.temp", b"21.5", content_type="text/plain"
+    )
+    assert (
+        deliver.consumer_tag,
+        deliver.delivery_tag,
+        deliver.redelivered,
+        deliver.routing_key,
+    ) == ("t", 1, False, "sensor.7.temp")
     assert header.properties.content_type == "text/plain" and body.value == b"21.5"
     queue = client.world.vhost.queues["q"]
     assert queue.unacked == 1
@@ -89,7 +103,13 @@ def test_requeued_messages_come_back_in_their_old_order_marked_redelivered() -> 
     client.connection.connection_lost()
     frames = other.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
     assert other.bodies(frames) == [b"0", b"1", b"2", b"3", b"4"]
-    assert [f.redelivered for f in frames if isinstance(f, spec.Basic.Deliver)] == [True, True, True, False, False]
+    assert [f.redelivered for f in frames if isinstance(f, spec.Basic.Deliver)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_get_takes_one_message_and_says_when_there_is_none() -> None:
@@ -99,7 +119,9 @@ def test_get_takes_one_message_and_says_when_there_is_none() -> None:
     ok, _, body = client.send(spec.Basic.Get(queue="q"))
     assert (ok.delivery_tag, ok.message_count, body.value) == (1, 0, b"one")
     assert kinds(client.send(spec.Basic.Get(queue="q"))) == ["Basic.GetEmpty"]
-    assert client.bodies(client.send(spec.Basic.Reject(1, requeue=True), spec.Basic.Get(queue="q"))) == [b"one"]
+    assert client.bodies(
+        client.send(spec.Basic.Reject(1, requeue=True), spec.Basic.Get(queue="q"))
+    ) == [b"one"]
 
 
 def test_an_unroutable_mandatory_message_is_returned_before_its_confirm() -> None:
@@ -113,7 +135,10 @@ def test_an_unroutable_mandatory_message_is_returned_before_its_confirm() -> Non
 def test_publishing_to_a_missing_exchange_closes_the_channel_with_404() -> None:
     client = World().amqp()
     [close] = client.publish("nope", "x", b"x")
-    assert close.reply_code == 404 and close.reply_text == "NOT_FOUND - no exchange 'nope' in vhost '/'"
+    assert (
+        close.reply_code == 404
+        and close.reply_text == "NOT_FOUND - no exchange 'nope' in vhost '/'"
+    )
     assert client.world.fates() == {"refused": 1}
 
 
@@ -126,7 +151,11 @@ def test_a_message_without_write_permission_is_refused_with_403() -> None:
 
 def test_an_alternate_exchange_takes_what_is_unroutable() -> None:
     client = World().amqp()
-    client.send(spec.Exchange.Declare(exchange="main", exchange_type="direct", arguments={"alternate-exchange": "amq.fanout"}))
+    client.send(
+        spec.Exchange.Declare(
+            exchange="main", exchange_type="direct", arguments={"alternate-exchange": "amq.fanout"}
+        )
+    )
     client.queue("rest", "amq.fanout")
     client.publish("main", "unknown", b"caught")
     assert client.world.vhost.queues["rest"].depth == 1
@@ -136,10 +165,17 @@ def test_headers_exchange_matches_all_or_any() -> None:
     client = World().amqp()
     for name, match in (("all", "all"), ("any", "any")):
         client.queue(name)
-        client.send(spec.Queue.Bind(queue=name, exchange="amq.headers", arguments={"x-match": match, "a": 1, "b": 2}))
+        client.send(
+            spec.Queue.Bind(
+                queue=name, exchange="amq.headers", arguments={"x-match": match, "a": 1, "b": 2}
+            )
+        )
     client.publish("amq.headers", "", b"one", headers={"a": 1})
     client.publish("amq.headers", "", b"both", headers={"a": 1, "b": 2})
-    assert (client.world.vhost.queues["all"].depth, client.world.vhost.queues["any"].depth) == (1, 2)
+    assert (client.world.vhost.queues["all"].depth, client.world.vhost.queues["any"].depth) == (
+        1,
+        2,
+    )
 
 
 def test_exchanges_bound_to_exchanges_pass_messages_on_once() -> None:
@@ -211,13 +247,22 @@ def test_expired_messages_are_not_delivered() -> None:
 def test_expired_messages_are_dead_lettered_with_their_history() -> None:
     client = World().amqp()
     client.queue("graves", "amq.fanout")
-    client.queue("q", x_message_ttl=50, x_dead_letter_exchange="amq.fanout", x_dead_letter_routing_key="late")
+    client.queue(
+        "q", x_message_ttl=50, x_dead_letter_exchange="amq.fanout", x_dead_letter_routing_key="late"
+    )
     client.publish("", "q", b"x", headers={"mine": 1})
     client.world.sleep(50)
     ok, header, body = client.send(spec.Basic.Get(queue="graves"))
-    assert ok.routing_key == "late" and body.value == b"x" and header.properties.headers["mine"] == 1
+    assert (
+        ok.routing_key == "late" and body.value == b"x" and header.properties.headers["mine"] == 1
+    )
     [death] = header.properties.headers["x-death"]
-    assert (death["queue"], death["reason"], death["count"], death["routing-keys"]) == ("q", "expired", 1, ["q"])
+    assert (death["queue"], death["reason"], death["count"], death["routing-keys"]) == (
+        "q",
+        "expired",
+        1,
+        ["q"],
+    )
 
 
 def test_a_dead_letter_cycle_without_rejection_ends() -> None:
@@ -235,7 +280,10 @@ def test_a_full_queue_drops_its_head() -> None:
     client.queue("q", x_max_length=2)
     for number in range(4):
         client.publish("", "q", b"%d" % number)
-    assert client.bodies(client.send(spec.Basic.Consume(queue="q", consumer_tag="t"))) == [b"2", b"3"]
+    assert client.bodies(client.send(spec.Basic.Consume(queue="q", consumer_tag="t"))) == [
+        b"2",
+        b"3",
+    ]
 
 
 def test_a_full_queue_refuses_and_the_publisher_gets_a_nack() -> None:
@@ -273,7 +321,9 @@ def test_a_choked_reader_gets_the_rest_after_the_flush() -> None:
     client.queue("q")
     for _ in range(20):
         client.publish("", "q", b"x" * 60_000)
-    client.connection.receive_data(marshal(1, spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True)))
+    client.connection.receive_data(
+        marshal(1, spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
+    )
     slices = []
     while client.world.vhost.queues["q"].depth:
         slices.append(len(client.read_octets()))
@@ -284,7 +334,11 @@ def test_a_dead_letter_keeps_what_can_be_written_of_odd_properties() -> None:
     client = World().amqp()
     client.queue("graves", "amq.fanout")
     client.queue("q", x_message_ttl=50, x_dead_letter_exchange="amq.fanout")
-    client.connection.receive_data(publication("", "q", b"x", content_type="t", delivery_mode=1).replace(b"t\x01\xce", b"t\x07\xce"))
+    client.connection.receive_data(
+        publication("", "q", b"x", content_type="t", delivery_mode=1).replace(
+            b"t\x01\xce", b"t\x07\xce"
+        )
+    )
     client.world.sleep(50)
     _, header, _ = client.send(spec.Basic.Get(queue="graves"))
     assert (header.properties.content_type, header.properties.delivery_mode) == ("t", None)
@@ -308,5 +362,3 @@ def test_an_exclusive_queue_is_locked_for_others_and_goes_with_its_connection() 
     assert close.reply_code == 405
     owner.connection.connection_lost()
     assert "mine" not in world.vhost.queues
-
-

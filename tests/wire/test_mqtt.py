@@ -12,7 +12,14 @@ def test_connect_subscribe_publish_qos_0() -> None:
     reader, writer = world.mqtt("r"), world.mqtt("w")
     assert reader.greeting == b"\x20\x02\x00\x00"
     assert reader.subscribe("home/+/temp", 0) == b"\x90\x03\x00\x01\x00"
-    assert writer.send(mqtt_publish("home/x/temp", b"1") + mqtt_publish("home/y/temp", b"2") + mqtt_publish("other", b"3")) == b""
+    assert (
+        writer.send(
+            mqtt_publish("home/x/temp", b"1")
+            + mqtt_publish("home/y/temp", b"2")
+            + mqtt_publish("other", b"3")
+        )
+        == b""
+    )
     assert reader.read() == mqtt_publish("home/x/temp", b"1") + mqtt_publish("home/y/temp", b"2")
     assert world.fates() == {"routed": 2, "unroutable": 1}
 
@@ -67,7 +74,9 @@ def test_retained_messages_reach_later_subscribers_with_the_retain_flag() -> Non
     writer = world.mqtt("w")
     writer.send(mqtt_publish("home/door", b"open", 1, 1, flags=1))
     late = world.mqtt("late")
-    assert late.subscribe("home/#", 1) == b"\x90\x03\x00\x01\x01" + mqtt_publish("home/door", b"open", 1, 1, flags=1)
+    assert late.subscribe("home/#", 1) == b"\x90\x03\x00\x01\x01" + mqtt_publish(
+        "home/door", b"open", 1, 1, flags=1
+    )
     writer.send(mqtt_publish("home/door", b"", flags=1))
     assert world.mqtt("later").subscribe("home/#", 1) == b"\x90\x03\x00\x01\x01"
 
@@ -93,7 +102,9 @@ def test_a_persistent_session_keeps_messages_and_resends_what_was_in_flight() ->
     reader.connection.connection_lost()
     writer.send(mqtt_publish("a", b"2", 1, 2))
     again = world.mqtt("r", clean=False)
-    assert again.greeting == b"\x20\x02\x01\x00" + mqtt_publish("a", b"1", 1, 1, flags=8) + mqtt_publish("a", b"2", 1, 2)
+    assert again.greeting == b"\x20\x02\x01\x00" + mqtt_publish(
+        "a", b"1", 1, 1, flags=8
+    ) + mqtt_publish("a", b"2", 1, 2)
 
 
 def test_puback_of_a_message_for_a_persistent_session_waits_for_the_store() -> None:
@@ -192,7 +203,10 @@ def test_mqtt_publish_reaches_an_amqp_queue() -> None:
     amqp.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
     mqtt.send(mqtt_publish("sensor/7/temp", b"21.5") + mqtt_publish("sensor/8/temp", b"22", 1, 1))
     frames = amqp.read()
-    assert [f.routing_key for f in frames if isinstance(f, spec.Basic.Deliver)] == ["sensor.7.temp", "sensor.8.temp"]
+    assert [f.routing_key for f in frames if isinstance(f, spec.Basic.Deliver)] == [
+        "sensor.7.temp",
+        "sensor.8.temp",
+    ]
     assert amqp.bodies(frames) == [b"21.5", b"22"]
     assert [f.properties.delivery_mode for f in frames if f.name == "ContentHeader"] == [1, 2]
 
@@ -203,7 +217,13 @@ def test_amqp_publish_reaches_mqtt_sessions_with_the_right_qos() -> None:
     zero.subscribe("sensor/+/temp", 0)
     one.subscribe("sensor/+/temp", 1)
     amqp.publish("amq.topic", "sensor.7.temp", b"21.5", delivery_mode=2)
-    assert (zero.read(), one.read()) == (mqtt_publish("sensor/7/temp", b"21.5"), mqtt_publish("sensor/7/temp", b"21.5", 1, 1))
+    assert (zero.read(), one.read()) == (
+        mqtt_publish("sensor/7/temp", b"21.5"),
+        mqtt_publish("sensor/7/temp", b"21.5", 1, 1),
+    )
     amqp.publish("amq.topic", "sensor.7.temp", b"22")
-    assert (zero.read(), one.read()) == (mqtt_publish("sensor/7/temp", b"22"), mqtt_publish("sensor/7/temp", b"22"))
+    assert (zero.read(), one.read()) == (
+        mqtt_publish("sensor/7/temp", b"22"),
+        mqtt_publish("sensor/7/temp", b"22"),
+    )
     assert world.fates() == {"routed": 2}

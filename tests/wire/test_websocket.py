@@ -1,4 +1,6 @@
-"""WebSocket: are frames and upgrades what `websockets` and `wsproto` say they are, however they are cut?"""
+"""WebSocket: are frames and upgrades what `websockets` and `wsproto` say they are, however they are
+cut?
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from trellis.settings.values import split_origins
 
 KEY: Final = b"dGhlIHNhbXBsZSBub25jZQ=="
 REQUEST: Final = (
-    b"GET /ws HTTP/1.1\r\nHost: localhost:15675\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: " + KEY
+    b"GET /ws HTTP/1.1\r\nHost: localhost:15675\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: "
+    + KEY
     + b"\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: mqtt\r\n"
 )
 #: The answer to the key above, by RFC 6455 section 1.3.
@@ -50,16 +53,29 @@ def opened() -> WebSocketLayer:
 
 
 class Heard(NamedTuple):
-    """What a server made of what a client said: octets of data, the last pong, and how it closed; None: it did not."""
+    """What a server made of what a client said: octets of data, the last pong, and how it closed;
+    None: it did not.
+    """
 
     octets: bytes
     pong: bytes | None
     close: int | None
 
 
-def frame(opcode: int, payload: bytes, fin: bool = True, rsv: int = 0, masked: bool = True, length: int = -1, wide: int = 0,
-          key: bytes = b"\x01\x82\x00\xff") -> bytes:
-    """Any frame. `length` is what its head says when that is not the truth, `wide` how many octets say it."""
+def frame(
+    opcode: int,
+    payload: bytes,
+    fin: bool = True,
+    rsv: int = 0,
+    masked: bool = True,
+    length: int = -1,
+    wide: int = 0,
+    key: bytes = b"\x01\x82\x00\xff",
+) -> bytes:
+    """Any frame.
+
+    `length` is what its head says when that is not the truth, `wide` how many octets say it.
+    """
     size = len(payload) if length < 0 else length
     short = 127 if wide == 8 or size > 0xFFFF else 126 if wide == 2 or size > 125 else size
     octets = bytes([fin << 7 | rsv << 4 | opcode, masked << 7 | short])
@@ -94,8 +110,11 @@ def theirs_websockets(chunks: list[bytes]) -> Heard:
     server = ServerProtocol(state=State.OPEN, max_size=None)
     for chunk in chunks:
         server.receive_data(chunk)
-    octets = b"".join(bytes(event.data) for event in server.events_received()
-                      if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT))
+    octets = b"".join(
+        bytes(event.data)
+        for event in server.events_received()
+        if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT)
+    )
     return Heard(octets, *said(b"".join(server.data_to_send())))
 
 
@@ -122,9 +141,13 @@ def theirs_wsproto(chunks: list[bytes]) -> Heard:
 
 # -- frames
 
-PAYLOAD: Final = st.binary(max_size=20) | st.sampled_from([bytes(125), bytes(126), b"x" * 65_535, b"y" * 65_536])
+PAYLOAD: Final = st.binary(max_size=20) | st.sampled_from(
+    [bytes(125), bytes(126), b"x" * 65_535, b"y" * 65_536]
+)
 CONTROL: Final = st.binary(max_size=125)
-CODES: Final = st.sampled_from([0, 999, 1000, 1001, 1003, 1004, 1005, 1006, 1007, 1011, 1014, 1015, 3000, 4999, 5000, 65_535])
+CODES: Final = st.sampled_from(
+    [0, 999, 1000, 1001, 1003, 1004, 1005, 1006, 1007, 1011, 1014, 1015, 3000, 4999, 5000, 65_535]
+)
 KEYS: Final = st.binary(min_size=4, max_size=4)
 
 
@@ -140,7 +163,12 @@ def conversations(draw: st.DrawFn) -> bytes:
             octets += frame(0 if number else 2, part, fin=number == len(parts) - 1, key=draw(KEYS))
     if draw(st.booleans()):
         code = draw(st.none() | CODES)
-        octets += frame(8, b"" if code is None else code.to_bytes(2, "big") + draw(st.sampled_from([b"", b"bye", b"\xff"])))
+        octets += frame(
+            8,
+            b""
+            if code is None
+            else code.to_bytes(2, "big") + draw(st.sampled_from([b"", b"bye", b"\xff"])),
+        )
     return octets
 
 
@@ -170,7 +198,7 @@ def cut(octets: bytes, sizes: list[int]) -> list[bytes]:
     for size in itertools.cycle(sizes):
         if at >= len(octets):
             return chunks
-        chunks.append(octets[at:at + size])
+        chunks.append(octets[at : at + size])
         at += size
     return chunks
 
@@ -206,7 +234,12 @@ def test_a_fault_closes_with_the_same_code(fault: str, before: bytes, sizes: lis
 
 def test_a_message_within_a_message_is_an_error() -> None:
     chunks = [frame(2, b"a", fin=False) + frame(2, b"b")]
-    assert ours(chunks) == theirs_websockets(chunks) == theirs_wsproto(chunks) == Heard(b"a", None, 1002)
+    assert (
+        ours(chunks)
+        == theirs_websockets(chunks)
+        == theirs_wsproto(chunks)
+        == Heard(b"a", None, 1002)
+    )
 
 
 def test_text_is_refused() -> None:
@@ -216,7 +249,9 @@ def test_text_is_refused() -> None:
 @given(st.binary(max_size=200), SIZES)
 @settings(max_examples=200, deadline=None)
 @example(b"\x82\xff" + b"\xff" * 8, [1])
-def test_any_octets_end_well_and_alike_however_they_are_cut(octets: bytes, sizes: list[int]) -> None:
+def test_any_octets_end_well_and_alike_however_they_are_cut(
+    octets: bytes, sizes: list[int]
+) -> None:
     heard = ours(cut(octets, sizes))
     assert heard.octets == ours([octets]).octets
     assert heard.close == ours([octets]).close
@@ -232,28 +267,48 @@ def test_the_last_of_many_pings_is_answered_once_a_turn() -> None:
 def test_nothing_is_kept_of_a_payload_that_comes_slowly() -> None:
     layer = opened()
     octets = frame(2, bytes(100_000))
-    assert sum(len(layer.receive(octets[at:at + 1_000])) for at in range(0, len(octets), 1_000)) == 100_000
+    assert (
+        sum(len(layer.receive(octets[at : at + 1_000])) for at in range(0, len(octets), 1_000))
+        == 100_000
+    )
     assert layer._rest == b""
 
 
 @given(st.lists(st.binary(max_size=40) | st.just(bytes(70_000)), max_size=4), st.integers(0, 2))
 @settings(max_examples=50, deadline=None)
-def test_what_we_say_in_a_turn_is_one_frame_for_both_libraries(parts: list[bytes], pings: int) -> None:
+def test_what_we_say_in_a_turn_is_one_frame_for_both_libraries(
+    parts: list[bytes], pings: int
+) -> None:
     layer = opened()
     layer.receive(frame(9, b"p") * pings)
     octets = b"".join(layer.send(parts))
     websockets = ClientProtocol(parse_uri("ws://localhost/ws"), state=State.OPEN, max_size=None)
     websockets.receive_data(octets)
-    frames = [event for event in websockets.events_received() if isinstance(event, Frame) and event.opcode is Opcode.BINARY]
+    frames = [
+        event
+        for event in websockets.events_received()
+        if isinstance(event, Frame) and event.opcode is Opcode.BINARY
+    ]
     assert [bytes(event.data) for event in frames] == ([b"".join(parts)] if parts else [])
     client = wsproto.connection.Connection(ConnectionType.CLIENT)
     client.receive_data(octets)
-    assert b"".join(bytes(event.data) for event in client.events() if isinstance(event, wsproto.events.BytesMessage)) == b"".join(parts)
+    assert b"".join(
+        bytes(event.data)
+        for event in client.events()
+        if isinstance(event, wsproto.events.BytesMessage)
+    ) == b"".join(parts)
 
 
 @pytest.mark.parametrize(
     ("reason", "code"),
-    [("client", 1000), ("taken_over", 1000), ("shutdown", 1001), ("protocol_error", 1002), ("login_refused", 1008), ("too_large", 1009)],
+    [
+        ("client", 1000),
+        ("taken_over", 1000),
+        ("shutdown", 1001),
+        ("protocol_error", 1002),
+        ("login_refused", 1008),
+        ("too_large", 1009),
+    ],
 )
 def test_the_end_of_a_connection_is_a_close_frame(reason: str, code: int) -> None:
     layer = opened()
@@ -264,7 +319,9 @@ def test_the_end_of_a_connection_is_a_close_frame(reason: str, code: int) -> Non
 
 
 @given(st.binary(max_size=100), KEYS, st.integers(0, 3), st.integers(0, 10), st.integers(0, 10))
-def test_masks_come_off_by_both_ways(data: bytes, key: bytes, phase: int, before: int, after: int) -> None:
+def test_masks_come_off_by_both_ways(
+    data: bytes, key: bytes, phase: int, before: int, after: int
+) -> None:
     expected = bytes(octet ^ key[(at + phase) & 3] for at, octet in enumerate(data))
     out = BytesWriter()
     unmask(out, bytes(before) + data + bytes(after), before, before + len(data), key, phase)
@@ -282,7 +339,9 @@ def test_heads_say_their_length_in_the_shortest_form(size: int) -> None:
 # -- the upgrade
 
 
-def answer(request: bytes, origins: str = "", peer: Peer | None = None) -> tuple[WebSocketLayer, bytes]:
+def answer(
+    request: bytes, origins: str = "", peer: Peer | None = None
+) -> tuple[WebSocketLayer, bytes]:
     layer = new(origins, peer)
     layer.receive(request)
     return layer, b"".join(layer.send([]))
@@ -313,7 +372,11 @@ def request_of_websockets() -> Iterator[Callable[[bytes], None] | bytes]:
 
 def request_of_wsproto() -> Iterator[Callable[[bytes], None] | bytes]:
     client = wsproto.WSConnection(ConnectionType.CLIENT)
-    yield client.send(wsproto.events.Request("localhost:15675", "/ws", subprotocols=["x", "mqtt"], extensions=[PerMessageDeflate()]))
+    yield client.send(
+        wsproto.events.Request(
+            "localhost:15675", "/ws", subprotocols=["x", "mqtt"], extensions=[PerMessageDeflate()]
+        )
+    )
 
     def read(octets: bytes) -> None:
         client.receive_data(octets)
@@ -325,7 +388,9 @@ def request_of_wsproto() -> Iterator[Callable[[bytes], None] | bytes]:
 
 
 @pytest.mark.parametrize("make", [request_of_websockets, request_of_wsproto])
-def test_the_requests_of_both_libraries_are_granted_and_compression_is_not(make: Callable[[], Iterator[Any]]) -> None:
+def test_the_requests_of_both_libraries_are_granted_and_compression_is_not(
+    make: Callable[[], Iterator[Any]],
+) -> None:
     request, read = make()
     layer, octets = answer(request)
     assert layer.open
@@ -345,7 +410,10 @@ def test_a_request_may_be_cut_anywhere(at: int) -> None:
 
 
 def without(name: bytes) -> bytes:
-    return b"".join(line for line in REQUEST.splitlines(keepends=True) if not line.startswith(name)) + b"\r\n"
+    return (
+        b"".join(line for line in REQUEST.splitlines(keepends=True) if not line.startswith(name))
+        + b"\r\n"
+    )
 
 
 REFUSED: Final = {
@@ -388,8 +456,13 @@ def test_what_asks_for_no_websocket_is_told_why_and_counted(name: str) -> None:
     assert layer.receive(b"more") == b""
 
 
-@pytest.mark.parametrize("name", sorted(
-    {name for name, (_, _, reason) in REFUSED.items() if reason == "request"} - {"another method", "no host"}))
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {name for name, (_, _, reason) in REFUSED.items() if reason == "request"}
+        - {"another method", "no host"}
+    ),
+)
 def test_websockets_refuses_the_same_requests(name: str) -> None:
     server = ServerProtocol()
     server.receive_data(REFUSED[name][0])
@@ -427,12 +500,14 @@ SAME, FOREIGN = False, True
         ("localhost:15675", "https://app.example", "https://app.example", (AFAR, FOREIGN)),
         ("localhost:15675", "null", "null", (AFAR, FOREIGN)),
         ("localhost:15675", "https://any.example", "*", (AFAR, FOREIGN)),
-        # A name of the attacker's that leads to this machine (DNS rebinding) is let in, and is nobody special.
+        # A name of the attacker's that leads to this machine (DNS rebinding) is let in, and is
+        # nobody special.
         ("evil.example:15675", "http://evil.example:15675", "", (AFAR, SAME)),
     ],
 )
 def test_a_page_of_another_host_is_refused_or_has_nothing_of_this_machine(
-        host: str, origin: str | None, allowed: str, expected: tuple[bool, bool] | None) -> None:
+    host: str, origin: str | None, allowed: str, expected: tuple[bool, bool] | None
+) -> None:
     peer = Peer()
     request = REQUEST.replace(b"localhost:15675", host.encode())
     if origin is not None:
@@ -446,7 +521,9 @@ def test_a_page_of_another_host_is_refused_or_has_nothing_of_this_machine(
         assert (peer.local, peer.foreign) == expected
 
 
-@pytest.mark.parametrize("header", [b"X-Forwarded-For: 10.0.0.9\r\n", b"Forwarded: for=10.0.0.9\r\n"])
+@pytest.mark.parametrize(
+    "header", [b"X-Forwarded-For: 10.0.0.9\r\n", b"Forwarded: for=10.0.0.9\r\n"]
+)
 def test_whom_a_proxy_brings_is_not_on_this_machine(header: bytes) -> None:
     peer = Peer()
     layer, _ = answer(REQUEST + header + b"\r\n", "", peer)

@@ -1,8 +1,10 @@
-"""`trellis bench load`: how fast is a broker, and are its answers right? For any AMQP 0-9-1 or MQTT 3.1.1 broker.
+"""`trellis bench load`: how fast is a broker, and are its answers right? For any AMQP 0-9-1 or MQTT
+3.1.1 broker.
 
-A workload is a line in a table. For each of them a scene is built (connections, subscriptions, queues), one thread publishes
-what was encoded before, as much as a window allows, and hears what comes back; every message that comes is checked. What
-the broker's processes use is read from /proc beside it.
+A workload is a line in a table. For each of them a scene is built (connections, subscriptions,
+queues), one thread publishes what was encoded before, as much as a window allows, and hears what
+comes back; every message that comes is checked. What the broker's processes use is read from /proc
+beside it.
 
     workloads --> scene --> generator --> lines --> readers --> checkers
                               ^ epoll     sockets   octets      is it right?

@@ -5,7 +5,8 @@
     header     class(2) weight(2) body size(8) property flags(2) ...
     body       octets, in as many frames as it takes
 
-A delivery is method, header, bodies: `_left` is -2 where a method may come, -1 where a header must, else the octets that are missing.
+A delivery is method, header, bodies: `_left` is -2 where a method may come, -1 where a header must,
+else the octets that are missing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class AmqpReader(Reader):
         while end - at >= 8:
             size = i64(read_i32_be(octets, at + 3))
             if size < 0 or size > _FRAME_MAX:
-                raise BenchError(f"{self.where}: the broker sent a frame that says it has {size & 0xFFFFFFFF} octets")
+                raise BenchError(
+                    f"{self.where}: the broker sent a frame that says it has {size & 0xFFFFFFFF} octets"
+                )
             stop: i64 = at + 8 + size
             if stop > end:
                 break
@@ -64,12 +67,14 @@ class AmqpReader(Reader):
         """The error for a frame that may not come."""
         if kind == _METHOD:
             return broker_closed(self.where, octets[at:end])
-        return BenchError(f"{self.where}: the broker sent a frame of type {kind}, which may not come here")
+        return BenchError(
+            f"{self.where}: the broker sent a frame of type {kind}, which may not come here"
+        )
 
 
 class AmqpConsumer(AmqpReader):
-    """Hears deliveries on channel 1. `names` are exchange and routing key, as short strings, by number modulo their count;
-    every message is acknowledged if `acks`."""
+    """Hears deliveries on channel 1. `names` are exchange and routing key, as short strings, by
+    number modulo their count; every message is acknowledged if `acks`."""
 
     def __init__(self, checker: Checker, names: list[bytes], acks: bool) -> None:
         super().__init__(checker.where)
@@ -91,9 +96,19 @@ class AmqpConsumer(AmqpReader):
         elif kind == _HEADER and self._left == _NAMED and end - at >= 14:
             left: i64 = read_i64_be(octets, at + 4)
             if left != self.checker.script.size:
-                raise WrongAnswer(self.where, f"size of the body of {self.checker.expects()}", self.checker.script.size, left)
+                raise WrongAnswer(
+                    self.where,
+                    f"size of the body of {self.checker.expects()}",
+                    self.checker.script.size,
+                    left,
+                )
             self._left = left
-        elif kind == _METHOD and self._left == _IDLE and end - at >= 16 and read_i32_be(octets, at) == _DELIVER:
+        elif (
+            kind == _METHOD
+            and self._left == _IDLE
+            and end - at >= 16
+            and read_i32_be(octets, at) == _DELIVER
+        ):
             self._heard_deliver(octets, at, end)
         elif kind != _HEARTBEAT:
             raise self.unexpected(octets, kind, at, end)
@@ -107,7 +122,7 @@ class AmqpConsumer(AmqpReader):
         self._tag += 1
         if tag != self._tag:
             raise WrongAnswer(self.where, "delivery tag", self._tag, tag)
-        self._named = octets[place + 8:end]
+        self._named = octets[place + 8 : end]
         self._left = _NAMED
 
     def _heard_body(self, octets: bytes, at: i64, end: i64, now: i64) -> None:
@@ -116,10 +131,14 @@ class AmqpConsumer(AmqpReader):
         done: i64 = size - self._left
         self._left -= end - at
         if self._left < 0:
-            raise WrongAnswer(self.where, f"octets of the body of {checker.expects()}", size, size - self._left)
+            raise WrongAnswer(
+                self.where, f"octets of the body of {checker.expects()}", size, size - self._left
+            )
         if done == 0:
             if end - at < MARK:
-                raise BenchError(f"{self.where}: the broker cut a body of {size} octets into frames of {end - at}")
+                raise BenchError(
+                    f"{self.where}: the broker cut a body of {size} octets into frames of {end - at}"
+                )
             self._publisher = i64(read_i32_be(octets, at))
             self._number = i64(read_i32_be(octets, at + 4))
             checker.check_filler(octets, at + MARK, end, 0)
@@ -132,8 +151,12 @@ class AmqpConsumer(AmqpReader):
         # `took` has bounded the number.
         wanted = self._names[self._number % len(self._names)]
         if self._named != wanted:
-            raise WrongAnswer(self.where, f"redelivered, exchange and routing key of message {self._number} of publisher {self._publisher}",
-                              wanted, self._named)
+            raise WrongAnswer(
+                self.where,
+                f"redelivered, exchange and routing key of message {self._number} of publisher {self._publisher}",
+                wanted,
+                self._named,
+            )
         if self._acks:
             self.out.write(_ACK_HEAD)
             write_i64_be(self.out, self._tag)
@@ -165,7 +188,12 @@ class AmqpPublisher(AmqpReader):
             else:
                 self._confirmed.settle(message)
         elif kind == _METHOD and end - at == 13 and read_i32_be(octets, at) == _NACK:
-            raise WrongAnswer(self.where, f"confirm of message {read_i64_be(octets, at + 4) - 1}", "basic.ack", "basic.nack")
+            raise WrongAnswer(
+                self.where,
+                f"confirm of message {read_i64_be(octets, at + 4) - 1}",
+                "basic.ack",
+                "basic.nack",
+            )
         elif kind != _HEARTBEAT:
             raise self.unexpected(octets, kind, at, end)
 

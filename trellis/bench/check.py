@@ -1,12 +1,14 @@
 """Is what a subscriber received what was published: all of it, once, in order, unchanged?
 
-A message's body begins with its publisher and its number, four octets each; the rest, the filler, is the same in all:
+A message's body begins with its publisher and its number, four octets each; the rest, the filler,
+is the same in all:
 
     body    publisher(4)  number(4)  filler ...
 
-Numbers go round: 0 .. ring - 1, 0 .. A publisher has at most `ring` messages under way, so that where each message goes to
-one checker the next number is known and compared: whatever else comes is lost, repeated, out of order or changed. Consumers that
-compete for a queue share a `Pile`, which knows how often each number has come. Compiled: Hot path, 15 ns a message.
+Numbers go round: 0 .. ring - 1, 0 .. A publisher has at most `ring` messages under way, so that
+where each message goes to one checker the next number is known and compared: whatever else comes is
+lost, repeated, out of order or changed. Consumers that compete for a queue share a `Pile`, which
+knows how often each number has come. Compiled: Hot path, 15 ns a message.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ _LARGE: Final[i64] = 2_048
 
 
 def filler(size: int) -> bytes:
-    """What follows the mark in a body of `size` octets: of a period that no power of two shares, so that shifts show."""
+    """What follows the mark in a body of `size` octets: of a period that no power of two shares, so
+    that shifts show.
+    """
     pattern = bytes(range(33, 126))
-    return (pattern * (size // len(pattern) + 1))[:size - MARK]
+    return (pattern * (size // len(pattern) + 1))[: size - MARK]
 
 
 def body(publisher: int, number: int, rest: bytes) -> bytes:
@@ -35,7 +39,9 @@ def body(publisher: int, number: int, rest: bytes) -> bytes:
 
 
 class Published:
-    """How many messages one publisher has begun to send; `times` has for each number when it left, where that is asked for."""
+    """How many messages one publisher has begun to send; `times` has for each number when it left,
+    where that is asked for.
+    """
 
     def __init__(self, ring: i64, timed: bool) -> None:
         self.count: i64 = 0
@@ -87,7 +93,10 @@ class Checker:
         raise NotImplementedError
 
     def took_run(self, count: i64, now: i64) -> None:
-        """So many more messages of the only publisher have come, octet for octet. Raises WrongAnswer."""
+        """So many more messages of the only publisher have come, octet for octet.
+
+        Raises WrongAnswer.
+        """
         raise NotImplementedError
 
     def expects(self) -> str:
@@ -105,7 +114,7 @@ class Checker:
         wanted = self.script.filler
         size: i64 = end - at
         if size != len(wanted):
-            wanted = wanted[offset:offset + size]
+            wanted = wanted[offset : offset + size]
         same: bool
         if size < _LARGE:
             same = octets[at:end] == wanted
@@ -118,12 +127,24 @@ class Checker:
         for place, octet in enumerate(wanted):
             if place >= len(got) or got[place] != octet:
                 seen = f"{got[place]:#04x}" if place < len(got) else "nothing"
-                raise WrongAnswer(self.where, f"octet {place + offset + MARK} of the body of {self.expects()}", f"{octet:#04x}", seen)
-        raise WrongAnswer(self.where, f"body of {self.expects()}", f"{len(wanted) + offset} octets after the mark", "more")
+                raise WrongAnswer(
+                    self.where,
+                    f"octet {place + offset + MARK} of the body of {self.expects()}",
+                    f"{octet:#04x}",
+                    seen,
+                )
+        raise WrongAnswer(
+            self.where,
+            f"body of {self.expects()}",
+            f"{len(wanted) + offset} octets after the mark",
+            "more",
+        )
 
 
 class Ordered(Checker):
-    """Receives every `step`-th message of each publisher, from the one with the number `first` on, in order."""
+    """Receives every `step`-th message of each publisher, from the one with the number `first` on,
+    in order.
+    """
 
     def __init__(self, where: str, script: Script, first: i64 = 0, step: i64 = 1) -> None:
         super().__init__(where, script)
@@ -133,12 +154,19 @@ class Ordered(Checker):
 
     def took(self, publisher: i64, number: i64, now: i64) -> None:
         if publisher < 0 or publisher >= len(self._orders):
-            raise WrongAnswer(self.where, "publisher in a body", f"one of {len(self._orders)}", publisher)
+            raise WrongAnswer(
+                self.where, "publisher in a body", f"one of {len(self._orders)}", publisher
+            )
         order = self._orders[publisher]
         if number != order.next:
             raise self._wrong(publisher, number)
         if order.upto >= order.published.count:
-            raise WrongAnswer(self.where, f"messages of publisher {publisher}", f"no more than {order.published.count}", "another")
+            raise WrongAnswer(
+                self.where,
+                f"messages of publisher {publisher}",
+                f"no more than {order.published.count}",
+                "another",
+            )
         order.upto += self._step
         order.next += self._step
         if order.next >= self._ring:
@@ -159,7 +187,12 @@ class Ordered(Checker):
         order.next = order.upto % self._ring
         self.received += count
         if order.upto - self._step >= order.published.count:
-            raise WrongAnswer(self.where, "messages of publisher 0", f"no more than {order.published.count}", "another")
+            raise WrongAnswer(
+                self.where,
+                "messages of publisher 0",
+                f"no more than {order.published.count}",
+                "another",
+            )
 
     def expects(self) -> str:
         if len(self._orders) > 1:
@@ -171,23 +204,34 @@ class Ordered(Checker):
         ahead: i64 = (number - order.next) % self._ring
         got: i64 = order.upto + ahead
         if number < 0 or number >= self._ring:
-            return WrongAnswer(self.where, f"number in a body of publisher {publisher}", f"number {order.next}", number)
+            return WrongAnswer(
+                self.where,
+                f"number in a body of publisher {publisher}",
+                f"number {order.next}",
+                number,
+            )
         what = "a message was lost or overtaken"
         if got >= order.published.count:
             what = "a message came again or late"
             got -= self._ring
-        return WrongAnswer(self.where, what, f"message {order.upto} of publisher {publisher}", f"message {got}")
+        return WrongAnswer(
+            self.where, what, f"message {order.upto} of publisher {publisher}", f"message {got}"
+        )
 
 
 class Pile:
-    """What the consumers of one queue have received together: for every publisher how often each number has come."""
+    """What the consumers of one queue have received together: for every publisher how often each
+    number has come.
+    """
 
     def __init__(self, script: Script) -> None:
         self.laps = [[0] * int(script.ring) for _ in script.published]
 
 
 class Competing(Checker):
-    """Receives some messages of a queue, in order; the others that share the pile receive the rest, each once."""
+    """Receives some messages of a queue, in order; the others that share the pile receive the rest,
+    each once.
+    """
 
     def __init__(self, where: str, script: Script, pile: Pile) -> None:
         super().__init__(where, script)
@@ -197,19 +241,34 @@ class Competing(Checker):
     def took(self, publisher: i64, number: i64, now: i64) -> None:
         script = self.script
         if publisher < 0 or publisher >= len(script.published):
-            raise WrongAnswer(self.where, "publisher in a body", f"one of {len(script.published)}", publisher)
+            raise WrongAnswer(
+                self.where, "publisher in a body", f"one of {len(script.published)}", publisher
+            )
         if number < 0 or number >= script.ring:
-            raise WrongAnswer(self.where, f"number in a body of publisher {publisher}", f"less than {script.ring}", number)
+            raise WrongAnswer(
+                self.where,
+                f"number in a body of publisher {publisher}",
+                f"less than {script.ring}",
+                number,
+            )
         laps = self._pile.laps[publisher]
         published = script.published[publisher]
         message: i64 = laps[number] * script.ring + number
         if message >= published.count:
-            raise WrongAnswer(self.where, "a message came again", f"a message of publisher {publisher} that had not come",
-                              f"message {message - script.ring}")
+            raise WrongAnswer(
+                self.where,
+                "a message came again",
+                f"a message of publisher {publisher} that had not come",
+                f"message {message - script.ring}",
+            )
         last: i64 = self._last[publisher]
         if message < last:
-            raise WrongAnswer(self.where, "a message was overtaken", f"one after message {last} of publisher {publisher}",
-                              f"message {message}")
+            raise WrongAnswer(
+                self.where,
+                "a message was overtaken",
+                f"one after message {last} of publisher {publisher}",
+                f"message {message}",
+            )
         laps[number] += 1
         self._last[publisher] = int(message)
         self.received += 1
@@ -221,7 +280,9 @@ class Competing(Checker):
 
 
 class Receipts:
-    """Which of a publisher's messages the broker has acknowledged, by number in all; `kind` is what it calls that."""
+    """Which of a publisher's messages the broker has acknowledged, by number in all; `kind` is what
+    it calls that.
+    """
 
     def __init__(self, where: str, kind: str, published: Published) -> None:
         self.where = where
@@ -266,5 +327,14 @@ class Receipts:
             self.first += 1
 
     def _wrong(self, message: i64) -> WrongAnswer:
-        what = "of a message that has one" if message < self._published.count else "of a message that was not sent"
-        return WrongAnswer(self.where, f"{self.kind} {what}", f"one of {self.first} to {self._published.count - 1}", message)
+        what = (
+            "of a message that has one"
+            if message < self._published.count
+            else "of a message that was not sent"
+        )
+        return WrongAnswer(
+            self.where,
+            f"{self.kind} {what}",
+            f"one of {self.first} to {self._published.count - 1}",
+            message,
+        )

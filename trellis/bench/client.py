@@ -1,4 +1,6 @@
-"""Logins, subscriptions and declarations: what happens before and after a run, one question and answer after another."""
+"""Logins, subscriptions and declarations: what happens before and after a run, one question and
+answer after another.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class MqttClient(Conversation):
             if answer[3] in mqtt.LOGIN_REFUSALS:
                 raise self.refused(mqtt.REFUSALS[answer[3]])
             if answer[3]:
-                raise Unreachable(f"{target} refused CONNECT: {mqtt.REFUSALS.get(answer[3], f'return code {answer[3]}')}")
+                raise Unreachable(
+                    f"{target} refused CONNECT: {mqtt.REFUSALS.get(answer[3], f'return code {answer[3]}')}"
+                )
         except BaseException:
             self.close()
             raise
@@ -38,9 +42,15 @@ class MqttClient(Conversation):
         self.send(mqtt.subscribe(topic_filter, qos))
         answer = self.read(5, "SUBACK")
         if answer[:4] != bytes([mqtt.SUBACK, 3, 0, 1]):
-            raise BenchError(f"{self.where}: {self.target} answered SUBSCRIBE with {answer.hex(' ')}")
+            raise BenchError(
+                f"{self.where}: {self.target} answered SUBSCRIBE with {answer.hex(' ')}"
+            )
         if answer[4] != qos:
-            granted = "refused the subscription" if answer[4] == 128 else f"granted QoS {answer[4]} instead of {qos}"
+            granted = (
+                "refused the subscription"
+                if answer[4] == 128
+                else f"granted QoS {answer[4]} instead of {qos}"
+            )
             raise BenchError(f"{self.where}: {self.target} {granted}")
 
     def leave(self) -> None:
@@ -49,7 +59,10 @@ class MqttClient(Conversation):
 
 
 class AmqpClient(Conversation):
-    """A connection that has logged in, with channel 1 open. `server` is what the broker says it is."""
+    """A connection that has logged in, with channel 1 open.
+
+    `server` is what the broker says it is.
+    """
 
     def __init__(self, target: Target, where: str) -> None:
         super().__init__(target, where)
@@ -66,7 +79,9 @@ class AmqpClient(Conversation):
         if start == b"A":
             raise Unreachable(f"{target} does not speak AMQP 0-9-1")
         if start != bytes([amqp.METHOD_FRAME]):
-            raise Unreachable(f"{target} answered the protocol header with {start.hex()}; is it AMQP?")
+            raise Unreachable(
+                f"{target} answered the protocol header with {start.hex()}; is it AMQP?"
+            )
         self._held = start + self._held
         self.server = amqp.read_server(self.answer(amqp.START))
         self.send(amqp.start_ok(target.user or "", target.password or ""))
@@ -87,17 +102,24 @@ class AmqpClient(Conversation):
         return self.answer(method, timeout)
 
     def answer(self, method: amqp.Method, timeout: float = TIMEOUT) -> bytes:
-        """The arguments of the method that comes next, which must be this one. Raises BenchError."""
+        """The arguments of the method that comes next, which must be this one.
+
+        Raises BenchError.
+        """
         awaited = amqp.words(method)
         while True:
             head = self.read(7, awaited, timeout)
             payload = self.read(int.from_bytes(head[3:7], "big") + 1, awaited, timeout)
             if payload[-1] != 0xCE:
-                raise BenchError(f"{self.where}: {self.target} sent a frame without a frame end; waited for {awaited}")
+                raise BenchError(
+                    f"{self.where}: {self.target} sent a frame without a frame end; waited for {awaited}"
+                )
             if head[0] == amqp.HEARTBEAT_FRAME:
                 continue
             if head[0] != amqp.METHOD_FRAME:
-                raise BenchError(f"{self.where}: {self.target} sent a frame of type {head[0]}; waited for {awaited}")
+                raise BenchError(
+                    f"{self.where}: {self.target} sent a frame of type {head[0]}; waited for {awaited}"
+                )
             got, arguments = amqp.read_method(payload[:-1])
             if got == method:
                 return arguments
@@ -106,14 +128,21 @@ class AmqpClient(Conversation):
     def bind(self, wanted: list[tuple[str, str, Mapping[str, str]]], exchange: str) -> None:
         """Bind these queues with these keys and arguments, some hundred at a time."""
         for at in range(0, len(wanted), _BINDS):
-            some = wanted[at:at + _BINDS]
-            self.send(b"".join(amqp.queue_bind(queue, exchange, key, arguments) for queue, key, arguments in some))
+            some = wanted[at : at + _BINDS]
+            self.send(
+                b"".join(
+                    amqp.queue_bind(queue, exchange, key, arguments)
+                    for queue, key, arguments in some
+                )
+            )
             for _ in some:
                 self.answer(amqp.QUEUE_BIND_OK)
 
     def depth(self, queue: str) -> int:
         """How many messages wait in a queue."""
-        return amqp.read_queue_depth(self.ask(amqp.queue_declare(queue, passive=True), amqp.QUEUE_DECLARE_OK))
+        return amqp.read_queue_depth(
+            self.ask(amqp.queue_declare(queue, passive=True), amqp.QUEUE_DECLARE_OK)
+        )
 
     def leave(self) -> None:
         """Say goodbye and close."""

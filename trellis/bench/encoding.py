@@ -1,4 +1,6 @@
-"""What goes over the wire in a workload: names, laps of encoded messages, and the packets that must come back."""
+"""What goes over the wire in a workload: names, laps of encoded messages, and the packets that must
+come back.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from trellis.bench.check import MARK, filler
 from trellis.bench.reader import CHUNK
 from trellis.bench.workloads import EVERYBODY, Workload
 
-#: Octets that a window may hold: more than this, and QoS 0 messages to a client that is behind are dropped (Trellis at 1 MiB).
+#: Octets that a window may hold: more than this, and QoS 0 messages to a client that is behind are
+#: dropped (Trellis at 1 MiB).
 _QOS0_IN_FLIGHT: Final = 768 * 1024
 _IN_FLIGHT: Final = 8 * 1024 * 1024
 #: Where the octets that differ from message to message stand in a template.
@@ -58,13 +61,17 @@ class Names:
 
     def other_key(self, number: int) -> str:
         """A binding key, in three forms in turn, that matches nothing that is published."""
-        forms = (f"{self._root}.room.x{number}.temp", f"{self._root}.*.x{number}.#", f"*.hall.x{number}.*")
+        forms = (
+            f"{self._root}.room.x{number}.temp",
+            f"{self._root}.*.x{number}.#",
+            f"*.hall.x{number}.*",
+        )
         return forms[number % 3]
 
 
 class Sizes(NamedTuple):
-    """How many messages may be in flight, and leave with one send, and how many numbers a publisher has: a power of two, no
-    less than the window, and as many for each topic."""
+    """How many messages may be in flight, and leave with one send, and how many numbers a publisher
+    has: a power of two, no less than the window, and as many for each topic."""
 
     window: int
     batch: int
@@ -77,7 +84,8 @@ def sizes(workload: Workload) -> Sizes:
     octets = workload.size + 64
     window = max(1, min(workload.window, (_QOS0_IN_FLIGHT if dropped else _IN_FLIGHT) // octets))
     ring = 1 << (max(window, workload.topics) - 1).bit_length()
-    # Of a window that is cut into less than four parts the broker would see most at once, then nothing.
+    # Of a window that is cut into less than four parts the broker would see most at once, then
+    # nothing.
     return Sizes(window, min(workload.batch, max(1, window // 4)), ring)
 
 
@@ -97,10 +105,10 @@ class Encoding:
         return self._encode(workload.publish, workload.qos, publisher, 0, 1)
 
     def stream(self, first: int, step: int) -> tuple[bytes, int]:
-        """A lap, and one CHUNK more, of the packets that the QoS 0 subscriber of the only publisher must be sent;
-        and the length of the lap."""
+        """A lap, and one CHUNK more, of the packets that the QoS 0 subscriber of the only publisher
+        must be sent; and the length of the lap."""
         lap = self._encode("mqtt", 0, 0, first, step)
-        return (lap * (CHUNK // len(lap) + 2))[:len(lap) + CHUNK], len(lap)
+        return (lap * (CHUNK // len(lap) + 2))[: len(lap) + CHUNK], len(lap)
 
     def packet(self, protocol: str, qos: int) -> int:
         """The size of one message."""
@@ -120,8 +128,14 @@ class Encoding:
         """What stands before, at and behind packet identifier, publisher and number."""
         body = _GAP * MARK + self._filler
         if protocol == "amqp":
-            encoded = amqp.publish(self._names.exchange, self._names.key(topic), body, self._frame_max, self._workload.persistent,
-                                   self._names.headers if self._workload.headers else amqp.NONE)
+            encoded = amqp.publish(
+                self._names.exchange,
+                self._names.key(topic),
+                body,
+                self._frame_max,
+                self._workload.persistent,
+                self._names.headers if self._workload.headers else amqp.NONE,
+            )
             return encoded.partition(_GAP * MARK)
         encoded = mqtt.publish(self._names.topic(topic), body, qos, 0xFFFF)
         return encoded.partition(_GAP * (MARK + (2 if qos else 0)))
@@ -133,7 +147,10 @@ class Encoding:
     def routes(self) -> list[bytes]:
         """Exchange and routing key of each topic, as basic.deliver has them."""
         names = self._names
-        return [amqp.short(names.exchange) + amqp.short(names.key(number)) for number in range(self._workload.topics)]
+        return [
+            amqp.short(names.exchange) + amqp.short(names.key(number))
+            for number in range(self._workload.topics)
+        ]
 
 
 def is_known(workload: Workload) -> bool:

@@ -1,4 +1,6 @@
-"""What can go wrong in a bench: every error is one line that says what, where, and what to do or what was expected."""
+"""What can go wrong in a bench: every error is one line that says what, where, and what to do or
+what was expected.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""The load generator's loop: send what the window allows, hear what comes, until all has gone all the way. Hot path.
+"""The load generator's loop: send what the window allows, hear what comes, until all has gone all
+the way. Hot path.
 
     publishers --batch--> broker --> subscribers
         ^                                |            in flight: begun, and not yet received by all who must (nor
         +-------- window -----------------+            acknowledged to the publisher, where the broker does that)
 
-One thread, raw non-blocking sockets, epoll; nothing is encoded, and no object is made for a message.
+One thread, raw non-blocking sockets, epoll; nothing is encoded, and no object is made for a
+message.
 """
 
 from __future__ import annotations
@@ -24,13 +26,16 @@ _READ: Final = 1  # EPOLLIN, and POLLIN
 _WRITE: Final = 4  # EPOLLOUT, and POLLOUT
 #: ns between two looks at whether anything moves at all; the caller is told then, too.
 _TICK: Final[i64] = 100_000_000
-#: A paced message that leaves later than this, in ns, is counted from when it was due: a stalled broker cannot hide that.
+#: A paced message that leaves later than this, in ns, is counted from when it was due: a stalled
+#: broker cannot hide that.
 _LATE: Final[i64] = 1_000_000
 
 
 class Flow:
-    """How messages go: how many a publisher sends at once, how many may be in flight, whether each subscriber gets
-    every message (else each message goes to one), whether the broker acknowledges to publishers."""
+    """How messages go: how many a publisher sends at once, how many may be in flight, whether each
+    subscriber gets every message (else each message goes to one), whether the broker acknowledges
+    to publishers.
+    """
 
     def __init__(self, batch: i64, window: i64, everybody: bool, acknowledged: bool) -> None:
         self.batch = batch
@@ -69,10 +74,19 @@ class Poller:
 
 
 class Generator:
-    """Drives publishers and subscribers. `tick` is told every 0.1 s how many messages have gone all the way since `run` began;
-    it must not be compiled, so that Ctrl-C is heard. After `patience` seconds without progress it gives up."""
+    """Drives publishers and subscribers. `tick` is told every 0.1 s how many messages have gone all
+    the way since `run` began; it must not be compiled, so that Ctrl-C is heard. After `patience`
+    seconds without progress it gives up.
+    """
 
-    def __init__(self, publishers: list[Line], subscribers: list[Line], flow: Flow, tick: Callable[[int], None], patience: float) -> None:
+    def __init__(
+        self,
+        publishers: list[Line],
+        subscribers: list[Line],
+        flow: Flow,
+        tick: Callable[[int], None],
+        patience: float,
+    ) -> None:
         self.publishers = publishers
         self.subscribers = subscribers
         self._flow = flow
@@ -95,8 +109,10 @@ class Generator:
         self._moved_at: i64 = 0
 
     def run(self, messages: i64, seconds: float, rate: float) -> None:
-        """Publish so many messages, or (if 0) for so many seconds; `rate` a second, or (if 0) as many as the window allows.
-        Returns when every one has been received and acknowledged. Raises WrongAnswer, BenchError."""
+        """Publish so many messages, or (if 0) for so many seconds; `rate` a second, or (if 0) as
+        many as the window allows. Returns when every one has been received and acknowledged. Raises
+        WrongAnswer, BenchError.
+        """
         began: i64 = time.perf_counter_ns()
         now: i64 = began
         end: i64 = began + int(seconds * 1e9)
@@ -123,7 +139,9 @@ class Generator:
             now = time.perf_counter_ns()
 
     def linger(self, seconds: float) -> None:
-        """Hear whatever still comes, for so long: a message more than there should be raises WrongAnswer."""
+        """Hear whatever still comes, for so long: a message more than there should be raises
+        WrongAnswer.
+        """
         end: i64 = time.perf_counter_ns() + int(seconds * 1e9)
         while True:
             left: i64 = end - time.perf_counter_ns()
@@ -196,7 +214,9 @@ class Generator:
             self._poller.writable(line.fd, line.blocked)
 
     def _hear(self, wait: i64) -> None:
-        """Wait at most so many ns, then read from whoever has something and send to whoever takes it."""
+        """Wait at most so many ns, then read from whoever has something and send to whoever takes
+        it.
+        """
         events = self._poller.wait(wait)
         if not events:
             return
@@ -255,13 +275,16 @@ class Generator:
         steps: i64 = self.started
         for line in self._lines.values():
             steps += line.reader.steps() - line.unsent()
-        # Where messages leave at a slow rate, and all that left have arrived, nothing moves, and rightly.
+        # Where messages leave at a slow rate, and all that left have arrived, nothing moves, and
+        # rightly.
         resting = self._reached(self.started) and self.started < self._goal
         if steps != self._steps or resting:
             self._steps = steps
             self._moved_at = now
         elif now - self._moved_at > self._patience:
-            raise BenchError(f"no progress for {float(self._patience) / 1e9:g} s: {self._missing()}")
+            raise BenchError(
+                f"no progress for {float(self._patience) / 1e9:g} s: {self._missing()}"
+            )
         self._tick(int(self.done - self._base))
 
     def _missing(self) -> str:
@@ -279,7 +302,11 @@ class Generator:
             return f"{len(self.subscribers)} subscribers wait for {self.started - received} of {self.started} messages"
         for line in self.publishers:
             feed = line.feed
-            if self._flow.acknowledged and feed is not None and line.reader.count() < feed.published.count:
+            if (
+                self._flow.acknowledged
+                and feed is not None
+                and line.reader.count() < feed.published.count
+            ):
                 return f"{line.reader.where} waits for {feed.published.count - line.reader.count()} confirms"
         for line in self.publishers + self.subscribers:
             if line.reader.open():

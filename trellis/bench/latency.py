@@ -14,7 +14,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-#: Buckets of one power of two, and of all: what takes longer than 2 ** 47 ns, a day and a half, is in the last.
+#: Buckets of one power of two, and of all: what takes longer than 2 ** 47 ns, a day and a half, is
+#: in the last.
 _PER_POWER: Final[i64] = 256
 _BUCKETS: Final[i64] = 10_240
 
@@ -45,7 +46,9 @@ class Histogram:
         self._counts[index] += 1
 
     def percentile(self, share: float) -> int:
-        """The least duration that at least this share (0 to 1) of all do not exceed, in ns; 0 when there are none."""
+        """The least duration that at least this share (0 to 1) of all do not exceed, in ns; 0 when
+        there are none.
+        """
         if self.count == 0:
             return 0
         rank = max(1.0, share * float(self.count))

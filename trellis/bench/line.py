@@ -1,6 +1,7 @@
 """One socket: what it still has to send, and the reader that hears it. Hot path.
 
-A publisher's messages are encoded once, as many as its numbers, and sent round and round out of one piece of memory:
+A publisher's messages are encoded once, as many as its numbers, and sent round and round out of one
+piece of memory:
 
     lap      | packet 0 | packet 1 | ... | packet ring-1 |        all of one size
                               ^ at                    ^ target    counted in octets over all laps
@@ -18,7 +19,10 @@ from trellis.bench.reader import CHUNK, Reader
 
 
 class Feed:
-    """A publisher's encoded messages, and how far they have been sent. `lap` is all of them, `packet` the size of one."""
+    """A publisher's encoded messages, and how far they have been sent.
+
+    `lap` is all of them, `packet` the size of one.
+    """
 
     def __init__(self, lap: bytes, packet: i64, published: Published) -> None:
         self.packets = memoryview(lap)
@@ -35,7 +39,10 @@ class Feed:
 
 
 class Line:
-    """A connection that is set up. Nothing here waits: `blocked` says that the socket takes no more for now."""
+    """A connection that is set up.
+
+    Nothing here waits: `blocked` says that the socket takes no more for now.
+    """
 
     def __init__(self, sock: socket.socket, reader: Reader, feed: Feed | None = None) -> None:
         sock.setblocking(False)
@@ -57,7 +64,9 @@ class Line:
         except BlockingIOError:
             return
         except OSError as error:
-            raise BenchError(f"{self.reader.where}: the broker closed the connection ({error.strerror or error})") from None
+            raise BenchError(
+                f"{self.reader.where}: the broker closed the connection ({error.strerror or error})"
+            ) from None
         if not data:
             raise BenchError(f"{self.reader.where}: the broker closed the connection")
         self.receives += 1
@@ -67,7 +76,9 @@ class Line:
             self.push()
 
     def push(self) -> None:
-        """Send what there is: the rest of answers, then messages, then answers, which may not stand inside a message."""
+        """Send what there is: the rest of answers, then messages, then answers, which may not stand
+        inside a message.
+        """
         while len(self._left) > 0:
             sent = self._send(self._left)
             if self.blocked:

@@ -1,6 +1,8 @@
-"""MQTT 3.1.1 octets that are not in the hot path: the packets a load generator says, and the answers it understands.
+"""MQTT 3.1.1 octets that are not in the hot path: the packets a load generator says, and the
+answers it understands.
 
-Written for this tool and apart from the broker's own front end: what checks the broker may not share its mistakes.
+Written for this tool and apart from the broker's own front end: what checks the broker may not
+share its mistakes.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ SUBACK: Final = 0x90
 
 #: Return codes of CONNACK, 3.2.2.3.
 REFUSALS: Final = {
-    1: "unacceptable protocol version", 2: "identifier rejected", 3: "server unavailable",
-    4: "bad user name or password", 5: "not authorised",
+    1: "unacceptable protocol version",
+    2: "identifier rejected",
+    3: "server unavailable",
+    4: "bad user name or password",
+    5: "not authorised",
 }
 #: Those that another user could mend.
 LOGIN_REFUSALS: Final = (4, 5)
@@ -48,7 +53,9 @@ def subscribe(topic_filter: str, qos: int) -> bytes:
 
 
 def publish(topic: str, body: bytes, qos: int = 0, packet_id: int = 0) -> bytes:
-    return packet(0x30 | qos << 1, string(topic) + (packet_id.to_bytes(2, "big") if qos else b"") + body)
+    return packet(
+        0x30 | qos << 1, string(topic) + (packet_id.to_bytes(2, "big") if qos else b"") + body
+    )
 
 
 DISCONNECT: Final = b"\xe0\x00"

@@ -1,11 +1,13 @@
-"""MQTT as the generator hears it: PUBLISH packets at a subscriber, acknowledgements at a publisher. Hot path.
+"""MQTT as the generator hears it: PUBLISH packets at a subscriber, acknowledgements at a publisher.
+Hot path.
 
     packet    type and flags(1) remaining length(1-4) ...
     PUBLISH   topic length(2) topic [packet identifier(2)] body          3.3
     others    packet identifier(2)                                       3.4 to 3.7
 
-What a QoS 0 subscriber of one publisher must be sent is known to the octet, so that it is compared by the chunk (0.01 us a message);
-the first difference is looked at packet by packet, and so is everything else.
+What a QoS 0 subscriber of one publisher must be sent is known to the octet, so that it is compared
+by the chunk (0.01 us a message); the first difference is looked at packet by packet, and so is
+everything else.
 """
 
 from __future__ import annotations
@@ -39,15 +41,21 @@ def packet_end(octets: bytes, at: i64, where: str) -> i64:
             return place + length
         shift += 7
         if shift > 21:
-            raise BenchError(f"{where}: the broker sent a remaining length of more than four octets")
+            raise BenchError(
+                f"{where}: the broker sent a remaining length of more than four octets"
+            )
     return 0
 
 
 class MqttSubscriber(Reader):
-    """Hears messages with this QoS. `topics` are length and name of those that are published, by number modulo their count;
-    `stream` is one lap of the packets that must come plus a CHUNK of the next, where that is known (else empty)."""
+    """Hears messages with this QoS. `topics` are length and name of those that are published, by
+    number modulo their count; `stream` is one lap of the packets that must come plus a CHUNK of the
+    next, where that is known (else empty).
+    """
 
-    def __init__(self, checker: Checker, topics: list[bytes], qos: i64, stream: bytes, lap: i64, packet: i64) -> None:
+    def __init__(
+        self, checker: Checker, topics: list[bytes], qos: i64, stream: bytes, lap: i64, packet: i64
+    ) -> None:
         super().__init__(checker.where)
         self.checker = checker
         self._topics = topics
@@ -65,8 +73,9 @@ class MqttSubscriber(Reader):
             if self._stream.startswith(data, self._at):
                 self._heard_stream(len(data), now)
                 return
-            # Not what was expected. From here on packet by packet, beginning with the one that has begun.
-            data = self._stream[self._at - self._at % self._packet:self._at] + data
+            # Not what was expected. From here on packet by packet, beginning with the one that has
+            # begun.
+            data = self._stream[self._at - self._at % self._packet : self._at] + data
             self._stream = b""
         octets = self.rest + data if self.rest else data
         end: i64 = len(octets)
@@ -119,7 +128,12 @@ class MqttSubscriber(Reader):
         # `took` has bounded the number.
         wanted = topics[number % len(topics)]
         if octets[name:behind] != wanted:
-            raise WrongAnswer(self.where, f"topic of message {number} of publisher {publisher}", wanted[2:], octets[name + 2:behind])
+            raise WrongAnswer(
+                self.where,
+                f"topic of message {number} of publisher {publisher}",
+                wanted[2:],
+                octets[name + 2 : behind],
+            )
         if self._qos > 0:
             self._answer(_PUBACK if self._qos == 1 else _PUBREC, octets, behind)
 
@@ -135,13 +149,21 @@ class MqttSubscriber(Reader):
         if first == _PUBREL and self._qos == 2 and stop - at == 4:
             self.released += 1
             if self.released > self.checker.received:
-                raise WrongAnswer(self.where, "PUBRELs", f"no more than {self.checker.received}", self.released)
+                raise WrongAnswer(
+                    self.where, "PUBRELs", f"no more than {self.checker.received}", self.released
+                )
             self._answer(_PUBCOMP, octets, at + 2)
         elif first >> 4 == 3:
-            raise WrongAnswer(self.where, f"first octet of the PUBLISH of {self.checker.expects()} (QoS, duplicate, retain)",
-                              f"{self._first:#04x}", f"{first:#04x}")
+            raise WrongAnswer(
+                self.where,
+                f"first octet of the PUBLISH of {self.checker.expects()} (QoS, duplicate, retain)",
+                f"{self._first:#04x}",
+                f"{first:#04x}",
+            )
         else:
-            raise BenchError(f"{self.where}: the broker sent a packet of type {first >> 4}, which nobody waits for")
+            raise BenchError(
+                f"{self.where}: the broker sent a packet of type {first >> 4}, which nobody waits for"
+            )
 
     def count(self) -> i64:
         return self.checker.received
@@ -158,7 +180,9 @@ class MqttSubscriber(Reader):
 
 
 class MqttPublisher(Reader):
-    """Hears PUBACK, or PUBREC and PUBCOMP, for messages whose packet identifier is their number plus one."""
+    """Hears PUBACK, or PUBREC and PUBCOMP, for messages whose packet identifier is their number
+    plus one.
+    """
 
     def __init__(self, where: str, script: Script, index: i64, qos: i64) -> None:
         super().__init__(where)
@@ -181,7 +205,12 @@ class MqttPublisher(Reader):
             low: i64 = octets[at + 3]
             number: i64 = (high << 8 | low) - 1
             if number < 0 or number >= self._ring:
-                raise WrongAnswer(self.where, "packet identifier of an acknowledgement", f"1 to {self._ring}", number + 1)
+                raise WrongAnswer(
+                    self.where,
+                    "packet identifier of an acknowledgement",
+                    f"1 to {self._ring}",
+                    number + 1,
+                )
             if first == _PUBACK and self._qos == 1:
                 self._done.settle(self._message(self._done, number))
             elif first == _PUBREC and self._qos == 2:
@@ -190,7 +219,9 @@ class MqttPublisher(Reader):
             elif first == _PUBCOMP and self._qos == 2:
                 message = self._message(self._done, number)
                 if not self._recorded.has(message):
-                    raise WrongAnswer(self.where, f"answer to message {message}", "PUBREC", "PUBCOMP")
+                    raise WrongAnswer(
+                        self.where, f"answer to message {message}", "PUBREC", "PUBCOMP"
+                    )
                 self._done.settle(message)
             else:
                 break
@@ -198,7 +229,9 @@ class MqttPublisher(Reader):
         self.rest = octets[at:]
         left: i64 = end - at
         if left >= 4 or left > 0 and self._qos == 0:
-            raise BenchError(f"{self.where}: the broker sent {octets[at:at + 4].hex(' ')}, which is no acknowledgement of QoS {self._qos}")
+            raise BenchError(
+                f"{self.where}: the broker sent {octets[at : at + 4].hex(' ')}, which is no acknowledgement of QoS {self._qos}"
+            )
 
     def _message(self, receipts: Receipts, number: i64) -> i64:
         """The message with this number that is under way."""

@@ -1,8 +1,9 @@
 """What does the broker use? CPU time and memory of processes, from /proc.
 
-CPU is the sum over all threads of /proc/PID/task/TID/schedstat, in ns of user and system time together. Threads that end during
-a measurement take their figure with them: /proc/PID/stat still knows it, but in ticks of 10 ms, so it counts only where it says more.
-The share of system time is always that of /proc/PID/stat.
+CPU is the sum over all threads of /proc/PID/task/TID/schedstat, in ns of user and system time
+together. Threads that end during a measurement take their figure with them: /proc/PID/stat still
+knows it, but in ticks of 10 ms, so it counts only where it says more. The share of system time is
+always that of /proc/PID/stat.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ class Cpu(NamedTuple):
         ns = sum(after - before.threads.get(thread, 0) for thread, after in self.threads.items())
         user, system = self.user - before.user, self.system - before.system
         ticked = round((user + system) / _TICK * 1e9)
-        if not self.threads or before.threads.keys() - self.threads.keys() or ticked - ns > _ROUNDING:
+        if (
+            not self.threads
+            or before.threads.keys() - self.threads.keys()
+            or ticked - ns > _ROUNDING
+        ):
             ns = max(ns, ticked)
         return Spent(ns / 1e9, system / (user + system) if user + system else 0.0)
 
@@ -54,11 +59,15 @@ class Memory(NamedTuple):
 
 
 class Processes:
-    """The broker's processes; with `children` also those below them, looked up anew for every figure."""
+    """The broker's processes; with `children` also those below them, looked up anew for every
+    figure.
+    """
 
     def __init__(self, pids: list[int], children: bool = False) -> None:
         if pids and not (_PROC / "self" / "stat").exists():
-            raise Unreachable("--pid: CPU and memory of processes are read from /proc, which is not here")
+            raise Unreachable(
+                "--pid: CPU and memory of processes are read from /proc, which is not here"
+            )
         for pid in pids:
             if not (_PROC / str(pid)).exists():
                 raise Unreachable(f"--pid: there is no process {pid}; give the broker's")

@@ -11,7 +11,10 @@ _CELLS: Final = 24
 
 
 class Progress:
-    """Writes over its own line. Interpreted on purpose: being called is what lets Ctrl-C into the compiled loop."""
+    """Writes over its own line.
+
+    Interpreted on purpose: being called is what lets Ctrl-C into the compiled loop.
+    """
 
     def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -37,7 +40,13 @@ class Progress:
         if not self._shown:
             return
         passed = time.perf_counter() - self._began
-        share = messages / self._messages if self._messages else passed / self._seconds if self._seconds else 0.0
+        share = (
+            messages / self._messages
+            if self._messages
+            else passed / self._seconds
+            if self._seconds
+            else 0.0
+        )
         full = min(_CELLS, int(share * _CELLS))
         self._draw(f"[{'#' * full}{'.' * (_CELLS - full)}] {messages:,} messages")
 

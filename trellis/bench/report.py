@@ -49,7 +49,10 @@ class Broker:
 
 @dataclass
 class Round:
-    """One measurement, raw. `seconds` is wall time; `sends` and `receives` are system calls of the generator."""
+    """One measurement, raw.
+
+    `seconds` is wall time; `sends` and `receives` are system calls of the generator.
+    """
 
     messages: int
     deliveries: int
@@ -65,8 +68,8 @@ class Round:
 
 @dataclass
 class Median:
-    """Over the rounds, each figure by itself. CPU is in microseconds a message that was published; `broker_spread` is
-    (highest - lowest) / median of it."""
+    """Over the rounds, each figure by itself. CPU is in microseconds a message that was published;
+    `broker_spread` is (highest - lowest) / median of it."""
 
     rate: float
     delivery_rate: float
@@ -103,8 +106,8 @@ class Result:
 
 @dataclass
 class Environment:
-    """Where, when and how it was measured. `load` is the machine's load average of the last minute, before the first
-    workload; `servers` is what the brokers say they are."""
+    """Where, when and how it was measured. `load` is the machine's load average of the last minute,
+    before the first workload; `servers` is what the brokers say they are."""
 
     time: str
     command: str
@@ -135,7 +138,9 @@ def latency_of(histogram: Histogram) -> Latency | None:
     if not count:
         return None
     p50, p99, p999 = (histogram.percentile(share) / 1e3 for share in (0.5, 0.99, 0.999))
-    return Latency(count, int(histogram.total) / count / 1e3, p50, p99, p999, int(histogram.maximum) / 1e3)
+    return Latency(
+        count, int(histogram.total) / count / 1e3, p50, p99, p999, int(histogram.maximum) / 1e3
+    )
 
 
 def median_of(rounds: Sequence[Round]) -> Median:
@@ -150,26 +155,39 @@ def median_of(rounds: Sequence[Round]) -> Median:
     if brokers:
         costs = [broker.cpu / messages * 1e6 for broker, messages in brokers]
         found.broker_us = median(costs)
-        found.broker_spread = (max(costs) - min(costs)) / found.broker_us if found.broker_us else 0.0
+        found.broker_spread = (
+            (max(costs) - min(costs)) / found.broker_us if found.broker_us else 0.0
+        )
         found.rss_before = brokers[0][0].rss_before
         found.rss_after = brokers[-1][0].rss_after
         found.rss_peak = max(broker.rss_peak for broker, _ in brokers)
     latencies = [one.latency for one in rounds if one.latency is not None]
     if latencies:
         found.latency = Latency(
-            sum(one.count for one in latencies), *(
-                median(getattr(one, name) for one in latencies) for name in ("mean", "p50", "p99", "p999", "max")
-            )
+            sum(one.count for one in latencies),
+            *(
+                median(getattr(one, name) for one in latencies)
+                for name in ("mean", "p50", "p99", "p999", "max")
+            ),
         )
     return found
 
 
 def heading(found: Environment) -> str:
     """The environment in one line, for people."""
-    compiled = "compiled" if found.generator_compiled else "NOT compiled, so it may be slower than the broker"
-    brokers = ", ".join(f"{url} ({found.servers[name]})" if name in found.servers else url for name, url in found.targets.items())
-    return (f"{brokers}; generator {found.trellis} {compiled}, {found.python}, {found.kernel}, {found.cpus} x {found.cpu}, "
-            f"load {found.load:g}")
+    compiled = (
+        "compiled"
+        if found.generator_compiled
+        else "NOT compiled, so it may be slower than the broker"
+    )
+    brokers = ", ".join(
+        f"{url} ({found.servers[name]})" if name in found.servers else url
+        for name, url in found.targets.items()
+    )
+    return (
+        f"{brokers}; generator {found.trellis} {compiled}, {found.python}, {found.kernel}, {found.cpus} x {found.cpu}, "
+        f"load {found.load:g}"
+    )
 
 
 def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
@@ -179,16 +197,31 @@ def rows(results: Sequence[Result]) -> list[dict[str, Cell]]:
         found = result.median
         if found is None:
             continue
-        row: dict[str, Cell] = {"workload": result.name, "msg/s": round(found.rate), "deliv/s": round(found.delivery_rate),
-                                "MB/s": _digits(found.octet_rate / 1e6)}
+        row: dict[str, Cell] = {
+            "workload": result.name,
+            "msg/s": round(found.rate),
+            "deliv/s": round(found.delivery_rate),
+            "MB/s": _digits(found.octet_rate / 1e6),
+        }
         if found.broker_us is not None:
-            row |= {"broker us": _digits(found.broker_us), "+-%": round(50 * (found.broker_spread or 0.0))}
+            row |= {
+                "broker us": _digits(found.broker_us),
+                "+-%": round(50 * (found.broker_spread or 0.0)),
+            }
         row["gen us"] = _digits(found.generator_us)
         if found.latency is not None:
-            row |= {"p50 us": _digits(found.latency.p50), "p99 us": _digits(found.latency.p99),
-                    "p99.9 us": _digits(found.latency.p999), "max us": _digits(found.latency.max)}
+            row |= {
+                "p50 us": _digits(found.latency.p50),
+                "p99 us": _digits(found.latency.p99),
+                "p99.9 us": _digits(found.latency.p999),
+                "max us": _digits(found.latency.max),
+            }
         if found.rss_after is not None:
-            row |= {"rss MB": _mib(found.rss_before), "after": _mib(found.rss_after), "peak": _mib(found.rss_peak)}
+            row |= {
+                "rss MB": _mib(found.rss_before),
+                "after": _mib(found.rss_after),
+                "peak": _mib(found.rss_peak),
+            }
         if result.bind_seconds:
             row["binds/s"] = round(result.bindings / result.bind_seconds)
         made.append(row)
@@ -213,7 +246,9 @@ def environment(command: Sequence[str], targets: dict[str, str]) -> Environment:
         python=f"{platform.python_implementation()} {platform.python_version()}",
         generator_compiled=not (generator.__file__ or "").endswith(".py"),
         cpu=_cpu_model(),
-        cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
+        cpus=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 0,
         kernel=f"{platform.system()} {platform.release()}",
         machine=platform.machine(),
         load=round(os.getloadavg()[0], 2),
@@ -224,7 +259,9 @@ def environment(command: Sequence[str], targets: dict[str, str]) -> Environment:
 
 def _cpu_model() -> str:
     try:
-        found = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
     except OSError:
         found = None
     return found[1] if found else platform.processor() or "unknown"

@@ -1,4 +1,6 @@
-"""Runs workloads: builds the scene, warms up, measures rounds, and holds every answer to what it must be."""
+"""Runs workloads: builds the scene, warms up, measures rounds, and holds every answer to what it
+must be.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ _WARM: Final = 0.2
 
 @dataclass(frozen=True)
 class Options:
-    """How to run workloads: `messages` a round, or (if 0) `seconds`; `rate` messages a second, or (if 0) as many as go;
-    bodies of `size` octets, or (if 0) the workload's. After `patience` seconds without progress a round fails. For `settle`
-    seconds after it nothing more may come, and the broker finishes what it is charged for."""
+    """How to run workloads: `messages` a round, or (if 0) `seconds`; `rate` messages a second, or
+    (if 0) as many as go; bodies of `size` octets, or (if 0) the workload's. After `patience`
+    seconds without progress a round fails. For `settle` seconds after it nothing more may come, and
+    the broker finishes what it is charged for.
+    """
 
     messages: int = 0
     seconds: float = 2.0
@@ -35,16 +39,26 @@ class Options:
     settle: float = 0.05
 
 
-def run(workload: Workload, options: Options, targets: dict[str, Target], processes: Processes, progress: Progress,
-        servers: dict[str, str]) -> Result:
-    """The workload's result, with its error if it failed. Raises Unreachable when others cannot succeed either."""
+def run(
+    workload: Workload,
+    options: Options,
+    targets: dict[str, Target],
+    processes: Processes,
+    progress: Progress,
+    servers: dict[str, str],
+) -> Result:
+    """The workload's result, with its error if it failed.
+
+    Raises Unreachable when others cannot succeed either.
+    """
     if options.size:
         workload = replace(workload, size=options.size)
     # One message in flight: its way is the measurement. A rate: what comes late matters.
     timed = workload.window == 1 or options.rate > 0
     result = _result(workload, options)
     progress.begin(workload.name)
-    # What a run makes is freed by counting; looking for cycles would only make it stop now and then.
+    # What a run makes is freed by counting; looking for cycles would only make it stop now and
+    # then.
     gc.disable()
     try:
         with Scene(workload, targets, timed, progress, options.patience) as scene:
@@ -57,7 +71,11 @@ def run(workload: Workload, options: Options, targets: dict[str, Target], proces
             scene.running.run(warm, options.seconds * _WARM, options.rate)
             scene.running.linger(options.settle)
             for number in range(options.rounds):
-                progress.begin(f"{workload.name} {number + 1}/{options.rounds}", options.messages, options.seconds)
+                progress.begin(
+                    f"{workload.name} {number + 1}/{options.rounds}",
+                    options.messages,
+                    options.seconds,
+                )
                 result.rounds.append(_measure(scene, options, processes))
     except Unreachable:
         raise
@@ -71,9 +89,19 @@ def run(workload: Workload, options: Options, targets: dict[str, Target], proces
 
 
 def _result(workload: Workload, options: Options) -> Result:
-    return Result(name=workload.name, text=workload.text, publish=workload.publish, consume=workload.consume,
-                  publishers=workload.publishers, subscribers=workload.subscribers, size=workload.size, batch=workload.batch,
-                  window=workload.window, bindings=workload.bindings, rate=options.rate)
+    return Result(
+        name=workload.name,
+        text=workload.text,
+        publish=workload.publish,
+        consume=workload.consume,
+        publishers=workload.publishers,
+        subscribers=workload.subscribers,
+        size=workload.size,
+        batch=workload.batch,
+        window=workload.window,
+        bindings=workload.bindings,
+        rate=options.rate,
+    )
 
 
 def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
@@ -89,7 +117,9 @@ def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
     broker = None
     if processes:
         used, after = processes.cpu().since(cpu), processes.memory()
-        broker = Broker(used.seconds, used.system_share, rss.now, after.now, max(after.peak, rss.now, after.now))
+        broker = Broker(
+            used.seconds, used.system_share, rss.now, after.now, max(after.peak, rss.now, after.now)
+        )
     scene.check_queues()
     messages, deliveries, sends, receives, octets_out, octets_in = (
         now - then for now, then in zip(_figures(scene), before, strict=True)
@@ -97,15 +127,31 @@ def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
     # The checkers have compared every message; this counts what all of them took.
     wanted = messages * (scene.workload.subscribers if scene.everybody else 1)
     if deliveries != wanted:
-        raise WrongAnswer(f"{len(lines)} connections", "messages received in all", wanted, deliveries)
-    return Round(messages, deliveries, seconds, octets_out, octets_in, sends, receives, spent, broker, latency_of(scene.script.latency))
+        raise WrongAnswer(
+            f"{len(lines)} connections", "messages received in all", wanted, deliveries
+        )
+    return Round(
+        messages,
+        deliveries,
+        seconds,
+        octets_out,
+        octets_in,
+        sends,
+        receives,
+        spent,
+        broker,
+        latency_of(scene.script.latency),
+    )
 
 
 def _figures(scene: Scene) -> tuple[int, ...]:
     """Messages, deliveries, sends, receives, octets out and in, since the scene began."""
     lines = scene.publishers + scene.subscribers
     return (
-        int(scene.running.started), sum(int(line.reader.count()) for line in scene.subscribers),
-        sum(int(line.sends) for line in lines), sum(int(line.receives) for line in lines),
-        sum(int(line.octets_out) for line in lines), sum(int(line.octets_in) for line in lines),
+        int(scene.running.started),
+        sum(int(line.reader.count()) for line in scene.subscribers),
+        sum(int(line.sends) for line in lines),
+        sum(int(line.receives) for line in lines),
+        sum(int(line.octets_out) for line in lines),
+        sum(int(line.octets_in) for line in lines),
     )

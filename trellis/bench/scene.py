@@ -1,4 +1,7 @@
-"""What a workload needs at the broker: connections, queues, subscriptions, bindings. Built before a run, gone after it."""
+"""What a workload needs at the broker: connections, queues, subscriptions, bindings.
+
+Built before a run, gone after it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from trellis.bench.reader import Reader
 from trellis.bench.target import Target
 from trellis.bench.workloads import COMPETING, EVERYBODY, TOPICS, Workload
 
-#: Bindings that match nothing are spread over queues: some brokers take long to delete a queue with many.
+#: Bindings that match nothing are spread over queues: some brokers take long to delete a queue with
+#: many.
 _BINDINGS_OF_A_QUEUE: Final = 1_000
 #: File descriptors beside those of the workload's connections.
 _OTHER_FILES: Final = 50
@@ -35,7 +39,14 @@ class Scene:
 
     `timed` keeps latencies; `patience` is how many seconds without progress are too long."""
 
-    def __init__(self, workload: Workload, targets: dict[str, Target], timed: bool, progress: Progress, patience: float) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        targets: dict[str, Target],
+        timed: bool,
+        progress: Progress,
+        patience: float,
+    ) -> None:
         self.workload = workload
         self.window, self.batch, ring = sizes(workload)
         self.script = Script(workload.publishers, ring, workload.size, timed)
@@ -63,7 +74,12 @@ class Scene:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._clear()
 
     @property
@@ -95,8 +111,15 @@ class Scene:
             if not self._names.crossing:
                 self._exchanges.append(self._names.exchange)
                 kind = "headers" if workload.headers else "topic"
-                self._steward.ask(amqp.exchange_declare(self._names.exchange, kind), amqp.EXCHANGE_DECLARE_OK)
-        encoding = Encoding(workload, self._names, self._ring, self._steward.frame_max if self._steward else FRAME_MAX)
+                self._steward.ask(
+                    amqp.exchange_declare(self._names.exchange, kind), amqp.EXCHANGE_DECLARE_OK
+                )
+        encoding = Encoding(
+            workload,
+            self._names,
+            self._ring,
+            self._steward.frame_max if self._steward else FRAME_MAX,
+        )
         checkers = self._checkers()
         if workload.consume == "mqtt":
             self._subscribe(checkers, encoding)
@@ -107,7 +130,9 @@ class Scene:
         self._progress.say("running")
         acknowledged = workload.confirms if workload.publish == "amqp" else workload.qos > 0
         flow = Flow(self.batch, self.window, self.everybody, acknowledged)
-        self.generator = Generator(self.publishers, self.subscribers, flow, self._progress.tick, self._patience)
+        self.generator = Generator(
+            self.publishers, self.subscribers, flow, self._progress.tick, self._patience
+        )
 
     def _checkers(self) -> list[Checker]:
         workload = self.workload
@@ -115,11 +140,17 @@ class Scene:
         if workload.sharing == COMPETING:
             pile = Pile(self.script)
             return [Competing(name, self.script, pile) for name in names]
-        return [Ordered(name, self.script, *part(workload, index)) for index, name in enumerate(names)]
+        return [
+            Ordered(name, self.script, *part(workload, index)) for index, name in enumerate(names)
+        ]
 
     def _subscribe(self, checkers: list[Checker], encoding: Encoding) -> None:
         workload, names = self.workload, self._names
-        topics, packet, known = encoding.topics(), encoding.packet("mqtt", workload.qos), is_known(workload)
+        topics, packet, known = (
+            encoding.topics(),
+            encoding.packet("mqtt", workload.qos),
+            is_known(workload),
+        )
         stream, lap = encoding.stream(0, 1) if known else (b"", 0)
         for index, checker in enumerate(checkers):
             client = MqttClient(self._targets["mqtt"], checker.where)
@@ -140,9 +171,14 @@ class Scene:
             queue = names.queue if workload.sharing == COMPETING else f"{names.queue}-{index}"
             if queue not in self._queues:
                 self._queues.append(queue)
-                client.ask(amqp.queue_declare(queue, auto_delete=True, durable=workload.persistent), amqp.QUEUE_DECLARE_OK)
+                client.ask(
+                    amqp.queue_declare(queue, auto_delete=True, durable=workload.persistent),
+                    amqp.QUEUE_DECLARE_OK,
+                )
                 key = names.binding_key if workload.sharing != TOPICS else names.key(index)
-                client.bind([(queue, key, names.wanted if workload.headers else amqp.NONE)], names.exchange)
+                client.bind(
+                    [(queue, key, names.wanted if workload.headers else amqp.NONE)], names.exchange
+                )
             if workload.prefetch:
                 client.ask(amqp.qos(workload.prefetch), amqp.QOS_OK)
             client.ask(amqp.consume(queue, not workload.acks), amqp.CONSUME_OK)
@@ -154,12 +190,20 @@ class Scene:
             where, lap = f"publisher {index}", encoding.lap(index)
             client, reader = self._publisher(where, index)
             self._clients.append(client)
-            self.publishers.append(Line(client.sock, reader, Feed(lap, len(lap) // self._ring, self.script.published[index])))
+            self.publishers.append(
+                Line(
+                    client.sock,
+                    reader,
+                    Feed(lap, len(lap) // self._ring, self.script.published[index]),
+                )
+            )
 
     def _publisher(self, where: str, index: int) -> tuple[AmqpClient | MqttClient, Reader]:
         workload = self.workload
         if workload.publish == "mqtt":
-            return MqttClient(self._targets["mqtt"], where), MqttPublisher(where, self.script, index, workload.qos)
+            return MqttClient(self._targets["mqtt"], where), MqttPublisher(
+                where, self.script, index, workload.qos
+            )
         client = AmqpClient(self._targets["amqp"], where)
         if workload.confirms:
             client.ask(amqp.confirm_select(), amqp.SELECT_OK)
@@ -170,20 +214,31 @@ class Scene:
         count, steward, names = self.workload.bindings, self._steward, self._names
         if not count or steward is None:
             return
-        queues = [f"{names.queue}-other-{index}" for index in range(-(-count // _BINDINGS_OF_A_QUEUE))]
+        queues = [
+            f"{names.queue}-other-{index}" for index in range(-(-count // _BINDINGS_OF_A_QUEUE))
+        ]
         for queue in queues:
             self._queues.append(queue)
             steward.ask(amqp.queue_declare(queue), amqp.QUEUE_DECLARE_OK)
         began = time.perf_counter()
         for at, queue in zip(range(0, count, _BINDINGS_OF_A_QUEUE), queues, strict=True):
             numbers = range(at, min(at + _BINDINGS_OF_A_QUEUE, count))
-            steward.bind([(queue, "", names.other_wanted(number)) if self.workload.headers else (queue, names.other_key(number), amqp.NONE)
-                          for number in numbers], names.exchange)
+            steward.bind(
+                [
+                    (queue, "", names.other_wanted(number))
+                    if self.workload.headers
+                    else (queue, names.other_key(number), amqp.NONE)
+                    for number in numbers
+                ],
+                names.exchange,
+            )
             self._progress.say(f"binding {numbers.stop:,} of {count:,}")
         self.bind_seconds = time.perf_counter() - began
 
     def _clear(self) -> None:
-        """Close all, and delete what was declared, over a new connection: the others may be in the middle of anything."""
+        """Close all, and delete what was declared, over a new connection: the others may be in the
+        middle of anything.
+        """
         self._progress.say("cleaning up")
         if self.generator is not None:
             self.generator.close()
@@ -193,10 +248,15 @@ class Scene:
             self._steward.leave()
         if self._queues or self._exchanges:
             self._delete([amqp.queue_delete(name) for name in self._queues], amqp.QUEUE_DELETE_OK)
-            self._delete([amqp.exchange_delete(name) for name in self._exchanges], amqp.EXCHANGE_DELETE_OK)
+            self._delete(
+                [amqp.exchange_delete(name) for name in self._exchanges], amqp.EXCHANGE_DELETE_OK
+            )
 
     def _delete(self, requests: list[bytes], answer: amqp.Method) -> None:
-        """One after another. A queue that went with its consumer is an error to some brokers, which close the channel."""
+        """One after another.
+
+        A queue that went with its consumer is an error to some brokers, which close the channel.
+        """
         steward: AmqpClient | None = None
         for request in requests:
             try:
@@ -219,5 +279,7 @@ def _allow_files(workload: Workload) -> None:
     if soft >= wanted or soft == resource.RLIM_INFINITY:
         return
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise BenchError(f"{workload.name} needs {wanted} open files, and {hard} are allowed; raise that with ulimit -n")
+        raise BenchError(
+            f"{workload.name} needs {wanted} open files, and {hard} are allowed; raise that with ulimit -n"
+        )
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,4 +1,6 @@
-"""Where the broker is: amqp://user:password@host:port/vhost or mqtt://user:password@host:port, and how to reach it."""
+"""Where the broker is: amqp://user:password@host:port/vhost or mqtt://user:password@host:port, and
+how to reach it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Target(NamedTuple):
     @property
     def shape(self) -> str:
         """What a URL for this protocol looks like."""
-        return f"--{self.protocol} {self.protocol}://USER:PASSWORD@HOST:PORT" + ("/VHOST" if self.protocol == "amqp" else "")
+        return f"--{self.protocol} {self.protocol}://USER:PASSWORD@HOST:PORT" + (
+            "/VHOST" if self.protocol == "amqp" else ""
+        )
 
     def connect(self) -> socket.socket:
         """A connected socket with TIMEOUT. Raises Unreachable."""
@@ -38,7 +42,9 @@ class Target(NamedTuple):
             sock = socket.create_connection((self.host, self.port), TIMEOUT)
         except OSError as error:
             reason = error.strerror or str(error) or type(error).__name__
-            raise Unreachable(f"cannot connect to {self} ({reason}); start the broker there, or give {self.shape}") from None
+            raise Unreachable(
+                f"cannot connect to {self} ({reason}); start the broker there, or give {self.shape}"
+            ) from None
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
 
@@ -55,10 +61,22 @@ def parse(protocol: str, url: str) -> Target:
     default = DEFAULTS[protocol]
     parts = urlsplit(url)
     port = _port(parts)
-    if parts.scheme != protocol or not parts.hostname or parts.query or parts.fragment or (protocol == "mqtt" and parts.path.strip("/")):
+    if (
+        parts.scheme != protocol
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or (protocol == "mqtt" and parts.path.strip("/"))
+    ):
         raise ValueError(f"must be such as {default.shape.partition(' ')[2]}")
     user = unquote(parts.username) if parts.username is not None else default.user
-    password = unquote(parts.password) if parts.password is not None else default.password if parts.username is None else ""
+    password = (
+        unquote(parts.password)
+        if parts.password is not None
+        else default.password
+        if parts.username is None
+        else ""
+    )
     # AMQP URIs: no path is the default virtual host, and so is, by common use, a lone slash.
     vhost = unquote(parts.path[1:]) or "/"
     return Target(protocol, parts.hostname, port or PORTS[protocol], user, password, vhost)
@@ -84,7 +102,9 @@ class Conversation:
         try:
             self.sock.sendall(octets)
         except TimeoutError:
-            raise BenchError(f"{self.where}: {self.target} takes no octets for {TIMEOUT:g} s") from None
+            raise BenchError(
+                f"{self.where}: {self.target} takes no octets for {TIMEOUT:g} s"
+            ) from None
         except OSError:
             pass  # What it said before it closed comes with the next read.
 
@@ -95,7 +115,9 @@ class Conversation:
             try:
                 data = self.sock.recv(65_536)
             except TimeoutError:
-                raise BenchError(f"{self.where}: no answer from {self.target} for {timeout:g} s; waited for {awaited}") from None
+                raise BenchError(
+                    f"{self.where}: no answer from {self.target} for {timeout:g} s; waited for {awaited}"
+                ) from None
             except OSError as error:
                 raise self.closed(awaited, error.strerror or str(error)) from None
             if not data:
@@ -105,7 +127,9 @@ class Conversation:
         return octets
 
     def closed(self, awaited: str, reason: str) -> BenchError:
-        return BenchError(f"{self.where}: {self.target} closed the connection ({reason}); waited for {awaited}")
+        return BenchError(
+            f"{self.where}: {self.target} closed the connection ({reason}); waited for {awaited}"
+        )
 
     def refused(self, reason: str) -> Unreachable:
         user = self.target.user

@@ -1,7 +1,8 @@
-"""Which workloads are there? A table: one line of it is all that a new one takes, as long as its fields can say it.
+"""Which workloads are there? A table: one line of it is all that a new one takes, as long as its
+fields can say it.
 
-A message goes from `publishers` to `subscribers`, each a connection of its own, and its topic is one of `topics` in turn.
-Who gets it is said by `sharing`:
+A message goes from `publishers` to `subscribers`, each a connection of its own, and its topic is
+one of `topics` in turn. Who gets it is said by `sharing`:
 
     EVERYBODY   every subscriber: MQTT by a wildcard filter, AMQP by a queue each, bound by a wildcard key
     TOPICS      the one subscriber of its topic
@@ -33,7 +34,8 @@ class Workload:
     sharing: str = EVERYBODY
     #: MQTT, both ways.
     qos: int = 0
-    #: AMQP: the consumer acknowledges each message; what it may hold unacknowledged (0: no bound); confirms.
+    #: AMQP: the consumer acknowledges each message; what it may hold unacknowledged (0: no bound);
+    #: confirms.
     acks: bool = False
     prefetch: int = 0
     confirms: bool = False
@@ -46,7 +48,8 @@ class Workload:
     #: Octets of a body.
     size: int = 100
     topics: int = 16
-    #: Messages in one send, and in flight at most. A window of 1 is a ping-pong, and its latency is kept.
+    #: Messages in one send, and in flight at most. A window of 1 is a ping-pong, and its latency is
+    #: kept.
     batch: int = 64
     window: int = 4096
 
@@ -55,21 +58,68 @@ class Workload:
         return {self.publish, self.consume}
 
 
-def _mqtt(name: str, text: str, *, qos: int = 0, publishers: int = 1, subscribers: int = 1, sharing: str = EVERYBODY,
-          batch: int = 64, window: int = 4096) -> Workload:
-    return Workload(name="mqtt-" + name, text="MQTT " + text, publish="mqtt", consume="mqtt", qos=qos, publishers=publishers,
-                    subscribers=subscribers, sharing=sharing, batch=batch, window=window)
+def _mqtt(
+    name: str,
+    text: str,
+    *,
+    qos: int = 0,
+    publishers: int = 1,
+    subscribers: int = 1,
+    sharing: str = EVERYBODY,
+    batch: int = 64,
+    window: int = 4096,
+) -> Workload:
+    return Workload(
+        name="mqtt-" + name,
+        text="MQTT " + text,
+        publish="mqtt",
+        consume="mqtt",
+        qos=qos,
+        publishers=publishers,
+        subscribers=subscribers,
+        sharing=sharing,
+        batch=batch,
+        window=window,
+    )
 
 
-def _amqp(name: str, text: str, *, acks: bool = False, prefetch: int = 0, confirms: bool = False, publishers: int = 1,
-          subscribers: int = 1, sharing: str = EVERYBODY, size: int = 100, bindings: int = 0, headers: bool = False, batch: int = 64,
-          window: int = 4096) -> Workload:
-    return Workload(name="amqp-" + name, text="AMQP " + text, publish="amqp", consume="amqp", acks=acks, prefetch=prefetch,
-                    confirms=confirms, publishers=publishers, subscribers=subscribers, sharing=sharing, size=size,
-                    bindings=bindings, headers=headers, batch=batch, window=window)
+def _amqp(
+    name: str,
+    text: str,
+    *,
+    acks: bool = False,
+    prefetch: int = 0,
+    confirms: bool = False,
+    publishers: int = 1,
+    subscribers: int = 1,
+    sharing: str = EVERYBODY,
+    size: int = 100,
+    bindings: int = 0,
+    headers: bool = False,
+    batch: int = 64,
+    window: int = 4096,
+) -> Workload:
+    return Workload(
+        name="amqp-" + name,
+        text="AMQP " + text,
+        publish="amqp",
+        consume="amqp",
+        acks=acks,
+        prefetch=prefetch,
+        confirms=confirms,
+        publishers=publishers,
+        subscribers=subscribers,
+        sharing=sharing,
+        size=size,
+        bindings=bindings,
+        headers=headers,
+        batch=batch,
+        window=window,
+    )
 
 
-#: Brokers keep so many QoS 1 and 2 messages for a client that is behind (mosquitto 1,000, NATS 1,024), and drop more.
+#: Brokers keep so many QoS 1 and 2 messages for a client that is behind (mosquitto 1,000, NATS
+#: 1,024), and drop more.
 _SMALL_WINDOW: Final = 1_000
 
 _ALL: Final = (
@@ -77,30 +127,97 @@ _ALL: Final = (
     _mqtt("qos1", "QoS 1, one publisher, one subscriber, stream", qos=1, window=_SMALL_WINDOW),
     _mqtt("qos2", "QoS 2, one publisher, one subscriber, stream", qos=2, window=_SMALL_WINDOW),
     _mqtt("fan10", "QoS 0, every message to 10 subscribers", subscribers=10),
-    _mqtt("fan1000", "QoS 0, every message to 1,000 subscribers, one in flight", subscribers=1000, batch=1, window=1),
-    _mqtt("50pub", "QoS 0, 50 publishers, one message a send", publishers=50, batch=1, window=_SMALL_WINDOW),
+    _mqtt(
+        "fan1000",
+        "QoS 0, every message to 1,000 subscribers, one in flight",
+        subscribers=1000,
+        batch=1,
+        window=1,
+    ),
+    _mqtt(
+        "50pub",
+        "QoS 0, 50 publishers, one message a send",
+        publishers=50,
+        batch=1,
+        window=_SMALL_WINDOW,
+    ),
     _mqtt("16topics", "QoS 0, 16 topics, a subscriber for each", subscribers=16, sharing=TOPICS),
     _mqtt("pingpong", "QoS 0, one message in flight", batch=1, window=1),
     _amqp("auto", "no acknowledgements, one publisher, one queue, one consumer"),
-    _amqp("ack", "every message acknowledged, prefetch 1,000, confirms", acks=True, prefetch=1000, confirms=True),
+    _amqp(
+        "ack",
+        "every message acknowledged, prefetch 1,000, confirms",
+        acks=True,
+        prefetch=1000,
+        confirms=True,
+    ),
     _amqp("fan10", "every message to 10 queues", subscribers=10),
-    _amqp("50pub", "50 publishers, one message a send", publishers=50, batch=1, window=_SMALL_WINDOW),
+    _amqp(
+        "50pub", "50 publishers, one message a send", publishers=50, batch=1, window=_SMALL_WINDOW
+    ),
     _amqp("pingpong", "one message in flight", batch=1, window=1),
     _amqp("1k", "bodies of 1 KiB", size=KIB),
     _amqp("64k", "bodies of 64 KiB", size=64 * KIB),
-    _amqp("compete5", "one queue, 5 consumers that acknowledge, prefetch 250", subscribers=5, sharing=COMPETING, acks=True, prefetch=250),
+    _amqp(
+        "compete5",
+        "one queue, 5 consumers that acknowledge, prefetch 250",
+        subscribers=5,
+        sharing=COMPETING,
+        acks=True,
+        prefetch=250,
+    ),
     _amqp("bindings10k", "topic exchange with 10,000 other bindings", bindings=10_000),
     _amqp("bindings100k", "topic exchange with 100,000 other bindings", bindings=100_000),
-    _amqp("headers", "headers exchange, two headers asked for, one queue, one consumer", headers=True),
-    _amqp("headers10k", "headers exchange with 10,000 other bindings", headers=True, bindings=10_000),
-    Workload(name="amqp-durable", text="AMQP persistent, 256 octets, a durable queue, confirms, acknowledgements, prefetch 1,000",
-             publish="amqp", consume="amqp", acks=True, prefetch=1000, confirms=True, persistent=True, size=256),
-    Workload(name="amqp-durable-one", text="AMQP the same, one message in flight", publish="amqp", consume="amqp", acks=True,
-             prefetch=1000, confirms=True, persistent=True, size=256, batch=1, window=1),
-    Workload(name="cross-mqtt-amqp", text="MQTT QoS 0 publisher, AMQP consumer without acknowledgements", publish="mqtt", consume="amqp"),
-    Workload(name="cross-amqp-mqtt", text="AMQP publisher, MQTT QoS 0 subscriber", publish="amqp", consume="mqtt"),
+    _amqp(
+        "headers", "headers exchange, two headers asked for, one queue, one consumer", headers=True
+    ),
+    _amqp(
+        "headers10k", "headers exchange with 10,000 other bindings", headers=True, bindings=10_000
+    ),
+    Workload(
+        name="amqp-durable",
+        text="AMQP persistent, 256 octets, a durable queue, confirms, acknowledgements, prefetch 1,000",
+        publish="amqp",
+        consume="amqp",
+        acks=True,
+        prefetch=1000,
+        confirms=True,
+        persistent=True,
+        size=256,
+    ),
+    Workload(
+        name="amqp-durable-one",
+        text="AMQP the same, one message in flight",
+        publish="amqp",
+        consume="amqp",
+        acks=True,
+        prefetch=1000,
+        confirms=True,
+        persistent=True,
+        size=256,
+        batch=1,
+        window=1,
+    ),
+    Workload(
+        name="cross-mqtt-amqp",
+        text="MQTT QoS 0 publisher, AMQP consumer without acknowledgements",
+        publish="mqtt",
+        consume="amqp",
+    ),
+    Workload(
+        name="cross-amqp-mqtt",
+        text="AMQP publisher, MQTT QoS 0 subscriber",
+        publish="amqp",
+        consume="mqtt",
+    ),
     # The last one: some brokers clear up for a while after so many connections.
-    _mqtt("fan10000", "QoS 0, every message to 10,000 subscribers, one in flight", subscribers=10_000, batch=1, window=1),
+    _mqtt(
+        "fan10000",
+        "QoS 0, every message to 10,000 subscribers, one in flight",
+        subscribers=10_000,
+        batch=1,
+        window=1,
+    ),
 )
 
 WORKLOADS: Final[dict[str, Workload]] = {workload.name: workload for workload in _ALL}

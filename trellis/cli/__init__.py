@@ -10,15 +10,29 @@
     stream.py    stream, replay
     bench.py     bench load                          pipeline.py   pipeline: its work is done elsewhere
 
-A module with commands has `add(commands)`, which adds their parsers; a command is a function from its arguments to an
-exit code. Exit codes: 0 done, 1 it did not work, 2 wrong arguments or configuration.
+A module with commands has `add(commands)`, which adds their parsers; a command is a function from
+its arguments to an exit code. Exit codes: 0 done, 1 it did not work, 2 wrong arguments or
+configuration.
 """
 
 import os
 import sys
 from collections.abc import Sequence
 
-from trellis.cli import bench, client, config, definitions, matching, people, pipeline, places, serve, store, stream, version
+from trellis.cli import (
+    bench,
+    client,
+    config,
+    definitions,
+    matching,
+    pipeline,
+    serve,
+    store,
+    stream,
+    version,
+)
+from trellis.cli import users as people
+from trellis.cli import vhosts_policies as places
 from trellis.cli.parsing import CommandError, Parser
 from trellis.settings import SettingsError
 
@@ -33,8 +47,23 @@ def parser() -> Parser:
         description="Trellis, a message broker for AMQP 0-9-1 and MQTT.",
     )
     root.add_argument("--version", action="version", version=version.line())
-    commands = root.add_subparsers(title="commands", metavar="COMMAND [ARGUMENT]...", dest="command")
-    for module in (serve, config, client, people, places, definitions, store, stream, matching, bench, pipeline, version):
+    commands = root.add_subparsers(
+        title="commands", metavar="COMMAND [ARGUMENT]...", dest="command"
+    )
+    for module in (
+        serve,
+        config,
+        client,
+        people,
+        places,
+        definitions,
+        store,
+        stream,
+        matching,
+        bench,
+        pipeline,
+        version,
+    ):
         module.add(commands)
     return root
 
@@ -59,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has gone; Python would complain once more when it flushes at exit.
+        # The reader of our output, such as `head`, has gone; Python would complain once more when
+        # it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,4 +1,7 @@
-"""`trellis bench load`: measure a broker, ours or another, and check its answers. (`bench matching`: matching.py.)"""
+"""`trellis bench load`: measure a broker, ours or another, and check its answers.
+
+(`bench matching`: matching.py.)
+"""
 
 from __future__ import annotations
 
@@ -25,51 +28,126 @@ USAGE = (
 
 
 def add(commands: Commands) -> None:
-    command = add_command(commands, "bench", _help, "measure a broker, or topic matching", "load|matching [ARGUMENT]...")
+    command = add_command(
+        commands,
+        "bench",
+        _help,
+        "measure a broker, or topic matching",
+        "load|matching [ARGUMENT]...",
+    )
     tools = command.add_subparsers(title="benches", metavar="load|matching", dest="bench")
     tool: Parser = tools.add_parser(
-        "load", prog="trellis bench load", usage=USAGE, help="publish through a broker, measure it, and check its answers",
+        "load",
+        prog="trellis bench load",
+        usage=USAGE,
+        help="publish through a broker, measure it, and check its answers",
         description="Publish through any AMQP 0-9-1 or MQTT 3.1.1 broker, measure it, and check every answer.",
     )
     tool.set_defaults(run=load, parser=tool)
-    tool.add_argument("workload", metavar="WORKLOAD", nargs="*", help="which [all that the brokers given can do]; see --list")
-    tool.add_argument("--amqp", metavar="URL", help="amqp://USER:PASSWORD@HOST:PORT/VHOST [amqp://guest:guest@127.0.0.1:5672/]")
-    tool.add_argument("--mqtt", metavar="URL", help="mqtt://USER:PASSWORD@HOST:PORT [mqtt://127.0.0.1:1883]")
-    tool.add_argument("--pid", metavar="PID,...", type=_pids, default=[], help="the broker's processes, to report their CPU and memory")
+    tool.add_argument(
+        "workload",
+        metavar="WORKLOAD",
+        nargs="*",
+        help="which [all that the brokers given can do]; see --list",
+    )
+    tool.add_argument(
+        "--amqp",
+        metavar="URL",
+        help="amqp://USER:PASSWORD@HOST:PORT/VHOST [amqp://guest:guest@127.0.0.1:5672/]",
+    )
+    tool.add_argument(
+        "--mqtt", metavar="URL", help="mqtt://USER:PASSWORD@HOST:PORT [mqtt://127.0.0.1:1883]"
+    )
+    tool.add_argument(
+        "--pid",
+        metavar="PID,...",
+        type=_pids,
+        default=[],
+        help="the broker's processes, to report their CPU and memory",
+    )
     tool.add_argument("--children", action="store_true", help="count the processes below them, too")
     amount = tool.add_mutually_exclusive_group()
-    amount.add_argument("--messages", metavar="N", type=number(int, 1), default=0, help="messages to publish in a round")
-    amount.add_argument("--seconds", metavar="S", type=number(float, 0.01), default=2.0, help="how long a round publishes [2]")
-    tool.add_argument("--rate", metavar="R", type=number(float, 0.001), default=0.0,
-                      help="messages a second, timed one by one [as many as the window allows]")
-    tool.add_argument("--size", metavar="BYTES", type=number(int, 8), default=0, help="octets of a body, 8 at least [the workload's]")
-    tool.add_argument("--rounds", metavar="N", type=number(int, 1), default=3, help="measurements of a workload; medians are shown [3]")
-    tool.add_argument("--json", metavar="FILE", help="write all figures of all rounds there; - is standard output, without the table")
+    amount.add_argument(
+        "--messages",
+        metavar="N",
+        type=number(int, 1),
+        default=0,
+        help="messages to publish in a round",
+    )
+    amount.add_argument(
+        "--seconds",
+        metavar="S",
+        type=number(float, 0.01),
+        default=2.0,
+        help="how long a round publishes [2]",
+    )
+    tool.add_argument(
+        "--rate",
+        metavar="R",
+        type=number(float, 0.001),
+        default=0.0,
+        help="messages a second, timed one by one [as many as the window allows]",
+    )
+    tool.add_argument(
+        "--size",
+        metavar="BYTES",
+        type=number(int, 8),
+        default=0,
+        help="octets of a body, 8 at least [the workload's]",
+    )
+    tool.add_argument(
+        "--rounds",
+        metavar="N",
+        type=number(int, 1),
+        default=3,
+        help="measurements of a workload; medians are shown [3]",
+    )
+    tool.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write all figures of all rounds there; - is standard output, without the table",
+    )
     tool.add_argument("--list", action="store_true", help="list the workloads")
     matching.add_bench(tools)
 
 
 def load(arguments: argparse.Namespace) -> int:
-    from trellis.bench.workloads import WORKLOADS  # nothing of the bench is loaded for other commands
+    from trellis.bench.workloads import (
+        WORKLOADS,
+    )  # nothing of the bench is loaded for other commands
 
     if arguments.list:
         width = max(map(len, WORKLOADS))
-        print("\n".join(f"{workload.name:{width}}  {workload.text}" for workload in WORKLOADS.values()))
+        print(
+            "\n".join(
+                f"{workload.name:{width}}  {workload.text}" for workload in WORKLOADS.values()
+            )
+        )
         return 0
     targets = _targets(arguments)
-    names = arguments.workload or [name for name, workload in WORKLOADS.items() if workload.protocols <= targets.keys()]
+    names = arguments.workload or [
+        name for name, workload in WORKLOADS.items() if workload.protocols <= targets.keys()
+    ]
     for name in names:
         if name not in WORKLOADS:
-            raise CommandError(f"unknown workload {name}; the nearest is {nearest(name, WORKLOADS)}", 2)
+            raise CommandError(
+                f"unknown workload {name}; the nearest is {nearest(name, WORKLOADS)}", 2
+            )
         for protocol in sorted(WORKLOADS[name].protocols - targets.keys()):
-            raise CommandError(f"{name} needs an {protocol.upper()} broker, too; give --{protocol}", 2)
+            raise CommandError(
+                f"{name} needs an {protocol.upper()} broker, too; give --{protocol}", 2
+            )
     from trellis.bench.run import Options
 
-    chosen = Options(arguments.messages, arguments.seconds, arguments.rate, arguments.size, arguments.rounds)
+    chosen = Options(
+        arguments.messages, arguments.seconds, arguments.rate, arguments.size, arguments.rounds
+    )
     return _run(arguments, names, chosen, targets)
 
 
-def _run(arguments: argparse.Namespace, names: list[str], options: Options, targets: dict[str, Target]) -> int:
+def _run(
+    arguments: argparse.Namespace, names: list[str], options: Options, targets: dict[str, Target]
+) -> int:
     from trellis.bench.errors import Unreachable
     from trellis.bench.processes import Processes
     from trellis.bench.progress import Progress
@@ -78,12 +156,23 @@ def _run(arguments: argparse.Namespace, names: list[str], options: Options, targ
     from trellis.bench.workloads import WORKLOADS
 
     _check_writable(arguments.json)
-    report = Report(environment(sys.argv, {protocol: str(target) for protocol, target in targets.items()}), [])
+    report = Report(
+        environment(sys.argv, {protocol: str(target) for protocol, target in targets.items()}), []
+    )
     progress, stopped = Progress(), None
     try:
         processes = Processes(arguments.pid, arguments.children)
         for name in names:
-            report.workloads.append(run(WORKLOADS[name], options, targets, processes, progress, report.environment.servers))
+            report.workloads.append(
+                run(
+                    WORKLOADS[name],
+                    options,
+                    targets,
+                    processes,
+                    progress,
+                    report.environment.servers,
+                )
+            )
     except Unreachable as error:
         stopped = str(error)
     finally:

@@ -29,29 +29,47 @@ class Refused(msgspec.Struct):
 
 def add(commands: Commands) -> None:
     health_usage = "[--url URL] [--config FILE]... [FLAG VALUE]..."
-    command = add_command(commands, "health", health, "exit with 0 if the broker is ready, else with 1", health_usage)
-    command.add_argument("--url", help="where to ask, such as http://127.0.0.1:15692 [metrics port of the settings]")
+    command = add_command(
+        commands, "health", health, "exit with 0 if the broker is ready, else with 1", health_usage
+    )
+    command.add_argument(
+        "--url", help="where to ask, such as http://127.0.0.1:15692 [metrics port of the settings]"
+    )
     add_settings(command, "metrics")
 
     list_usage = "KIND [--columns A,B] [--json] [--url URL] [--user NAME --password WORD]"
     command = add_command(commands, "list", list_objects, "list what the broker holds", list_usage)
     command.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
-    command.add_argument("--columns", metavar="A,B", help="columns to print, separated by commas [all]")
+    command.add_argument(
+        "--columns", metavar="A,B", help="columns to print, separated by commas [all]"
+    )
     command.add_argument("--json", action="store_true", help="print a JSON list of objects")
-    command.add_argument("--cancel", metavar="VHOST:EXCHANGE:ID", help="of the delayed messages: let go of this one, and list the others")
+    command.add_argument(
+        "--cancel",
+        metavar="VHOST:EXCHANGE:ID",
+        help="of the delayed messages: let go of this one, and list the others",
+    )
     add_asking(command)
     add_settings(command, "http", without=("user", "password", "password_file"))
 
 
 def add_asking(command: argparse.ArgumentParser) -> None:
     """Where to ask, and who asks. These are no settings, and do not meet those of a file."""
-    command.add_argument("--url", help="where to ask, such as http://127.0.0.1:15672 [http port of the settings]")
-    command.add_argument("--user", dest="asking", metavar="NAME", help="who asks [user of the settings, else guest]")
+    command.add_argument(
+        "--url", help="where to ask, such as http://127.0.0.1:15672 [http port of the settings]"
+    )
+    command.add_argument(
+        "--user", dest="asking", metavar="NAME", help="who asks [user of the settings, else guest]"
+    )
     command.add_argument("--password", dest="secret", metavar="WORD", help="password of that user")
-    command.add_argument("--password-file", dest="secret_file", metavar="FILE", help="file that holds it")
+    command.add_argument(
+        "--password-file", dest="secret_file", metavar="FILE", help="file that holds it"
+    )
 
 
-def authorised(request: urllib.request.Request, arguments: argparse.Namespace, settings: Settings) -> str:
+def authorised(
+    request: urllib.request.Request, arguments: argparse.Namespace, settings: Settings
+) -> str:
     """Say who asks; returns the user's name."""
     user, password = credentials(arguments, settings)
     token = base64.b64encode(f"{user}:{password}".encode(errors="surrogateescape")).decode()
@@ -77,7 +95,9 @@ def list_objects(arguments: argparse.Namespace) -> int:
     base = base_of(arguments.url, "http", settings.http)
     if arguments.cancel is not None:
         _cancel(base, arguments, settings)
-    request = urllib.request.Request(f"{base}/api/trellis/{arguments.kind}", headers={"Accept": "application/json"})
+    request = urllib.request.Request(
+        f"{base}/api/trellis/{arguments.kind}", headers={"Accept": "application/json"}
+    )
     user = authorised(request, arguments, settings)
     try:
         answer = fetch(request)
@@ -89,7 +109,9 @@ def list_objects(arguments: argparse.Namespace) -> int:
     try:
         rows = msgspec.json.decode(answer, type=list[Row])
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        raise CommandError(f"{request.full_url} answered no JSON list of flat objects; is it Trellis?") from None
+        raise CommandError(
+            f"{request.full_url} answered no JSON list of flat objects; is it Trellis?"
+        ) from None
     _print(rows, arguments)
     return 0
 
@@ -99,7 +121,9 @@ def _cancel(base: str, arguments: argparse.Namespace, settings: Settings) -> Non
     vhost, _, rest = arguments.cancel.partition(":")
     exchange, colon, order = rest.rpartition(":")
     if arguments.kind != "delayed" or not colon:
-        raise CommandError("--cancel goes with delayed, and names VHOST:EXCHANGE:ID, such as /:later:7", 2)
+        raise CommandError(
+            "--cancel goes with delayed, and names VHOST:EXCHANGE:ID, such as /:later:7", 2
+        )
     query = urlencode({"vhost": vhost, "exchange": exchange, "id": order})
     request = urllib.request.Request(f"{base}/api/trellis/delayed?{query}", method="DELETE")
     authorised(request, arguments, settings)
@@ -111,11 +135,17 @@ def _cancel(base: str, arguments: argparse.Namespace, settings: Settings) -> Non
 
 def _print(rows: list[Row], arguments: argparse.Namespace) -> None:
     known = columns_of(rows)
-    columns = [name.strip() for name in arguments.columns.split(",")] if arguments.columns else known
+    columns = (
+        [name.strip() for name in arguments.columns.split(",")] if arguments.columns else known
+    )
     for name in columns if rows else ():
         if name not in known:
-            raise CommandError(f"{arguments.kind} have no column {name}; the nearest is {nearest(name, known)}", 2)
-    chosen = [{name: row.get(name) for name in columns} for row in rows] if arguments.columns else rows
+            raise CommandError(
+                f"{arguments.kind} have no column {name}; the nearest is {nearest(name, known)}", 2
+            )
+    chosen = (
+        [{name: row.get(name) for name in columns} for row in rows] if arguments.columns else rows
+    )
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(chosen)).decode())
     else:
@@ -132,9 +162,13 @@ def credentials(arguments: argparse.Namespace, settings: Settings) -> tuple[str,
         except ValueError as error:
             raise CommandError(f"--password-file: {error}", 2) from None
     if password is None:
-        password = settings.password if user == settings.user else "guest" if user == "guest" else ""
+        password = (
+            settings.password if user == settings.user else "guest" if user == "guest" else ""
+        )
     if not password:
-        raise CommandError(f"no password for user {user}; give --password, --password-file or TRELLIS_PASSWORD", 2)
+        raise CommandError(
+            f"no password for user {user}; give --password, --password-file or TRELLIS_PASSWORD", 2
+        )
     return user, password
 
 
@@ -157,16 +191,24 @@ def base_of(url: str | None, section: str, listener: Listener) -> str:
         except ValueError:
             valid = False
         if not valid or not url.isascii() or not url.isprintable() or " " in url:
-            raise CommandError(f'--url: must be such as http://127.0.0.1:{listener.port}, got "{url}"', 2)
+            raise CommandError(
+                f'--url: must be such as http://127.0.0.1:{listener.port}, got "{url}"', 2
+            )
         return url.rstrip("/")
     if not listener.enabled:
         raise CommandError(f"{section}.enabled is false in the settings; give --url", 2)
     if listener.port == 0:
-        raise CommandError(f"{section}.port is 0 in the settings, a free port chosen at start; give --url", 2)
+        raise CommandError(
+            f"{section}.port is 0 in the settings, a free port chosen at start; give --url", 2
+        )
     address = ipaddress.ip_address(listener.addresses[0])
     if address.is_unspecified:
         address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
-    return f"http://{address}:{listener.port}" if address.version == 4 else f"http://[{address}]:{listener.port}"
+    return (
+        f"http://{address}:{listener.port}"
+        if address.version == 4
+        else f"http://[{address}]:{listener.port}"
+    )
 
 
 def fetch(request: urllib.request.Request) -> bytes:
@@ -185,4 +227,6 @@ def fetch(request: urllib.request.Request) -> bytes:
     except (OSError, UnicodeError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         told = (getattr(reason, "strerror", None) or str(reason) or type(reason).__name__)[:SHOWN]
-        raise CommandError(f"no answer from {place} ({told}); is the broker running there? Else give --url") from None
+        raise CommandError(
+            f"no answer from {place} ({told}); is the broker running there? Else give --url"
+        ) from None

@@ -4,11 +4,11 @@ import argparse
 import getpass
 import sys
 
-from trellis.certificates import contexts
+from trellis.auth.jwt import Tokens
+from trellis.auth.passwords import HASHER
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
-from trellis.passwords import HASHER
+from trellis.server.certificates import contexts
 from trellis.settings.rendering import default_file, effective
-from trellis.tokens import Tokens
 
 # 24 ms a login; OWASP's second choice for argon2id, with 19 MiB for every thread that hashes.
 
@@ -16,15 +16,26 @@ from trellis.tokens import Tokens
 def add(commands: Commands) -> None:
     settings_usage = "[--config FILE]... [FLAG VALUE]..."
     command = add_command(
-        commands, "config", config, "print the default settings file", "[--effective] " + settings_usage
+        commands,
+        "config",
+        config,
+        "print the default settings file",
+        "[--effective] " + settings_usage,
     )
     command.add_argument(
-        "--effective", action="store_true", help="print the values that hold with these settings, and their sources"
+        "--effective",
+        action="store_true",
+        help="print the values that hold with these settings, and their sources",
     )
     add_settings(command)
-    add_settings(add_command(commands, "check-config", check_config, "check the settings", settings_usage))
+    add_settings(
+        add_command(commands, "check-config", check_config, "check the settings", settings_usage)
+    )
     add_command(
-        commands, "hash-password", hash_password, "print the hash of a password, asked for or read from standard input"
+        commands,
+        "hash-password",
+        hash_password,
+        "print the hash of a password, asked for or read from standard input",
     )
 
 

@@ -1,4 +1,6 @@
-"""`trellis definitions import FILE` and `export [FILE]`: exchanges, queues, bindings, users and policies as RabbitMQ's JSON."""
+"""`trellis definitions import FILE` and `export [FILE]`: exchanges, queues, bindings, users and
+policies as RabbitMQ's JSON.
+"""
 
 import argparse
 import sys
@@ -21,9 +23,23 @@ class Answer(msgspec.Struct):
 
 def add(commands: Commands) -> None:
     usage = "import FILE | export [FILE] [--url URL] [--user NAME --password WORD]"
-    command = add_command(commands, "definitions", definitions, "import or export definitions as RabbitMQ's JSON", usage)
-    command.add_argument("action", metavar="ACTION", choices=("import", "export"), help="import, export")
-    command.add_argument("file", metavar="FILE", nargs="?", default="-", help="file to read or write [- is standard input or output]")
+    command = add_command(
+        commands,
+        "definitions",
+        definitions,
+        "import or export definitions as RabbitMQ's JSON",
+        usage,
+    )
+    command.add_argument(
+        "action", metavar="ACTION", choices=("import", "export"), help="import, export"
+    )
+    command.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default="-",
+        help="file to read or write [- is standard input or output]",
+    )
     add_asking(command)
     add_settings(command, "http", without=("user", "password", "password_file"))
 
@@ -48,7 +64,10 @@ def definitions(arguments: argparse.Namespace) -> int:
         answer = msgspec.json.decode(octets, type=Answer)
     except msgspec.MsgspecError:
         raise CommandError(f"{url} answered something else than expected; is it Trellis?") from None
-    print("taken in: " + (", ".join(f"{count} {section}" for section, count in answer.taken.items()) or "nothing"))
+    print(
+        "taken in: "
+        + (", ".join(f"{count} {section}" for section, count in answer.taken.items()) or "nothing")
+    )
     for line in answer.refused:
         print(f"refused: {line}", file=sys.stderr)
     return 1 if answer.refused else 0

@@ -1,4 +1,6 @@
-"""`trellis matchers`: which matching algorithms there are; `trellis bench matching`: how fast they are."""
+"""`trellis matchers`: which matching algorithms there are; `trellis bench matching`: how fast they
+are.
+"""
 
 from __future__ import annotations
 
@@ -27,26 +29,69 @@ _PEERS = Path("benchmarks", "matching")
 
 
 def add(commands: Commands) -> None:
-    command = add_command(commands, "matchers", matchers, "list the algorithms that match topics", "[--json]")
+    command = add_command(
+        commands, "matchers", matchers, "list the algorithms that match topics", "[--json]"
+    )
     command.add_argument("--json", action="store_true", help="print a JSON list of objects")
 
 
 def add_bench(tools: Any) -> None:
     """Add `matching` to `trellis bench`."""
     tool: Parser = tools.add_parser(
-        "matching", prog="trellis bench matching", usage=_USAGE, help="measure the algorithms that match topics, and their peers",
+        "matching",
+        prog="trellis bench matching",
+        usage=_USAGE,
+        help="measure the algorithms that match topics, and their peers",
         description="Measure the algorithms that match topics, and their peers, and check their answers. It takes about a minute.",
     )
     tool.set_defaults(run=bench, parser=tool)
-    tool.add_argument("part", metavar="PART", nargs="*", help="which [tp, iot and adv; with --full all]; see --list")
-    tool.add_argument("--algorithms", metavar="A,B", type=_names, default=[], help="only these algorithms and peers [all]")
-    tool.add_argument("--sizes", metavar="N,M", type=_sizes, default=[], help="numbers of subscriptions [1000]")
-    tool.add_argument("--rounds", metavar="N", type=number(int, 1), default=5, help="measurements of everything; medians are shown [5]")
-    tool.add_argument("--seconds", metavar="S", type=_seconds, default=0.0, help="how long each figure is measured [0.01; with --full 0.3]")
-    tool.add_argument("--full", action="store_true", help="all parts, up to a million subscriptions; takes hours")
-    tool.add_argument("--peers", metavar="FOLDER", type=Path, help="where peers.toml is; `none` for none [benchmarks/matching, if there]")
-    tool.add_argument("--interpreted", action="store_true", help="some of ours uncompiled, too [with --full]")
-    tool.add_argument("--json", metavar="FILE", help="write all figures of all rounds there; - is standard output, without the tables")
+    tool.add_argument(
+        "part",
+        metavar="PART",
+        nargs="*",
+        help="which [tp, iot and adv; with --full all]; see --list",
+    )
+    tool.add_argument(
+        "--algorithms",
+        metavar="A,B",
+        type=_names,
+        default=[],
+        help="only these algorithms and peers [all]",
+    )
+    tool.add_argument(
+        "--sizes", metavar="N,M", type=_sizes, default=[], help="numbers of subscriptions [1000]"
+    )
+    tool.add_argument(
+        "--rounds",
+        metavar="N",
+        type=number(int, 1),
+        default=5,
+        help="measurements of everything; medians are shown [5]",
+    )
+    tool.add_argument(
+        "--seconds",
+        metavar="S",
+        type=_seconds,
+        default=0.0,
+        help="how long each figure is measured [0.01; with --full 0.3]",
+    )
+    tool.add_argument(
+        "--full", action="store_true", help="all parts, up to a million subscriptions; takes hours"
+    )
+    tool.add_argument(
+        "--peers",
+        metavar="FOLDER",
+        type=Path,
+        help="where peers.toml is; `none` for none [benchmarks/matching, if there]",
+    )
+    tool.add_argument(
+        "--interpreted", action="store_true", help="some of ours uncompiled, too [with --full]"
+    )
+    tool.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write all figures of all rounds there; - is standard output, without the tables",
+    )
     tool.add_argument("--list", action="store_true", help="list parts, algorithms and peers")
 
 
@@ -57,10 +102,17 @@ def matchers(arguments: argparse.Namespace) -> int:
     rows: list[dict[str, str | int | float | bool | None]] = []
     for each in algorithms():
         lacks = missing(each)
-        rows.append({
-            "name": each.name, "lookup": each.lookup, "subscribe": each.subscribe, "origin": each.origin,
-            "requires": each.requires, "usable": not lacks, "idea": each.idea,
-        })
+        rows.append(
+            {
+                "name": each.name,
+                "lookup": each.lookup,
+                "subscribe": each.subscribe,
+                "origin": each.origin,
+                "requires": each.requires,
+                "usable": not lacks,
+                "idea": each.idea,
+            }
+        )
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
     else:
@@ -86,7 +138,9 @@ def bench(arguments: argparse.Namespace) -> int:
     chosen = arguments.seconds or seconds
     able = [each for each in contenders if not each.missing]
     if not able:
-        raise CommandError("none of these is usable here: " + "; ".join(each.missing for each in contenders))
+        raise CommandError(
+            "none of these is usable here: " + "; ".join(each.missing for each in contenders)
+        )
     plan = Plan(able, batches(names, sizes), arguments.rounds, chosen, patience + 20 * chosen)
     return _run(arguments, contenders, plan)
 
@@ -100,7 +154,10 @@ def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) 
     from trellis.bench.progress import Progress
 
     path = None if arguments.json in (None, "-") else Path(arguments.json)
-    about = {each.name: About(each.title, each.ours, each.idea, each.origin, missing=each.missing) for each in contenders}
+    about = {
+        each.name: About(each.title, each.ours, each.idea, each.origin, missing=each.missing)
+        for each in contenders
+    }
     results = Results(environment(sys.argv), plan.rounds, plan.seconds, loop_ns(), about)
 
     def save() -> None:
@@ -123,7 +180,9 @@ def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) 
     try:
         for each in plan.contenders:
             with Running(each) as process:
-                about[each.name].version = str(process.ask({"kind": "about"}, 60).get("version", ""))
+                about[each.name].version = str(
+                    process.ask({"kind": "about"}, 60).get("version", "")
+                )
         measure(plan, results, tell, save)
     except (Disagreement, Failed, Slow) as error:
         stopped = str(error)
@@ -148,7 +207,9 @@ def _show(results: Results) -> None:
     print(heading(results))
     for title, rows in tables(results):
         print(f"\n{title}\n{table(rows, columns_of(rows))}")
-    absent = [f"{name} ({about.missing})" for name, about in results.contenders.items() if about.missing]
+    absent = [
+        f"{name} ({about.missing})" for name, about in results.contenders.items() if about.missing
+    ]
     if absent:
         print(f"\nnot here: {'; '.join(absent)}")
 
@@ -170,7 +231,9 @@ def _contenders(arguments: argparse.Namespace) -> list[Contender]:
     known = {each.name: each for each in found}
     for name in arguments.algorithms:
         if name not in known:
-            raise CommandError(f"unknown algorithm {name}; the nearest is {nearest(name, known)}", 2)
+            raise CommandError(
+                f"unknown algorithm {name}; the nearest is {nearest(name, known)}", 2
+            )
     if not arguments.part and not arguments.full:
         known.pop(CACHED, None)  # it has part in `churn` only
     return [known[name] for name in arguments.algorithms or known if name in known]

@@ -22,7 +22,9 @@ class CommandError(Exception):
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises CommandError in one line, names the nearest flag, and uses no colour."""
+    """An ArgumentParser that raises CommandError in one line, names the nearest flag, and uses no
+    colour.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False, formatter_class=_Formatter)
@@ -38,7 +40,12 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             own: Parser = getattr(arguments, "parser", self)
             name = unknown[0].partition("=")[0]
-            known = [flag for action in own._actions for flag in action.option_strings if flag.startswith("--")]
+            known = [
+                flag
+                for action in own._actions
+                for flag in action.option_strings
+                if flag.startswith("--")
+            ]
             hint = f"; the nearest flag is {nearest(name, known)}" if name.startswith("-") else ""
             own.error(f"unknown argument {name}{hint}")
         return arguments
@@ -72,15 +79,20 @@ def number(kind: type[int] | type[float], least: float) -> Any:
                 return value
         except ValueError:
             pass
-        raise argparse.ArgumentTypeError(f'must be {"a whole number" if kind is int else "a number"} of at least {least:g}, got "{text}"')
+        raise argparse.ArgumentTypeError(
+            f'must be {"a whole number" if kind is int else "a number"} of at least {least:g}, got "{text}"'
+        )
 
     return read
 
 
 def add_settings(command: Parser, section: str = "", without: Collection[str] = ()) -> None:
-    """Add --config and a flag for every setting but `without`; --help shows all, or those of `section` only."""
+    """Add --config and a flag for every setting but `without`; --help shows all, or those of
+    `section` only.
+    """
     group = command.add_argument_group(
-        "settings", "Every flag of `trellis serve` is accepted; these matter here." if section else None
+        "settings",
+        "Every flag of `trellis serve` is accepted; these matter here." if section else None,
     )
     group.add_argument(
         "--config",

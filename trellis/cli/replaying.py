@@ -1,4 +1,7 @@
-"""Publishing rows again: a small AMQP client that waits for its confirms. Headers and bodies go out as they stand in the rows."""
+"""Publishing rows again: a small AMQP client that waits for its confirms.
+
+Headers and bodies go out as they stand in the rows.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,23 @@ class Publisher:
         try:
             self._socket = socket.create_connection((host.strip("[]"), port), TIMEOUT)
         except OSError as error:
-            raise CommandError(f"no answer from {self._place} ({error.strerror or error}); give --amqp HOST:PORT") from None
+            raise CommandError(
+                f"no answer from {self._place} ({error.strerror or error}); give --amqp HOST:PORT"
+            ) from None
         self._send(_GREETING)
         self._expect(spec.Connection.Start)
-        self._say(0, spec.Connection.StartOk({"product": "trellis replay", "capabilities": {"authentication_failure_close": True}}, "PLAIN",
-                                            f"\0{user}\0{password}", "en_US"))
+        self._say(
+            0,
+            spec.Connection.StartOk(
+                {
+                    "product": "trellis replay",
+                    "capabilities": {"authentication_failure_close": True},
+                },
+                "PLAIN",
+                f"\0{user}\0{password}",
+                "en_US",
+            ),
+        )
         tune: Any = self._expect(spec.Connection.Tune)
         self._room = min(tune.frame_max or _FRAME_MAX, _FRAME_MAX) - 8
         self._say(0, spec.Connection.TuneOk(tune.channel_max, self._room + 8, 0))
@@ -54,11 +69,23 @@ class Publisher:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def publish(self, exchange: bytes, key: bytes, header: bytes, body: bytes, place: int = 0) -> None:
-        """Octets as they stand in a row, which is at that offset. Waits when too many are unconfirmed."""
-        method = b"\x00\x3c\x00\x28\x00\x00" + bytes([len(exchange)]) + exchange + bytes([min(len(key), 255)]) + key[:255] + b"\x00"
+    def publish(
+        self, exchange: bytes, key: bytes, header: bytes, body: bytes, place: int = 0
+    ) -> None:
+        """Octets as they stand in a row, which is at that offset.
+
+        Waits when too many are unconfirmed.
+        """
+        method = (
+            b"\x00\x3c\x00\x28\x00\x00"
+            + bytes([len(exchange)])
+            + exchange
+            + bytes([min(len(key), 255)])
+            + key[:255]
+            + b"\x00"
+        )
         parts = [_frame(1, method), _frame(2, header)]
-        parts += [_frame(3, body[at:at + self._room]) for at in range(0, len(body), self._room)]
+        parts += [_frame(3, body[at : at + self._room]) for at in range(0, len(body), self._room)]
         self._send(b"".join(parts))
         self.published += 1
         self._waiting[self.published] = place
@@ -86,7 +113,9 @@ class Publisher:
             else:
                 self.refused += len(done)
         elif isinstance(frame, (spec.Channel.Close, spec.Connection.Close)):
-            raise CommandError(f"{self._place} refused message {self.confirmed + self.refused + 1}: {frame.reply_code} {frame.reply_text}")
+            raise CommandError(
+                f"{self._place} refused message {self.confirmed + self.refused + 1}: {frame.reply_code} {frame.reply_text}"
+            )
 
     def _expect(self, kind: type[Any]) -> object:
         frame = self._read()
@@ -94,8 +123,12 @@ class Publisher:
             return frame
         if isinstance(frame, (spec.Channel.Close, spec.Connection.Close)):
             hint = " (give --user and --password)" if frame.reply_code == _ACCESS_REFUSED else ""
-            raise CommandError(f"{self._place} answered {frame.reply_code} {frame.reply_text}{hint}")
-        raise CommandError(f"{self._place} answered something else than expected; does it speak AMQP 0-9-1?")
+            raise CommandError(
+                f"{self._place} answered {frame.reply_code} {frame.reply_text}{hint}"
+            )
+        raise CommandError(
+            f"{self._place} answered something else than expected; does it speak AMQP 0-9-1?"
+        )
 
     def _read(self) -> object:
         while True:

@@ -7,11 +7,15 @@ from trellis.cli.parsing import Commands, add_command, add_settings, load_settin
 
 def add(commands: Commands) -> None:
     usage = "[--config FILE]... [FLAG VALUE]..."
-    add_settings(add_command(commands, "serve", serve, "run the broker until SIGTERM or SIGINT", usage))
+    add_settings(
+        add_command(commands, "serve", serve, "run the broker until SIGTERM or SIGINT", usage)
+    )
 
 
 def serve(arguments: argparse.Namespace) -> int:
     settings = load_settings(arguments).settings
-    from trellis.app import run  # the loop and both protocols: the other commands start faster without them
+    from trellis.app import (
+        run,
+    )  # the loop and both protocols: the other commands start faster without them
 
     return run(settings, lambda: load_settings(arguments).settings)

@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trellis.cli.parsing import CommandError, Commands, Parser, add_command, add_settings, load_settings
+from trellis.cli.parsing import (
+    CommandError,
+    Commands,
+    Parser,
+    add_command,
+    add_settings,
+    load_settings,
+)
 
 if TYPE_CHECKING:
     from broker.store.contract import Defined
@@ -20,28 +27,61 @@ _USAGE = "verify|dump|repair|backup [ARGUMENT]... [--data-dir DIR] [--config FIL
 
 
 def add(commands: Commands) -> None:
-    command = add_command(commands, "store", _help, "verify, dump, repair or back up the data directory", _USAGE)
+    command = add_command(
+        commands, "store", _help, "verify, dump, repair or back up the data directory", _USAGE
+    )
     tools = command.add_subparsers(title="tools", metavar="TOOL", dest="tool")
-    _add(tools, "verify", verify, "read everything in the data directory of a stopped broker, streams too, change nothing, and say what is "
-         "wrong (exit code 1 if something is)")
-    dump = _add(tools, "dump", dump_store, "print the definitions and every record of the log of a stopped broker")
+    _add(
+        tools,
+        "verify",
+        verify,
+        "read everything in the data directory of a stopped broker, streams too, change nothing, and say what is "
+        "wrong (exit code 1 if something is)",
+    )
+    dump = _add(
+        tools,
+        "dump",
+        dump_store,
+        "print the definitions and every record of the log of a stopped broker",
+    )
     dump.add_argument("--contents", action="store_true", help="show the messages too")
-    _add(tools, "repair", repair, "set what is damaged in the log and the streams of a stopped broker aside, in a directory quarantine "
-         "beside it, and write the rest anew")
-    backup = _add(tools, "backup", back_up, "copy the data directory, also while the broker runs", "TARGET ")
-    backup.add_argument("target", metavar="TARGET", type=Path, help="a directory that is not there yet; a broker may start on it")
+    _add(
+        tools,
+        "repair",
+        repair,
+        "set what is damaged in the log and the streams of a stopped broker aside, in a directory quarantine "
+        "beside it, and write the rest anew",
+    )
+    backup = _add(
+        tools, "backup", back_up, "copy the data directory, also while the broker runs", "TARGET "
+    )
+    backup.add_argument(
+        "target",
+        metavar="TARGET",
+        type=Path,
+        help="a directory that is not there yet; a broker may start on it",
+    )
 
 
-def _add(tools: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, arguments: str = "") -> Parser:
-    tool: Parser = tools.add_parser(name, prog=f"trellis store {name}", help=text, description=text[:1].upper() + text[1:] + ".",
-                                    usage=f"trellis store {name} {arguments}[--data-dir DIR] [--config FILE]...")
+def _add(
+    tools: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, arguments: str = ""
+) -> Parser:
+    tool: Parser = tools.add_parser(
+        name,
+        prog=f"trellis store {name}",
+        help=text,
+        description=text[:1].upper() + text[1:] + ".",
+        usage=f"trellis store {name} {arguments}[--data-dir DIR] [--config FILE]...",
+    )
     tool.set_defaults(run=run, parser=tool)
     add_settings(tool, "data")
     return tool
 
 
 def _help(arguments: argparse.Namespace) -> int:
-    raise CommandError("name a tool: verify, dump, repair or backup (see `trellis store --help`)", 2)
+    raise CommandError(
+        "name a tool: verify, dump, repair or backup (see `trellis store --help`)", 2
+    )
 
 
 def verify(arguments: argparse.Namespace) -> int:
@@ -58,10 +98,16 @@ def verify(arguments: argparse.Namespace) -> int:
         for finding in inspect.verify(RealDisk(), log, checking=checking):
             wrong += _is_wrong(finding)
             print(finding)
-        for finding in streams.verify(RealDisk(), _streams(directory), definitions, checking.ends, wrong == 0):
+        for finding in streams.verify(
+            RealDisk(), _streams(directory), definitions, checking.ends, wrong == 0
+        ):
             wrong += _is_wrong(finding)
             print(finding)
-    print(f"{wrong} found to be wrong; `trellis store repair` sets damage aside" if wrong else "all is well")
+    print(
+        f"{wrong} found to be wrong; `trellis store repair` sets damage aside"
+        if wrong
+        else "all is well"
+    )
     return 1 if wrong else 0
 
 
@@ -71,7 +117,9 @@ def dump_store(arguments: argparse.Namespace) -> int:
         from broker.store.inspect import dump
 
         for number, entry in _definitions(directory):
-            print(f"{number} {entry.kind} vhost={entry.vhost} name={entry.name!r} {entry.definition}")
+            print(
+                f"{number} {entry.kind} vhost={entry.vhost} name={entry.name!r} {entry.definition}"
+            )
         for line in dump(RealDisk(), log, arguments.contents):
             print(line)
     return 0
@@ -89,7 +137,9 @@ def repair(arguments: argparse.Namespace) -> int:
         for finding in inspect.repair(RealDisk(), log, checking=checking):
             sure = sure and not _is_wrong(finding)
             print(finding)
-        for finding in streams.repair(RealDisk(), _streams(directory), _definitions(directory), checking.ends, sure):
+        for finding in streams.repair(
+            RealDisk(), _streams(directory), _definitions(directory), checking.ends, sure
+        ):
             print(finding)
     return 0
 
@@ -124,13 +174,20 @@ class _Bar:
     def __call__(self, done: int, total: int) -> None:
         if self._shown and (done == total or time.monotonic() - self._said > 0.2):
             self._said = time.monotonic()
-            print(f"\r{done / 1e6:.0f} of {total / 1e6:.0f} MB", end="\n" if done == total else "", file=sys.stderr, flush=True)
+            print(
+                f"\r{done / 1e6:.0f} of {total / 1e6:.0f} MB",
+                end="\n" if done == total else "",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _directory(arguments: argparse.Namespace) -> Path:
     directory = load_settings(arguments).settings.data.directory
     if directory is None:
-        raise CommandError("data.dir is :memory:, and keeps nothing; name a directory with --data-dir", 2)
+        raise CommandError(
+            "data.dir is :memory:, and keeps nothing; name a directory with --data-dir", 2
+        )
     if not directory.is_dir():
         raise CommandError(f"data.dir: there is no directory {directory}", 2)
     return directory

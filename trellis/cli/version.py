@@ -13,7 +13,11 @@ from trellis.cli.parsing import Commands, add_command
 
 def add(commands: Commands) -> None:
     command = add_command(
-        commands, "version", version, "print the version, of Python too, and whether the core is compiled", "[--json]"
+        commands,
+        "version",
+        version,
+        "print the version, of Python too, and whether the core is compiled",
+        "[--json]",
     )
     command.add_argument("--json", action="store_true", help="print a JSON object")
 

@@ -10,7 +10,9 @@ from trellis.settings.schema import Mqtts, Open, Secured, Settings
 #: Octets of the path of a Unix socket, on every system.
 SOCKET_MAX = 103
 
-Problem = tuple[tuple[str, ...], str]  # the keys that do not fit, the one to change first, and what is wrong
+Problem = tuple[
+    tuple[str, ...], str
+]  # the keys that do not fit, the one to change first, and what is wrong
 
 
 def problems(settings: Settings) -> Iterator[Problem]:
@@ -24,7 +26,10 @@ def problems(settings: Settings) -> Iterator[Problem]:
             try:
                 algorithm.check()
             except ImportError as error:
-                yield ("matcher.allowed", "matcher.default"), f"{algorithm.name} cannot be used here: {error}; or take it out"
+                yield (
+                    ("matcher.allowed", "matcher.default"),
+                    f"{algorithm.name} cannot be used here: {error}; or take it out",
+                )
     try:
         _ = settings.data.directory
     except RuntimeError:
@@ -36,17 +41,28 @@ def problems(settings: Settings) -> Iterator[Problem]:
 
 
 def _tls(settings: Settings) -> Iterator[Problem]:
-    """Whoever serves TLS has a certificate, and whoever asks for one knows who signs them. The files are read later."""
+    """Whoever serves TLS has a certificate, and whoever asks for one knows who signs them.
+
+    The files are read later.
+    """
     for name, entry in settings.entries.items():
         if not isinstance(entry, Secured):
             continue
         if not settings.tls.certificate:
-            problem = f"{name} is enabled and there is no certificate; set tls.certificate to a PEM file"
+            problem = (
+                f"{name} is enabled and there is no certificate; set tls.certificate to a PEM file"
+            )
             yield ("tls.certificate", f"{name}.enabled"), problem
         if entry.client_certificate != "none" and not settings.tls.ca:
-            problem = f'is "{entry.client_certificate}" and nobody signs them; set tls.ca to a PEM file'
+            problem = (
+                f'is "{entry.client_certificate}" and nobody signs them; set tls.ca to a PEM file'
+            )
             yield (f"{name}.client_certificate",), problem
-        if isinstance(entry, Mqtts) and entry.certificate_user and entry.client_certificate == "none":
+        if (
+            isinstance(entry, Mqtts)
+            and entry.certificate_user
+            and entry.client_certificate == "none"
+        ):
             problem = f'needs {name}.client_certificate to be "optional" or "required"'
             yield (f"{name}.certificate_user",), problem
     for name, files in settings.tls.names.items():
@@ -54,15 +70,27 @@ def _tls(settings: Settings) -> Iterator[Problem]:
             yield ("tls.names",), f'"{name}" has no certificate; give it one, a PEM file'
         for key in files:
             if key not in ("certificate", "key"):
-                yield ("tls.names",), f'"{name}" has an unknown key {key}; there are certificate and key'
+                yield (
+                    ("tls.names",),
+                    f'"{name}" has an unknown key {key}; there are certificate and key',
+                )
     for name, entry in settings.entries.items():
-        if isinstance(entry, Open) and len(os.fsencode(os.path.expanduser(entry.socket))) > SOCKET_MAX:
-            yield (f"{name}.socket",), f"is longer than {SOCKET_MAX} octets, and the path of a Unix socket may not be; shorten it"
+        if (
+            isinstance(entry, Open)
+            and len(os.fsencode(os.path.expanduser(entry.socket))) > SOCKET_MAX
+        ):
+            yield (
+                (f"{name}.socket",),
+                f"is longer than {SOCKET_MAX} octets, and the path of a Unix socket may not be; shorten it",
+            )
 
 
 def _credentials(settings: Settings) -> Iterator[Problem]:
     if settings.password and settings.password_file:
-        yield ("password", "password_file"), "password and password_file are both given; keep one of them"
+        yield (
+            ("password", "password_file"),
+            "password and password_file are both given; keep one of them",
+        )
     for key, value in (("password", settings.password), ("password_file", settings.password_file)):
         if value and not settings.user:
             yield (key,), "is given without user; set user too"
@@ -86,8 +114,15 @@ def _ports(settings: Settings) -> Iterator[Problem]:
             for other, theirs, port in taken:
                 if port == listener.port and _overlap(address, theirs):
                     problem = f"{other}.port and {section}.port are both {port}; give each its own, or 0 for a free one"
-                    yield tuple(f"{name}.{key}" for key in ("port", "host") for name in (section, other)), problem
-        taken += [(section, address, listener.port) for address in listener.addresses if listener.port]
+                    yield (
+                        tuple(
+                            f"{name}.{key}" for key in ("port", "host") for name in (section, other)
+                        ),
+                        problem,
+                    )
+        taken += [
+            (section, address, listener.port) for address in listener.addresses if listener.port
+        ]
 
 
 def _overlap(one: str, other: str) -> bool:

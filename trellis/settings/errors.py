@@ -1,4 +1,6 @@
-"""How wrong configuration is told: one line saying where, which key, what is wrong and what would be right."""
+"""How wrong configuration is told: one line saying where, which key, what is wrong and what would
+be right.
+"""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -14,7 +16,9 @@ class SettingsError(Exception):
 
 
 def printable(text: str) -> str:
-    r"""`text` with control characters, line ends and lone surrogates written as escapes such as `\x1b`."""
+    r"""`text` with control characters, line ends and lone surrogates written as escapes such as
+    `\x1b`.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

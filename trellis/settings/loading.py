@@ -1,4 +1,6 @@
-"""Which value holds: defaults, then files, then the environment, then flags, each overriding the one before."""
+"""Which value holds: defaults, then files, then the environment, then flags, each overriding the
+one before.
+"""
 
 import os
 import re
@@ -16,10 +18,13 @@ from trellis.settings.schema import Settings, User
 
 SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
 PREFIX = "TRELLIS_"
-# Variables with our prefix that are no settings: TRELLIS_REQUIRE and TRELLIS_REQUIRE_* belong to build and tests.
+# Variables with our prefix that are no settings: TRELLIS_REQUIRE and TRELLIS_REQUIRE_* belong to
+# build and tests.
 OTHER_VARIABLES = re.compile(r"TRELLIS_(CONFIG|PURE|REQUIRE.*)")
 # Kubernetes and Docker links describe a service called `trellis...` in such variables.
-SERVICE_LINK = re.compile(r"TRELLIS_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)")
+SERVICE_LINK = re.compile(
+    r"TRELLIS_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)"
+)
 SERVICE_LINK_VALUE = re.compile(r"(tcp|udp|sctp)://")
 
 
@@ -31,7 +36,10 @@ class Given(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """The settings, and for every key that was given, where. A key not in `sources` has its default."""
+    """The settings, and for every key that was given, where.
+
+    A key not in `sources` has its default.
+    """
 
     settings: Settings
     sources: dict[str, str]
@@ -42,9 +50,11 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> Settings:
-    """The settings from `files` (else TRELLIS_CONFIG, else the first that exists of SEARCHED), environment and flags.
+    """The settings from `files` (else TRELLIS_CONFIG, else the first that exists of SEARCHED),
+    environment and flags.
 
-    `environ` is os.environ unless given; `flags` maps keys such as `amqp.port` to text. Raises SettingsError.
+    `environ` is os.environ unless given; `flags` maps keys such as `amqp.port` to text. Raises
+    SettingsError.
     """
     return load_with_sources(files, environ, flags).settings
 
@@ -84,7 +94,9 @@ def load_with_sources(
 def config_files(files: Iterable[str | Path] | None, environ: Mapping[str, str]) -> Sequence[Path]:
     """The files that are read, in order. Only those of SEARCHED may be missing."""
     chosen = [Path(file) for file in files or ()]
-    chosen = chosen or [Path(file) for file in environ.get("TRELLIS_CONFIG", "").split(os.pathsep) if file]
+    chosen = chosen or [
+        Path(file) for file in environ.get("TRELLIS_CONFIG", "").split(os.pathsep) if file
+    ]
     return chosen or [path for path in SEARCHED if os.path.exists(path)][:1]
 
 
@@ -125,7 +137,9 @@ def read_text(text: str, where: str) -> dict[str, Given]:
 def _line_of(error: ValueError, text: str) -> tuple[int, str]:
     """The line where tomllib gave up, and its complaint in small letters."""
     message, line = str(error), text.count("\n") + 1
-    if place := re.fullmatch(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL):
+    if place := re.fullmatch(
+        r"(.*) \(at (?:line (\d+), column \d+|end of document)\)", message, re.DOTALL
+    ):
         message, line = place[1], int(place[2] or line)
     return line, message[:1].lower() + message[1:]
 
@@ -134,7 +148,9 @@ def _read_in_file(key: str, value: object, where: str) -> Any:
     if key == "users":
         return _read_users(value, where)
     if key not in OPTIONS:
-        raise SettingsError(where, key, f"unknown key; the nearest is {nearest(key, [*OPTIONS, *SECTIONS])}")
+        raise SettingsError(
+            where, key, f"unknown key; the nearest is {nearest(key, [*OPTIONS, *SECTIONS])}"
+        )
     return _read(OPTIONS[key], value, where, key)
 
 
@@ -152,7 +168,12 @@ def _read_users(value: object, where: str) -> tuple[User, ...]:
             if option.default is msgspec.NODEFAULT and not table.get(name):
                 raise SettingsError(where, f"{place}.{name}", f"must be given: {option.help}")
         users.append(
-            User(**{name: _read(USER_OPTIONS[name], item, where, f"{place}.{name}") for name, item in table.items()})
+            User(
+                **{
+                    name: _read(USER_OPTIONS[name], item, where, f"{place}.{name}")
+                    for name, item in table.items()
+                }
+            )
         )
     return tuple(users)
 
@@ -164,11 +185,15 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     for variable, value in environ.items():
         if not variable.startswith(PREFIX) or OTHER_VARIABLES.fullmatch(variable):
             continue
-        if SERVICE_LINK.fullmatch(variable) or (variable.endswith("_PORT") and SERVICE_LINK_VALUE.match(value)):
+        if SERVICE_LINK.fullmatch(variable) or (
+            variable.endswith("_PORT") and SERVICE_LINK_VALUE.match(value)
+        ):
             continue
         option = known.get(variable)
         if option is None:
-            raise SettingsError(variable, f"unknown environment variable; the nearest is {nearest(variable, known)}")
+            raise SettingsError(
+                variable, f"unknown environment variable; the nearest is {nearest(variable, known)}"
+            )
         given[option.key] = Given(_read_as_text(option, value, variable), variable)
     return given
 
@@ -183,7 +208,9 @@ def read_flags(flags: Mapping[str, str]) -> dict[str, Given]:
 
 def _read_as_text(option: Option, value: str, where: str) -> Any:
     if option.in_files_only:
-        raise SettingsError(where, option.key, "can be set in a file only, as it is a list or table")
+        raise SettingsError(
+            where, option.key, "can be set in a file only, as it is a list or table"
+        )
     return _read(option, value, where, option.key, text=True)
 
 

@@ -1,4 +1,6 @@
-"""One option seen from outside: its key, its names in environment and flags, and how a given value is read."""
+"""One option seen from outside: its key, its names in environment and flags, and how a given value
+is read.
+"""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -48,7 +50,10 @@ class Option(Struct, frozen=True):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The words allowed, for an option or a list of words; else (). May look through installed packages: milliseconds."""
+        """The words allowed, for an option or a list of words; else ().
+
+        May look through installed packages: milliseconds.
+        """
         named: Callable[[], tuple[str, ...]] | None = (self.meta.extra or {})["choices"]
         return self.words if named is None else named()
 
@@ -82,11 +87,22 @@ class Option(Struct, frozen=True):
             listed = get_origin(self.type) is tuple
             return ("a list of one or more of " if listed else "one of ") + ", ".join(choices)
         if self.type is int or self.type is float:
-            return " ".join(filter(None, ("a whole number" if self.type is int else "a number", self.bounds))) + unit
+            return (
+                " ".join(
+                    filter(
+                        None, ("a whole number" if self.type is int else "a number", self.bounds)
+                    )
+                )
+                + unit
+            )
         if get_origin(self.type) is tuple:
             return f"a list of tables, written [[{self.key}]]"
         if get_origin(self.type) is dict:
-            return "a table of tables" if get_args(get_args(self.type)[1])[1] is object else "a table of tables of text"
+            return (
+                "a table of tables"
+                if get_args(get_args(self.type)[1])[1] is object
+                else "a table of tables of text"
+            )
         return "true or false" if self.type is bool else "text"
 
     def read(self, value: object, *, text: bool = False) -> Any:
@@ -104,7 +120,10 @@ class Option(Struct, frozen=True):
         for one in [read] if isinstance(read, str) else read if isinstance(read, tuple) else ():
             if isinstance(one, str):
                 self._check(one, choices)
-        if choices and (not read or any(word not in choices for word in ([read] if isinstance(read, str) else read))):
+        if choices and (
+            not read
+            or any(word not in choices for word in ([read] if isinstance(read, str) else read))
+        ):
             raise ValueError(self._problem(self._expected(choices), value, choices))
         return read
 
@@ -138,7 +157,9 @@ def _options(table: type[Struct], prefix: str = "") -> dict[str, Option]:
             found |= _options(field.type, key + ".")
             continue
         kind, meta = get_args(field.type)
-        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        default = (
+            field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        )
         found[key] = Option(key=key, type=kind, meta=meta, default=default)
     return found
 

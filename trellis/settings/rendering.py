@@ -12,7 +12,10 @@ from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
 from trellis.settings.schema import Settings
 
 MASK = "********"
-LARGER = {"bytes": ((1 << 20, "MiB"), (1 << 10, "KiB")), "s": ((86_400, "days"),)}  # units people read
+LARGER = {
+    "bytes": ((1 << 20, "MiB"), (1 << 10, "KiB")),
+    "s": ((86_400, "days"),),
+}  # units people read
 
 HEADER = """\
 # Trellis settings: every key with its default. Printed by `trellis config`.
@@ -76,7 +79,9 @@ def title(section: str) -> str:
     return (SECTIONS[section].__doc__ or "").splitlines()[0].rstrip(".")
 
 
-def _document(settings: Settings, heading: Callable[[str], str], write: Callable[[Option, str], list[str]]) -> str:
+def _document(
+    settings: Settings, heading: Callable[[str], str], write: Callable[[Option, str], list[str]]
+) -> str:
     """TOML of every option; `heading` writes the head of a section, `write` the lines for one option."""
     lines: list[str] = []
     section = ""
@@ -108,7 +113,9 @@ def _explained(option: Option, line: str) -> list[str]:
 def _masked(settings: Settings) -> Settings:
     """`settings` with every secret replaced, for reading only."""
     mask = {option.name: MASK for option in USER_OPTIONS.values() if option.secret}
-    plugins = {path: dict.fromkeys(options, MASK) for path, options in settings.amqtt.plugins.items()}
+    plugins = {
+        path: dict.fromkeys(options, MASK) for path, options in settings.amqtt.plugins.items()
+    }
     return msgspec.structs.replace(
         settings,
         password=MASK if settings.password else "",

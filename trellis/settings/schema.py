@@ -1,8 +1,9 @@
 """What can be set: every option once, with its default, type, bounds, unit and help.
 
-A section is a frozen Struct; a field is `Annotated[type, option(...)] = default`. The key in files, the environment
-variable, the flag, `--help` and the commented default file all follow from these declarations (see options.py), so a
-new option is a new field here and nothing else. Sizes are in octets, times in seconds.
+A section is a frozen Struct; a field is `Annotated[type, option(...)] = default`. The key in files,
+the environment variable, the flag, `--help` and the commented default file all follow from these
+declarations (see options.py), so a new option is a new field here and nothing else. Sizes are in
+octets, times in seconds.
 """
 
 import os
@@ -35,7 +36,21 @@ Anonymous = Literal["loopback", "true", "false"]
 Level = Literal["debug", "info", "warning", "error"]
 ClientCertificate = Literal["none", "optional", "required"]
 TlsVersion = Literal["1.2", "1.3"]
-JwtAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"]
+JwtAlgorithm = Literal[
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+    "HS256",
+    "HS384",
+    "HS512",
+]
 NameFrom = Literal["common_name", "dns", "email", "uri"]
 Plugins = dict[str, dict[str, object]]
 Certificates = dict[str, dict[str, str]]
@@ -54,15 +69,20 @@ def option(
     choices: Callable[[], tuple[str, ...]] | None = None,
     secret: bool = False,
 ) -> Meta:
-    """The declaration beside a type: help text, inclusive bounds, unit, a further check, the words allowed where their
-    type does not say them, whether it is never shown.
+    """The declaration beside a type: help text, inclusive bounds, unit, a further check, the words
+    allowed where their type does not say them, whether it is never shown.
 
-    `check` takes the text of a value and raises ValueError with what is expected instead. Numbers without an upper
-    bound of their own fit 64 bits.
+    `check` takes the text of a value and raises ValueError with what is expected instead. Numbers
+    without an upper bound of their own fit 64 bits.
     """
     if ge is not None and le is None:
         le = INT64
-    return Meta(ge=ge, le=le, description=text, extra={"unit": unit, "check": check, "choices": choices, "secret": secret})
+    return Meta(
+        ge=ge,
+        le=le,
+        description=text,
+        extra={"unit": unit, "check": check, "choices": choices, "secret": secret},
+    )
 
 
 def _matchers() -> tuple[str, ...]:
@@ -79,7 +99,11 @@ class Listener(Section, frozen=True, kw_only=True):
 
     enabled: Annotated[bool, option("listen on this port")] = True
     host: Annotated[
-        str, option("IP addresses to listen on, separated by commas; 0.0.0.0 is all of IPv4", check=check_addresses)
+        str,
+        option(
+            "IP addresses to listen on, separated by commas; 0.0.0.0 is all of IPv4",
+            check=check_addresses,
+        ),
     ] = "127.0.0.1,::1"
     port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)]
 
@@ -100,7 +124,10 @@ class Entry(Listener, frozen=True, kw_only=True):
 
     proxies: Annotated[
         str,
-        option("addresses and networks, separated by commas, whose connections begin with a PROXY header", check=check_networks),
+        option(
+            "addresses and networks, separated by commas, whose connections begin with a PROXY header",
+            check=check_networks,
+        ),
     ] = ""
 
     @property
@@ -113,7 +140,9 @@ class Open(Entry, frozen=True, kw_only=True):
     """An entry that may be a file on this machine, too."""
 
     socket: Annotated[str, option('path of a Unix socket to listen on as well; "" is none')] = ""
-    socket_mode: Annotated[str, option("who may connect to it, as the rights of a file", check=check_mode)] = "0660"
+    socket_mode: Annotated[
+        str, option("who may connect to it, as the rights of a file", check=check_mode)
+    ] = "0660"
 
     @property
     def mode(self) -> int:
@@ -124,16 +153,24 @@ class Open(Entry, frozen=True, kw_only=True):
 class Secured(Entry, frozen=True, kw_only=True):
     """An entry over TLS."""
 
-    enabled: Annotated[bool, option("listen on this port; [tls] says with which certificate")] = False
-    client_certificate: Annotated[ClientCertificate, option("whether clients show a certificate, signed by one of tls.ca")] = "none"
+    enabled: Annotated[bool, option("listen on this port; [tls] says with which certificate")] = (
+        False
+    )
+    client_certificate: Annotated[
+        ClientCertificate, option("whether clients show a certificate, signed by one of tls.ca")
+    ] = "none"
 
 
 class Amqp(Open, frozen=True, kw_only=True):
     """AMQP 0-9-1."""
 
     port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 5672
-    heartbeat: Annotated[int, option("heartbeat offered to clients; 0 offers none", ge=0, le=65535, unit="s")] = 60
-    frame_max: Annotated[int, option("largest frame offered", ge=4096, le=128 * KIB, unit="bytes")] = 128 * KIB
+    heartbeat: Annotated[
+        int, option("heartbeat offered to clients; 0 offers none", ge=0, le=65535, unit="s")
+    ] = 60
+    frame_max: Annotated[
+        int, option("largest frame offered", ge=4096, le=128 * KIB, unit="bytes")
+    ] = 128 * KIB
     channel_max: Annotated[int, option("channels a connection may open", ge=1, le=65535)] = 2047
 
 
@@ -148,28 +185,62 @@ class Mqtt(Open, frozen=True, kw_only=True):
 
     port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 1883
     anonymous: Annotated[Anonymous, option("who may connect without a user name")] = "loopback"
-    max_packet: Annotated[int, option("largest packet", ge=256, le=268_435_460, unit="bytes")] = 16 * MIB
+    max_packet: Annotated[int, option("largest packet", ge=256, le=268_435_460, unit="bytes")] = (
+        16 * MIB
+    )
     max_levels: Annotated[int, option("levels of a topic or filter", ge=1, le=65535)] = 200
-    receive_maximum: Annotated[int, option("QoS 1 and 2 messages in flight to one client, and from one of MQTT 5", ge=1, le=65535)] = 1024
-    topic_alias_maximum: Annotated[int, option("topic aliases that a client may use; 0 offers none", ge=0, le=65535)] = 16
+    receive_maximum: Annotated[
+        int,
+        option(
+            "QoS 1 and 2 messages in flight to one client, and from one of MQTT 5", ge=1, le=65535
+        ),
+    ] = 1024
+    topic_alias_maximum: Annotated[
+        int, option("topic aliases that a client may use; 0 offers none", ge=0, le=65535)
+    ] = 16
     keep_alive_max: Annotated[
-        int, option("longest keep-alive; clients of MQTT 5 are told a shorter one; 0 is any", ge=0, le=65535, unit="s")
+        int,
+        option(
+            "longest keep-alive; clients of MQTT 5 are told a shorter one; 0 is any",
+            ge=0,
+            le=65535,
+            unit="s",
+        ),
     ] = 0
     response_prefix: Annotated[
-        str, option("response information for clients that ask: this and their identifier; empty gives none")
+        str,
+        option(
+            "response information for clients that ask: this and their identifier; empty gives none"
+        ),
     ] = "responses/"
-    no_subscribe: Annotated[tuple[str, ...], option("topic filters that nobody may subscribe to")] = ()
-    sys_interval: Annotated[int, option("between two publications of $SYS/broker/...; 0 publishes none", ge=0, unit="s")] = 10
+    no_subscribe: Annotated[
+        tuple[str, ...], option("topic filters that nobody may subscribe to")
+    ] = ()
+    sys_interval: Annotated[
+        int, option("between two publications of $SYS/broker/...; 0 publishes none", ge=0, unit="s")
+    ] = 10
     session_expiry: Annotated[
-        int, option("how long the session of an absent client is kept", ge=0, le=4_294_967_295, unit="s")
+        int,
+        option(
+            "how long the session of an absent client is kept", ge=0, le=4_294_967_295, unit="s"
+        ),
     ] = 1_209_600
-    sessions: Annotated[int, option("sessions kept, present and absent clients together", ge=1)] = 1_000_000
-    subscriptions: Annotated[int, option("subscriptions of one client; 0 is no limit", ge=0)] = 100_000
+    sessions: Annotated[int, option("sessions kept, present and absent clients together", ge=1)] = (
+        1_000_000
+    )
+    subscriptions: Annotated[int, option("subscriptions of one client; 0 is no limit", ge=0)] = (
+        100_000
+    )
     session_backlog: Annotated[int, option("messages waiting for one client", ge=1)] = 100_000
     retained: Annotated[int, option("retained messages", ge=0)] = 100_000
-    retained_bytes: Annotated[int, option("all retained messages together", ge=0, unit="bytes")] = 256 * MIB
+    retained_bytes: Annotated[int, option("all retained messages together", ge=0, unit="bytes")] = (
+        256 * MIB
+    )
     qos0_high_mark: Annotated[
-        int, option("unsent output above which a client's QoS 0 messages are dropped", ge=KIB, unit="bytes")
+        int,
+        option(
+            "unsent output above which a client's QoS 0 messages are dropped", ge=KIB, unit="bytes"
+        ),
     ] = MIB
 
 
@@ -177,7 +248,9 @@ class Mqtts(Secured, frozen=True, kw_only=True):
     """MQTT over TLS."""
 
     port: Annotated[int, option("port; 0 takes a free one", ge=0, le=65535)] = 8883
-    certificate_user: Annotated[bool, option("a client that gives no user name is the user whom its certificate names")] = False
+    certificate_user: Annotated[
+        bool, option("a client that gives no user name is the user whom its certificate names")
+    ] = False
 
 
 WebSocketPath = Annotated[str, option("path of the WebSocket", check=check_path)]
@@ -220,12 +293,23 @@ class Wss(Mqtts, frozen=True, kw_only=True):
 class Tls(Section, frozen=True, kw_only=True):
     """Certificates of amqps, mqtts and wss. Read again at SIGHUP."""
 
-    certificate: Annotated[str, option("PEM file: our certificate, and those that signed it but for the root")] = ""
-    key: Annotated[str, option('PEM file: its private key, not encrypted; "" is the file of the certificate')] = ""
+    certificate: Annotated[
+        str, option("PEM file: our certificate, and those that signed it but for the root")
+    ] = ""
+    key: Annotated[
+        str, option('PEM file: its private key, not encrypted; "" is the file of the certificate')
+    ] = ""
     ca: Annotated[str, option("PEM file: those who sign the certificates of clients")] = ""
     minimum: Annotated[TlsVersion, option("oldest version of TLS")] = "1.2"
-    user_from: Annotated[NameFrom, option("what in a client's certificate is its user name")] = "common_name"
-    names: Annotated[Certificates, option("other certificates, by the name that a client asks for; *.NAME is any in front of it")] = {}
+    user_from: Annotated[NameFrom, option("what in a client's certificate is its user name")] = (
+        "common_name"
+    )
+    names: Annotated[
+        Certificates,
+        option(
+            "other certificates, by the name that a client asks for; *.NAME is any in front of it"
+        ),
+    ] = {}
 
 
 class Metrics(Listener, frozen=True, kw_only=True):
@@ -244,12 +328,17 @@ class Data(Section, frozen=True, kw_only=True):
     """What is kept."""
 
     dir: Annotated[
-        str, option('directory; "" is $XDG_STATE_HOME/trellis or ~/.local/state/trellis, ":memory:" keeps nothing')
+        str,
+        option(
+            'directory; "" is $XDG_STATE_HOME/trellis or ~/.local/state/trellis, ":memory:" keeps nothing'
+        ),
     ] = ""
 
     @property
     def directory(self) -> Path | None:
-        """The directory meant by `dir`, None when nothing is kept; RuntimeError if there is no home directory."""
+        """The directory meant by `dir`, None when nothing is kept; RuntimeError if there is no home
+        directory.
+        """
         if self.dir == ":memory:":
             return None
         if self.dir:
@@ -262,15 +351,27 @@ class Data(Section, frozen=True, kw_only=True):
 class Store(Section, frozen=True, kw_only=True):
     """How durable messages are kept."""
 
-    window: Annotated[int, option("messages of a durable queue that are in memory; of others it knows the place on the disk", ge=1)] = 4096
-    segment: Annotated[int, option("size of a file of the log", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes")] = 64 * MIB
+    window: Annotated[
+        int,
+        option(
+            "messages of a durable queue that are in memory; of others it knows the place on the disk",
+            ge=1,
+        ),
+    ] = 4096
+    segment: Annotated[
+        int, option("size of a file of the log", ge=64 * KIB, le=4 * 1024 * MIB, unit="bytes")
+    ] = 64 * MIB
 
 
 class Stream(Section, frozen=True, kw_only=True):
     """Streams (queues of type stream)."""
 
     journals: Annotated[
-        tuple[str, ...], option("VHOST=NAME each: this stream gets all that is published in the virtual host", check=check_journal)
+        tuple[str, ...],
+        option(
+            "VHOST=NAME each: this stream gets all that is published in the virtual host",
+            check=check_journal,
+        ),
     ] = ()
 
 
@@ -279,22 +380,40 @@ class Auth(Section, frozen=True, kw_only=True):
 
     guest: Annotated[bool, option("accept guest/guest, from loopback only")] = True
     threads: Annotated[int, option("threads that hash passwords", ge=1, le=64)] = 2
-    queue: Annotated[int, option("logins that may wait for a verdict; more are refused", ge=1)] = 1024
-    remember: Annotated[int, option("how long a verified password is not hashed again", ge=0, le=86_400, unit="s")] = (
-        300
+    queue: Annotated[int, option("logins that may wait for a verdict; more are refused", ge=1)] = (
+        1024
     )
+    remember: Annotated[
+        int, option("how long a verified password is not hashed again", ge=0, le=86_400, unit="s")
+    ] = 300
 
 
 class Jwt(Section, frozen=True, kw_only=True):
     """Logins by JSON Web Tokens (install the extra `jwt`). Read again at SIGHUP."""
 
-    keys: Annotated[str, option('file of public keys that sign tokens, in PEM or as a JWKS; "" takes no tokens')] = ""
-    algorithms: Annotated[tuple[JwtAlgorithm, ...], option("algorithms of signatures")] = ("RS256", "PS256", "ES256", "EdDSA")
-    issuer: Annotated[str, option('who must have made a token (claim iss); "" is anybody with a key')] = ""
-    audience: Annotated[str, option('for whom a token must be made (claim aud); "" is anybody')] = "trellis"
+    keys: Annotated[
+        str, option('file of public keys that sign tokens, in PEM or as a JWKS; "" takes no tokens')
+    ] = ""
+    algorithms: Annotated[tuple[JwtAlgorithm, ...], option("algorithms of signatures")] = (
+        "RS256",
+        "PS256",
+        "ES256",
+        "EdDSA",
+    )
+    issuer: Annotated[
+        str, option('who must have made a token (claim iss); "" is anybody with a key')
+    ] = ""
+    audience: Annotated[str, option('for whom a token must be made (claim aud); "" is anybody')] = (
+        "trellis"
+    )
     user: Annotated[str, option("claim that names the user")] = "sub"
-    scopes: Annotated[str, option("claim that says what may be done: a text with spaces, or a list")] = "scope"
-    prefix: Annotated[str, option('what scopes for this broker begin with, such as "trellis."; others are left alone')] = ""
+    scopes: Annotated[
+        str, option("claim that says what may be done: a text with spaces, or a list")
+    ] = "scope"
+    prefix: Annotated[
+        str,
+        option('what scopes for this broker begin with, such as "trellis."; others are left alone'),
+    ] = ""
     leeway: Annotated[int, option("how far clocks may differ", ge=0, le=600, unit="s")] = 10
 
 
@@ -303,35 +422,59 @@ class Limits(Section, frozen=True, kw_only=True):
 
     message: Annotated[int, option("largest message", ge=1, le=512 * MIB, unit="bytes")] = 16 * MIB
     connections: Annotated[int, option("connections; 0 is 0.9 x the descriptor limit", ge=0)] = 0
-    unauthenticated_per_address: Annotated[int, option("connections of one address that have not logged in", ge=1)] = (
-        100
-    )
-    handshake: Annotated[float, option("how long a client may take to log in", ge=0.01, le=3600, unit="s")] = 10.0
+    unauthenticated_per_address: Annotated[
+        int, option("connections of one address that have not logged in", ge=1)
+    ] = 100
+    handshake: Annotated[
+        float, option("how long a client may take to log in", ge=0.01, le=3600, unit="s")
+    ] = 10.0
     routes: Annotated[int, option("entries of the route cache", ge=1)] = 65_536
     address_connections: Annotated[
         int, option("connections of one address, this machine's aside; 0 is no limit", ge=0)
     ] = 0
     user_connections: Annotated[int, option("connections of one user; 0 is no limit", ge=0)] = 0
-    vhost_connections: Annotated[int, option("connections to one virtual host; 0 is no limit", ge=0)] = 0
+    vhost_connections: Annotated[
+        int, option("connections to one virtual host; 0 is no limit", ge=0)
+    ] = 0
     user_channels: Annotated[int, option("AMQP channels of one user; 0 is no limit", ge=0)] = 0
-    channel_consumers: Annotated[int, option("consumers of one AMQP channel; 0 is no limit", ge=0)] = 0
+    channel_consumers: Annotated[
+        int, option("consumers of one AMQP channel; 0 is no limit", ge=0)
+    ] = 0
     memory: Annotated[
-        float, option("part of the machine's memory, or the container's, above which publishers wait; 0 is no limit", ge=0, le=1)
+        float,
+        option(
+            "part of the machine's memory, or the container's, above which publishers wait; 0 is no limit",
+            ge=0,
+            le=1,
+        ),
     ] = 0.6
     disk_free: Annotated[
-        int, option("free disk space for the data directory below which publishers wait; 0 is no limit", ge=0, unit="bytes")
+        int,
+        option(
+            "free disk space for the data directory below which publishers wait; 0 is no limit",
+            ge=0,
+            unit="bytes",
+        ),
     ] = 50 * MIB
     queues: Annotated[int, option("queues; 0 is no limit", ge=0)] = 100_000
     exchanges: Annotated[int, option("exchanges; 0 is no limit", ge=0)] = 100_000
 
 
 def _rate(of: str, what: str) -> Meta:
-    return option(f"{what} that {of} may publish in a second; 0 is no limit" if what == "messages" else
-                  f"octets that {of} may send in a second; 0 is no limit", ge=0, unit="bytes" if what == "bytes" else "")
+    return option(
+        f"{what} that {of} may publish in a second; 0 is no limit"
+        if what == "messages"
+        else f"octets that {of} may send in a second; 0 is no limit",
+        ge=0,
+        unit="bytes" if what == "bytes" else "",
+    )
 
 
 class Rates(Section, frozen=True, kw_only=True):
-    """How fast clients may be. Who is faster is not read for a while; who would wait too long is disconnected."""
+    """How fast clients may be.
+
+    Who is faster is not read for a while; who would wait too long is disconnected.
+    """
 
     connection_messages: Annotated[int, _rate("one connection", "messages")] = 0
     connection_bytes: Annotated[int, _rate("one connection", "bytes")] = 0
@@ -342,33 +485,57 @@ class Rates(Section, frozen=True, kw_only=True):
     address_messages: Annotated[int, _rate("one address", "messages")] = 0
     address_bytes: Annotated[int, _rate("one address", "bytes")] = 0
     patience: Annotated[
-        float, option("longest time that a client is not read; who would wait longer is disconnected", ge=0, le=3600, unit="s")
+        float,
+        option(
+            "longest time that a client is not read; who would wait longer is disconnected",
+            ge=0,
+            le=3600,
+            unit="s",
+        ),
     ] = 10.0
 
 
 class Definitions(Section, frozen=True, kw_only=True):
     """Exchanges, queues, bindings, users and policies from RabbitMQ."""
 
-    file: Annotated[str, option("JSON file that is taken in at every start; what is there already stays; empty is none")] = ""
+    file: Annotated[
+        str,
+        option(
+            "JSON file that is taken in at every start; what is there already stays; empty is none"
+        ),
+    ] = ""
 
 
 class Matcher(Section, frozen=True, kw_only=True):
     """Wildcard subscriptions."""
 
-    default: Annotated[str, option("algorithm of an exchange that names none; see trellis matchers", choices=_matchers)] = "auto"
-    allowed: Annotated[tuple[str, ...], option("algorithms an exchange may name with the argument x-matcher", choices=_matchers)] = (
+    default: Annotated[
+        str,
+        option("algorithm of an exchange that names none; see trellis matchers", choices=_matchers),
+    ] = "auto"
+    allowed: Annotated[
+        tuple[str, ...],
+        option("algorithms an exchange may name with the argument x-matcher", choices=_matchers),
+    ] = (
         "auto",
         "trie",
         "shapes",
         "bitmap",
     )
-    profile: Annotated[str, option("profile that `trellis pipeline advise` wrote, read at the start and on SIGHUP; empty is none")] = ""
+    profile: Annotated[
+        str,
+        option(
+            "profile that `trellis pipeline advise` wrote, read at the start and on SIGHUP; empty is none"
+        ),
+    ] = ""
 
 
 class Shutdown(Section, frozen=True, kw_only=True):
     """The stop at SIGTERM."""
 
-    grace: Annotated[float, option("how long clients have to finish", ge=0, le=3600, unit="s")] = 10.0
+    grace: Annotated[float, option("how long clients have to finish", ge=0, le=3600, unit="s")] = (
+        10.0
+    )
 
 
 class Log(Section, frozen=True, kw_only=True):
@@ -380,25 +547,39 @@ class Log(Section, frozen=True, kw_only=True):
 class Amqtt(Section, frozen=True, kw_only=True):
     """Authentication and topic plugins of amqtt (install the extra `amqtt`)."""
 
-    plugins: Annotated[Plugins, option("plugin class path -> table of its options", secret=True)] = {}
+    plugins: Annotated[
+        Plugins, option("plugin class path -> table of its options", secret=True)
+    ] = {}
 
 
 class User(Section, frozen=True, kw_only=True):
     """A user; the three patterns are regular expressions over names, as in RabbitMQ."""
 
     name: Annotated[str, option("name given at login")]
-    password_hash: Annotated[str, option("output of `trellis hash-password`", check=check_hash, secret=True)]
+    password_hash: Annotated[
+        str, option("output of `trellis hash-password`", check=check_hash, secret=True)
+    ]
     configure: Annotated[str, option("what may be declared and deleted", check=check_regex)] = ".*"
     write: Annotated[str, option("where may be published", check=check_regex)] = ".*"
     read: Annotated[str, option("what may be read", check=check_regex)] = ".*"
     loopback_only: Annotated[bool, option("refuse this user from other machines")] = False
-    administrator: Annotated[bool, option("may do everything over HTTP: users, virtual hosts, policies, definitions")] = False
+    administrator: Annotated[
+        bool, option("may do everything over HTTP: users, virtual hosts, policies, definitions")
+    ] = False
     tags: Annotated[
-        tuple[str, ...], option("what else it may ask the HTTP API for: management, policymaker, monitoring", check=check_tag)
+        tuple[str, ...],
+        option(
+            "what else it may ask the HTTP API for: management, policymaker, monitoring",
+            check=check_tag,
+        ),
     ] = ()
     vhosts: Annotated[tuple[str, ...], option("virtual hosts that this user may enter")] = ("/",)
     rules: Annotated[
-        tuple[str, ...], option("rules about topics, the first that matches decides; none at all allow all", check=check_rule)
+        tuple[str, ...],
+        option(
+            "rules about topics, the first that matches decides; none at all allow all",
+            check=check_rule,
+        ),
     ] = ()
 
 
@@ -406,7 +587,9 @@ class Settings(Section, frozen=True, kw_only=True):
     """All settings."""
 
     user: Annotated[str, option("one user with every right, beside [[users]]")] = ""
-    password: Annotated[str, option("password of that user; other users of the machine see flags", secret=True)] = ""
+    password: Annotated[
+        str, option("password of that user; other users of the machine see flags", secret=True)
+    ] = ""
     password_file: Annotated[str, option("file that holds the password of that user")] = ""
     node: Node = Node()
     amqp: Amqp = Amqp()
@@ -445,4 +628,11 @@ class Settings(Section, frozen=True, kw_only=True):
 
     @property
     def _entries(self) -> dict[str, Entry]:
-        return {"amqp": self.amqp, "amqps": self.amqps, "mqtt": self.mqtt, "mqtts": self.mqtts, "ws": self.ws, "wss": self.wss}
+        return {
+            "amqp": self.amqp,
+            "amqps": self.amqps,
+            "mqtt": self.mqtt,
+            "mqtts": self.mqtts,
+            "ws": self.ws,
+            "wss": self.wss,
+        }

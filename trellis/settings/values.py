@@ -5,11 +5,13 @@ import re
 
 from argon2 import extract_parameters
 
-from broker.rules import Rule
+from broker.access.rules import Rule
 
 
 def split_addresses(host: str) -> list[str]:
-    """`"127.0.0.1, ::1"` -> `["127.0.0.1", "::1"]`, each once; ValueError if a part is no IP address."""
+    """`"127.0.0.1, ::1"` -> `["127.0.0.1", "::1"]`, each once; ValueError if a part is no IP
+    address.
+    """
     return list(dict.fromkeys(str(ipaddress.ip_address(part.strip())) for part in host.split(",")))
 
 
@@ -17,11 +19,15 @@ def check_addresses(host: str) -> None:
     try:
         split_addresses(host)
     except ValueError:
-        raise ValueError('IP addresses separated by commas, such as "127.0.0.1,::1" or "0.0.0.0"') from None
+        raise ValueError(
+            'IP addresses separated by commas, such as "127.0.0.1,::1" or "0.0.0.0"'
+        ) from None
 
 
 def split_networks(text: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """`"10.0.0.0/8, ::1"` -> networks, an address being one of its own; ValueError if a part is neither."""
+    """`"10.0.0.0/8, ::1"` -> networks, an address being one of its own; ValueError if a part is
+    neither.
+    """
     return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
 
 
@@ -29,7 +35,9 @@ def check_networks(text: str) -> None:
     try:
         split_networks(text)
     except ValueError:
-        raise ValueError('IP addresses or networks separated by commas, such as "10.0.0.5,10.1.0.0/16"') from None
+        raise ValueError(
+            'IP addresses or networks separated by commas, such as "10.0.0.5,10.1.0.0/16"'
+        ) from None
 
 
 def split_origins(text: str) -> list[str]:
@@ -40,7 +48,9 @@ def split_origins(text: str) -> list[str]:
 def check_origins(text: str) -> None:
     for origin in split_origins(text):
         if origin not in ("*", "null") and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
-            raise ValueError('Origins separated by commas, such as "https://app.example.org,http://10.0.0.5:8080", or "*"')
+            raise ValueError(
+                'Origins separated by commas, such as "https://app.example.org,http://10.0.0.5:8080", or "*"'
+            )
 
 
 def check_path(path: str) -> None:
@@ -75,6 +85,8 @@ def check_hash(text: str) -> None:
 def check_tag(tag: str) -> None:
     if tag not in ("management", "policymaker", "monitoring"):
         raise ValueError("must be management, policymaker or monitoring (or set administrator)")
+
+
 def check_journal(text: str) -> None:
     """VHOST=NAME."""
     vhost, equals, name = text.rpartition("=")

@@ -1,4 +1,6 @@
-"""Which pictures are there? Bars on a logarithmic scale, as article 1 has them for latencies and memory."""
+"""Which pictures are there? Bars on a logarithmic scale, as article 1 has them for latencies and
+memory.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,51 @@ def charts(results: Results) -> Iterator[tuple[str, str, str]]:
 def _all(results: Results) -> Iterator[tuple[str, str, str, list[Panel]]]:
     for workload in _MATCHES:
         keys = _keys(results, workload, "workload")
-        yield (f"lookup-{workload}", f"Lookups: {workload}", "nanoseconds a lookup", _panels(results, keys, "lookup"))
+        yield (
+            f"lookup-{workload}",
+            f"Lookups: {workload}",
+            "nanoseconds a lookup",
+            _panels(results, keys, "lookup"),
+        )
     memory = [key for workload in _MATCHES for key in _keys(results, workload, "memory")]
     yield "memory", "Memory", "octets a subscription", _panels(results, memory, "octets")
-    yield "article", "Article 1: cold and with 1,000 subscriptions", "nanoseconds; violet: as printed in the article", _article(results)
-    for name, ratio in (("threads-50", "50/50"), ("threads-90", "90/10"), ("threads-1-1", "1:1"), ("threads-1-3", "1:3")):
-        keys = [key for key, case in results.cases.items() if case.part == "threads" and case.variant.startswith(f"{ratio} ")]
-        yield name, f"Threads, {ratio}", "milliseconds until all are done", _panels(results, keys, "ms")
-    yield "churn", "Publications while subscriptions change", "nanoseconds a publication", _panels(
-        results, [key for key, case in results.cases.items() if case.part == "churn"], "publish")
-    yield "attack", "Patterns made to be slow", "nanoseconds a lookup", _panels(results, _keys(results, "attack", "workload"), "lookup")
+    yield (
+        "article",
+        "Article 1: cold and with 1,000 subscriptions",
+        "nanoseconds; violet: as printed in the article",
+        _article(results),
+    )
+    for name, ratio in (
+        ("threads-50", "50/50"),
+        ("threads-90", "90/10"),
+        ("threads-1-1", "1:1"),
+        ("threads-1-3", "1:3"),
+    ):
+        keys = [
+            key
+            for key, case in results.cases.items()
+            if case.part == "threads" and case.variant.startswith(f"{ratio} ")
+        ]
+        yield (
+            name,
+            f"Threads, {ratio}",
+            "milliseconds until all are done",
+            _panels(results, keys, "ms"),
+        )
+    yield (
+        "churn",
+        "Publications while subscriptions change",
+        "nanoseconds a publication",
+        _panels(
+            results, [key for key, case in results.cases.items() if case.part == "churn"], "publish"
+        ),
+    )
+    yield (
+        "attack",
+        "Patterns made to be slow",
+        "nanoseconds a lookup",
+        _panels(results, _keys(results, "attack", "workload"), "lookup"),
+    )
 
 
 def _keys(results: Results, part: str, kind: str) -> list[str]:
@@ -48,7 +85,9 @@ def _panels(results: Results, keys: Sequence[str], figure: str) -> list[Panel]:
         case = results.cases[key]
         bars = [
             Bar(about.title, value, _OURS if about.ours else _PEER)
-            for name, about in results.contenders.items() for value in [results.median(name, key, figure)] if value
+            for name, about in results.contenders.items()
+            for value in [results.median(name, key, figure)]
+            if value
         ]
         if bars:
             further = "" if case.part == "attack" else f" {case.variant or size(case.size)}"
@@ -63,6 +102,13 @@ def _article(results: Results) -> list[Panel]:
         for place, figure in enumerate(("subscribe", "unsubscribe", "lookup")):
             bars = [bar for panel in _panels(results, keys, figure) for bar in panel.bars]
             if bars:
-                bars += [Bar(f"“{row.name[:16]}”", (row.cold if kind == "cold" else row.hot)[place], _ARTICLE) for row in ROWS]
+                bars += [
+                    Bar(
+                        f"“{row.name[:16]}”",
+                        (row.cold if kind == "cold" else row.hot)[place],
+                        _ARTICLE,
+                    )
+                    for row in ROWS
+                ]
                 made.append(Panel([f"{figure}, {title}"], sorted(bars, key=lambda bar: bar.value)))
     return made

@@ -10,11 +10,18 @@ from figures import articles
 from figures.targets import size, targets
 from trellis.bench.matching.results import Cell, Results
 
-_GROWING = {"tp": "tp: three words, as in article 1's throughput test", "iot": "iot: wildcards everywhere", "adv": "adv: mostly wildcards"}
+_GROWING = {
+    "tp": "tp: three words, as in article 1's throughput test",
+    "iot": "iot: wildcards everywhere",
+    "adv": "adv: mostly wildcards",
+}
 
 _FURTHER = {
-    "subscribe": "to subscribe", "unsubscribe": "to unsubscribe", "any": "to learn whether anyone matches",
-    "first": "a lookup when topics come for the first time", "load": "a subscription of the whole load",
+    "subscribe": "to subscribe",
+    "unsubscribe": "to unsubscribe",
+    "any": "to learn whether anyone matches",
+    "first": "a lookup when topics come for the first time",
+    "load": "a subscription of the whole load",
 }
 
 
@@ -46,8 +53,10 @@ def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterato
     threads = [key for key, case in results.cases.items() if case.part == "threads"]
     if threads:
         yield "### Threads: articles 1 and 2"
-        yield ("Milliseconds until all workers have done 1,000 operations each: `50/50 N`, half of N workers subscribe and half look up; "
-               "`90/10 N`, each of N subscribes one time in ten; `1:3 N`, N subscribe and 3 N look up.")
+        yield (
+            "Milliseconds until all workers have done 1,000 operations each: `50/50 N`, half of N workers subscribe and half look up; "
+            "`90/10 N`, each of N subscribes one time in ten; `1:3 N`, N subscribe and 3 N look up."
+        )
         for name in ("threads-50", "threads-90", "threads-1-1", "threads-1-3"):
             yield _picture(pictures, name)
         yield _variants(results, threads, "ms")
@@ -63,9 +72,13 @@ def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterato
     if attack:
         yield "### Patterns made to be slow"
         yield _picture(pictures, "attack")
-        yield "\n".join(f"- `{results.cases[key].workload}`: {results.cases[key].text}" for key in attack)
-        yield ("Nanoseconds a lookup. The topic of each of the first four is looked up and timed alone, which adds about 400 ns.\n\n"
-               + _table(results, {results.cases[key].workload: key for key in attack}, "lookup"))
+        yield "\n".join(
+            f"- `{results.cases[key].workload}`: {results.cases[key].text}" for key in attack
+        )
+        yield (
+            "Nanoseconds a lookup. The topic of each of the first four is looked up and timed alone, which adds about 400 ns.\n\n"
+            + _table(results, {results.cases[key].workload: key for key in attack}, "lookup")
+        )
     yield from _one_filter(results)
     yield from _claims(results)
     yield f"### Who took part\n\n{_contenders(results)}"
@@ -73,23 +86,44 @@ def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterato
 
 def _opening(results: Results) -> str:
     about = results.environment
-    rounds = {len(cell.rounds) for of in results.cells.values() for key, cell in of.items() if results.cases[key].kind == "workload"} - {0}
-    counts = " to ".join(str(count) for count in sorted({min(rounds, default=0), max(rounds, default=0)}))
+    rounds = {
+        len(cell.rounds)
+        for of in results.cells.values()
+        for key, cell in of.items()
+        if results.cases[key].kind == "workload"
+    } - {0}
+    counts = " to ".join(
+        str(count) for count in sorted({min(rounds, default=0), max(rounds, default=0)})
+    )
     runs, loads = about.get("commands", [about["command"]]), about.get("loads", [about["load"]])
-    how = f"with `{runs[0]}`" if len(runs) == 1 else f"in {len(runs)} runs, all contenders of a case in the same one"
+    how = (
+        f"with `{runs[0]}`"
+        if len(runs) == 1
+        else f"in {len(runs)} runs, all contenders of a case in the same one"
+    )
     before = f"{min(loads):.1f} to {max(loads):.1f}" if len(loads) > 1 else f"{loads[0]:.1f}"
-    said = (f"Measured on {about['time'][:10]} {how}: medians of {counts} interleaved rounds.\n"
-            f"Machine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, load before {before}. "
-            f"Of every figure of ours and of PyPI's, {results.loop_ns:.0f} ns are the harness's loop; it is not subtracted.\n"
-            f"Noise: {_noise(results)}")
+    said = (
+        f"Measured on {about['time'][:10]} {how}: medians of {counts} interleaved rounds.\n"
+        f"Machine: {about['cpus']} × {about['cpu']}, {about['kernel']}, {about['python']}, load before {before}. "
+        f"Of every figure of ours and of PyPI's, {results.loop_ns:.0f} ns are the harness's loop; it is not subtracted.\n"
+        f"Noise: {_noise(results)}"
+    )
     if len(runs) == 1:
         return said
-    return f"{said}\n\n<details><summary>The commands</summary>\n\n" + "".join(f"    {run}\n" for run in runs) + "\n</details>"
+    return (
+        f"{said}\n\n<details><summary>The commands</summary>\n\n"
+        + "".join(f"    {run}\n" for run in runs)
+        + "\n</details>"
+    )
 
 
 def _noise(results: Results) -> str:
-    spreads = sorted(cell.spread("lookup") for of in results.cells.values() for cell in of.values()
-                     if "lookup" in cell.medians and len(cell.rounds) > 1)
+    spreads = sorted(
+        cell.spread("lookup")
+        for of in results.cells.values()
+        for cell in of.values()
+        if "lookup" in cell.medians and len(cell.rounds) > 1
+    )
     if not spreads:
         return "a single round says nothing of it."
     middle, high = spreads[len(spreads) // 2], spreads[len(spreads) * 9 // 10]
@@ -131,32 +165,78 @@ def _variants(results: Results, keys: Sequence[str], which: str) -> str:
 
 def _targets(results: Results) -> str:
     words = {True: "yes", False: "**no**", None: "not measured"}
-    return rows(["target", "bound", "measured", "met"], [[each.what, each.bound, each.found, words[each.met]] for each in targets(results)])
+    return rows(
+        ["target", "bound", "measured", "met"],
+        [[each.what, each.bound, each.found, words[each.met]] for each in targets(results)],
+    )
 
 
 def _article(results: Results) -> str:
     cold, hot = _keys(results, "article", "cold")[0], _keys(results, "article", "workload")[0]
     lines = []
     for row in articles.ROWS:
-        lines.append([f"“{row.name}”", *(figure(value) for value in (*row.cold, *row.hot)), f"{row.rate:,.0f}"])
+        lines.append(
+            [
+                f"“{row.name}”",
+                *(figure(value) for value in (*row.cold, *row.hot)),
+                f"{row.rate:,.0f}",
+            ]
+        )
         for name in row.same:
             if name in results.cells:
-                cells = [_cell(results, name, key, which) for key in (cold, hot) for which in ("subscribe", "unsubscribe", "lookup")]
+                cells = [
+                    _cell(results, name, key, which)
+                    for key in (cold, hot)
+                    for which in ("subscribe", "unsubscribe", "lookup")
+                ]
                 lookup = results.median(name, "tp tp 1000 workload", "lookup")
-                lines.append([results.contenders[name].title, *cells, f"{1e9 / lookup:,.0f}" if lookup else ""])
-    words = ("In quotation marks what the article prints (Go, a 2.6 GHz Core i7), below each what does the same here. Nanoseconds; hot "
-             "means 1,000 subscriptions; the last column is matches a second on `tp` with 1,000. The article subscribes and unsubscribes "
-             "one subscription again and again, here each is new.")
-    return f"{words}\n\n" + rows(["", "subscribe", "unsubscribe", "lookup", "hot subscribe", "unsubscribe", "lookup", "matches/s"], lines)
+                lines.append(
+                    [
+                        results.contenders[name].title,
+                        *cells,
+                        f"{1e9 / lookup:,.0f}" if lookup else "",
+                    ]
+                )
+    words = (
+        "In quotation marks what the article prints (Go, a 2.6 GHz Core i7), below each what does the same here. Nanoseconds; hot "
+        "means 1,000 subscriptions; the last column is matches a second on `tp` with 1,000. The article subscribes and unsubscribes "
+        "one subscription again and again, here each is new."
+    )
+    return f"{words}\n\n" + rows(
+        [
+            "",
+            "subscribe",
+            "unsubscribe",
+            "lookup",
+            "hot subscribe",
+            "unsubscribe",
+            "lookup",
+            "matches/s",
+        ],
+        lines,
+    )
 
 
 def _article_all(results: Results) -> str:
     cold, hot = _keys(results, "article", "cold")[0], _keys(results, "article", "workload")[0]
     memory = _keys(results, "article", "memory")
-    header = ["", "subscribe", "unsubscribe", "lookup", "hot subscribe", "unsubscribe", "lookup", "B a subscription"]
+    header = [
+        "",
+        "subscribe",
+        "unsubscribe",
+        "lookup",
+        "hot subscribe",
+        "unsubscribe",
+        "lookup",
+        "B a subscription",
+    ]
     lines = []
     for name, about in results.contenders.items():
-        cells = [_cell(results, name, key, which) for key in (cold, hot) for which in ("subscribe", "unsubscribe", "lookup")]
+        cells = [
+            _cell(results, name, key, which)
+            for key in (cold, hot)
+            for which in ("subscribe", "unsubscribe", "lookup")
+        ]
         cells.append(_cell(results, name, memory[0], "octets") if memory else "")
         if any(cells):
             lines.append([about.title if about.ours else f"*{about.title}*", *cells])
@@ -171,11 +251,24 @@ def _one_filter(results: Results) -> Iterator[str]:
     yield f"### {count:,} subscribers on one pattern"
     lines = []
     for name, about in results.contenders.items():
-        cells = [_cell(results, name, keys[0], which) for which in ("lookup", "subscribe", "unsubscribe", "load")]
+        cells = [
+            _cell(results, name, keys[0], which)
+            for which in ("lookup", "subscribe", "unsubscribe", "load")
+        ]
         cells += [_cell(results, name, key, "octets") for key in memory]
         if any(cells):
             lines.append([about.title if about.ours else f"*{about.title}*", *cells])
-    yield rows(["", f"lookup of all {count:,}, ns", "subscribe", "unsubscribe", "load, each", "B a subscriber"][: 5 + len(memory)], lines)
+    yield rows(
+        [
+            "",
+            f"lookup of all {count:,}, ns",
+            "subscribe",
+            "unsubscribe",
+            "load, each",
+            "B a subscriber",
+        ][: 5 + len(memory)],
+        lines,
+    )
 
 
 def _claims(results: Results) -> Iterator[str]:
@@ -195,24 +288,59 @@ def _claims(results: Results) -> Iterator[str]:
     at_10k = lookup("bitmap", "tp", 10_000)
     hot = "article seed 1000 memory"
     lines = [
-        ["1", "the optimized bitmap takes 4.5 × less memory than the inverted one",
-         over(octets("bitmap-fixed", hot), octets("bitmap", hot)) + " (the article's 1,000 subscriptions, one topic known)"],
-        ["3", "the bitmap is 3 × as fast as the scan, at 1,000 subscriptions", over(
-            lookup("naive", "tp", 1_000), lookup("bitmap", "tp", 1_000))],
-        ["4", "10 µs a message at 10,000 requests", f"{at_10k / 1e3:.1f} µs (`bitmap`, tp)" if at_10k else "not measured"],
-        ["4", "to learn whether anyone matches is cheaper than who", over(
-            lookup("bitmap", "iot", 10_000), results.median("bitmap", "iot iot 10000 workload", "any")) + " (`bitmap`, iot 10k)"],
+        [
+            "1",
+            "the optimized bitmap takes 4.5 × less memory than the inverted one",
+            over(octets("bitmap-fixed", hot), octets("bitmap", hot))
+            + " (the article's 1,000 subscriptions, one topic known)",
+        ],
+        [
+            "3",
+            "the bitmap is 3 × as fast as the scan, at 1,000 subscriptions",
+            over(lookup("naive", "tp", 1_000), lookup("bitmap", "tp", 1_000)),
+        ],
+        [
+            "4",
+            "10 µs a message at 10,000 requests",
+            f"{at_10k / 1e3:.1f} µs (`bitmap`, tp)" if at_10k else "not measured",
+        ],
+        [
+            "4",
+            "to learn whether anyone matches is cheaper than who",
+            over(
+                lookup("bitmap", "iot", 10_000),
+                results.median("bitmap", "iot iot 10000 workload", "any"),
+            )
+            + " (`bitmap`, iot 10k)",
+        ],
         ["5", "splitting keys once makes the scan 3 × as fast", over(each, once)],
-        ["5", "indexes by word are the slowest", over(
-            lookup("word-sets", "iot", 1_000), lookup("trie", "iot", 1_000)) + " the trie (`word-sets`, iot 1k)"],
-        ["5", "a DFA needs no backtracking and more memory than the trie", over(
-            lookup("trie", "iot", 10_000), lookup("dfa", "iot", 10_000)) + " as fast, " + over(
-            octets("dfa", "iot iot 10000 memory"), octets("trie", "iot iot 10000 memory")) + " the memory at first (iot 10k)"],
+        [
+            "5",
+            "indexes by word are the slowest",
+            over(lookup("word-sets", "iot", 1_000), lookup("trie", "iot", 1_000))
+            + " the trie (`word-sets`, iot 1k)",
+        ],
+        [
+            "5",
+            "a DFA needs no backtracking and more memory than the trie",
+            over(lookup("trie", "iot", 10_000), lookup("dfa", "iot", 10_000))
+            + " as fast, "
+            + over(octets("dfa", "iot iot 10000 memory"), octets("trie", "iot iot 10000 memory"))
+            + " the memory at first (iot 10k)",
+        ],
     ]
     yield "### What the articles claim\n\n" + rows(["article", "says", "here"], lines, "---")
 
 
 def _contenders(results: Results) -> str:
-    lines = [[f"`{name}`", about.title, about.idea, about.origin, f"not here: {about.missing}" if about.missing else about.version]
-             for name, about in results.contenders.items()]
+    lines = [
+        [
+            f"`{name}`",
+            about.title,
+            about.idea,
+            about.origin,
+            f"not here: {about.missing}" if about.missing else about.version,
+        ]
+        for name, about in results.contenders.items()
+    ]
     return rows(["name", "title", "what", "from", "version"], lines, "---")

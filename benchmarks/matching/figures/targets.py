@@ -23,12 +23,22 @@ _HOT: Final = {"tp": (0.35, 0.35, 0.5, 0.25), "iot": (0.9, 0.8, 0.65, 0.25)}
 
 def size(count: int) -> str:
     """1,000 as 1k."""
-    return f"{count // 1_000_000}M" if count >= 1_000_000 else f"{count // 1_000}k" if count >= 1_000 else str(count)
+    return (
+        f"{count // 1_000_000}M"
+        if count >= 1_000_000
+        else f"{count // 1_000}k"
+        if count >= 1_000
+        else str(count)
+    )
 
 
 def targets(results: Results) -> Iterator[Target]:
     """All of them, in their order. The interpreted `trie` is `trie-py` where a run has it."""
-    compiled = ", compiled" in results.contenders["trie"].version if "trie" in results.contenders else False
+    compiled = (
+        ", compiled" in results.contenders["trie"].version
+        if "trie" in results.contenders
+        else False
+    )
     pure = "trie-py" if "trie-py" in results.contenders else "" if compiled else "trie"
     for count in _SIZES[:3]:
         yield _ratio(results, "tp", count, pure, "go-ctrie", 0.85, "pure `trie`")
@@ -43,29 +53,65 @@ def targets(results: Results) -> Iterator[Target]:
             yield _ratio(results, workload, count, native, "nats", bound, "compiled `trie`")
     for workload, bounds in _HOT.items():
         for count, bound in zip(_SIZES, bounds, strict=True):
-            yield _ratio(results, workload, count, "dfa" if compiled else "", "nats", bound, "hot compiled `dfa`")
+            yield _ratio(
+                results,
+                workload,
+                count,
+                "dfa" if compiled else "",
+                "nats",
+                bound,
+                "hot compiled `dfa`",
+            )
     yield from _others(results, native)
 
 
 def _others(results: Results, native: str) -> Iterator[Target]:
-    ours, theirs = (results.median(name, "iot iot 1000000 memory", "octets") for name in ("shapes", "nats"))
-    yield _made("`shapes`, B a subscription, iot 1M, × NATS", 0.4, ours / theirs if ours and theirs else None)
+    ours, theirs = (
+        results.median(name, "iot iot 1000000 memory", "octets") for name in ("shapes", "nats")
+    )
+    yield _made(
+        "`shapes`, B a subscription, iot 1M, × NATS",
+        0.4,
+        ours / theirs if ours and theirs else None,
+    )
     yield _made("`shapes`, B a subscription, iot 1M", 210, ours)
     for workload, words in (("zipf-1", "Zipf's law"), ("zipf-1.7", "Zipf's law with 1.7")):
-        key = next((key for key, case in results.cases.items() if (case.workload, case.variant) == (workload, "no change")), "")
-        ours, theirs = (results.median(name, key, "publish") for name in ("route-cache", "nats-cached"))
-        yield _made(f"route cache, 50k topics by {words}, × NATS with its cache", 0.3, ours / theirs if ours and theirs else None)
+        key = next(
+            (
+                key
+                for key, case in results.cases.items()
+                if (case.workload, case.variant) == (workload, "no change")
+            ),
+            "",
+        )
+        ours, theirs = (
+            results.median(name, key, "publish") for name in ("route-cache", "nats-cached")
+        )
+        yield _made(
+            f"route cache, 50k topics by {words}, × NATS with its cache",
+            0.3,
+            ours / theirs if ours and theirs else None,
+        )
     load = results.median(native or "trie", "iot iot 1000000 workload", "load")
     yield _made("s of processor time to load 1M iot patterns", 3.0, load / 1e3 if load else None)
     worst = [
-        value for name in (native or "trie", "shapes", "auto", "dfa", "bitmap")
-        for key, case in results.cases.items() if case.part == "attack"
-        for value in [results.median(name, key, "lookup")] if value
+        value
+        for name in (native or "trie", "shapes", "auto", "dfa", "bitmap")
+        for key, case in results.cases.items()
+        if case.part == "attack"
+        for value in [results.median(name, key, "lookup")]
+        if value
     ]
-    yield _made("ms, slowest lookup of an attack by trie, shapes, auto, dfa, bitmap", 1.0, max(worst) / 1e6 if worst else None)
+    yield _made(
+        "ms, slowest lookup of an attack by trie, shapes, auto, dfa, bitmap",
+        1.0,
+        max(worst) / 1e6 if worst else None,
+    )
 
 
-def _ratio(results: Results, workload: str, count: int, name: str, peer: str, bound: float, title: str) -> Target:
+def _ratio(
+    results: Results, workload: str, count: int, name: str, peer: str, bound: float, title: str
+) -> Target:
     key = f"{workload} {workload} {count} workload"
     ours, theirs = results.median(name, key, "lookup"), results.median(peer, key, "lookup")
     about = results.contenders.get(peer)
@@ -74,4 +120,9 @@ def _ratio(results: Results, workload: str, count: int, name: str, peer: str, bo
 
 
 def _made(what: str, bound: float, found: float | None) -> Target:
-    return Target(what, f"≤ {bound:g}", "-" if found is None else f"{found:.3g}", None if found is None else found <= bound)
+    return Target(
+        what,
+        f"≤ {bound:g}",
+        "-" if found is None else f"{found:.3g}",
+        None if found is None else found <= bound,
+    )

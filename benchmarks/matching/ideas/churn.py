@@ -1,4 +1,6 @@
-"""The route cache while subscriptions change: exact invalidation beside clearing everything, and beside NATS's scan."""
+"""The route cache while subscriptions change: exact invalidation beside clearing everything, and
+beside NATS's scan.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +64,12 @@ class Uncached:
         """Nothing to drop."""
 
 
-def publish(cache: Cleared | Exact | Uncached, topics: list[str], patterns: list[str], every: int) -> int:
-    """Publish, and change a subscription (the source has it already, or has it no more) once in `every` times."""
+def publish(
+    cache: Cleared | Exact | Uncached, topics: list[str], patterns: list[str], every: int
+) -> int:
+    """Publish, and change a subscription (the source has it already, or has it no more) once in
+    `every` times.
+    """
     dice = random.Random(1)
     for number, topic in enumerate(topics):
         cache.find(topic)
@@ -79,26 +85,53 @@ def main() -> None:
     source: Matcher[int] = create("trie", AMQP)
     for number, pattern in enumerate(patterns):
         source.subscribe(pattern, number)
-    topics = sorted({f"{topic.rsplit('.', 1)[0]}.{value}" for topic in topics for value in ("temp", "hum", "volt", "rpm", "gps", "batt")})
+    topics = sorted(
+        {
+            f"{topic.rsplit('.', 1)[0]}.{value}"
+            for topic in topics
+            for value in ("temp", "hum", "volt", "rpm", "gps", "batt")
+        }
+    )
     dice.shuffle(topics)
-    print(f"{len(topics):,} topics; nanoseconds a publication, those of its share of changes included")
-    drawn = {"zipf": [topics[min(int(dice.paretovariate(.7)) - 1, len(topics) - 1)] for _ in range(40_000)],
-             "even": [topics[dice.randrange(len(topics))] for _ in range(40_000)]}
+    print(
+        f"{len(topics):,} topics; nanoseconds a publication, those of its share of changes included"
+    )
+    drawn = {
+        "zipf": [
+            topics[min(int(dice.paretovariate(0.7)) - 1, len(topics) - 1)] for _ in range(40_000)
+        ],
+        "even": [topics[dice.randrange(len(topics))] for _ in range(40_000)],
+    }
     for name, sequence in drawn.items():
         for every in (0, 1_000, 100, 10):
             ways: dict[str, Work] = {
-                kind: partial(publish, cache, sequence, patterns, every) for kind, cache in (
-                    ("uncached", Uncached(source)), ("cleared", Cleared(source, 65_536)), ("scanned 1,024", Scanned(source, 1_024)),
-                    ("exact", Exact(source, 65_536)))}
+                kind: partial(publish, cache, sequence, patterns, every)
+                for kind, cache in (
+                    ("uncached", Uncached(source)),
+                    ("cleared", Cleared(source, 65_536)),
+                    ("scanned 1,024", Scanned(source, 1_024)),
+                    ("exact", Exact(source, 65_536)),
+                )
+            }
             told(f"{name}, a change in {every or 'never'}", ways)
     print("the longest that one change holds the loop, 65,536 topics kept")
-    for pattern in ("site.s1.device.d1.#", "site.s1.#", "site.*.device.d1.temp", "site.#", "site.#.nothing", "#", "*.s1.device.d1.temp"):
+    for pattern in (
+        "site.s1.device.d1.#",
+        "site.s1.#",
+        "site.*.device.d1.temp",
+        "site.#",
+        "site.#.nothing",
+        "#",
+        "*.s1.device.d1.temp",
+    ):
         cache: RouteCache[int] = RouteCache(source)
         for number in range(65_536):
             cache.find(f"site.s{number % 40}.device.d{number // 40}.temp")
         start = time.perf_counter_ns()
         cache.changed(pattern, AMQP)
-        print(f"    {pattern:24} {(time.perf_counter_ns() - start) / 1e6:.2f} ms, {cache.dropped:,} dropped")
+        print(
+            f"    {pattern:24} {(time.perf_counter_ns() - start) / 1e6:.2f} ms, {cache.dropped:,} dropped"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Field matching (article 4): four algorithms on 100 to 100,000 requests of one to four criteria each."""
+"""Field matching (article 4): four algorithms on 100 to 100,000 requests of one to four criteria
+each.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,36 @@ from matching.fields import NAMES, Fields, HeadersMatcher, create
 
 
 def market(size: int) -> tuple[list[Fields], list[Fields]]:
-    """Requests of one to four of twelve fields, some values far commoner than others, a tenth `any`; messages have 3 to 8."""
+    """Requests of one to four of twelve fields, some values far commoner than others, a tenth
+    `any`; messages have 3 to 8.
+    """
     dice = random.Random(5)
 
     def value() -> str:
-        return f"v{min(int(dice.expovariate(.08)), 49)}"
+        return f"v{min(int(dice.expovariate(0.08)), 49)}"
 
     requests: list[Fields] = []
     for number in range(size):
-        kind = {"x-match": "any"} if dice.random() < .1 else {}
-        fields = {f"k{name}": None if dice.random() < .08 else value() for name in dice.sample(range(12), dice.randint(1, 4))}
+        kind = {"x-match": "any"} if dice.random() < 0.1 else {}
+        fields = {
+            f"k{name}": None if dice.random() < 0.08 else value()
+            for name in dice.sample(range(12), dice.randint(1, 4))
+        }
         requests.append({**fields, **kind, "x-number": number})
-    messages: list[Fields] = [{f"k{name}": value() for name in dice.sample(range(12), dice.randint(3, 8))} for _ in range(200)]
+    messages: list[Fields] = [
+        {f"k{name}": value() for name in dice.sample(range(12), dice.randint(3, 8))}
+        for _ in range(200)
+    ]
     return requests, messages
 
 
 def traders(size: int) -> tuple[list[Fields], list[Fields]]:
     """Everybody wants one market, and an own account."""
     requests: list[Fields] = [{"market": "forex", "account": number} for number in range(size)]
-    return requests, [{"market": "forex", "account": number * 7 % (2 * size), "price": 1.5} for number in range(200)]
+    return requests, [
+        {"market": "forex", "account": number * 7 % (2 * size), "price": 1.5}
+        for number in range(200)
+    ]
 
 
 def ask(matcher: HeadersMatcher[int], messages: list[Fields]) -> int:
@@ -49,7 +62,7 @@ def main() -> None:
                 matcher: HeadersMatcher[int] = create(name)
                 for number, request in enumerate(requests):
                     matcher.bind(request, number)
-                some = messages[:200_000 // size] if name == "naive" else messages
+                some = messages[: 200_000 // size] if name == "naive" else messages
                 answers = [set(matcher.match(message)) for message in messages[:10]]
                 expected = expected or answers
                 assert answers == expected, name

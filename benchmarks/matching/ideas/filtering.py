@@ -1,4 +1,6 @@
-"""Filtering (article 4): does anybody want it? Left to right, 64 at a time, wildcards first; and without the needless."""
+"""Filtering (article 4): does anybody want it? Left to right, 64 at a time, wildcards first; and
+without the needless.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ class Blocks:
     def __init__(self, patterns: list[str], width: int) -> None:
         self.blocks: list[tuple[list[dict[str, int]], list[int], list[int], list[int]]] = []
         for begin in range(0, len(patterns), width):
-            self.blocks.append(_rows(patterns[begin:begin + width]))
+            self.blocks.append(_rows(patterns[begin : begin + width]))
 
     def any(self, topic: str) -> bool:
         words = topic.split(".")
@@ -63,7 +65,9 @@ def wildcards_first(patterns: list[str]) -> list[str]:
 
 def fewest_words_first(patterns: list[str]) -> list[str]:
     """Another order: who asks for fewest words is likeliest to match."""
-    return sorted(patterns, key=lambda pattern: sum(word not in ("*", "#") for word in pattern.split(".")))
+    return sorted(
+        patterns, key=lambda pattern: sum(word not in ("*", "#") for word in pattern.split("."))
+    )
 
 
 def any_walk(node: Node, words: list[str], at: int, wildcard_first: bool) -> bool:
@@ -91,7 +95,10 @@ def main() -> None:
             patterns, topics = workload(size)
             patterns = list(dict.fromkeys(patterns))
             # Of the topics, half are wanted by somebody here.
-            topics = [topic + (".no.body" if number % 2 and workload is three_words else "") for number, topic in enumerate(topics)]
+            topics = [
+                topic + (".no.body" if number % 2 and workload is three_words else "")
+                for number, topic in enumerate(topics)
+            ]
             needless = redundant(patterns, AMQP)
             stay = [pattern for pattern in patterns if pattern not in needless]
             full: Matcher[int] = create("trie", AMQP)
@@ -103,12 +110,18 @@ def main() -> None:
             for pattern in stay:
                 few.subscribe(pattern, 0)
             tried: dict[str, Callable[[str], object]] = {
-                "trie match": full.match, "trie any": full.matches_any, "stay": few.matches_any,
-                "bitmap any": bitmap.matches_any, "whole": Blocks(patterns, len(patterns)).any}
+                "trie match": full.match,
+                "trie any": full.matches_any,
+                "stay": few.matches_any,
+                "bitmap any": bitmap.matches_any,
+                "whole": Blocks(patterns, len(patterns)).any,
+            }
             for width in (64, 1_024):
                 tried[f"{width}"] = Blocks(patterns, width).any
                 tried[f"{width} wildcards first"] = Blocks(wildcards_first(patterns), width).any
-                tried[f"{width} fewest words first"] = Blocks(fewest_words_first(patterns), width).any
+                tried[f"{width} fewest words first"] = Blocks(
+                    fewest_words_first(patterns), width
+                ).any
             root = planted(patterns)
 
             def word_first(topic: str, root: Node = root) -> bool:
@@ -122,8 +135,12 @@ def main() -> None:
             expected = [bool(full.match(topic)) for topic in topics]
             for name, wanted in tried.items():
                 assert [bool(wanted(topic)) for topic in topics] == expected, name
-            ways: dict[str, Work] = {name: partial(ask, wanted, topics[:500]) for name, wanted in tried.items()}
-            print(f"wanted {sum(expected) / len(expected):.2f}, {len(stay)} of {len(patterns)} patterns stay")
+            ways: dict[str, Work] = {
+                name: partial(ask, wanted, topics[:500]) for name, wanted in tried.items()
+            }
+            print(
+                f"wanted {sum(expected) / len(expected):.2f}, {len(stay)} of {len(patterns)} patterns stay"
+            )
             told(f"{workload.__name__} {size:,}", ways)
 
 

@@ -1,6 +1,7 @@
 """How the ideas are timed, and what they are tried on.
 
-    python benchmarks/matching/ideas/fields.py        any of the scripts; PYTHONPATH says which matching/ is measured
+python benchmarks/matching/ideas/fields.py        any of the scripts; PYTHONPATH says which
+matching/ is measured
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ Work = Callable[[], int]
 
 
 def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
-    """Nanoseconds of processor time an operation: medians of interleaved rounds. Each way returns its operations."""
+    """Nanoseconds of processor time an operation: medians of interleaved rounds.
+
+    Each way returns its operations.
+    """
     samples: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, work in ways.items():
@@ -30,7 +34,11 @@ def timed(ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
 def told(title: str, ways: Mapping[str, Work], rounds: int = 5) -> dict[str, float]:
     """Time the ways and print a line."""
     medians = timed(ways, rounds)
-    print(f"{title:34}", "  ".join(f"{name} {nanoseconds:,.0f} ns" for name, nanoseconds in medians.items()), flush=True)
+    print(
+        f"{title:34}",
+        "  ".join(f"{name} {nanoseconds:,.0f} ns" for name, nanoseconds in medians.items()),
+        flush=True,
+    )
     return medians
 
 
@@ -41,7 +49,9 @@ def machine() -> None:
 
 
 def three_words(size: int) -> tuple[list[str], list[str]]:
-    """Article 1's throughput test: three words, about a sixth of the patterns with one `*`; each topic has a subscriber."""
+    """Article 1's throughput test: three words, about a sixth of the patterns with one `*`; each
+    topic has a subscriber.
+    """
     dice = random.Random(42)
     letters = max(10, round(10 * (size / 1000) ** (1 / 3)))
     patterns: list[str] = []
@@ -54,7 +64,10 @@ def three_words(size: int) -> tuple[list[str], list[str]]:
         elif number % 45 == 0:
             words[2] = "*"
         patterns.append(".".join(words))
-    topics = [patterns[number % size].replace("*", str(dice.randrange(letters))) for number in range(5_000)]
+    topics = [
+        patterns[number % size].replace("*", str(dice.randrange(letters)))
+        for number in range(5_000)
+    ]
     return patterns, topics
 
 
@@ -65,9 +78,24 @@ def devices(size: int) -> tuple[list[str], list[str]]:
     values = ["temp", "hum", "volt", "rpm", "state", "alarm", "gps", "batt"]
     patterns: dict[str, None] = {}
     while len(patterns) < size:
-        site, device, value = f"s{dice.randrange(sites)}", f"d{dice.randrange(1000)}", dice.choice(values)
-        forms = [f"site.{site}.device.{device}.#"] * 11 + [f"site.{site}.device.{device}.*"] * 4 + [f"site.{site}.device.*.{value}"] * 2 + [
-            f"site.{site}.*.{device}.{value}", f"site.*.device.{device}.{value}", f"*.{site}.device.{device}.{value}"]
+        site, device, value = (
+            f"s{dice.randrange(sites)}",
+            f"d{dice.randrange(1000)}",
+            dice.choice(values),
+        )
+        forms = (
+            [f"site.{site}.device.{device}.#"] * 11
+            + [f"site.{site}.device.{device}.*"] * 4
+            + [f"site.{site}.device.*.{value}"] * 2
+            + [
+                f"site.{site}.*.{device}.{value}",
+                f"site.*.device.{device}.{value}",
+                f"*.{site}.device.{device}.{value}",
+            ]
+        )
         patterns[dice.choice(forms)] = None
-    topics = [f"site.s{dice.randrange(sites)}.device.d{dice.randrange(1000)}.{dice.choice(values)}" for _ in range(5_000)]
+    topics = [
+        f"site.s{dice.randrange(sites)}.device.d{dice.randrange(1000)}.{dice.choice(values)}"
+        for _ in range(5_000)
+    ]
     return list(patterns), topics

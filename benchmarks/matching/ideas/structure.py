@@ -1,4 +1,6 @@
-"""Ideas about the structure: rolled-up branches, a Bloom filter in front (article 2), splitting once (5), factor 3 (3)."""
+"""Ideas about the structure: rolled-up branches, a Bloom filter in front (article 2), splitting
+once (5), factor 3 (3).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from matching import AMQP, Matcher, create
 
 
 class Node:
-    """A trie's node; `tail` are the words that follow the edge's first without a choice, when branches are rolled up."""
+    """A trie's node; `tail` are the words that follow the edge's first without a choice, when
+    branches are rolled up.
+    """
 
     __slots__ = ("children", "found", "many", "one", "tail")
 
@@ -99,22 +103,33 @@ def rolled_walk(node: Node, words: list[str], at: int, found: list[int]) -> None
 def size(node: Node) -> tuple[int, int]:
     """Nodes, and octets of them and their containers (of words nothing: both tries name the same)."""
     nodes, octets = 1, sys.getsizeof(node)
-    octets += sum(sys.getsizeof(part) for part in (node.children, node.many, node.found, node.tail) if part)
+    octets += sum(
+        sys.getsizeof(part) for part in (node.children, node.many, node.found, node.tail) if part
+    )
     for child in [*node.children.values(), *([node.one] if node.one else [])]:
         more, others = size(child)
         nodes, octets = nodes + more, octets + others
     return nodes, octets
 
 
-def walk(how: Callable[[Node, list[str], int, list[int]], None], root: Node, topics: list[str]) -> int:
+def walk(
+    how: Callable[[Node, list[str], int, list[int]], None], root: Node, topics: list[str]
+) -> int:
     for topic in topics:
         how(root, topic.split("."), 0, [])
     return len(topics)
 
 
 def roll_up() -> None:
-    deep = [f"org.example.plant.line{number % 97}.cell.robot.arm{number}.joint.temperature.celsius" for number in range(10_000)]
-    for name, (patterns, topics) in {"three words": three_words(10_000), "devices": devices(10_000), "deep": (deep, deep[:5_000])}.items():
+    deep = [
+        f"org.example.plant.line{number % 97}.cell.robot.arm{number}.joint.temperature.celsius"
+        for number in range(10_000)
+    ]
+    for name, (patterns, topics) in {
+        "three words": three_words(10_000),
+        "devices": devices(10_000),
+        "deep": (deep, deep[:5_000]),
+    }.items():
         plain = planted(patterns)
         roll = rolled(planted(patterns))
         for topic in topics[:300]:
@@ -124,12 +139,22 @@ def roll_up() -> None:
             assert sorted(both[0]) == sorted(both[1])
         (nodes, octets), (fewer, less) = size(plain), size(roll)
         count = len(patterns)
-        print(f"rolled up, {name}: nodes {nodes:,} -> {fewer:,}, octets a pattern {octets / count:.0f} -> {less / count:.0f}")
-        told("    lookup", {"plain": partial(walk, plain_walk, plain, topics), "rolled": partial(walk, rolled_walk, roll, topics)})
+        print(
+            f"rolled up, {name}: nodes {nodes:,} -> {fewer:,}, octets a pattern {octets / count:.0f} -> {less / count:.0f}"
+        )
+        told(
+            "    lookup",
+            {
+                "plain": partial(walk, plain_walk, plain, topics),
+                "rolled": partial(walk, rolled_walk, roll, topics),
+            },
+        )
 
 
 class Bloom:
-    """Two bits for each literal pair of first words; patterns that begin with a wildcard switch it off for all."""
+    """Two bits for each literal pair of first words; patterns that begin with a wildcard switch it
+    off for all.
+    """
 
     def __init__(self, patterns: list[str], bits: int = 1 << 18) -> None:
         self.mask = bits - 1
@@ -154,10 +179,15 @@ def bloom() -> None:
     for number, pattern in enumerate(patterns):
         matcher.subscribe(pattern, number)
     topics = devices(10_000)[1]
-    kinds = {"first word unknown": [f"x{number}{topic}" for number, topic in enumerate(topics)],
-             "second word unknown": [topic.replace(".s", f".x{number}s", 1) for number, topic in enumerate(topics)],
-             "wanted": topics}
+    kinds = {
+        "first word unknown": [f"x{number}{topic}" for number, topic in enumerate(topics)],
+        "second word unknown": [
+            topic.replace(".s", f".x{number}s", 1) for number, topic in enumerate(topics)
+        ],
+        "wanted": topics,
+    }
     for name, some in kinds.items():
+
         def alone(some: list[str] = some) -> int:
             for topic in some:
                 matcher.match(topic)
@@ -171,7 +201,9 @@ def bloom() -> None:
 
         told(f"Bloom filter, {name}", {"trie": alone, "filter, then trie": behind})
     wild = devices(10_000)[0]
-    print(f"    with all patterns the filter is {'off: some begin with a wildcard' if Bloom(wild).open else 'on'}")
+    print(
+        f"    with all patterns the filter is {'off: some begin with a wildcard' if Bloom(wild).open else 'on'}"
+    )
 
 
 def words_match(wanted: list[str], words: list[str]) -> bool:
@@ -185,7 +217,10 @@ def words_match(wanted: list[str], words: list[str]) -> bool:
 
 
 def split_once() -> None:
-    for name, (patterns, topics) in {"three words": three_words(1_000), "devices": devices(1_000)}.items():
+    for name, (patterns, topics) in {
+        "three words": three_words(1_000),
+        "devices": devices(1_000),
+    }.items():
         topics = topics[:50]
         apart = [pattern.split(".") for pattern in patterns]
         naive: Matcher[int] = create("naive", AMQP)
@@ -197,7 +232,11 @@ def split_once() -> None:
 
         def each_time(topics: list[str] = topics, patterns: list[str] = patterns) -> int:
             for topic in topics:
-                [number for number, pattern in enumerate(patterns) if words_match(pattern.split("."), topic.split("."))]
+                [
+                    number
+                    for number, pattern in enumerate(patterns)
+                    if words_match(pattern.split("."), topic.split("."))
+                ]
             return len(topics)
 
         def once(topics: list[str] = topics, apart: list[list[str]] = apart) -> int:
@@ -211,14 +250,24 @@ def split_once() -> None:
                 matcher.match(topic)
             return len(topics)
 
-        ways: dict[str, Work] = {"split each time": each_time, "split once": once, "naive": partial(asked, naive),
-                                 "bitmap": partial(asked, bitmap), "trie": partial(asked, trie)}
+        ways: dict[str, Work] = {
+            "split each time": each_time,
+            "split once": once,
+            "naive": partial(asked, naive),
+            "bitmap": partial(asked, bitmap),
+            "trie": partial(asked, trie),
+        }
         medians = told(f"1,000 {name}", ways)
-        print(f"    splitting once: factor {medians['split each time'] / medians['split once']:.2f}; bitmap beside one by one: factor "
-              f"{medians['split each time'] / medians['bitmap']:.0f}, beside one by one and split once: "
-              f"{medians['split once'] / medians['bitmap']:.0f}")
+        print(
+            f"    splitting once: factor {medians['split each time'] / medians['split once']:.2f}; bitmap beside one by one: factor "
+            f"{medians['split each time'] / medians['bitmap']:.0f}, beside one by one and split once: "
+            f"{medians['split once'] / medians['bitmap']:.0f}"
+        )
     for size_ in (10_000,):
-        for name, (patterns, topics) in {"three words": three_words(size_), "devices": devices(size_)}.items():
+        for name, (patterns, topics) in {
+            "three words": three_words(size_),
+            "devices": devices(size_),
+        }.items():
             ways = {}
             for algorithm in ("bitmap", "trie"):
                 matcher = create(algorithm, AMQP)

@@ -18,13 +18,25 @@ from peers.peer import Peer, Tools
 
 #: In the order of tables and charts.
 PEERS: Final[tuple[type[Peer], ...]] = (
-    Trellis, Mosquitto, RabbitMQ, Nats, DebianNats, Mochi, Aedes, Amqtt, Relay, Writer,
+    Trellis,
+    Mosquitto,
+    RabbitMQ,
+    Nats,
+    DebianNats,
+    Mochi,
+    Aedes,
+    Amqtt,
+    Relay,
+    Writer,
 )
 NAMES: Final = tuple(peer.name for peer in PEERS)
 
 
 def chosen(names: Iterable[str], tools: Tools) -> list[Peer]:
-    """The peers with these names, in our order; all when there are none. Raises ValueError for a name nobody has."""
+    """The peers with these names, in our order; all when there are none.
+
+    Raises ValueError for a name nobody has.
+    """
     wanted = list(names) or list(NAMES)
     for name in wanted:
         if name not in NAMES:

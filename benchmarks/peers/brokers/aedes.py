@@ -15,20 +15,33 @@ class Aedes(Peer):
     name = "aedes"
     title = "aedes"
     protocols = frozenset({"mqtt"})
-    settings = ("in memory, Nagle's delay off, 65,535 unacknowledged messages with QoS 2 (1,000 by default), nobody logs in",)
+    settings = (
+        "in memory, Nagle's delay off, 65,535 unacknowledged messages with QoS 2 (1,000 by default), nobody logs in",
+    )
 
     def missing(self) -> str:
         if self.tools.program("node") is None:
             return "node is not on PATH, and aedes runs on it"
-        return "" if _PACKAGE.is_file() else "aedes is not installed (with npm: benchmarks/peers/install.sh aedes)"
+        return (
+            ""
+            if _PACKAGE.is_file()
+            else "aedes is not installed (with npm: benchmarks/peers/install.sh aedes)"
+        )
 
     def version(self) -> str:
         version = json.loads(_PACKAGE.read_text())["version"]
-        return f"{version} on Node {first_words([self.found('node'), '--version']).removeprefix('v')}"
+        return (
+            f"{version} on Node {first_words([self.found('node'), '--version']).removeprefix('v')}"
+        )
 
     def launch(self, directory: Path, running: Running) -> None:
         [running.mqtt] = free_ports(1)
         program, environment = HERE / "node" / "aedes.js", {"NODE_ENV": "production"}
-        child = Child([self.found("node"), program, LOOPBACK, str(running.mqtt)], directory, environment, name="aedes")
+        child = Child(
+            [self.found("node"), program, LOOPBACK, str(running.mqtt)],
+            directory,
+            environment,
+            name="aedes",
+        )
         running.children.append(child)
         child.wait_until(lambda: speaks_mqtt(running.mqtt), 20)

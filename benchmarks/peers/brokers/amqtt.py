@@ -18,17 +18,27 @@ class Amqtt(Peer):
     name = "amqtt"
     title = "amqtt"
     protocols = frozenset({"mqtt"})
-    settings = ("on uvloop (asyncio's own loop by default), without its plugins for logs and $SYS, nobody logs in",)
+    settings = (
+        "on uvloop (asyncio's own loop by default), without its plugins for logs and $SYS, nobody logs in",
+    )
 
     def missing(self) -> str:
-        return "" if self._python.exists() else "amqtt is not installed (from PyPI: benchmarks/peers/install.sh amqtt)"
+        return (
+            ""
+            if self._python.exists()
+            else "amqtt is not installed (from PyPI: benchmarks/peers/install.sh amqtt)"
+        )
 
     def version(self) -> str:
         return first_words([self._python, "-c", _VERSION])
 
     def launch(self, directory: Path, running: Running) -> None:
         [running.mqtt] = free_ports(1)
-        child = Child([self._python, "-P", HERE / "amqtt_serve.py", str(running.mqtt)], directory, name="amqtt")
+        child = Child(
+            [self._python, "-P", HERE / "amqtt_serve.py", str(running.mqtt)],
+            directory,
+            name="amqtt",
+        )
         running.children.append(child)
         child.wait_until(lambda: speaks_mqtt(running.mqtt), 20)
 

@@ -32,7 +32,11 @@ class Mosquitto(Peer):
     )
 
     def missing(self) -> str:
-        return "" if self.tools.program("mosquitto") else "mosquitto is not installed (apt-get install mosquitto)"
+        return (
+            ""
+            if self.tools.program("mosquitto")
+            else "mosquitto is not installed (apt-get install mosquitto)"
+        )
 
     def version(self) -> str:
         said = first_words([self.found("mosquitto"), "-h"])

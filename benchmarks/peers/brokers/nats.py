@@ -36,7 +36,9 @@ class Nats(Peer):
     def missing(self) -> str:
         if self._program() is not None:
             return ""
-        return "the current nats-server is not installed (with Go: benchmarks/peers/install.sh nats)"
+        return (
+            "the current nats-server is not installed (with Go: benchmarks/peers/install.sh nats)"
+        )
 
     def version(self) -> str:
         said = first_words([self._there(), "--version"])
@@ -45,7 +47,9 @@ class Nats(Peer):
     def launch(self, directory: Path, running: Running) -> None:
         running.mqtt, nats = free_ports(2)
         configuration = directory / "nats.conf"
-        configuration.write_text(_CONFIGURATION.format(host=LOOPBACK, nats=nats, mqtt=running.mqtt, directory=directory))
+        configuration.write_text(
+            _CONFIGURATION.format(host=LOOPBACK, nats=nats, mqtt=running.mqtt, directory=directory)
+        )
         child = Child([self._there(), "--config", configuration], directory, GO)
         running.children.append(child)
         child.wait_until(lambda: speaks_mqtt(running.mqtt), 20)
@@ -69,7 +73,11 @@ class DebianNats(Nats):
     highest_qos = 1  # QoS 2 came with 2.10
 
     def missing(self) -> str:
-        return "" if self._program() else "Debian's nats-server is not installed (apt-get install nats-server)"
+        return (
+            ""
+            if self._program()
+            else "Debian's nats-server is not installed (apt-get install nats-server)"
+        )
 
     def _program(self) -> Path | None:
         return _DEBIAN if _DEBIAN.is_file() else None

@@ -12,7 +12,8 @@ from peers.peer import Peer, Running
 from peers.process import LOOPBACK, Child, first_words, free_ports, speaks_amqp, speaks_mqtt
 from peers.workloads import Case
 
-#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts beneath it.
+#: Debian's command on PATH wants to be root and becomes the user rabbitmq; these are the scripts
+#: beneath it.
 _SCRIPTS: Final = "/usr/lib/rabbitmq/bin"
 
 _CONFIGURATION: Final = """\
@@ -48,8 +49,13 @@ class RabbitMQ(Peer):
     )
 
     def overhead(self, case: Case) -> float:
-        # Measured: a binding takes 1.2 ms together with its deletion, an MQTT connection about 10 ms.
-        return super().overhead(case) + 0.0012 * case.workload.bindings + 0.01 * case.workload.subscribers
+        # Measured: a binding takes 1.2 ms together with its deletion, an MQTT connection about 10
+        # ms.
+        return (
+            super().overhead(case)
+            + 0.0012 * case.workload.bindings
+            + 0.01 * case.workload.subscribers
+        )
 
     def missing(self) -> str:
         if self._script("rabbitmq-server") is None:
@@ -66,7 +72,9 @@ class RabbitMQ(Peer):
     def launch(self, directory: Path, running: Running) -> None:
         running.amqp, running.mqtt, names, distribution = free_ports(4)
         running.login = "guest:guest@"
-        (directory / "rabbitmq.conf").write_text(_CONFIGURATION.format(host=LOOPBACK, amqp=running.amqp, mqtt=running.mqtt))
+        (directory / "rabbitmq.conf").write_text(
+            _CONFIGURATION.format(host=LOOPBACK, amqp=running.amqp, mqtt=running.mqtt)
+        )
         (directory / "enabled_plugins").write_text("[rabbitmq_mqtt].\n")
         (directory / "empty.conf").write_text("")
         environment = {
@@ -84,13 +92,17 @@ class RabbitMQ(Peer):
             "RABBITMQ_LOG_BASE": str(directory / "log"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(directory / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(directory / "rabbitmq.pid"),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS":
-                "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}",
         }
-        # Erlang starts a name server of its own where none answers, and nobody would end that one: so ours comes first.
-        epmd = Child([self.found("epmd"), "-port", str(names), "-address", LOOPBACK], directory, name="epmd")
+        # Erlang starts a name server of its own where none answers, and nobody would end that one:
+        # so ours comes first.
+        epmd = Child(
+            [self.found("epmd"), "-port", str(names), "-address", LOOPBACK], directory, name="epmd"
+        )
         running.children.append(epmd)
-        server = Child([self._script("rabbitmq-server") or "rabbitmq-server"], directory, environment)
+        server = Child(
+            [self._script("rabbitmq-server") or "rabbitmq-server"], directory, environment
+        )
         running.children.append(server)
         server.wait_until(lambda: speaks_amqp(running.amqp) and speaks_mqtt(running.mqtt), 90)
 

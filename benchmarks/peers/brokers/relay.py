@@ -16,12 +16,18 @@ _PROGRAM = ROOT / "benchmarks" / "relay" / "relay.py"
 
 
 #: For an AMQP workload the one of MQTT that has its shape.
-_SHAPES: dict[str, str] = {"amqp-fan10": "mqtt-fan10", "amqp-50pub": "mqtt-50pub", "amqp-pingpong": "mqtt-pingpong"}
+_SHAPES: dict[str, str] = {
+    "amqp-fan10": "mqtt-fan10",
+    "amqp-50pub": "mqtt-50pub",
+    "amqp-pingpong": "mqtt-pingpong",
+}
 
 
 def shape(case: Case) -> list[str]:
-    """The load tool's words for a case. It takes only deliveries for deliveries, and those an AMQP broker has to write: so for
-    AMQP it sends the relay MQTT messages that are as long as the workload's publications, from and to as many."""
+    """The load tool's words for a case. It takes only deliveries for deliveries, and those an AMQP
+    broker has to write: so for AMQP it sends the relay MQTT messages that are as long as the
+    workload's publications, from and to as many.
+    """
     workload = case.workload
     if workload.publish == "mqtt":
         return [workload.name]
@@ -52,7 +58,11 @@ class Relay(Peer):
     flags: ClassVar[tuple[str, ...]] = ()
 
     def missing(self) -> str:
-        return "" if self._python() else "uvloop is not installed beside Trellis (make run installs both into .run; else --trellis COMMAND)"
+        return (
+            ""
+            if self._python()
+            else "uvloop is not installed beside Trellis (make run installs both into .run; else --trellis COMMAND)"
+        )
 
     def version(self) -> str:
         return first_words([self._there(), "-c", _VERSION])
@@ -68,7 +78,10 @@ class Relay(Peer):
         ports: list[int] = []
 
         def read() -> bool:
-            ports[:] = [int(port) for port in re.findall(r"^ready (\d+)$", child.log.read_text(), re.MULTILINE)]
+            ports[:] = [
+                int(port)
+                for port in re.findall(r"^ready (\d+)$", child.log.read_text(), re.MULTILINE)
+            ]
             return bool(ports)
 
         running.load = shape

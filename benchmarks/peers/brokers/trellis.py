@@ -12,8 +12,18 @@ from peers.peer import Peer, Running
 from peers.process import Child, Failed, first_words
 
 _FLAGS = (
-    "--config", os.devnull, "--log-level", "warning",
-    "--amqp-port", "0", "--mqtt-port", "0", "--metrics-port", "0", "--http-port", "0",
+    "--config",
+    os.devnull,
+    "--log-level",
+    "warning",
+    "--amqp-port",
+    "0",
+    "--mqtt-port",
+    "0",
+    "--metrics-port",
+    "0",
+    "--http-port",
+    "0",
 )
 
 
@@ -27,7 +37,9 @@ class Trellis(Peer):
 
     def missing(self) -> str:
         if self.tools.trellis is None:
-            return "Trellis is not installed (make run installs it into .run; else --trellis COMMAND)"
+            return (
+                "Trellis is not installed (make run installs it into .run; else --trellis COMMAND)"
+            )
         return ""
 
     def version(self) -> str:
@@ -36,16 +48,26 @@ class Trellis(Peer):
         return f"{facts['version']}, {compiled}, on Python {facts['python']} and uvloop {facts['uvloop']}"
 
     def warning(self) -> str:
-        return "" if self._facts()["compiled"] else "Trellis is NOT COMPILED here: its figures say nothing about the product"
+        return (
+            ""
+            if self._facts()["compiled"]
+            else "Trellis is NOT COMPILED here: its figures say nothing about the product"
+        )
 
     def launch(self, directory: Path, running: Running) -> None:
-        child = Child([self._program, "serve", "--data-dir", str(directory / "data"), *_FLAGS, *self.flags], directory, name="trellis")
+        child = Child(
+            [self._program, "serve", "--data-dir", str(directory / "data"), *_FLAGS, *self.flags],
+            directory,
+            name="trellis",
+        )
         running.children.append(child)
         running.login = "guest:guest@"
         ready: list[str] = []
 
         def read() -> bool:
-            ready[:] = re.findall(r"^ready .*$", child.log.read_text(errors="replace"), re.MULTILINE)
+            ready[:] = re.findall(
+                r"^ready .*$", child.log.read_text(errors="replace"), re.MULTILINE
+            )
             return bool(ready)
 
         child.wait_until(read, 20)

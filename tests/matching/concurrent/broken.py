@@ -24,7 +24,9 @@ class NoTombs(ConcurrentTrie[int]):
 
 
 class NoGenerations(ConcurrentTrie[int]):
-    """Exchanges by a plain compare-and-set, whatever generation the root has: writes into snapshots."""
+    """Exchanges by a plain compare-and-set, whatever generation the root has: writes into
+    snapshots.
+    """
 
     def _gcas(self, inode: Any, main: Any, changed: Any) -> bool:
         changed.previous = self._settled

@@ -1,7 +1,7 @@
 """Threads of which one runs at a time, and which one is drawn by lot at every step that matters.
 
-Each has a lock to wait at, and whoever runs hands on by opening another's. So a run is as adversarial as the draw
-wants, and the same seed makes the same run.
+Each has a lock to wait at, and whoever runs hands on by opening another's. So a run is as
+adversarial as the draw wants, and the same seed makes the same run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class Course:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        #: How often a step is a switch. Rare ones let one thread sleep while others do much; all are needed.
+        #: How often a step is a switch. Rare ones let one thread sleep while others do much; all
+        #: are needed.
         self._haste = self.random.choice((0.03, 0.1, 0.3))
         self._doors: list[threading.Lock] = []
         self._running: list[int] = []
@@ -35,7 +36,10 @@ class Course:
         self._doors = [threading.Lock() for _ in scripts]
         for lock in (self._home, *self._doors):
             lock.acquire()
-        threads = [threading.Thread(target=self._follow, args=(number, script)) for number, script in enumerate(scripts)]
+        threads = [
+            threading.Thread(target=self._follow, args=(number, script))
+            for number, script in enumerate(scripts)
+        ]
         for thread in threads:
             thread.start()
         self._pass(self.random.choice(self._running))

@@ -1,9 +1,10 @@
 """Concurrent histories of a matcher, and whether they are linearizable.
 
-An operation happens at some moment between its start and its end. A history is linearizable if there are such
-moments for all of its operations that, one after the other, they give the results that were recorded. The search
-is that of Wing and Gong with Lowe's memory of what was tried: take an operation that no other one wholly precedes,
-do it to the state, go on if the result is right, else take it back. A state is a set of pairs, and is kept as bits.
+An operation happens at some moment between its start and its end. A history is linearizable if
+there are such moments for all of its operations that, one after the other, they give the results
+that were recorded. The search is that of Wing and Gong with Lowe's memory of what was tried: take
+an operation that no other one wholly precedes, do it to the state, go on if the result is right,
+else take it back. A state is a set of pairs, and is kept as bits.
 """
 
 from __future__ import annotations
@@ -20,13 +21,24 @@ from tests.matching.concurrent.course import Course, SteppedCell, walk
 
 PATTERNS = ("#", "a.b", "a.#", "a.b.c", "a.*.c", "*.b.#", "#.c")
 TOPICS = ("a.b.c", "a.b", "a.c")
-#: Each pattern has subscriber 0, who may have several, and one of its own, by whom an answer tells what was there.
-PAIRS = tuple((pattern, subscriber) for number, pattern in enumerate(PATTERNS, 1) for subscriber in (0, number))
+#: Each pattern has subscriber 0, who may have several, and one of its own, by whom an answer tells
+#: what was there.
+PAIRS = tuple(
+    (pattern, subscriber)
+    for number, pattern in enumerate(PATTERNS, 1)
+    for subscriber in (0, number)
+)
 BITS = {pair: 1 << number for number, pair in enumerate(PAIRS)}
 
 NAMES = ("subscribe", "unsubscribe", "match", "snapshot", "matches_any", "contains", "len", "clear")
-#: How often a thread does each: one that does everything, one that changes, one that comes and goes, one that asks.
-ROLES = ((30, 25, 20, 12, 3, 3, 3, 4), (50, 40, 4, 4, 0, 0, 0, 2), (40, 60, 0, 0, 0, 0, 0, 0), (10, 0, 60, 10, 10, 10, 0, 0))
+#: How often a thread does each: one that does everything, one that changes, one that comes and
+#: goes, one that asks.
+ROLES = (
+    (30, 25, 20, 12, 3, 3, 3, 4),
+    (50, 40, 4, 4, 0, 0, 0, 2),
+    (40, 60, 0, 0, 0, 0, 0, 0),
+    (10, 0, 60, 10, 10, 10, 0, 0),
+)
 
 #: What an operation gave: a boolean, subscribers or pairs as bits, or several of these.
 Result = object
@@ -49,12 +61,20 @@ class Event:
 
 
 def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6) -> list[Event]:
-    """What happens when the threads of a course, drawn by this seed, do some operations each. It uses `SteppedCell`."""
+    """What happens when the threads of a course, drawn by this seed, do some operations each.
+
+    It uses `SteppedCell`.
+    """
     course = Course(seed)
     clock = itertools.count()
     patterns = course.random.sample(PATTERNS, 3)
     events = begun(matcher, course.random, clock.__next__)
-    scripts = [script(matcher, Random(seed * 8 + n), patterns, operations, clock.__next__, events, course.step) for n in range(threads)]
+    scripts = [
+        script(
+            matcher, Random(seed * 8 + n), patterns, operations, clock.__next__, events, course.step
+        )
+        for n in range(threads)
+    ]
     SteppedCell.step = course.step
     try:
         course.run(scripts)
@@ -63,7 +83,9 @@ def record(matcher: Matcher[int], seed: int, threads: int = 3, operations: int =
     return events
 
 
-def record_freely(matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6) -> list[Event]:
+def record_freely(
+    matcher: Matcher[int], seed: int, threads: int = 3, operations: int = 6
+) -> list[Event]:
     """The same with threads that run as they like."""
     clock = itertools.count()
     random = Random(seed)
@@ -79,7 +101,10 @@ def record_freely(matcher: Matcher[int], seed: int, threads: int = 3, operations
 
         return run
 
-    scripts = [script(matcher, Random(seed * 8 + n), patterns, operations, clock.__next__, events, walk) for n in range(threads)]
+    scripts = [
+        script(matcher, Random(seed * 8 + n), patterns, operations, clock.__next__, events, walk)
+        for n in range(threads)
+    ]
     running = [threading.Thread(target=start(follow)) for follow in scripts]
     for thread in running:
         thread.start()
@@ -90,7 +115,9 @@ def record_freely(matcher: Matcher[int], seed: int, threads: int = 3, operations
 
 
 def begun(matcher: Matcher[int], random: Random, now: Callable[[], int]) -> list[Event]:
-    """The history of some subscriptions that were there before: an empty trie has few nodes to disagree about."""
+    """The history of some subscriptions that were there before: an empty trie has few nodes to
+    disagree about.
+    """
     events = []
     for text, subscriber in random.sample(PAIRS, random.randint(0, 6)):
         operation = ("subscribe", text, subscriber)
@@ -170,7 +197,10 @@ def answer(matcher: Matcher[int], topic: str) -> int:
 
 def contents(snapshot: Matcher[int]) -> Result:
     """What a snapshot answers to everything."""
-    return (*[answer(snapshot, topic) for topic in TOPICS], sum(BITS[pair] for pair in snapshot.subscriptions()))
+    return (
+        *[answer(snapshot, topic) for topic in TOPICS],
+        sum(BITS[pair] for pair in snapshot.subscriptions()),
+    )
 
 
 @cache
@@ -206,7 +236,9 @@ def expected(state: int, topic: str) -> int:
 
 
 def linearizable(events: list[Event]) -> bool:
-    """Whether there is an order of the operations that gives these results and that their times allow."""
+    """Whether there is an order of the operations that gives these results and that their times
+    allow.
+    """
     ordered = sorted(events, key=lambda event: event.start)
     everything = (1 << len(ordered)) - 1
     tried: set[tuple[int, int]] = set()

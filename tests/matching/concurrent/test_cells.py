@@ -60,7 +60,9 @@ def test_of_the_threads_that_exchange_the_same_value_one_succeeds() -> None:
 @pytest.mark.parametrize("name", ["cstrie", "snapshot"])
 def test_without_cereggii_the_error_says_what_to_install(name: str) -> None:
     program = f"import sys; sys.modules['cereggii'] = None; from matching import AMQP, create; create({name!r}, AMQP)"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1] == (
         "ImportError: the concurrent matchers need the package cereggii: pip install 'trellis-broker[concurrent]'"

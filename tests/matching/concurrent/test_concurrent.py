@@ -1,4 +1,6 @@
-"""What `cstrie` and `snapshot` promise beyond the contract: cheap snapshots, bounded copies, no limit of depth."""
+"""What `cstrie` and `snapshot` promise beyond the contract: cheap snapshots, bounded copies, no
+limit of depth.
+"""
 
 from __future__ import annotations
 
@@ -105,12 +107,30 @@ def test_nodes_of_patterns_that_are_gone_are_gone(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_wildcards_in_a_row_and_the_empty_key_are_found_as_defined(kind: Kind) -> None:
-    patterns = ["a", "", "#.a.b", "#", "#.#", "#.#.#", "*.#", "#.*", "#.a", "#.a.#", "#.a.#.*", "a.#.#.b", "#.*.#.b", "#.#.b.#", "a.#.a"]
+    patterns = [
+        "a",
+        "",
+        "#.a.b",
+        "#",
+        "#.#",
+        "#.#.#",
+        "*.#",
+        "#.*",
+        "#.a",
+        "#.a.#",
+        "#.a.#.*",
+        "a.#.#.b",
+        "#.*.#.b",
+        "#.#.b.#",
+        "a.#.a",
+    ]
     for known in range(1, len(patterns) + 1):
         matcher = kind(AMQP)
         for pattern in patterns[:known]:
             matcher.subscribe(pattern, pattern)
         for topic in ["", "a", "b", "a.b", "b.a", "a.a", "a.b.b", "b.a.b", "a.b.a.b", "."]:
-            expected = sorted(pattern for pattern in patterns[:known] if AMQP.matches(pattern, topic))
+            expected = sorted(
+                pattern for pattern in patterns[:known] if AMQP.matches(pattern, topic)
+            )
             assert sorted(matcher.match(topic)) == expected
             assert matcher.matches_any(topic) == bool(expected)

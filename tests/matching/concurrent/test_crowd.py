@@ -48,7 +48,9 @@ def test_of_several_crowds_everybody_is_named_once() -> None:
         many = joined(many, person)
     assert merged([]) == []
     assert set(merged([many])) == set(range(40))
-    assert sorted(map(str, merged(["x", few, 7, many]))) == sorted(map(str, ["x", None, *range(40)]))
+    assert sorted(map(str, merged(["x", few, 7, many]))) == sorted(
+        map(str, ["x", None, *range(40)])
+    )
 
 
 def test_what_merged_returns_belongs_to_the_caller() -> None:

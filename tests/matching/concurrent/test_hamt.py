@@ -44,7 +44,13 @@ def many(keys: list[Key]) -> Hamt[Key, int]:
 
 
 #: Hashes that are spread, that share their low bits, that are the same, and that are negative.
-HASHES: list[Callable[[int], int]] = [lambda n: n, lambda n: n << 12, lambda n: 7, lambda n: -n, lambda n: n % 3]
+HASHES: list[Callable[[int], int]] = [
+    lambda n: n,
+    lambda n: n << 12,
+    lambda n: 7,
+    lambda n: -n,
+    lambda n: n % 3,
+]
 
 
 @pytest.mark.parametrize("number", [1, 64, 65, 300, 1_100])
@@ -77,8 +83,13 @@ def test_a_map_that_shrank_is_as_small_as_one_that_never_grew() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 150), st.integers(0, 5)), max_size=250), st.sampled_from([2, 1 << 20, 1 << 40]))
-def test_it_equals_a_dict_and_no_version_changes_when_another_is_made(steps: list[tuple[bool, int, int]], hashes: int) -> None:
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 150), st.integers(0, 5)), max_size=250),
+    st.sampled_from([2, 1 << 20, 1 << 40]),
+)
+def test_it_equals_a_dict_and_no_version_changes_when_another_is_made(
+    steps: list[tuple[bool, int, int]], hashes: int
+) -> None:
     some: Hamt[Key, int] | None = None
     truth: dict[Key, int] = {}
     versions: list[tuple[Hamt[Key, int] | None, dict[Key, int]]] = []

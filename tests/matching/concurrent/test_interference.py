@@ -1,6 +1,7 @@
 """Every operation, interrupted by others before each of its accesses to a cell, one by one.
 
-So every comparison fails that can fail, in a known place: whatever comes between is done wholly before the access.
+So every comparison fails that can fail, in a known place: whatever comes between is done wholly
+before the access.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from matching.cstrie import ConcurrentTrie
 from matching.snapshot import Persistent
 from tests.matching.concurrent.broken import NoTombs, SingleCollect
 from tests.matching.concurrent.course import SteppedCell, walk
-from tests.matching.concurrent.histories import BITS, Event, Operation, Result, contents, done, linearizable, shown
+from tests.matching.concurrent.histories import (
+    BITS,
+    Event,
+    Operation,
+    Result,
+    contents,
+    done,
+    linearizable,
+    shown,
+)
 
 Kind = type[ConcurrentTrie[int]] | type[Persistent[int]]
 
@@ -85,7 +95,10 @@ class Interrupted:
         SteppedCell.step = self.step
 
     def run(self, operation: Operation, plan: list[tuple[int, Operation]]) -> bool:
-        """Do an operation with these interruptions. Whether it had so many accesses that all came to pass."""
+        """Do an operation with these interruptions.
+
+        Whether it had so many accesses that all came to pass.
+        """
         self.plan = plan
         SteppedCell.step = self.step
         try:
@@ -97,12 +110,16 @@ class Interrupted:
             self.events[at] = Event(event.start, event.end, event.operation, contents(snapshot))
         self.do(plain("snapshot"))
         snapshot, at = self.snapshots[-1]
-        self.events[at] = Event(self.events[at].start, self.events[at].end, plain("snapshot"), contents(snapshot))
+        self.events[at] = Event(
+            self.events[at].start, self.events[at].end, plain("snapshot"), contents(snapshot)
+        )
         return not self.plan
 
 
 def prepared(kind: Kind, before: list[str], snapshot: bool) -> Interrupted:
-    """A matcher of these patterns; after a snapshot all its nodes belong to that one, and must be copied."""
+    """A matcher of these patterns; after a snapshot all its nodes belong to that one, and must be
+    copied.
+    """
     run = Interrupted(kind(AMQP, SteppedCell))
     for pattern in before:
         run.do(subscribe(pattern))
@@ -111,7 +128,9 @@ def prepared(kind: Kind, before: list[str], snapshot: bool) -> Interrupted:
     return run
 
 
-def once(kind: Kind, before: list[str], snapshot: bool, operation: Operation, other: Operation) -> Iterator[Interrupted]:
+def once(
+    kind: Kind, before: list[str], snapshot: bool, operation: Operation, other: Operation
+) -> Iterator[Interrupted]:
     """All runs of the operation in which the other comes between, at whatever access."""
     for access in itertools.count():
         run = prepared(kind, before, snapshot)
@@ -121,9 +140,16 @@ def once(kind: Kind, before: list[str], snapshot: bool, operation: Operation, ot
 
 
 def twice(
-    kind: Kind, before: list[str], snapshot: bool, operation: Operation, one: Operation, other: Operation
+    kind: Kind,
+    before: list[str],
+    snapshot: bool,
+    operation: Operation,
+    one: Operation,
+    other: Operation,
 ) -> Iterator[Interrupted]:
-    """All runs of the operation in which one comes between, and at the same or a later access the other."""
+    """All runs of the operation in which one comes between, and at the same or a later access the
+    other.
+    """
     for first in itertools.count():
         for second in itertools.count(first):
             run = prepared(kind, before, snapshot)
@@ -145,12 +171,17 @@ def check(runs: Iterator[Interrupted]) -> int:
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("before", BEFORE, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_comes_between_an_operation_happened_before_or_after(kind: Kind, before: list[str], snapshot: bool) -> None:
-    for operation, other in itertools.product(CHANGES + QUESTIONS, [*CHANGES[1:], plain("snapshot")]):
+def test_whatever_comes_between_an_operation_happened_before_or_after(
+    kind: Kind, before: list[str], snapshot: bool
+) -> None:
+    for operation, other in itertools.product(
+        CHANGES + QUESTIONS, [*CHANGES[1:], plain("snapshot")]
+    ):
         assert check(once(kind, before, snapshot, operation, other)) > 0
 
 
-#: An operation, and two changes of which the second must not be seen without the first, or that undo each other.
+#: An operation, and two changes of which the second must not be seen without the first, or that
+#: undo each other.
 TWICE = [
     (plain("match", "a.b.c"), subscribe("a.b.c"), subscribe("*.b.#")),
     (plain("match", "a.b.c"), plain("snapshot"), unsubscribe("a.b.c")),
@@ -175,9 +206,13 @@ def test_whatever_comes_between_twice_happened_in_its_order(kind: Kind) -> None:
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("before", BEFORE[1:], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_whatever_two_changes_come_between_happened_in_their_order(kind: Kind, before: list[str], snapshot: bool) -> None:
+def test_whatever_two_changes_come_between_happened_in_their_order(
+    kind: Kind, before: list[str], snapshot: bool
+) -> None:
     changes = [*CHANGES, plain("snapshot")]
-    for operation, one, other in itertools.product([*CHANGES, plain("match", "a.b.c"), plain("snapshot")], changes, changes):
+    for operation, one, other in itertools.product(
+        [*CHANGES, plain("match", "a.b.c"), plain("snapshot")], changes, changes
+    ):
         assert check(twice(kind, before, snapshot, operation, one, other)) > 0
 
 
@@ -194,7 +229,9 @@ def test_without_tombs_a_subscription_is_lost_with_the_node_that_is_cut_off() ->
 def test_a_lookup_that_collects_once_finds_what_came_later_without_what_came_earlier() -> None:
     match, earlier, later = plain("match", "a.b.c"), subscribe("a.b.c"), ("subscribe", "a.*.c", 0)
     wrong = unexplained(twice(SingleCollect, ["a.b", "a.*.c"], False, match, earlier, later))
-    assert {event.result for run in wrong for event in run.events if event.operation == match} == {1 | 1 << own("a.*.c")}
+    assert {event.result for run in wrong for event in run.events if event.operation == match} == {
+        1 | 1 << own("a.*.c")
+    }
     assert not unexplained(twice(ConcurrentTrie, ["a.b", "a.*.c"], False, match, earlier, later))
 
 
@@ -219,8 +256,14 @@ def test_who_is_overtaken_exchanges_again(kind: Kind) -> None:
 
 
 def test_a_subscriber_who_moves_from_one_pattern_to_another_is_found_all_the_time() -> None:
-    """He subscribes to the new pattern before he leaves the old one; the articles' lookup may miss both."""
-    match, join, leave = plain("match", "a.b.c"), ("subscribe", "a.b.c", 0), ("unsubscribe", "a.*.c", 0)
+    """He subscribes to the new pattern before he leaves the old one; the articles' lookup may miss
+    both.
+    """
+    match, join, leave = (
+        plain("match", "a.b.c"),
+        ("subscribe", "a.b.c", 0),
+        ("unsubscribe", "a.*.c", 0),
+    )
     answers: dict[Kind, set[Result]] = {}
     kinds: list[Kind] = [SingleCollect, ConcurrentTrie, Persistent]
     for kind in kinds:

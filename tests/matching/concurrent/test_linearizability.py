@@ -13,11 +13,19 @@ from matching.cstrie import ConcurrentTrie
 from matching.snapshot import Persistent
 from tests.matching.concurrent.broken import NoGenerations, NoTombs, SingleCollect, SlowSnapshot
 from tests.matching.concurrent.course import CarelessCell, Course, SteppedCell
-from tests.matching.concurrent.histories import Event, linearizable, overlap, record, record_freely, shown
+from tests.matching.concurrent.histories import (
+    Event,
+    linearizable,
+    overlap,
+    record,
+    record_freely,
+    shown,
+)
 
 Kind = type[ConcurrentTrie[int]] | type[Persistent[int]]
 
-#: Histories are counted from 0; the normal suite takes the first so many, the long one those behind them.
+#: Histories are counted from 0; the normal suite takes the first so many, the long one those behind
+#: them.
 NORMAL = {ConcurrentTrie: 3_000, Persistent: 1_000}
 LONG = {ConcurrentTrie: 30_000, Persistent: 10_000}
 PARTS = 4
@@ -60,7 +68,10 @@ def test_many_more_histories_of_the_persistent_trie_have_one_too(seeds: range) -
 
 
 def caught(kind: Kind, cell: type[Cell[object]], seed: int) -> bool:
-    """Whether no order explains the history. That the matcher breaks down on the way does not count."""
+    """Whether no order explains the history.
+
+    That the matcher breaks down on the way does not count.
+    """
     try:
         return not linearizable(record(kind(AMQP, cell), seed))
     except (AssertionError, AttributeError, KeyError, ValueError):
@@ -78,7 +89,9 @@ def caught(kind: Kind, cell: type[Cell[object]], seed: int) -> bool:
         (SingleCollect, SteppedCell),
     ],
 )
-def test_a_mistake_is_found_in_fewer_histories_than_are_searched(kind: Kind, cell: type[Cell[object]]) -> None:
+def test_a_mistake_is_found_in_fewer_histories_than_are_searched(
+    kind: Kind, cell: type[Cell[object]]
+) -> None:
     assert any(caught(kind, cell, seed) for seed in range(NORMAL[ConcurrentTrie] // 2))
 
 
@@ -118,7 +131,10 @@ def test_threads_that_run_as_they_like_make_histories_that_can_be_explained(kind
 
 
 def happened(*lines: tuple[int, int, str, str, int, object]) -> list[Event]:
-    return [Event(start, end, (name, text, subscriber), result) for start, end, name, text, subscriber, result in lines]
+    return [
+        Event(start, end, (name, text, subscriber), result)
+        for start, end, name, text, subscriber, result in lines
+    ]
 
 
 def test_the_search_orders_operations_within_their_times_only() -> None:
@@ -131,14 +147,24 @@ def test_the_search_orders_operations_within_their_times_only() -> None:
 
 
 def test_the_search_wants_every_result_explained() -> None:
-    assert not linearizable(happened((0, 1, "subscribe", "#", 0, True), (2, 3, "subscribe", "#", 0, True)))
+    assert not linearizable(
+        happened((0, 1, "subscribe", "#", 0, True), (2, 3, "subscribe", "#", 0, True))
+    )
     assert not linearizable(happened((0, 1, "unsubscribe", "#", 0, True)))
     assert not linearizable(happened((0, 1, "clear", "", 0, None), (2, 3, "len", "", 0, 1)))
-    assert linearizable(happened((0, 1, "subscribe", "#", 0, True), (2, 3, "contains", "#", 0, True), (4, 5, "len", "", 0, 1)))
+    assert linearizable(
+        happened(
+            (0, 1, "subscribe", "#", 0, True),
+            (2, 3, "contains", "#", 0, True),
+            (4, 5, "len", "", 0, 1),
+        )
+    )
 
 
 def test_the_search_refuses_the_history_of_the_articles_lookup() -> None:
-    """It found `*.b.#`, to which someone subscribed when `a.b` had its subscriber, and did not find `a.b`."""
+    """It found `*.b.#`, to which someone subscribed when `a.b` had its subscriber, and did not find
+    `a.b`.
+    """
     assert not linearizable(
         happened(
             (0, 5, "match", "a.b", 0, 1 << 6),

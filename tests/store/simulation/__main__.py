@@ -1,4 +1,6 @@
-"""Tells the story of a seed, or finds the first of many that goes wrong: `python -m tests.store.simulation SEED [COUNT] [--streams]`."""
+"""Tells the story of a seed, or finds the first of many that goes wrong: `python -m
+tests.store.simulation SEED [COUNT] [--streams]`.
+"""
 
 from __future__ import annotations
 

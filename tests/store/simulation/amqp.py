@@ -1,4 +1,6 @@
-"""AMQP clients: publishers with confirms and with transactions, workers, one who moves messages, operators."""
+"""AMQP clients: publishers with confirms and with transactions, workers, one who moves messages,
+operators.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,20 @@ import pamqp.body
 import pamqp.commands as spec
 import pamqp.frame
 
-from protocols.amqp.handshake import GREETING
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import marshal, publication
 from tests.store.simulation.clients import Client, named
 
 if TYPE_CHECKING:
     from tests.store.simulation.schedule import Simulation
 
-LOGIN = (GREETING + marshal(0, spec.Connection.StartOk(response="\0guest\0guest")) + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
-         + marshal(0, spec.Connection.Open()) + marshal(1, spec.Channel.Open()))
+LOGIN = (
+    GREETING
+    + marshal(0, spec.Connection.StartOk(response="\0guest\0guest"))
+    + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
+    + marshal(0, spec.Connection.Open())
+    + marshal(1, spec.Channel.Open())
+)
 
 
 class Amqp(Client):
@@ -74,12 +81,20 @@ class Publisher(Amqp):
             self.world.ledger.sent(message, targets)
             self._published += 1
             self._waiting[self._published] = message
-            properties: dict[str, Any] = {"expiration": "700"} if key == "brief" and self.random.random() < 0.3 else {}
-            self.tell(publication(exchange, key, self.world.body(message), delivery_mode=2, **properties))
+            properties: dict[str, Any] = (
+                {"expiration": "700"} if key == "brief" and self.random.random() < 0.3 else {}
+            )
+            self.tell(
+                publication(exchange, key, self.world.body(message), delivery_mode=2, **properties)
+            )
 
     def told(self, frame: Any) -> None:
         if isinstance(frame, spec.Basic.Ack | spec.Basic.Nack):
-            numbers = [one for one in self._waiting if one <= frame.delivery_tag] if frame.multiple else [frame.delivery_tag]
+            numbers = (
+                [one for one in self._waiting if one <= frame.delivery_tag]
+                if frame.multiple
+                else [frame.delivery_tag]
+            )
             for number in numbers:
                 message = self._waiting.pop(number)
                 if isinstance(frame, spec.Basic.Ack):
@@ -138,8 +153,9 @@ class Worker(Amqp):
 
     def connect(self) -> None:
         self._held.clear()
-        self.set_up = (marshal(1, spec.Basic.Qos(prefetch_count=self.random.choice((0, 1, 3, 10))))
-                       + marshal(1, spec.Basic.Consume(queue=self.queue, consumer_tag="t")))
+        self.set_up = marshal(
+            1, spec.Basic.Qos(prefetch_count=self.random.choice((0, 1, 3, 10)))
+        ) + marshal(1, spec.Basic.Consume(queue=self.queue, consumer_tag="t"))
         super().connect()
 
     def cut_off(self) -> None:
@@ -158,7 +174,7 @@ class Worker(Amqp):
         if choice < 0.55:
             self._ack(tag)
         elif choice < 0.7:
-            for one in held[:held.index(tag) + 1]:
+            for one in held[: held.index(tag) + 1]:
                 self._ack(one)
         elif choice < 0.9:
             del self._held[tag]
@@ -183,8 +199,11 @@ class Worker(Amqp):
 class Mover(Amqp):
     """Takes messages from one queue to another: acked there and published here in one transaction."""
 
-    set_up = (marshal(1, spec.Basic.Qos(prefetch_count=3)) + marshal(1, spec.Tx.Select())
-              + marshal(1, spec.Basic.Consume(queue="plain", consumer_tag="t")))
+    set_up = (
+        marshal(1, spec.Basic.Qos(prefetch_count=3))
+        + marshal(1, spec.Tx.Select())
+        + marshal(1, spec.Basic.Consume(queue="plain", consumer_tag="t"))
+    )
 
     def connect(self) -> None:
         super().connect()
@@ -203,10 +222,12 @@ class Mover(Amqp):
         if self._committing or not self._held:
             return
         said = b""
-        for tag, body in list(self._held.items())[:self.random.randrange(1, 4)]:
+        for tag, body in list(self._held.items())[: self.random.randrange(1, 4)]:
             del self._held[tag]
             if self.random.random() < 0.8:
-                said += publication("", "moved", body, delivery_mode=2) + marshal(1, spec.Basic.Ack(tag))
+                said += publication("", "moved", body, delivery_mode=2) + marshal(
+                    1, spec.Basic.Ack(tag)
+                )
             else:
                 said += marshal(1, spec.Basic.Nack(tag, requeue=self.random.random() < 0.5))
         self._committing = True
@@ -235,7 +256,10 @@ class Operator(Amqp):
         self._asked = self.world.definitions.change(thing, change)
 
     def told(self, frame: Any) -> None:
-        if type(frame).__name__ in ("DeclareOk", "DeleteOk", "BindOk", "UnbindOk") and self._asked is not None:
+        if (
+            type(frame).__name__ in ("DeclareOk", "DeleteOk", "BindOk", "UnbindOk")
+            and self._asked is not None
+        ):
             self._asked()
             self._asked = None
 

@@ -1,4 +1,6 @@
-"""Clients that do as they like, within their protocols: they remember what they sent, and tell the ledger what they learn."""
+"""Clients that do as they like, within their protocols: they remember what they sent, and tell the
+ledger what they learn.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,17 @@ from protocols.connection import Connection
 if TYPE_CHECKING:
     from tests.store.simulation.schedule import Simulation
 
+
 def named(body: bytes) -> str:
     """The message that a body belongs to."""
     return body.split(b"|", 1)[0].decode()
 
 
 class Client:
-    """Connects, acts, hears, and is cut off. What the broker sent waits in `pipe` until the client listens."""
+    """Connects, acts, hears, and is cut off.
+
+    What the broker sent waits in `pipe` until the client listens.
+    """
 
     def __init__(self, world: Simulation, name: str) -> None:
         self.world = world
@@ -29,7 +35,12 @@ class Client:
     def ready(self) -> bool:
         """Whether the broker listens."""
         connection = self.connection
-        return connection is not None and not connection.stalled and not connection.behind and not connection.finished
+        return (
+            connection is not None
+            and not connection.stalled
+            and not connection.behind
+            and not connection.finished
+        )
 
     def tell(self, octets: bytes) -> None:
         """Send, if there is somebody at the other end."""

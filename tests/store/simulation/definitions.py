@@ -1,4 +1,6 @@
-"""What is declared, by whom it was answered, and what must be there after a crash: all that was answered, and all before it."""
+"""What is declared, by whom it was answered, and what must be there after a crash: all that was
+answered, and all before it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pamqp.commands as spec
 
-from broker.stream.topology import TOPOLOGY
+from broker.routing.topology_stream import TOPOLOGY
 from tests.clients import World
 from tests.store.homes import bindings
 from tests.store.simulation.ledger import DEFINITIONS, Complain
@@ -33,28 +35,64 @@ class Declared:
 
     def copy(self) -> Declared:
         other = Declared()
-        other.queues, other.exchanges, other.bindings = dict(self.queues), set(self.exchanges), set(self.bindings)
-        other.sessions = {name: dict(subscriptions) for name, subscriptions in self.sessions.items()}
+        other.queues, other.exchanges, other.bindings = (
+            dict(self.queues),
+            set(self.exchanges),
+            set(self.bindings),
+        )
+        other.sessions = {
+            name: dict(subscriptions) for name, subscriptions in self.sessions.items()
+        }
         return other
 
     def seen(self) -> tuple[object, ...]:
         """What a broker shows of it."""
-        return sorted(self.queues), sorted(self.exchanges), sorted(self.bindings), sorted(
-            (name, sorted(subscriptions.items())) for name, subscriptions in self.sessions.items())
+        return (
+            sorted(self.queues),
+            sorted(self.exchanges),
+            sorted(self.bindings),
+            sorted(
+                (name, sorted(subscriptions.items()))
+                for name, subscriptions in self.sessions.items()
+            ),
+        )
 
 
 def found(world: World) -> tuple[object, ...]:
     """The same of a broker."""
-    vhost, sessions = world.vhost, [session for session in world.mqtt_front.sessions.all() if session.persistent]
-    return (sorted(queue.name for queue in vhost.queues.values() if queue.durable and queue.name != TOPOLOGY),
-            sorted(exchange.name for exchange in vhost.exchanges.values() if exchange.number > 0),
-            sorted((str(one[0]), str(one[2]), str(one[4])) for one in bindings(world) if one[1] != "session"),
-            sorted((session.name, sorted((name, int(binding.assurance)) for name, binding in session.subscriptions.items()))
-                   for session in sessions))
+    vhost, sessions = (
+        world.vhost,
+        [session for session in world.mqtt_front.sessions.all() if session.persistent],
+    )
+    return (
+        sorted(
+            queue.name
+            for queue in vhost.queues.values()
+            if queue.durable and queue.name != TOPOLOGY
+        ),
+        sorted(exchange.name for exchange in vhost.exchanges.values() if exchange.number > 0),
+        sorted(
+            (str(one[0]), str(one[2]), str(one[4]))
+            for one in bindings(world)
+            if one[1] != "session"
+        ),
+        sorted(
+            (
+                session.name,
+                sorted(
+                    (name, int(binding.assurance))
+                    for name, binding in session.subscriptions.items()
+                ),
+            )
+            for session in sessions
+        ),
+    )
 
 
 class Definitions:
-    """A history of what was declared: one step for each change, in the order in which the broker made them."""
+    """A history of what was declared: one step for each change, in the order in which the broker
+    made them.
+    """
 
     def __init__(self, random: Random, complain: Complain, newest: Callable[[], int]) -> None:
         self.random = random
@@ -70,8 +108,10 @@ class Definitions:
         self._steps: list[tuple[int, Declared]] = [(0, self.now.copy())]
 
     def change(self, thing: str, how: Callable[[], None]) -> Callable[[], None]:
-        """A change is asked for; returns what to call when it is answered. What others did before must be durable then; where
-        there was nothing left to do, at least what they did to this thing."""
+        """A change is asked for; returns what to call when it is answered. What others did before
+        must be durable then; where there was nothing left to do, at least what they did to this
+        thing.
+        """
         before = self.now.seen()
         how()
         if self.now.seen() == before:
@@ -92,10 +132,16 @@ class Definitions:
         steps = [step for _, step in self._steps if step.seen() == there]
         if steps:
             self.now = steps[-1].copy()
-            # A queue that was deleted and declared anew meanwhile may be the first or the second of that name.
-            self.now.queues = {name: min(step.queues[name] for step in steps) for name in self.now.queues}
+            # A queue that was deleted and declared anew meanwhile may be the first or the second of
+            # that name.
+            self.now.queues = {
+                name: min(step.queues[name] for step in steps) for name in self.now.queues
+            }
         else:
-            self._complain(DEFINITIONS, f"{there}, and it should be one of {[step.seen() for _, step in self._steps]}")
+            self._complain(
+                DEFINITIONS,
+                f"{there}, and it should be one of {[step.seen() for _, step in self._steps]}",
+            )
         self._made += 1
         self._steps = [(self._made, self.now.copy())]
         self._last.clear()
@@ -116,7 +162,11 @@ class Definitions:
     def something(self, operator: Operator) -> None:
         """Ask for a change; also for what is there already, or gone already."""
         random, now = self.random, self.now
-        queue, exchange, choice = random.choice(list(self.queues)), random.choice(list(EXCHANGES)), random.random()
+        queue, exchange, choice = (
+            random.choice(list(self.queues)),
+            random.choice(list(EXCHANGES)),
+            random.random(),
+        )
         source = random.choice(["fan", "amq.topic", *sorted(now.exchanges - {"fan"})])
         binding = (source, queue, "t.#")
         if choice < 0.3:
@@ -124,23 +174,42 @@ class Definitions:
         elif choice < 0.45:
             operator.ask(queue, spec.Queue.Delete(queue=queue), lambda: self._forget_queue(queue))
         elif choice < 0.6:
-            operator.ask(exchange, spec.Exchange.Declare(exchange=exchange, exchange_type=EXCHANGES[exchange], durable=True),
-                         lambda: now.exchanges.add(exchange))
+            operator.ask(
+                exchange,
+                spec.Exchange.Declare(
+                    exchange=exchange, exchange_type=EXCHANGES[exchange], durable=True
+                ),
+                lambda: now.exchanges.add(exchange),
+            )
         elif choice < 0.7:
-            operator.ask(exchange, spec.Exchange.Delete(exchange=exchange), lambda: self._forget_exchange(exchange))
+            operator.ask(
+                exchange,
+                spec.Exchange.Delete(exchange=exchange),
+                lambda: self._forget_exchange(exchange),
+            )
         elif queue in now.queues and choice < 0.9:
             self.bind(operator, *binding)
         elif queue in now.queues:
-            operator.ask(f"{source} {queue}", spec.Queue.Unbind(queue=queue, exchange=source, routing_key="t.#"),
-                         lambda: now.bindings.discard(binding))
+            operator.ask(
+                f"{source} {queue}",
+                spec.Queue.Unbind(queue=queue, exchange=source, routing_key="t.#"),
+                lambda: now.bindings.discard(binding),
+            )
 
     def declare(self, operator: Operator, queue: str, arguments: dict[str, Any]) -> None:
         newest = self._newest()
-        operator.ask(queue, spec.Queue.Declare(queue=queue, durable=True, arguments=arguments), lambda: self._add_queue(queue, newest))
+        operator.ask(
+            queue,
+            spec.Queue.Declare(queue=queue, durable=True, arguments=arguments),
+            lambda: self._add_queue(queue, newest),
+        )
 
     def bind(self, operator: Operator, source: str, queue: str, key: str) -> None:
-        operator.ask(f"{source} {queue}", spec.Queue.Bind(queue=queue, exchange=source, routing_key=key),
-                     lambda: self.now.bindings.add((source, queue, key)))
+        operator.ask(
+            f"{source} {queue}",
+            spec.Queue.Bind(queue=queue, exchange=source, routing_key=key),
+            lambda: self.now.bindings.add((source, queue, key)),
+        )
 
     def _add_queue(self, queue: str, newest: int) -> None:
         self.now.queues.setdefault(queue, newest)

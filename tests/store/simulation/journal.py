@@ -1,4 +1,6 @@
-"""What should be on the disk: the entries that were appended, applied to a State; a start must find just that."""
+"""What should be on the disk: the entries that were appended, applied to a State; a start must find
+just that.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Callable
 
 from mypy_extensions import i64
 
-from broker.message import Message
+from broker.messages.message import Message
 from broker.store.contract import Batch, Defined, Entry, Undefined
 from broker.store.durable import DurableStore
 from broker.store.opening import Opened
@@ -17,13 +19,17 @@ from tests.store.simulation.ledger import DISK, Complain
 
 
 class Journal:
-    """Of all lives. Between two starts it knows the entries since the first of them, and how far they were written."""
+    """Of all lives.
+
+    Between two starts it knows the entries since the first of them, and how far they were written.
+    """
 
     def __init__(self, complain: Complain) -> None:
         self._complain = complain
         self.state = State()
         self.entries: list[tuple[int, Entry]] = []
-        #: The last position of the batches that are written, and of those of which the writing began.
+        #: The last position of the batches that are written, and of those of which the writing
+        #: began.
         self.durable = 0
         self.begun = 0
         #: Who is told what a batch takes for streams, and how far these are after a start.
@@ -33,10 +39,21 @@ class Journal:
     def recovered(self, opened: Opened) -> None:
         """Complain about what is not as it should be."""
         last = int(opened.recovery.last)
-        lost = [position for position, entry in self.entries if last < position <= self.durable and _logged(entry)]
-        early = [position for position, entry in self.entries if self.begun < position <= last and _logged(entry)]
+        lost = [
+            position
+            for position, entry in self.entries
+            if last < position <= self.durable and _logged(entry)
+        ]
+        early = [
+            position
+            for position, entry in self.entries
+            if self.begun < position <= last and _logged(entry)
+        ]
         if lost or early:
-            self._complain(DISK, f"the log goes to {last}; {self.durable} was durable, {self.begun} was begun: {lost} {early}")
+            self._complain(
+                DISK,
+                f"the log goes to {last}; {self.durable} was durable, {self.begun} was begun: {lost} {early}",
+            )
         for position, entry in self.entries:
             if position <= last and _logged(entry):
                 self.state.apply(position, entry)
@@ -58,24 +75,42 @@ class Journal:
         found = survivors.copies.by_queue()
         if found != wanted:
             self._complain(DISK, f"queues hold {found}, and should hold {wanted}")
-        state.stepped = {(queue, position) for queue, position in state.stepped
-                         if position in state.messages and queue in state.messages[position].queues}
-        stepped = {(queue, position) for queue, position in survivors.stepped if survivors.copies.held(queue, position)}
+        state.stepped = {
+            (queue, position)
+            for queue, position in state.stepped
+            if position in state.messages and queue in state.messages[position].queues
+        }
+        stepped = {
+            (queue, position)
+            for queue, position in survivors.stepped
+            if survivors.copies.held(queue, position)
+        }
         if stepped != state.stepped:
             self._complain(DISK, f"{stepped} have their readers, and it should be {state.stepped}")
-        state.received = {session: held for session, held in state.received.items() if session in exist}
+        state.received = {
+            session: held for session, held in state.received.items() if session in exist
+        }
         received = {session: set(held) for session, held in survivors.received.items() if held}
         if received != state.received:
             self._complain(DISK, f"identifiers {received} are held, and should be {state.received}")
         state.streams = {stream: end for stream, end in state.streams.items() if stream in exist}
         if store.stream_ends != state.streams:
-            self._complain(DISK, f"streams go to {store.stream_ends}, and should to {state.streams}")
+            self._complain(
+                DISK, f"streams go to {store.stream_ends}, and should to {state.streams}"
+            )
         if store.sequences != state.sequences:
-            self._complain(DISK, f"producers are at {store.sequences}, and should be at {state.sequences}")
+            self._complain(
+                DISK, f"producers are at {store.sequences}, and should be at {state.sequences}"
+            )
         self.extended(dict(state.streams))
         if survivors.retained.keys() != state.retained.keys():
-            self._complain(DISK, f"{sorted(survivors.retained)} are retained, and should be {sorted(state.retained)}")
-        self._compare_contents(store, sorted({position for held in found.values() for position in held}))
+            self._complain(
+                DISK,
+                f"{sorted(survivors.retained)} are retained, and should be {sorted(state.retained)}",
+            )
+        self._compare_contents(
+            store, sorted({position for held in found.values() for position in held})
+        )
 
     def _compare_contents(self, store: DurableStore, positions: list[int]) -> None:
         for position, message in zip(positions, store.fetch(0, positions), strict=True):
@@ -103,9 +138,20 @@ class WatchedStore(DurableStore):
 def watched(opened: Opened, journal: Journal, kind: type[WatchedStore]) -> WatchedStore:
     """The store that was opened, with a journal."""
     plain = opened.store
-    store = kind(plain.log, plain.catalog, plain._recorder._codecs, plain.position, plain.exist, plain._report)
+    store = kind(
+        plain.log,
+        plain.catalog,
+        plain._recorder._codecs,
+        plain.position,
+        plain.exist,
+        plain._report,
+    )
     store.journal = journal
-    store.stream_ends, store.stream_ends_sure, store.sequences = plain.stream_ends, plain.stream_ends_sure, plain.sequences
+    store.stream_ends, store.stream_ends_sure, store.sequences = (
+        plain.stream_ends,
+        plain.stream_ends_sure,
+        plain.sequences,
+    )
     opened.store = store
     return store
 
@@ -115,5 +161,10 @@ def _logged(entry: Entry) -> bool:
 
 
 def _seen(message: Message) -> tuple[object, ...]:
-    return message.body, message.address.exchange, message.address.key, message.assurance, message.retained
-
+    return (
+        message.body,
+        message.address.exchange,
+        message.address.key,
+        message.assurance,
+        message.retained,
+    )

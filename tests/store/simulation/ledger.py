@@ -1,7 +1,8 @@
 """What the broker owes to whom, as its clients see it; what does not hold becomes a complaint.
 
-A family is a place to which a message goes once: a queue with those to which its messages may be moved (its dead letters, what a
-transaction takes from it), or a session's inbox. A copy is in exactly one place of its family, until somebody settles it.
+A family is a place to which a message goes once: a queue with those to which its messages may be
+moved (its dead letters, what a transaction takes from it), or a session's inbox. A copy is in
+exactly one place of its family, until somebody settles it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Copy:
 class Family:
     """`lossy`: some messages are dropped without a word. `endless`: nobody takes any out."""
 
-    def __init__(self, name: str, queues: tuple[str, ...], lossy: bool, endless: bool = False) -> None:
+    def __init__(
+        self, name: str, queues: tuple[str, ...], lossy: bool, endless: bool = False
+    ) -> None:
         self.name = name
         self.queues = queues
         self.lossy = lossy
@@ -115,8 +118,14 @@ class Ledger:
         """A commit is sent, which publishes these messages to these families."""
         for message, targets in messages.items():
             self.sent(message, targets)
-        self._transactions.append([(self.families[name], message) for message, targets in messages.items() for name in targets
-                                   if name in self.families and not self.families[name].lossy])
+        self._transactions.append(
+            [
+                (self.families[name], message)
+                for message, targets in messages.items()
+                for name in targets
+                if name in self.families and not self.families[name].lossy
+            ]
+        )
 
     # -- consumers
 
@@ -125,9 +134,14 @@ class Ledger:
         family = self.holding(queue)
         copy = family.copies.get(message)
         if copy is None:
-            self._complain(BACK if message in family.settled else STRAY, f"{message} was delivered from {queue}")
+            self._complain(
+                BACK if message in family.settled else STRAY,
+                f"{message} was delivered from {queue}",
+            )
         elif copy.settled_at is not None:
-            self._complain(BACK, f"{message} was delivered from {queue}, settled at {copy.settled_at}")
+            self._complain(
+                BACK, f"{message} was delivered from {queue}, settled at {copy.settled_at}"
+            )
 
     def received(self, session: str, message: str, quality: int) -> None:
         """A session's client has it: of QoS 2 this is said once for each packet identifier held."""
@@ -135,13 +149,17 @@ class Ledger:
         self.delivered(session, message)
         copy = family.copies.get(message)
         if copy is not None and copy.quality not in (-1, quality):
-            self._complain(QUALITY, f"{message} came to {session} with QoS {quality}, not {copy.quality}")
+            self._complain(
+                QUALITY, f"{message} came to {session} with QoS {quality}, not {copy.quality}"
+            )
         publisher, number = _parse(message)
         if message in family.received:
             if quality == 2 and family.received[message] == 2:
                 self._complain(AGAIN, f"{message} at {session}")
         elif number < family.newest.get(publisher, 0):
-            self._complain(ORDER, f"{message} came to {session} after {publisher}-{family.newest[publisher]}")
+            self._complain(
+                ORDER, f"{message} came to {session} after {publisher}-{family.newest[publisher]}"
+            )
         else:
             family.newest[publisher] = number
         family.received[message] = quality
@@ -163,7 +181,13 @@ class Ledger:
                 self._judge(family, message, count, last)
             self._check_order(family.name, found.get(family.name, []))
             for message, copy in family.copies.items():
-                if message not in there and copy.settled_at is None and copy.confirmed and not copy.optional and not family.lossy:
+                if (
+                    message not in there
+                    and copy.settled_at is None
+                    and copy.confirmed
+                    and not copy.optional
+                    and not family.lossy
+                ):
                     self._complain(LOST, f"{message} of {family.name}")
         self._check_transactions(found, last)
         for family in self.families.values():
@@ -191,16 +215,23 @@ class Ledger:
         if count > 1:
             self._complain(TWICE, f"{message} in {family.name}")
         if copy is None:
-            self._complain(BACK if message in family.settled else STRAY, f"{message} in {family.name}")
+            self._complain(
+                BACK if message in family.settled else STRAY, f"{message} in {family.name}"
+            )
         elif copy.settled_at is not None and copy.settled_at <= last:
-            self._complain(BACK, f"{message} in {family.name}, settled at {copy.settled_at}, and the log goes to {last}")
+            self._complain(
+                BACK,
+                f"{message} in {family.name}, settled at {copy.settled_at}, and the log goes to {last}",
+            )
 
     def _check_order(self, queue: str, messages: list[str]) -> None:
         newest: dict[str, int] = {}
         for message in messages:
             publisher, number = _parse(message)
             if number < newest.get(publisher, 0):
-                self._complain(ORDER, f"{message} in {queue} behind {publisher}-{newest[publisher]}")
+                self._complain(
+                    ORDER, f"{message} in {queue} behind {publisher}-{newest[publisher]}"
+                )
             newest[publisher] = number
 
     def _check_transactions(self, found: dict[str, list[str]], last: int) -> None:
@@ -209,18 +240,33 @@ class Ledger:
             present = []
             for family, message in transaction:
                 copy = family.copies.get(message)
-                settled = message in family.settled or copy is not None and copy.settled_at is not None and copy.settled_at <= last
+                settled = (
+                    message in family.settled
+                    or copy is not None
+                    and copy.settled_at is not None
+                    and copy.settled_at <= last
+                )
                 present.append(settled or any((queue, message) in there for queue in family.queues))
             if any(present) and not all(present):
-                self._complain(HALF, ", ".join(f"{message} in {family.name}: {is_}" for (family, message), is_
-                                               in zip(transaction, present, strict=True)))
+                self._complain(
+                    HALF,
+                    ", ".join(
+                        f"{message} in {family.name}: {is_}"
+                        for (family, message), is_ in zip(transaction, present, strict=True)
+                    ),
+                )
         self._transactions.clear()
 
     def finished(self) -> None:
         """Everybody has heard everything: nothing may be left."""
         for family in self.families.values():
             for message, copy in family.copies.items():
-                if copy.settled_at is None and not copy.optional and not family.lossy and not family.endless:
+                if (
+                    copy.settled_at is None
+                    and not copy.optional
+                    and not family.lossy
+                    and not family.endless
+                ):
                     self._complain(LOST, f"{message} of {family.name} was never delivered")
 
     # -- retained messages
@@ -231,14 +277,17 @@ class Ledger:
     def retain_confirmed(self, topic: str, value: bytes) -> None:
         values = self.retained[topic]
         if value in values:
-            del values[:values.index(value)]
+            del values[: values.index(value)]
 
     def check_retained(self, found: dict[str, bytes]) -> None:
         """After a start: the last confirmed value of each topic, or one that came later."""
         for topic in self.retained.keys() | found.keys():
             value = found.get(topic, b"")
             if value not in self.retained.get(topic, [b""]):
-                self._complain(RETAINED, f"{topic}: {value!r}, and it should be one of {self.retained.get(topic)}")
+                self._complain(
+                    RETAINED,
+                    f"{topic}: {value!r}, and it should be one of {self.retained.get(topic)}",
+                )
             self.retained[topic] = [value]
 
 

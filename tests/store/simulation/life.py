@@ -1,4 +1,6 @@
-"""One life of the broker, from its start to its crash: every step that the server takes, taken one by one."""
+"""One life of the broker, from its start to its crash: every step that the server takes, taken one
+by one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import errno
 from collections.abc import Callable, Iterator
 from random import Random
 
-from broker.restore import reopen
+from broker.definitions.restore import reopen
 from broker.store.checkpoint import Checkpointing, worth
 from broker.store.contract import Defined, Undefined
 from broker.store.disk import StoreError, WriteFailed
@@ -17,7 +19,7 @@ from broker.store.state import Live, State
 from tests.clients import World
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.journal import Journal, WatchedStore, watched
-from trellis.recovering import codecs
+from trellis.server.recovery import codecs
 
 
 class Crash(BaseException):
@@ -31,7 +33,8 @@ class Faults:
         self.random = random
         #: Operations until the crash; below 0: none comes.
         self.left = -1
-        #: Syncs until one that does not come to pass: what is written before it is on the disk, or not, or torn.
+        #: Syncs until one that does not come to pass: what is written before it is on the disk, or
+        #: not, or torn.
         self.syncs = -1
         #: Whether writes find no room now and then; whether the next sync fails.
         self.full = False
@@ -70,11 +73,25 @@ def checkpoint(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 class Life(World):
-    """A World on a disk and a catalog. `design` makes its checkpoints; `hasty`: it confirms before it writes."""
+    """A World on a disk and a catalog.
 
-    def __init__(self, disk: SimulatedDisk, directory: str, journal: Journal, faults: Faults, clock: tuple[int, float],
-                 look: Callable[[Opened], None], kind: type[WatchedStore] = WatchedStore, design: Design = checkpoint,
-                 hasty: bool = False, segment_octets: int = 2_000, window: int = 8) -> None:
+    `design` makes its checkpoints; `hasty`: it confirms before it writes.
+    """
+
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        directory: str,
+        journal: Journal,
+        faults: Faults,
+        clock: tuple[int, float],
+        look: Callable[[Opened], None],
+        kind: type[WatchedStore] = WatchedStore,
+        design: Design = checkpoint,
+        hasty: bool = False,
+        segment_octets: int = 2_000,
+        window: int = 8,
+    ) -> None:
         self.disk, self.faults, self.journal = disk, faults, journal
         self.design, self.hasty = design, hasty
         self.unreadable: list[str] = []
@@ -82,7 +99,15 @@ class Life(World):
         self._wrote = False
         self._steps: Iterator[None] | None = None
         disk.refuse, disk.done = faults.ask, faults.done
-        opened = open_store(disk, directory, codecs(), 7, self.unreadable.append, lambda recovery: None, segment_octets)
+        opened = open_store(
+            disk,
+            directory,
+            codecs(),
+            7,
+            self.unreadable.append,
+            lambda recovery: None,
+            segment_octets,
+        )
         store = self.durable_store = watched(opened, journal, kind)
         store.window = window
         super().__init__(store=store)
@@ -100,7 +125,10 @@ class Life(World):
         """Positions of the messages that somebody needs."""
         messages = dict(self.journal.state.messages)
         state = State()
-        state.messages = {position: Live(live.vhost, live.message, list(live.queues)) for position, live in messages.items()}
+        state.messages = {
+            position: Live(live.vhost, live.message, list(live.queues))
+            for position, live in messages.items()
+        }
         for position, entry in self.journal.entries:
             if not isinstance(entry, (Defined, Undefined)):
                 state.apply(position, entry)
@@ -125,7 +153,10 @@ class Life(World):
                 self.durable_store.written(batch)
 
     def write(self) -> None:
-        """The writer's thread. A full disk: the same again later. Raises Crash when the store can be written no more."""
+        """The writer's thread.
+
+        A full disk: the same again later. Raises Crash when the store can be written no more.
+        """
         batch = self._flying
         if batch is None or self._wrote:
             return
@@ -157,13 +188,15 @@ class Life(World):
         self.work()
 
     def compact(self, random: Random) -> None:
-        """A step of a checkpoint, or the beginning of one: sometimes of files that are not worth it yet."""
+        """A step of a checkpoint, or the beginning of one: sometimes of files that are not worth it
+        yet.
+        """
         if self._steps is None:
             log = self.durable_store.log
             files = worth(log)
             sealed = log.sealed()
             if not files and sealed and not log.poisoned and random.random() < 0.3:
-                files = sealed[:random.randrange(len(sealed)) + 1]
+                files = sealed[: random.randrange(len(sealed)) + 1]
             if files and not files[-1].checkpoint:
                 self._steps = self.design(self, files)
             return
@@ -182,7 +215,9 @@ class Life(World):
         self.durable_store.close()
 
     def crash(self, random: Random, kept: tuple[float, ...]) -> SimulatedDisk:
-        """What the disk has when the process is gone, or the power: one of these chances for each change that was not synced."""
+        """What the disk has when the process is gone, or the power: one of these chances for each
+        change that was not synced.
+        """
         self.disk.refuse, self.disk.done = _allow, _nothing
         self.durable_store.catalog.close()
         return self.disk.crashed(random, random.choice(kept))

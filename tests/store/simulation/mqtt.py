@@ -35,7 +35,9 @@ class Mqtt(Client):
         self.here = False
         self.tell(connect(self.name, clean=self.clean, keep_alive=0))
         if not self.clean:
-            self.answered = self.world.definitions.change(self.name, lambda: self.world.definitions.session(self.name))
+            self.answered = self.world.definitions.change(
+                self.name, lambda: self.world.definitions.session(self.name)
+            )
 
     def hear(self, octets: bytes) -> None:
         for one in packets(octets):
@@ -64,15 +66,19 @@ class Mqtt(Client):
 
 
 class MqttPublisher(Mqtt):
-    """Publishes with QoS 1 or 2, under few packet identifiers, each used again as soon as it is free."""
+    """Publishes with QoS 1 or 2, under few packet identifiers, each used again as soon as it is
+    free.
+    """
 
     def __init__(self, world: Simulation, name: str, quality: int) -> None:
         super().__init__(world, name)
         self.quality = quality
         self.clean = quality == 1
-        #: Packet identifier -> what was sent under it, and whether the PUBREC came; in the order of sending.
+        #: Packet identifier -> what was sent under it, and whether the PUBREC came; in the order of
+        #: sending.
         self._open: dict[int, tuple[str, str, bytes, int, bool]] = {}
-        #: Retained messages that were sent again: others may have come between, and then they count no more.
+        #: Retained messages that were sent again: others may have come between, and then they count
+        #: no more.
         self._again: set[int] = set()
 
     def begun(self, present: bool) -> None:
@@ -80,7 +86,9 @@ class MqttPublisher(Mqtt):
             self._open.clear()
         if not present:
             # Nobody was ever promised that it is there.
-            assert not any(recorded for _, _, _, _, recorded in self._open.values()), f"the session of {self.name} is lost"
+            assert not any(recorded for _, _, _, _, recorded in self._open.values()), (
+                f"the session of {self.name} is lost"
+            )
         for packet_id, (message, topic, body, flags, recorded) in self._open.items():
             if recorded:
                 self.tell(pubrel(packet_id))
@@ -99,10 +107,17 @@ class MqttPublisher(Mqtt):
         packet_id, flags = free[0], 0
         if self.random.random() < 0.15:
             topic, flags, message = f"r/{self.random.randrange(3)}", RETAIN, ""
-            body = b"" if self.random.random() < 0.2 else b"R" + self.world.new_message(self.name).encode()
+            body = (
+                b""
+                if self.random.random() < 0.2
+                else b"R" + self.world.new_message(self.name).encode()
+            )
             self.world.ledger.retain(topic, body)
         else:
-            topic, message = self.random.choice(("t/a/b", "t/a", "t/x/b")), self.world.new_message(self.name)
+            topic, message = (
+                self.random.choice(("t/a/b", "t/a", "t/x/b")),
+                self.world.new_message(self.name),
+            )
             body = self.world.body(message)
             self.world.ledger.sent(message, self.world.subscribers(topic, self.quality))
         self._open[packet_id] = (message, topic, body, flags, False)
@@ -130,7 +145,9 @@ class MqttPublisher(Mqtt):
 
 
 class Subscriber(Mqtt):
-    """A persistent session: it comes and goes, subscribes and unsubscribes, and holds the identifiers of QoS 2."""
+    """A persistent session: it comes and goes, subscribes and unsubscribes, and holds the
+    identifiers of QoS 2.
+    """
 
     FILTERS = ("t/a/#", "t/+/b", "t/#", "t/a")
 
@@ -169,8 +186,11 @@ class Subscriber(Mqtt):
         if publication.qos == 2:
             if publication.packet_id in self._held:
                 if self._under.get(publication.packet_id) != message and tracked:
-                    self.world.complain(STRAY, f"{message} came to {self.name} under {publication.packet_id}, "
-                                               f"which is held by {self._under.get(publication.packet_id)}")
+                    self.world.complain(
+                        STRAY,
+                        f"{message} came to {self.name} under {publication.packet_id}, "
+                        f"which is held by {self._under.get(publication.packet_id)}",
+                    )
             else:
                 self._held.add(publication.packet_id)
                 self._under[publication.packet_id] = message if tracked else ""
@@ -188,7 +208,9 @@ class Subscriber(Mqtt):
         if self._answers and self.random.random() < 0.8:
             # In order of their kind: [MQTT-4.6.0-2], [MQTT-4.6.0-3]
             self._answer()
-        elif self._asked is None and self.random.random() < (0.15 if self.world.definitions.now.sessions.get(self.name) else 0.9):
+        elif self._asked is None and self.random.random() < (
+            0.15 if self.world.definitions.now.sessions.get(self.name) else 0.9
+        ):
             self._resubscribe()
         elif self.random.random() < 0.05:
             self.tell(b"\xe0\x00")
@@ -207,11 +229,15 @@ class Subscriber(Mqtt):
         topic_filter = self.random.choice((*self.FILTERS, "r/#"))
         if topic_filter in definitions.now.sessions.get(name, {}) and self.random.random() < 0.5:
             self.tell(unsubscribe(9, topic_filter))
-            self._asked = definitions.change(f"{name} {topic_filter}", lambda: definitions.unsubscribe(name, topic_filter))
+            self._asked = definitions.change(
+                f"{name} {topic_filter}", lambda: definitions.unsubscribe(name, topic_filter)
+            )
         else:
             quality = self.random.choice((0, 1, 2, 2))
             self.tell(subscribe(9, (topic_filter, quality)))
-            self._asked = definitions.change(f"{name} {topic_filter}", lambda: definitions.subscribe(name, topic_filter, quality))
+            self._asked = definitions.change(
+                f"{name} {topic_filter}", lambda: definitions.subscribe(name, topic_filter, quality)
+            )
 
     def finish(self) -> bool:
         if not super().finish():

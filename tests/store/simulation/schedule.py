@@ -10,7 +10,7 @@ from typing import Any
 
 import pamqp.commands as spec
 
-from broker.queue import Queue
+from broker.queues.queue import Queue
 from broker.store.findings import CUT
 from broker.store.opening import Opened
 from tests.store.simulated import SimulatedDisk
@@ -27,22 +27,51 @@ from tests.store.simulation.streams import FAN, PASSING, STREAMS, Streams
 #: Durable queues with their arguments, and the families they make.
 QUEUES: dict[str, dict[str, Any]] = {
     "plain": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "plain.dead"},
-    "short": {"x-max-length": 4, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "short.dead"},
-    "brief": {"x-message-ttl": 1_500, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "brief.dead"},
+    "short": {
+        "x-max-length": 4,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "short.dead",
+    },
+    "brief": {
+        "x-message-ttl": 1_500,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "brief.dead",
+    },
     "full": {"x-max-length": 3, "x-overflow": "reject-publish"},
     "drop": {"x-max-length": 4},
-    "fan1": {}, "fan2": {}, "bridge": {}, "moved": {}, "plain.dead": {}, "short.dead": {}, "brief.dead": {}}
+    "fan1": {},
+    "fan2": {},
+    "bridge": {},
+    "moved": {},
+    "plain.dead": {},
+    "short.dead": {},
+    "brief.dead": {},
+}
 BINDINGS = (("fan", "fan1", ""), ("fan", "fan2", ""), ("amq.topic", "bridge", "t.#"))
 #: Topic filter -> the topics it takes, of those that are published.
-MATCHES = {"t/a/#": ("t/a", "t/a/b"), "t/+/b": ("t/a/b", "t/x/b"), "t/#": ("t/a", "t/a/b", "t/x/b"), "t/a": ("t/a",), "r/#": ()}
+MATCHES = {
+    "t/a/#": ("t/a", "t/a/b"),
+    "t/+/b": ("t/a/b", "t/x/b"),
+    "t/#": ("t/a", "t/a/b", "t/x/b"),
+    "t/a": ("t/a",),
+    "r/#": (),
+}
 
 
 class Simulation:
-    """`run` lives through it; `complaints` says what was wrong, by kinds. With `streams` it is another history of the same seed. `kind`,
-    `design` and `hasty` are for wrong designs."""
+    """`run` lives through it; `complaints` says what was wrong, by kinds. With `streams` it is
+    another history of the same seed. `kind`, `design` and `hasty` are for wrong designs."""
 
-    def __init__(self, seed: int, kind: type[WatchedStore] = WatchedStore, design: Design = checkpoint, hasty: bool = False,
-                 steps: int = 400, loud: bool = False, streams: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        kind: type[WatchedStore] = WatchedStore,
+        design: Design = checkpoint,
+        hasty: bool = False,
+        steps: int = 400,
+        loud: bool = False,
+        streams: bool = False,
+    ) -> None:
         self.seed = seed
         self.random = random = Random(seed)
         self.complaints: Counter[str] = Counter()
@@ -66,26 +95,45 @@ class Simulation:
         for name in ("full", "fan1", "fan2", "bridge"):
             self.ledger.family(name)
         #: Where publishers publish.
-        self.places = random.choice((["plain"], ["plain", "fan", "topic"], ["short", "brief", "full", "drop"],
-                                     ["plain", "short", "brief", "fan", "topic", "full", "drop"]))
+        self.places = random.choice(
+            (
+                ["plain"],
+                ["plain", "fan", "topic"],
+                ["short", "brief", "full", "drop"],
+                ["plain", "short", "brief", "fan", "topic", "full", "drop"],
+            )
+        )
         #: The power goes in the middle of batches, again and again.
         self._torn = random.random() < 0.2
         self._workers: list[Client] = [Worker(self, f"w-{queue}", queue) for queue in QUEUES]
         self._operators = [Operator(self, "o1"), Operator(self, "o2")]
         others: list[Client] = [
-            Publisher(self, "p1"), Publisher(self, "p2"), TxPublisher(self, "tx"), Mover(self, "mover"), *self._operators,
-            MqttPublisher(self, "q1", 1), MqttPublisher(self, "q2", 2), Subscriber(self, "s1"), Subscriber(self, "s2")]
+            Publisher(self, "p1"),
+            Publisher(self, "p2"),
+            TxPublisher(self, "tx"),
+            Mover(self, "mover"),
+            *self._operators,
+            MqttPublisher(self, "q1", 1),
+            MqttPublisher(self, "q2", 2),
+            Subscriber(self, "s1"),
+            Subscriber(self, "s2"),
+        ]
         self.streams: Streams | None = None
         if streams:
             self.streams = Streams(self)
             others += self.streams.clients
-            self.journal.taken, self.journal.extended = self.streams.rows.taken, self.streams.rows.recovered
+            self.journal.taken, self.journal.extended = (
+                self.streams.rows.taken,
+                self.streams.rows.recovered,
+            )
             self.definitions.queues.update(PASSING)
             self.places = [*self.places, "fan", *PASSING]
         self._all = [*self._workers, *others]
         for name in ("s1", "s2"):
             self.ledger.family(f"session {name}")
-        self._active = random.sample(others, random.randrange(4, len(others) + 1)) + random.sample(self._workers, random.randrange(1, 5))
+        self._active = random.sample(others, random.randrange(4, len(others) + 1)) + random.sample(
+            self._workers, random.randrange(1, 5)
+        )
         #: Those who notice soon that the broker is back.
         self._coming: list[Client] = []
         #: What the queues held when the broker came up, and how far the log was.
@@ -125,7 +173,9 @@ class Simulation:
         """Families that get what is published to a topic, and the QoS they get it with."""
         found = {"bridge": quality}
         for name, subscriptions in self.definitions.now.sessions.items():
-            granted = max((most for one, most in subscriptions.items() if topic in MATCHES[one]), default=0)
+            granted = max(
+                (most for one, most in subscriptions.items() if topic in MATCHES[one]), default=0
+            )
             if min(granted, quality):
                 found[f"session {name}"] = min(granted, quality)
         return found
@@ -134,8 +184,12 @@ class Simulation:
 
     def run(self) -> Counter[str]:
         """Returns the complaints."""
-        shared = "/dev/shm"  # The catalog syncs: where that costs nothing, if there is such a place.
-        with tempfile.TemporaryDirectory(dir=shared if os.path.isdir(shared) else None) as directory:
+        shared = (
+            "/dev/shm"  # The catalog syncs: where that costs nothing, if there is such a place.
+        )
+        with tempfile.TemporaryDirectory(
+            dir=shared if os.path.isdir(shared) else None
+        ) as directory:
             self._directory = directory
             self._begin(Faults(self.random))
             self._define()
@@ -152,8 +206,19 @@ class Simulation:
 
     def _begin(self, faults: Faults) -> None:
         self.lives += 1
-        self.life = Life(self._disk, self._directory, self.journal, faults, (self._now, self._wall), self._look, self._kind, self._design,
-                         self._hasty, self._segment, self._window)
+        self.life = Life(
+            self._disk,
+            self._directory,
+            self.journal,
+            faults,
+            (self._now, self._wall),
+            self._look,
+            self._kind,
+            self._design,
+            self._hasty,
+            self._segment,
+            self._window,
+        )
         if self.streams is not None:
             self._held |= self.streams.recovered()
             self.ledger.recovered(self._held, self._last)
@@ -162,28 +227,37 @@ class Simulation:
         self._check_ages(self._held)
         retained = self.life.vhost.retained
         held = {f"r/{at}": retained.get(f"r.{at}") for at in range(3)}
-        self.ledger.check_retained({topic: message.body for topic, message in held.items() if message is not None})
+        self.ledger.check_retained(
+            {topic: message.body for topic, message in held.items() if message is not None}
+        )
         for line in self.life.unreadable:
             self.complain(LOST, line)
         self._check_fates()
 
-
     def _look(self, opened: Opened) -> None:
         """The store is open, and nobody has used it yet."""
         recovery, store = opened.recovery, opened.store
-        self.tell(f"-- life {self.lives}: log to {recovery.last}, next {store.position + 1}, "
-                  + "; ".join(str(finding) for finding in recovery.findings))
+        self.tell(
+            f"-- life {self.lives}: log to {recovery.last}, next {store.position + 1}, "
+            + "; ".join(str(finding) for finding in recovery.findings)
+        )
         for finding in recovery.findings:
             if finding.what != CUT:
                 self.complain(DAMAGE, str(finding))
         self.journal.recovered(opened)
-        names = {number: entry.name if entry.kind == "queue" else f"session {entry.name}"
-                 for number, entry in opened.definitions if entry.kind in ("queue", "session")}
+        names = {
+            number: entry.name if entry.kind == "queue" else f"session {entry.name}"
+            for number, entry in opened.definitions
+            if entry.kind in ("queue", "session")
+        }
         held: dict[str, list[str]] = {}
         for number, positions in opened.survivors.copies.by_queue().items():
             messages = store.fetch(number, list(positions))
-            held[names[number]] = [named(message.body) for message in messages
-                                   if message is not None and message.body[:1] not in (b"", b"R")]  # These are retained ones.
+            held[names[number]] = [
+                named(message.body)
+                for message in messages
+                if message is not None and message.body[:1] not in (b"", b"R")
+            ]  # These are retained ones.
         self._held, self._last = held, int(recovery.last)
         if self.streams is None:
             self.ledger.recovered(held, self._last)
@@ -192,19 +266,31 @@ class Simulation:
         """A queue declared anew under an old name has none of the old one's messages."""
         for name, born in self.definitions.now.queues.items():
             for message in held.get(name, []) if name not in QUEUES and name not in STREAMS else []:
-                if int(message.rpartition("-")[2]) <= born and message[:2] in ("p1", "p2", "q1"):  # Others publish later than they name.
-                    self.complain(OLD, f"{message} in {name}, which was declared after message {born}")
+                if int(message.rpartition("-")[2]) <= born and message[:2] in (
+                    "p1",
+                    "p2",
+                    "q1",
+                ):  # Others publish later than they name.
+                    self.complain(
+                        OLD, f"{message} in {name}, which was declared after message {born}"
+                    )
 
     def _define(self) -> None:
         """What lasts for the whole of it."""
         operator = self._operators[0]
         operator.connect()
-        operator.ask("fan", spec.Exchange.Declare(exchange="fan", exchange_type="fanout", durable=True),
-                     lambda: self.definitions.now.exchanges.add("fan"))
+        operator.ask(
+            "fan",
+            spec.Exchange.Declare(exchange="fan", exchange_type="fanout", durable=True),
+            lambda: self.definitions.now.exchanges.add("fan"),
+        )
         for name, arguments in {**QUEUES, **(STREAMS if self.streams is not None else {})}.items():
             self._round()
             self.definitions.declare(operator, name, arguments)
-        for source, queue, key in (*BINDINGS, *(STREAM_BINDINGS if self.streams is not None else ())):
+        for source, queue, key in (
+            *BINDINGS,
+            *(STREAM_BINDINGS if self.streams is not None else ()),
+        ):
             self._round()
             self.definitions.bind(operator, source, queue, key)
         self._round()
@@ -221,7 +307,9 @@ class Simulation:
         """What will go wrong in this life."""
         faults, random = self.life.faults, self.random
         faults.left = random.choice((-1, -1, random.randrange(100), random.randrange(1_000)))
-        faults.syncs = random.randrange(12) if self._torn else random.choice((-1, random.randrange(30)))
+        faults.syncs = (
+            random.randrange(12) if self._torn else random.choice((-1, random.randrange(30)))
+        )
         faults.full, faults.rotten = random.random() < 0.15, random.random() < 0.1
 
     def _step(self) -> None:
@@ -267,7 +355,9 @@ class Simulation:
                 life.stop()
             except Crash:
                 crash = True
-        self.tell(f"-- {'crash' if crash else 'stop'} at {life.position}, durable {self.journal.durable}, begun {self.journal.begun}")
+        self.tell(
+            f"-- {'crash' if crash else 'stop'} at {life.position}, durable {self.journal.durable}, begun {self.journal.begun}"
+        )
         chances = (0.5,) if self._torn else (1.0, 1.0, 0.0, 0.5, 0.5, 0.9)
         self._disk = life.crash(random, chances) if crash else SimulatedDisk(life.disk.contents())
         for client in self._all:
@@ -298,7 +388,10 @@ class Simulation:
                 break
         else:
             late = [client.name for client, ready in zip(self._all, done, strict=True) if not ready]
-            self.complain(LOST, f"never quiet: {late}, {[queue.name for queue in self._queues() if queue.depth + queue.unacked]}")
+            self.complain(
+                LOST,
+                f"never quiet: {late}, {[queue.name for queue in self._queues() if queue.depth + queue.unacked]}",
+            )
         self._check_fates()
         self.ledger.finished()
         self.life.stop()

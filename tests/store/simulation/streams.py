@@ -1,4 +1,6 @@
-"""Streams in a history: what was put, by offset; who publishes with numbers, who reads; and what must be there after a start."""
+"""Streams in a history: what was put, by offset; who publishes with numbers, who reads; and what
+must be there after a start.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,10 @@ import pamqp.commands as spec
 from mypy_extensions import i64
 from pamqp.header import ContentHeader
 
-from broker.message import Message
+from broker.messages.message import Message
+from broker.routing.topology_stream import TOPOLOGY
 from broker.stream.arrow import SCHEMA_OCTETS, view
 from broker.stream.queue import Intake, StreamQueue
-from broker.stream.topology import TOPOLOGY
 from tests.clients import marshal, publication
 from tests.store.simulated import SimulatedDisk
 from tests.store.simulation.amqp import Amqp
@@ -24,11 +26,17 @@ if TYPE_CHECKING:
 #: Streams that last. The journal gets all that is published; one forgets what is too much.
 STREAMS: dict[str, dict[str, Any]] = {
     "ev": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 8_000},
-    "few": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 5_000, "x-max-length-bytes": 20_000},
+    "few": {
+        "x-queue-type": "stream",
+        "x-stream-max-segment-size-bytes": 5_000,
+        "x-max-length-bytes": 20_000,
+    },
     "all": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 30_000, "x-journal": True},
 }
 #: One that operators make and delete.
-PASSING: dict[str, dict[str, Any]] = {"op-s": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4_096}}
+PASSING: dict[str, dict[str, Any]] = {
+    "op-s": {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 4_096}
+}
 BINDINGS = (("fan", "ev", ""), ("fan", "few", ""))
 #: Where those that never forget hold what is published there.
 FAN = {"ev": 1, "few": 1}
@@ -45,7 +53,10 @@ class Rows:
         """A batch takes what was put since the last one."""
         captured, rows = intake.captured, self.by_stream.setdefault(int(intake.number), [])
         if captured.base != len(rows):
-            self._complain(DISK, f"stream {intake.number} goes on with offset {captured.base}, and has {len(rows)} rows")
+            self._complain(
+                DISK,
+                f"stream {intake.number} goes on with offset {captured.base}, and has {len(rows)} rows",
+            )
         for item in captured.items:
             assert isinstance(item, Message)
             rows.append(item.body)
@@ -55,7 +66,10 @@ class Rows:
         for number, rows in self.by_stream.items():
             end = ends.get(number, 0)
             if end > len(rows):
-                self._complain(DISK, f"the log says that stream {number} has {end} rows, and {len(rows)} were put")
+                self._complain(
+                    DISK,
+                    f"the log says that stream {number} has {end} rows, and {len(rows)} were put",
+                )
             del rows[end:]
 
     def check(self, disk: SimulatedDisk, queue: StreamQueue) -> list[bytes]:
@@ -63,15 +77,23 @@ class Rows:
         archive, rows = queue.archive, self.by_stream.get(int(queue.number), [])
         found, at = read_rows(disk, queue), int(archive.first)
         if archive.end != len(rows):
-            self._complain(DISK, f"stream {queue.name} ends with {archive.end}, and should with {len(rows)}")
+            self._complain(
+                DISK, f"stream {queue.name} ends with {archive.end}, and should with {len(rows)}"
+            )
         if at and queue.terms.max_octets < 0:
             self._complain(LOST, f"stream {queue.name} begins with {at}")
         if [offset for offset, _ in found] != list(range(at, int(archive.end))):
-            self._complain(DISK, f"stream {queue.name} has offsets {[offset for offset, _ in found]}, from {at} to {archive.end}")
+            self._complain(
+                DISK,
+                f"stream {queue.name} has offsets {[offset for offset, _ in found]}, from {at} to {archive.end}",
+            )
         elif [body for _, body in found] != rows[at:]:
             self._complain(DISK, f"stream {queue.name} is not what was put, from {at} on")
         if archive.rows != len(found) or queue.depth != len(found):
-            self._complain(DISK, f"stream {queue.name} has {len(found)} rows, and counts {archive.rows}, {queue.depth}")
+            self._complain(
+                DISK,
+                f"stream {queue.name} has {len(found)} rows, and counts {archive.rows}, {queue.depth}",
+            )
         return [body for _, body in found]
 
 
@@ -79,18 +101,22 @@ def read_rows(disk: SimulatedDisk, queue: StreamQueue) -> list[tuple[int, bytes]
     """(offset, body) of all rows, as they stand on the disk."""
     found: list[tuple[int, bytes]] = []
     for segment in queue.archive.segments:
-        octets = bytes(disk.names[segment.path].now[:int(segment.size)])
+        octets = bytes(disk.names[segment.path].now[: int(segment.size)])
         at: i64 = SCHEMA_OCTETS
         while at < len(octets):
             batch = view(octets, at)
             assert batch is not None and batch.sound(), f"{segment.path} at {at}"
-            found += [(int(batch.base) + row, batch.text("body", row)) for row in range(int(batch.rows))]
+            found += [
+                (int(batch.base) + row, batch.text("body", row)) for row in range(int(batch.rows))
+            ]
             at = batch.end
     return found
 
 
 class Numbered(Amqp):
-    """A producer that numbers what it publishes: what is not confirmed when the connection ends comes again, and something else too."""
+    """A producer that numbers what it publishes: what is not confirmed when the connection ends
+    comes again, and something else too.
+    """
 
     set_up = marshal(1, spec.Confirm.Select())
 
@@ -104,7 +130,7 @@ class Numbered(Amqp):
     def connect(self) -> None:
         super().connect()
         self._tags: list[int] = []
-        again = [*self._done][-self.random.randrange(1, 4):]
+        again = [*self._done][-self.random.randrange(1, 4) :]
         self._send({**{one: self._done[one] for one in again}, **self._open})
 
     def _send(self, publications: dict[int, tuple[str, bytes]]) -> None:
@@ -112,8 +138,15 @@ class Numbered(Amqp):
             if sequence in self._open:
                 self.world.ledger.sent(message, self._targets(), True)
             self._tags.append(sequence)
-            self.tell(publication("fan", "", body, delivery_mode=2,
-                                  headers={"x-trellis-producer": self.name, "x-trellis-sequence": sequence}))
+            self.tell(
+                publication(
+                    "fan",
+                    "",
+                    body,
+                    delivery_mode=2,
+                    headers={"x-trellis-producer": self.name, "x-trellis-sequence": sequence},
+                )
+            )
 
     def _targets(self) -> dict[str, int]:
         return self.world.place("fan")[2]
@@ -127,8 +160,11 @@ class Numbered(Amqp):
 
     def told(self, frame: Any) -> None:
         if isinstance(frame, spec.Basic.Ack):
-            for at in range(len(self._tags) if frame.delivery_tag is None else frame.delivery_tag) if frame.multiple else [
-                    (frame.delivery_tag or 0) - 1]:
+            for at in (
+                range(len(self._tags) if frame.delivery_tag is None else frame.delivery_tag)
+                if frame.multiple
+                else [(frame.delivery_tag or 0) - 1]
+            ):
                 sequence = self._tags[at]
                 if sequence in self._open:
                     self._done[sequence] = self._open.pop(sequence)
@@ -139,7 +175,9 @@ class Numbered(Amqp):
 
 
 class Reader(Amqp):
-    """Reads a stream, again and again, from where it was or from the beginning: what it was told of an offset holds for ever."""
+    """Reads a stream, again and again, from where it was or from the beginning: what it was told of
+    an offset holds for ever.
+    """
 
     def __init__(self, world: Simulation, name: str, queue: str) -> None:
         super().__init__(world, name)
@@ -153,9 +191,16 @@ class Reader(Amqp):
         if self.random.random() < 0.3:
             self._next = 0
         self._held: list[int] = []
-        self.set_up = (marshal(1, spec.Basic.Qos(prefetch_count=self.random.choice((1, 3, 10))))
-                       + marshal(1, spec.Basic.Consume(queue=self.queue, consumer_tag="t", arguments={
-                           "x-stream-offset": self._next or "first"})))
+        self.set_up = marshal(
+            1, spec.Basic.Qos(prefetch_count=self.random.choice((1, 3, 10)))
+        ) + marshal(
+            1,
+            spec.Basic.Consume(
+                queue=self.queue,
+                consumer_tag="t",
+                arguments={"x-stream-offset": self._next or "first"},
+            ),
+        )
         super().connect()
 
     def told(self, frame: Any) -> None:
@@ -175,9 +220,15 @@ class Reader(Amqp):
     def got(self, frame: Any, body: bytes) -> None:
         offset = self._offset
         if self._next and offset != self._next:
-            self.world.complain(STRAY, f"offset {offset} of {self.queue} came to {self.name} instead of {self._next}")
+            self.world.complain(
+                STRAY,
+                f"offset {offset} of {self.queue} came to {self.name} instead of {self._next}",
+            )
         if self.known.setdefault(offset, body) != body:
-            self.world.complain(STRAY, f"offset {offset} of {self.queue} was {named(self.known[offset])}, and is {named(body)}")
+            self.world.complain(
+                STRAY,
+                f"offset {offset} of {self.queue} was {named(self.known[offset])}, and is {named(body)}",
+            )
         self._next = offset + 1
         self._held.append(frame.delivery_tag)
 
@@ -201,13 +252,20 @@ class Streams:
     def __init__(self, world: Simulation) -> None:
         self.world = world
         self.rows = Rows(world.complain)
-        self.clients: list[Amqp] = [Numbered(world, "n1"), Numbered(world, "n2"), Reader(world, "r1", "ev"), Reader(world, "r2", "few"),
-                                    Reader(world, "r3", "all")]
+        self.clients: list[Amqp] = [
+            Numbered(world, "n1"),
+            Numbered(world, "n2"),
+            Reader(world, "r1", "ev"),
+            Reader(world, "r2", "few"),
+            Reader(world, "r3", "all"),
+        ]
         world.ledger.family("ev", endless=True)
         world.ledger.family("few", endless=True, lossy=True)
 
     def recovered(self) -> dict[str, list[str]]:
-        """The broker is back: look at all streams, on a disk that does nothing; returns the messages in each."""
+        """The broker is back: look at all streams, on a disk that does nothing; returns the
+        messages in each.
+        """
         life, complain = self.world.life, self.world.complain
         found: dict[str, list[str]] = {}
         for finding in life.broker.streams.findings:
@@ -222,7 +280,9 @@ class Streams:
                 rows = self.rows.by_stream.get(int(life.vhost.queues[client.queue].number), [])
                 for offset, body in client.known.items():
                     if offset >= len(rows) or rows[offset] != body:
-                        complain(LOST, f"offset {offset} of {client.queue} was told to {client.name}")
+                        complain(
+                            LOST, f"offset {offset} of {client.queue} was told to {client.name}"
+                        )
         self._check_directories()
         return found
 
@@ -230,7 +290,11 @@ class Streams:
         """All that was confirmed is there."""
         queue = self.world.life.vhost.queues.get("all")
         if queue is not None:
-            there = {named(body) for body in self.rows.by_stream.get(int(queue.number), []) if body[:1] not in (b"", b"R")}
+            there = {
+                named(body)
+                for body in self.rows.by_stream.get(int(queue.number), [])
+                if body[:1] not in (b"", b"R")
+            }
             for message in sorted(confirmed - there):
                 self.world.complain(LOST, f"{message} of the journal")
 
@@ -238,7 +302,11 @@ class Streams:
         """No files but those of streams that there are."""
         life = self.world.life
         root = str(life.durable_store.stream_root)
-        there = {path[len(root) + 1:].split("/")[1] for path in life.disk.names if path.startswith(f"{root}/")}
+        there = {
+            path[len(root) + 1 :].split("/")[1]
+            for path in life.disk.names
+            if path.startswith(f"{root}/")
+        }
         lost = there - {name.replace("$", "%24") for name in life.vhost.queues}
         if lost:
             self.world.complain(DISK, f"directories of streams that are gone: {sorted(lost)}")

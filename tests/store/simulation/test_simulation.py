@@ -1,4 +1,5 @@
-"""A whole broker on a simulated disk, crashed, filled up and started again: what it promised holds. (`make test-long`: 20,000 seeds.)
+"""A whole broker on a simulated disk, crashed, filled up and started again: what it promised holds.
+(`make test-long`: 20,000 seeds.)
 
 A seed that fails is told, with its story, by `python -m tests.store.simulation SEED`.
 """
@@ -12,7 +13,14 @@ import pytest
 
 from tests.store.simulation.ledger import AGAIN, BACK, LOST, STRAY, TWICE
 from tests.store.simulation.schedule import Simulation
-from tests.store.simulation.wrong import LogFirst, SequenceApart, TwoRecords, WithoutSerials, in_place, moved_forward
+from tests.store.simulation.wrong import (
+    LogFirst,
+    SequenceApart,
+    TwoRecords,
+    WithoutSerials,
+    in_place,
+    moved_forward,
+)
 
 #: Seeds of one test.
 CHUNK = 20
@@ -59,14 +67,44 @@ def test_a_seed_is_one_history(streams: bool) -> None:
     assert one.story == two.story and one.lives > 2
 
 
-@pytest.mark.parametrize(("wrong", "caught"), [
-    pytest.param(lambda seed: Simulation(seed, design=moved_forward), {BACK, TWICE}, id="stragglers moved forward to new positions"),
-    pytest.param(lambda seed: Simulation(seed, design=in_place), {LOST}, id="a checkpoint written over the last one"),
-    pytest.param(lambda seed: Simulation(seed, hasty=True), {LOST}, id="confirms before the sync"),
-    pytest.param(lambda seed: Simulation(seed, WithoutSerials), {AGAIN, STRAY}, id="packet identifiers begin anew"),
-    pytest.param(lambda seed: Simulation(seed, TwoRecords), {TWICE}, id="a dead letter and its settlement are two records"),
-    pytest.param(lambda seed: Simulation(seed, SequenceApart, streams=True), {TWICE}, id="a producer's number is another record"),
-    pytest.param(lambda seed: Simulation(seed, LogFirst, streams=True), {LOST}, id="the log says how far streams are before they are")])
+@pytest.mark.parametrize(
+    ("wrong", "caught"),
+    [
+        pytest.param(
+            lambda seed: Simulation(seed, design=moved_forward),
+            {BACK, TWICE},
+            id="stragglers moved forward to new positions",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, design=in_place),
+            {LOST},
+            id="a checkpoint written over the last one",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, hasty=True), {LOST}, id="confirms before the sync"
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, WithoutSerials),
+            {AGAIN, STRAY},
+            id="packet identifiers begin anew",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, TwoRecords),
+            {TWICE},
+            id="a dead letter and its settlement are two records",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, SequenceApart, streams=True),
+            {TWICE},
+            id="a producer's number is another record",
+        ),
+        pytest.param(
+            lambda seed: Simulation(seed, LogFirst, streams=True),
+            {LOST},
+            id="the log says how far streams are before they are",
+        ),
+    ],
+)
 def test_a_wrong_design_is_caught(wrong: Callable[[int], Simulation], caught: set[str]) -> None:
     complaints: Counter[str] = Counter()
     for seed in range(100):

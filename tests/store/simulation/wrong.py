@@ -30,7 +30,7 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
     wanted = life.position
     while life.journal.durable < wanted:
         yield
-    del store.log.files[:len(files)]
+    del store.log.files[: len(files)]
     for file in files:
         store.log.disk.remove(file.path)
     store.log.disk.sync_directory(store.log.directory)
@@ -38,7 +38,10 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
 
 
 def in_place(life: Life, files: list[LogFile]) -> Iterator[None]:
-    """The new checkpoint is written where the last one stands. (What it is made of is read before: only the crash is wrong.)"""
+    """The new checkpoint is written where the last one stands.
+
+    (What it is made of is read before: only the crash is wrong.)
+    """
     log = life.durable_store.log
     for file in files:
         file.take(_copy(life.disk, file.path))
@@ -75,7 +78,9 @@ class Apart(WatchedStore):
 
 
 class TwoRecords(Apart):
-    """A dead letter is a record, and its settlement another one, which comes when the letter is on its way to the disk."""
+    """A dead letter is a record, and its settlement another one, which comes when the letter is on
+    its way to the disk.
+    """
 
     def apply(self, position: i64, entry: Entry) -> None:
         if isinstance(entry, Many) and _buries(entry):
@@ -89,10 +94,16 @@ class TwoRecords(Apart):
 
 
 class SequenceApart(Apart):
-    """The number of a producer is a record of its own, which comes when its message is on its way to the disk."""
+    """The number of a producer is a record of its own, which comes when its message is on its way
+    to the disk.
+    """
 
     def apply(self, position: i64, entry: Entry) -> None:
-        sequenced = [one for one in entry.entries if isinstance(one, Sequenced)] if isinstance(entry, Many) else []
+        sequenced = (
+            [one for one in entry.entries if isinstance(one, Sequenced)]
+            if isinstance(entry, Many)
+            else []
+        )
         if not isinstance(entry, Many) or not sequenced:
             super().apply(position, entry)
             return
@@ -132,4 +143,8 @@ class LogFirst(WatchedStore):
 def _buries(entry: Many) -> bool:
     letter = entry.entries[0]
     headers = letter.message.properties.get("headers") if isinstance(letter, Kept) else None
-    return isinstance(headers, dict) and "x-death" in headers and isinstance(entry.entries[-1], Settled)
+    return (
+        isinstance(headers, dict)
+        and "x-death" in headers
+        and isinstance(entry.entries[-1], Settled)
+    )

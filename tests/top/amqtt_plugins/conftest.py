@@ -10,18 +10,22 @@ import argon2
 import pytest
 from pwdlib.hashers.argon2 import Argon2Hasher
 
-from broker.access import Identity
+from broker.access.identity import Identity
 from tests.top.amqtt_plugins.house import Build, House
 from tests.top.amqtt_plugins.plugins import Hangs, Lives, Roles
-from trellis.authenticate import Account, Accounts
+from trellis.auth.authenticate import Account, Accounts
 
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[Accounts]:
-    """`guest` from loopback, `ann` who may write to amq.topic only, and nobody in particular from loopback."""
+    """`guest` from loopback, `ann` who may write to amq.topic only, and nobody in particular from
+    loopback.
+    """
     cheap = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
-    found = [Account(Identity("guest"), cheap.hash("guest"), True),
-             Account(Identity("ann", write="amq\\.topic"), cheap.hash("ann's"), False)]
+    found = [
+        Account(Identity("guest"), cheap.hash("guest"), True),
+        Account(Identity("ann", write="amq\\.topic"), cheap.hash("ann's"), False),
+    ]
     accounts = Accounts(found, Identity("anonymous"), False, 1, 8, 300)
     yield accounts
     accounts.close()
@@ -48,5 +52,7 @@ async def build(accounts: Accounts) -> AsyncIterator[Build]:
 def passwords(tmp_path: Path) -> str:
     """A password file of amqtt's: bob has a password."""
     path = tmp_path / "passwords"
-    path.write_text(f"# comment\nbob:{Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1).hash('bobs')}\n")
+    path.write_text(
+        f"# comment\nbob:{Argon2Hasher(time_cost=1, memory_cost=8, parallelism=1).hash('bobs')}\n"
+    )
     return str(path)

@@ -1,4 +1,6 @@
-"""Plugins in front of accounts, a core behind two front ends, and clients of it: octets in, octets out."""
+"""Plugins in front of accounts, a core behind two front ends, and clients of it: octets in, octets
+out.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,17 @@ from typing import Any
 import pamqp.commands as spec
 import pamqp.frame
 
-from broker.bounds import Bounds
-from broker.core import Broker
-from broker.route import FATES
+from broker.broker import Broker
+from broker.limits import Bounds
+from broker.routing.route import FATES
 from broker.store.memory import MemoryStore
+from protocols.amqp.connection.handshake import GREETING, AmqpOptions
 from protocols.amqp.front import AmqpFront
-from protocols.amqp.handshake import GREETING, AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.mqtt.front import MqttFront
 from tests.top.amqtt_plugins.plugins import Hangs
-from trellis.amqtt_plugins import PluginAuthenticator
-from trellis.authenticate import Accounts
+from trellis.auth.amqtt_plugins import PluginAuthenticator
+from trellis.auth.authenticate import Accounts
 
 AFAR = Peer("192.0.2.7", 1, False)
 ACCEPTED, UNAVAILABLE, BAD_CREDENTIALS, NOT_AUTHORISED = 0, 3, 4, 5
@@ -38,8 +40,13 @@ def packet(first: int, body: bytes) -> bytes:
 
 def connect(user: str | None, password: str | bytes | None, client_id: str) -> bytes:
     flags = 2 | (128 if user is not None else 0) | (64 if password is not None else 0)
-    return packet(0x10, text("MQTT") + bytes([4, flags, 0, 0]) + text(client_id)
-                  + b"".join(text(part) for part in (user, password) if part is not None))
+    return packet(
+        0x10,
+        text("MQTT")
+        + bytes([4, flags, 0, 0])
+        + text(client_id)
+        + b"".join(text(part) for part in (user, password) if part is not None),
+    )
 
 
 def publish(topic: str, body: bytes = b"x") -> bytes:
@@ -47,13 +54,17 @@ def publish(topic: str, body: bytes = b"x") -> bytes:
 
 
 def subscribe(*filters: str) -> bytes:
-    return packet(0x82, b"\x00\x01" + b"".join(text(topic_filter) + b"\x00" for topic_filter in filters))
+    return packet(
+        0x82, b"\x00\x01" + b"".join(text(topic_filter) + b"\x00" for topic_filter in filters)
+    )
 
 
 class House:
     """Plugins in front of accounts, a real core behind two real front ends."""
 
-    def __init__(self, plugins: dict[str, dict[str, object]], accounts: Accounts, **bounds: Any) -> None:
+    def __init__(
+        self, plugins: dict[str, dict[str, object]], accounts: Accounts, **bounds: Any
+    ) -> None:
         self.authenticator = PluginAuthenticator(plugins, accounts, **bounds)
         ids = itertools.count()
         self.broker = Broker(MemoryStore(), self.authenticator, lambda: f"id-{next(ids)}", Bounds())
@@ -64,8 +75,13 @@ class House:
         Hangs.let_go.set()
         self.authenticator.close()
 
-    async def join(self, user: str | None = None, password: str | bytes | None = None, client_id: str = "c",
-                   peer: Peer | None = None) -> Client:
+    async def join(
+        self,
+        user: str | None = None,
+        password: str | bytes | None = None,
+        client_id: str = "c",
+        peer: Peer | None = None,
+    ) -> Client:
         """An MQTT client that has heard the verdict."""
         client = Client(self, self.mqtt.connect(peer or Peer()))
         client.greeting = await client.ask(connect(user, password, client_id))
@@ -85,14 +101,24 @@ class House:
         client = Client(self, self.amqp.connect(peer or Peer()))
         properties: Any = {"capabilities": {"authentication_failure_close": True}}
         await client.ask(GREETING)
-        client.greeting = await client.ask(marshal(0, spec.Connection.StartOk(properties, response=f"\0{user}\0{password}")))
+        client.greeting = await client.ask(
+            marshal(0, spec.Connection.StartOk(properties, response=f"\0{user}\0{password}"))
+        )
         if isinstance(client.frames(client.greeting)[0], spec.Connection.Tune):
-            await client.ask(marshal(0, spec.Connection.TuneOk(2047, 131_072, 0)) + marshal(0, spec.Connection.Open())
-                             + marshal(1, spec.Channel.Open()))
+            await client.ask(
+                marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
+                + marshal(0, spec.Connection.Open())
+                + marshal(1, spec.Channel.Open())
+            )
         return client
 
     def fates(self) -> dict[str, int]:
-        totals = [sum(counts) for counts in zip(*(gate.totals()[0] for gate in self.broker.vhosts["/"].gates), strict=True)]
+        totals = [
+            sum(counts)
+            for counts in zip(
+                *(gate.totals()[0] for gate in self.broker.vhosts["/"].gates), strict=True
+            )
+        ]
         return {name: count for name, count in zip(FATES, totals, strict=True) if count}
 
 
@@ -127,7 +153,11 @@ class Client:
 
     async def publish(self, exchange: str, key: str) -> list[Any]:
         body = pamqp.header.ContentHeader(body_size=1, properties=spec.Basic.Properties())
-        return await self.send(spec.Basic.Publish(exchange=exchange, routing_key=key), body, pamqp.body.ContentBody(b"x"))
+        return await self.send(
+            spec.Basic.Publish(exchange=exchange, routing_key=key),
+            body,
+            pamqp.body.ContentBody(b"x"),
+        )
 
 
 def marshal(channel: int, frame: Any) -> bytes:

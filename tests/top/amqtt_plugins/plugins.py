@@ -67,7 +67,10 @@ class Hangs(BaseAuthPlugin):  # type: ignore[misc]
 
 
 class Roles(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc]
-    """Finds a client's role at login, and asks for it at each topic. Writes down what it was asked."""
+    """Finds a client's role at login, and asks for it at each topic.
+
+    Writes down what it was asked.
+    """
 
     seen: list[tuple[Any, ...]] = []  # noqa: RUF012
 
@@ -76,13 +79,19 @@ class Roles(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc]
         session.attributes["role"] = session.password
         return True
 
-    async def topic_filtering(self, *, session: Any = None, topic: Any = None, action: Any = None) -> bool:
-        Roles.seen.append((session.username, session.client_id, session.attributes["role"], topic, action))
+    async def topic_filtering(
+        self, *, session: Any = None, topic: Any = None, action: Any = None
+    ) -> bool:
+        Roles.seen.append(
+            (session.username, session.client_id, session.attributes["role"], topic, action)
+        )
         return bool(topic.startswith(session.attributes["role"]))
 
 
 class TopicSays(BaseTopicPlugin):  # type: ignore[misc]
-    async def topic_filtering(self, *, session: Any = None, topic: Any = None, action: Any = None) -> Any:
+    async def topic_filtering(
+        self, *, session: Any = None, topic: Any = None, action: Any = None
+    ) -> Any:
         return self.config.answer
 
     @dataclass
@@ -91,13 +100,17 @@ class TopicSays(BaseTopicPlugin):  # type: ignore[misc]
 
 
 class TopicWaits(BaseTopicPlugin):  # type: ignore[misc]
-    async def topic_filtering(self, *, session: Any = None, topic: Any = None, action: Any = None) -> bool:
+    async def topic_filtering(
+        self, *, session: Any = None, topic: Any = None, action: Any = None
+    ) -> bool:
         await asyncio.sleep(0)
         return True
 
 
 class TopicBroken(BaseTopicPlugin):  # type: ignore[misc]
-    async def topic_filtering(self, *, session: Any = None, topic: Any = None, action: Any = None) -> bool:
+    async def topic_filtering(
+        self, *, session: Any = None, topic: Any = None, action: Any = None
+    ) -> bool:
         raise LookupError(session.password)
 
 

@@ -13,8 +13,8 @@ import pytest
 from amqtt.broker import Broker as AmqttBroker
 from amqtt.contexts import Action
 
-import trellis.amqtt_plugins as subject
-from broker.access import Credentials, Identity
+import trellis.auth.amqtt_plugins as subject
+from broker.access.identity import Credentials, Identity
 from protocols.connection import Peer
 from tests.top.amqtt_plugins.house import (
     ACCEPTED,
@@ -46,8 +46,8 @@ from tests.top.amqtt_plugins.plugins import (
     Waits,
     here,
 )
-from trellis import amqtt_loading
-from trellis.amqtt_plugins import TopicRules
+from trellis.auth import amqtt_loading
+from trellis.auth.amqtt_plugins import TopicRules
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
 
@@ -55,25 +55,36 @@ pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:D
 # -- who may come in
 
 
-async def test_a_password_file_of_amqtt_decides_about_clients_of_both_protocols(build: Build, passwords: str) -> None:
+async def test_a_password_file_of_amqtt_decides_about_clients_of_both_protocols(
+    build: Build, passwords: str
+) -> None:
     house = build({FILE: {"password-file": passwords}})
     assert await house.code("bob", "bobs") == ACCEPTED
     assert await house.code("bob", "wrong") == BAD_CREDENTIALS
     assert await house.code("bob", None) == BAD_CREDENTIALS
     assert await house.code("bob", b"\xff") == BAD_CREDENTIALS
-    frames = {password: [client.greeting, client.frames(client.greeting)[0]]
-              for password in ("bobs", "wrong") for client in [await house.join_amqp("bob", password)]}
+    frames = {
+        password: [client.greeting, client.frames(client.greeting)[0]]
+        for password in ("bobs", "wrong")
+        for client in [await house.join_amqp("bob", password)]
+    }
     assert isinstance(frames["bobs"][1], spec.Connection.Tune)
     assert frames["wrong"][1].reply_code == 403
     assert house.authenticator.asked == 6
     assert house.authenticator.waiting == 0
 
 
-async def test_a_plugin_that_says_no_to_a_name_keeps_it_from_the_accounts(build: Build, passwords: str) -> None:
-    assert await build({FILE: {"password_file": passwords}}).code("guest", "guest") == BAD_CREDENTIALS
+async def test_a_plugin_that_says_no_to_a_name_keeps_it_from_the_accounts(
+    build: Build, passwords: str
+) -> None:
+    assert (
+        await build({FILE: {"password_file": passwords}}).code("guest", "guest") == BAD_CREDENTIALS
+    )
 
 
-async def test_where_no_plugin_has_an_opinion_the_accounts_decide(build: Build, passwords: str) -> None:
+async def test_where_no_plugin_has_an_opinion_the_accounts_decide(
+    build: Build, passwords: str
+) -> None:
     house = build({FILE: {"password_file": passwords}})  # It has none of those who give no name.
     assert await house.code() == ACCEPTED
     assert await house.code(peer=AFAR) == NOT_AUTHORISED
@@ -94,27 +105,39 @@ async def test_the_anonymous_plugin_lets_everybody_in_wherever_they_are(build: B
 
 @pytest.mark.parametrize("answers", list(itertools.product((True, False, None), repeat=3)), ids=str)
 async def test_answers_are_combined_as_amqtt_does_but_silence_is_left_to_the_accounts(
-        build: Build, answers: tuple[bool | None, ...]) -> None:
+    build: Build, answers: tuple[bool | None, ...]
+) -> None:
     async def said(**_: object) -> dict[object, bool | None]:
         return dict(enumerate(answers))
 
     amqtt = SimpleNamespace(plugins_manager=SimpleNamespace(map_plugin_auth=said), logger=logging)
     theirs = await AmqttBroker._authenticate(amqtt, None, None)
-    house = build({here(kind): {"answer": answer} for kind, answer in zip((Says, SaysToo, SaysAsWell), answers, strict=True)})
+    house = build(
+        {
+            here(kind): {"answer": answer}
+            for kind, answer in zip((Says, SaysToo, SaysAsWell), answers, strict=True)
+        }
+    )
     ours = await house.code("guest", "guest") == ACCEPTED
     assert ours == (True if answers == (None, None, None) else theirs)
 
 
-async def test_a_plugin_that_raises_refuses_and_its_words_are_not_logged(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_plugin_that_raises_refuses_and_its_words_are_not_logged(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
     house = build({here(Broken): {}, ANONYMOUS: {}})
     assert await house.code("bob", "secret") == BAD_CREDENTIALS
-    [line] = [record.message for record in caplog.records if "amqtt_login_refused" in record.message]
+    [line] = [
+        record.message for record in caplog.records if "amqtt_login_refused" in record.message
+    ]
     assert f"plugin={here(Broken)} user=bob" in line
     assert "LookupError in plugins.py:" in line
     assert "secret" not in caplog.text
 
 
-async def test_a_plugin_that_waits_for_ever_is_given_up_and_its_place_is_free_again(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_plugin_that_waits_for_ever_is_given_up_and_its_place_is_free_again(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
     house = build({here(Waits): {}}, patience=0.02)
     ended = Waits.ended
     assert await house.code("bob", "secret") == UNAVAILABLE
@@ -125,11 +148,16 @@ async def test_a_plugin_that_waits_for_ever_is_given_up_and_its_place_is_free_ag
     assert "secret" not in caplog.text
 
 
-async def test_a_plugin_that_holds_its_thread_holds_neither_the_loop_nor_more_logins_than_may_wait(build: Build) -> None:
+async def test_a_plugin_that_holds_its_thread_holds_neither_the_loop_nor_more_logins_than_may_wait(
+    build: Build,
+) -> None:
     house = build({here(Hangs): {}}, queue=2, patience=0.5)
     first, second, third = [await house.code("bob", "secret", f"c{number}") for number in range(3)]
     assert (first, second, third) == (UNAVAILABLE, UNAVAILABLE, UNAVAILABLE)
-    assert (house.authenticator.late, house.authenticator.waiting) == (2, 2)  # The third was turned away at once.
+    assert (house.authenticator.late, house.authenticator.waiting) == (
+        2,
+        2,
+    )  # The third was turned away at once.
     Hangs.let_go.set()
     await house.quiet()
     assert await house.code("bob", "secret") == ACCEPTED
@@ -160,14 +188,25 @@ async def test_a_taboo_topic_can_be_published_to_by_admin_alone(build: Build) ->
     assert house.fates() == {"routed": 2, "denied": 1}
 
 
-async def test_an_access_control_list_holds_for_accounts_where_no_plugin_authenticates(build: Build) -> None:
-    house = build({ACL: {"publish-acl": {"ann": ["ann/#"], "anonymous": ["open/+"]}, "acl": {"ann": ["ann/#", "open/#"]}}})
+async def test_an_access_control_list_holds_for_accounts_where_no_plugin_authenticates(
+    build: Build,
+) -> None:
+    house = build(
+        {
+            ACL: {
+                "publish-acl": {"ann": ["ann/#"], "anonymous": ["open/+"]},
+                "acl": {"ann": ["ann/#", "open/#"]},
+            }
+        }
+    )
     assert await house.code("ann", "wrong") == BAD_CREDENTIALS
     ann, nobody = await house.join("ann", "ann's", "a"), await house.join(client_id="n")
     assert await ann.ask(subscribe("ann/1", "#", "open/#")) == packet(0x90, b"\x00\x01\x00\x80\x00")
     assert await nobody.ask(subscribe("open/1")) == packet(0x90, b"\x00\x01\x80")
     await nobody.ask(publish("open/1") + publish("ann/1") + publish("open/1/2"))
-    assert await ann.ask(publish("ann/1") + publish("bob/1")) == publish("open/1") + publish("ann/1")
+    assert await ann.ask(publish("ann/1") + publish("bob/1")) == publish("open/1") + publish(
+        "ann/1"
+    )
     assert house.fates() == {"routed": 2, "denied": 3}
 
 
@@ -191,20 +230,27 @@ async def test_topic_plugins_narrow_what_an_account_may_and_widen_nothing(build:
     assert closed.reply_code == 403
 
 
-@pytest.mark.parametrize("answers", list(itertools.product((True, False, None, 1, ""), repeat=2)), ids=str)
+@pytest.mark.parametrize(
+    "answers", list(itertools.product((True, False, None, 1, ""), repeat=2)), ids=str
+)
 async def test_all_topic_plugins_must_say_yes_as_in_amqtt(answers: tuple[Any, ...]) -> None:
     async def said(**_: object) -> dict[object, object]:
         return dict(enumerate(answers))
 
     manager = SimpleNamespace(map_plugin_topic=said, is_topic_filtering_enabled=lambda: True)
-    theirs = await AmqttBroker._topic_filtering(SimpleNamespace(plugins_manager=manager), None, "a", Action.PUBLISH)
+    theirs = await AmqttBroker._topic_filtering(
+        SimpleNamespace(plugins_manager=manager), None, "a", Action.PUBLISH
+    )
     plugins = [amqtt_loading.load(here(TopicSays), {"answer": answer}) for answer in answers]
     assert TopicRules(plugins).allow(subject.PluginSession(), "a", Action.PUBLISH) == theirs
 
 
-@pytest.mark.parametrize(("kind", "problem"), [(TopicWaits, "waits"), (TopicBroken, "LookupError in plugins.py:")])
+@pytest.mark.parametrize(
+    ("kind", "problem"), [(TopicWaits, "waits"), (TopicBroken, "LookupError in plugins.py:")]
+)
 async def test_a_topic_plugin_that_waits_or_raises_denies_and_is_reported_once(
-        build: Build, caplog: pytest.LogCaptureFixture, kind: type, problem: str) -> None:
+    build: Build, caplog: pytest.LogCaptureFixture, kind: type, problem: str
+) -> None:
     house = build({here(kind): {}})
     client = await house.join("ann", "ann's")
     assert await client.ask(subscribe("a", "b")) == packet(0x90, b"\x00\x01\x80\x80")
@@ -216,7 +262,9 @@ async def test_a_topic_plugin_that_waits_or_raises_denies_and_is_reported_once(
     assert "ann's" not in caplog.text
 
 
-async def test_a_plugin_is_asked_once_for_each_route_and_again_when_bindings_change(build: Build) -> None:
+async def test_a_plugin_is_asked_once_for_each_route_and_again_when_bindings_change(
+    build: Build,
+) -> None:
     house = build({here(Roles): {}})
     client = await house.join("bob", "a", "b1")
     question = ("bob", "b1", "a", "a/1", Action.PUBLISH)
@@ -227,7 +275,9 @@ async def test_a_plugin_is_asked_once_for_each_route_and_again_when_bindings_cha
     assert Roles.seen == [question, ("bob", "b1", "a", "a/#", Action.SUBSCRIBE), question]
 
 
-async def test_a_client_that_comes_back_finds_its_gate_unless_a_plugin_would_see_another(build: Build) -> None:
+async def test_a_client_that_comes_back_finds_its_gate_unless_a_plugin_would_see_another(
+    build: Build,
+) -> None:
     house = build({here(Roles): {}})
 
     async def gates(password: str) -> int:
@@ -248,7 +298,9 @@ async def test_without_topic_plugins_a_user_has_one_gate_however_many_clients(bu
     assert (gate.users, gate.identity.name) == (4, "bob")
 
 
-async def test_identities_that_are_remembered_are_bounded(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_identities_that_are_remembered_are_bounded(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(subject, "IDENTITIES", 3)
     house = build({TABOO: {}, ANONYMOUS: {}})
     for number in (0, 1, 2, 0, 3, 4):
@@ -267,5 +319,7 @@ async def test_a_key_that_is_no_text_is_denied(build: Build) -> None:
 async def verdict(house: House, user: str, password: bytes) -> Identity | None:
     heard: asyncio.Future[Identity | None] = asyncio.get_running_loop().create_future()
     credentials = Credentials(user, password, "/", "127.0.0.1", True)
-    house.authenticator.authenticate(credentials, lambda verdict: heard.set_result(verdict.identity))
+    house.authenticator.authenticate(
+        credentials, lambda verdict: heard.set_result(verdict.identity)
+    )
     return await heard

@@ -14,11 +14,11 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 
 from tests.top.amqtt_plugins.house import ACCEPTED, Build, connect, packet, publish, subscribe
 from tests.top.amqtt_plugins.plugins import ACL, ANONYMOUS, FILE, TABOO, Lives, here
-from trellis import amqtt_loading
-from trellis.amqtt_plugins import PluginAuthenticator
 from trellis.app import App
-from trellis.authenticate import Accounts
-from trellis.node import Node
+from trellis.auth import amqtt_loading
+from trellis.auth.amqtt_plugins import PluginAuthenticator
+from trellis.auth.authenticate import Accounts
+from trellis.server.node import Node
 from trellis.settings import Settings, SettingsError, load
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
@@ -69,44 +69,93 @@ def _key(kind: type | str, option: str = "") -> str:
     return f'amqtt.plugins."{path}"' + (f".{option}" if option else "")
 
 
-@pytest.mark.parametrize(("path", "options", "problem"), [
-    ("Plugin", {}, f"{_key('Plugin')}: must be the path of a class, written module.Class"),
-    ("no_such.Plugin", {}, f"{_key('no_such.Plugin')}: cannot be imported: ModuleNotFoundError: No module named 'no_such'"),
-    ("amqtt.errors.PluginEror", {}, f"{_key('amqtt.errors.PluginEror')}: there is no PluginEror in amqtt.errors"),
-    (FILE[:-1], {}, f"{_key(FILE[:-1])}: there is no FileAuthPlugi in amqtt.plugins.authentication; the nearest is FileAuthPlugin"),
-    ("json.JSONDecoder", {}, f"{_key('json.JSONDecoder')}: is neither an authentication nor a topic plugin; others do nothing here"),
-    ("amqtt.plugins.logging_amqtt.EventLoggerPlugin", {},
-     f"{_key('amqtt.plugins.logging_amqtt.EventLoggerPlugin')}: is neither an authentication nor a topic plugin; others do nothing here"),
-    (FILE, {"pasword-file": "x"}, f"{_key(FILE, 'pasword-file')}: unknown option; the nearest is password_file"),
-    (TABOO, {"taboo": []}, f"{_key(TABOO, 'taboo')}: unknown option; this plugin has none"),
-    (FILE, {"password-file": "x", "password_file": "y"}, f"{_key(FILE, 'password_file')}: is given twice, with - and with _"),
-    (FILE, {"password_file": 7}, f"{_key(FILE, 'password_file')}: must be str | Path | None"),
-    (ANONYMOUS, {"allow_anonymous": "yes"}, f"{_key(ANONYMOUS, 'allow_anonymous')}: must be bool"),
-    (ACL, {"acl": ["ann"]}, f"{_key(ACL, 'acl')}: must be dict[str, list[str]]"),
-    (ACL, {"receive-acl": {}},
-     f"{_key(ACL, 'receive-acl')}: is not supported: plugins are asked at publish and subscribe, not at each delivery"),
-    (here(Picky), {}, f"{_key(Picky, 'needed')}: must be given"),
-    (here(NoTable), {}, f"{_key(NoTable)}: its Config is not a dataclass"),
-    (here(Checks), {}, f"{_key(Checks)}: its options are refused: ValueError: two lines of text"),
-    (FILE, {"password_file": "/no/such/file"},
-     f"{_key(FILE)}: cannot be made: PasswordFileError: Password file '/no/such/file' not found"),
-    (here(Unborn), {}, f"{_key(Unborn)}: cannot be made: OSError: no database"),
-    (here(NoStart), {}, f"{_key(NoStart)}: cannot start: OSError: no schema"),
-    (here(NotAsync), {}, f"{_key(NotAsync)}: its authenticate is not an async function"),
-])
+@pytest.mark.parametrize(
+    ("path", "options", "problem"),
+    [
+        ("Plugin", {}, f"{_key('Plugin')}: must be the path of a class, written module.Class"),
+        (
+            "no_such.Plugin",
+            {},
+            f"{_key('no_such.Plugin')}: cannot be imported: ModuleNotFoundError: No module named 'no_such'",
+        ),
+        (
+            "amqtt.errors.PluginEror",
+            {},
+            f"{_key('amqtt.errors.PluginEror')}: there is no PluginEror in amqtt.errors",
+        ),
+        (
+            FILE[:-1],
+            {},
+            f"{_key(FILE[:-1])}: there is no FileAuthPlugi in amqtt.plugins.authentication; the nearest is FileAuthPlugin",
+        ),
+        (
+            "json.JSONDecoder",
+            {},
+            f"{_key('json.JSONDecoder')}: is neither an authentication nor a topic plugin; others do nothing here",
+        ),
+        (
+            "amqtt.plugins.logging_amqtt.EventLoggerPlugin",
+            {},
+            f"{_key('amqtt.plugins.logging_amqtt.EventLoggerPlugin')}: is neither an authentication nor a topic plugin; others do nothing here",
+        ),
+        (
+            FILE,
+            {"pasword-file": "x"},
+            f"{_key(FILE, 'pasword-file')}: unknown option; the nearest is password_file",
+        ),
+        (TABOO, {"taboo": []}, f"{_key(TABOO, 'taboo')}: unknown option; this plugin has none"),
+        (
+            FILE,
+            {"password-file": "x", "password_file": "y"},
+            f"{_key(FILE, 'password_file')}: is given twice, with - and with _",
+        ),
+        (FILE, {"password_file": 7}, f"{_key(FILE, 'password_file')}: must be str | Path | None"),
+        (
+            ANONYMOUS,
+            {"allow_anonymous": "yes"},
+            f"{_key(ANONYMOUS, 'allow_anonymous')}: must be bool",
+        ),
+        (ACL, {"acl": ["ann"]}, f"{_key(ACL, 'acl')}: must be dict[str, list[str]]"),
+        (
+            ACL,
+            {"receive-acl": {}},
+            f"{_key(ACL, 'receive-acl')}: is not supported: plugins are asked at publish and subscribe, not at each delivery",
+        ),
+        (here(Picky), {}, f"{_key(Picky, 'needed')}: must be given"),
+        (here(NoTable), {}, f"{_key(NoTable)}: its Config is not a dataclass"),
+        (
+            here(Checks),
+            {},
+            f"{_key(Checks)}: its options are refused: ValueError: two lines of text",
+        ),
+        (
+            FILE,
+            {"password_file": "/no/such/file"},
+            f"{_key(FILE)}: cannot be made: PasswordFileError: Password file '/no/such/file' not found",
+        ),
+        (here(Unborn), {}, f"{_key(Unborn)}: cannot be made: OSError: no database"),
+        (here(NoStart), {}, f"{_key(NoStart)}: cannot start: OSError: no schema"),
+        (here(NotAsync), {}, f"{_key(NotAsync)}: its authenticate is not an async function"),
+    ],
+)
 async def test_what_cannot_be_loaded_is_told_in_one_line(
-        accounts: Accounts, path: str, options: dict[str, object], problem: str) -> None:
+    accounts: Accounts, path: str, options: dict[str, object], problem: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         PluginAuthenticator({path: options}, accounts)
     assert str(caught.value) == problem
 
 
-async def test_options_that_a_plugin_demands_for_deliveries_are_told_to_be_unused(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+async def test_options_that_a_plugin_demands_for_deliveries_are_told_to_be_unused(
+    build: Build, caplog: pytest.LogCaptureFixture
+) -> None:
     build({here(Receives): {"receive-claim": "r"}})
     assert f"amqtt_option_unused plugin={here(Receives)} option=receive_claim" in caplog.text
 
 
-async def test_plugins_that_do_not_load_in_time_are_told(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plugins_that_do_not_load_in_time_are_told(
+    accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(amqtt_loading, "LOADING", 0.01)
     hold = threading.Event()
     monkeypatch.setattr(amqtt_loading, "load", lambda path, options: hold.wait(5))
@@ -115,11 +164,16 @@ async def test_plugins_that_do_not_load_in_time_are_told(accounts: Accounts, mon
     hold.set()
 
 
-async def test_without_amqtt_the_error_names_the_extra(accounts: Accounts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "trellis.amqtt_plugins")
+async def test_without_amqtt_the_error_names_the_extra(
+    accounts: Accounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "trellis.auth.amqtt_plugins")
     monkeypatch.setitem(sys.modules, "amqtt.contexts", None)
     settings = Settings(amqtt=type(Settings().amqtt)(plugins={ANONYMOUS: {}}))
-    with pytest.raises(SettingsError, match=r"^amqtt\.plugins: amqtt cannot be imported \(.*\); pip install 'trellis-broker\[amqtt\]'$"):
+    with pytest.raises(
+        SettingsError,
+        match=r"^amqtt\.plugins: amqtt cannot be imported \(.*\); pip install 'trellis-broker\[amqtt\]'$",
+    ):
         Node(settings, accounts, None, print)
 
 
@@ -159,7 +213,9 @@ async def test_a_settings_file_with_plugins_is_served(settings: Settings) -> Non
     assert not serving.done(), serving.result()
     host, _, port = app.addresses["mqtt"].rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(connect("bob", "bobs", "b1") + subscribe("#") + publish("ann/1") + publish("bob/1"))
+    writer.write(
+        connect("bob", "bobs", "b1") + subscribe("#") + publish("ann/1") + publish("bob/1")
+    )
     heard = packet(0x20, bytes([0, ACCEPTED])) + packet(0x90, b"\x00\x01\x00") + publish("bob/1")
     assert await reader.readexactly(len(heard)) == heard
     writer.close()

@@ -1,8 +1,10 @@
-"""A small model of the broker, and what clients do to both: any number of connections, six queues, two exchanges.
+"""A small model of the broker, and what clients do to both: any number of connections, six queues,
+two exchanges.
 
-The model keeps, for every queue, what waits in its order. After every step the messages delivered must be the first that
-wait, as many as consumers have credit for, no more and no fewer, the consumers with a higher priority first; whoever held
-something that comes back finds it at its old place, marked as redelivered; and what each has died of is told in `x-death`.
+The model keeps, for every queue, what waits in its order. After every step the messages delivered
+must be the first that wait, as many as consumers have credit for, no more and no fewer, the
+consumers with a higher priority first; whoever held something that comes back finds it at its old
+place, marked as redelivered; and what each has died of is told in `x-death`.
 
     a, b, c   plain
     p         x-max-priority 3
@@ -26,22 +28,44 @@ Q, B, X, T = spec.Queue, spec.Basic, spec.Exchange, spec.Tx
 PRIORITIES: Final = 3
 TTL: Final = {"t": 50, "u": 30}
 LETTERS: Final = {"t": "u", "u": "t"}
-#: What is delayed does not go where dead letters go: which of the two comes first at one time is nobody's business.
+#: What is delayed does not go where dead letters go: which of the two comes first at one time is
+#: nobody's business.
 DELAYED_TO: Final = ["a", "b", "c", "p"]
 QUEUES: Final = ["a", "b", "c", "p", "t", "u"]
 PATTERNS: Final = ["k.1", "k.*", "#", "*.2", "k.#"]
 KEYS: Final = ["k.1", "k.2", "x.2", "k", ""]
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = {
     "p": {"x-max-priority": PRIORITIES},
-    **{name: {"x-message-ttl": TTL[name], "x-dead-letter-exchange": "", "x-dead-letter-routing-key": LETTERS[name]} for name in TTL}}
+    **{
+        name: {
+            "x-message-ttl": TTL[name],
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": LETTERS[name],
+        }
+        for name in TTL
+    },
+}
 DELIVERY: Final = ("Basic.Deliver", "ContentHeader", "ContentBody", "Basic.Cancel")
 
 
 class Copy:
     """A message in a queue. `deaths` are (queue, reason, count), the latest first."""
 
-    def __init__(self, body: bytes, priority: int, place: int, expires: int | None, deaths: list[tuple[str, str, int]]) -> None:
-        self.body, self.priority, self.place, self.expires, self.deaths = body, priority, place, expires, deaths
+    def __init__(
+        self,
+        body: bytes,
+        priority: int,
+        place: int,
+        expires: int | None,
+        deaths: list[tuple[str, str, int]],
+    ) -> None:
+        self.body, self.priority, self.place, self.expires, self.deaths = (
+            body,
+            priority,
+            place,
+            expires,
+            deaths,
+        )
         self.redelivered = False
 
 
@@ -59,12 +83,21 @@ class ModelQueue:
     def waiting(self) -> list[Copy]:
         """In the order in which they go."""
         most = PRIORITIES if self.name == "p" else 0
-        return sorted((copy for copy in self.arrived if copy not in self.held), key=lambda copy: (-min(copy.priority, most), copy.place))
+        return sorted(
+            (copy for copy in self.arrived if copy not in self.held),
+            key=lambda copy: (-min(copy.priority, most), copy.place),
+        )
 
 
 class ModelConsumer:
     def __init__(self, tag: str, queue: str, prefetch: int, no_ack: bool, priority: int) -> None:
-        self.tag, self.queue, self.prefetch, self.no_ack, self.priority = tag, queue, prefetch, no_ack, priority
+        self.tag, self.queue, self.prefetch, self.no_ack, self.priority = (
+            tag,
+            queue,
+            prefetch,
+            no_ack,
+            priority,
+        )
         self.holds = 0
 
     @property
@@ -112,23 +145,50 @@ class Play:
         self.published = self.tags = self.places = self.now = 0
         #: When, which, and what happens then.
         self.delayed: list[tuple[int, int, Callable[[], object]]] = []
-        self.sides[0].client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", arguments={"x-delayed-type": "topic"}))
+        self.sides[0].client.send(
+            X.Declare(
+                exchange="later",
+                exchange_type="x-delayed-message",
+                arguments={"x-delayed-type": "topic"},
+            )
+        )
 
     # -- what the model knows of a step
 
     def said(self, who: int, *methods: Any, first: bool = True) -> list[str]:
-        """Say it, take what all sides hear, and compare the deliveries; returns the other answers. `first` is whether those
-        with a higher priority must have had credit first: not when some credit comes only in the middle of the step."""
-        frames = [side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)]
-        self.world.sleep(0)  # What came back too late to its queue goes when the clock is told next.
-        self.check([[*mine, *side.client.read()] for mine, side in zip(frames, self.sides, strict=True)], first)
+        """Say it, take what all sides hear, and compare the deliveries; returns the other answers.
+        `first` is whether those with a higher priority must have had credit first: not when some
+        credit comes only in the middle of the step.
+        """
+        frames = [
+            side.client.send(*(methods if at == who else ())) for at, side in enumerate(self.sides)
+        ]
+        self.world.sleep(
+            0
+        )  # What came back too late to its queue goes when the clock is told next.
+        self.check(
+            [[*mine, *side.client.read()] for mine, side in zip(frames, self.sides, strict=True)],
+            first,
+        )
         return [name for name in names(frames[who]) if name not in DELIVERY]
 
     def check(self, frames: list[list[Any]], first: bool = True) -> None:
         consumers = [consumer for side in self.sides for consumer in side.consumers.values()]
-        credit_of = {name: {priority: sum(one.credit for one in consumers if one.queue == name and one.priority == priority)
-                          for priority in {one.priority for one in consumers}} for name in self.queues}
-        expected = {name: queue.waiting[:sum(credit_of[name].values())] for name, queue in self.queues.items()}
+        credit_of = {
+            name: {
+                priority: sum(
+                    one.credit
+                    for one in consumers
+                    if one.queue == name and one.priority == priority
+                )
+                for priority in {one.priority for one in consumers}
+            }
+            for name in self.queues
+        }
+        expected = {
+            name: queue.waiting[: sum(credit_of[name].values())]
+            for name, queue in self.queues.items()
+        }
         came: dict[str, list[Copy]] = {name: [] for name in self.queues}
         by_priority: dict[str, dict[int, int]] = {name: {} for name in self.queues}
         for side, heard in zip(self.sides, frames, strict=True):
@@ -140,9 +200,13 @@ class Play:
                 counts = by_priority[consumer.queue]
                 counts[consumer.priority] = counts.get(consumer.priority, 0) + 1
                 most = PRIORITIES if consumer.queue == "p" else 0
-                places.setdefault(consumer.queue, []).append((-min(copy.priority, most), copy.place))
+                places.setdefault(consumer.queue, []).append(
+                    (-min(copy.priority, most), copy.place)
+                )
             assert all(mine == sorted(mine) for mine in places.values())
-        assert {name: set(copies) for name, copies in came.items()} == {name: set(copies) for name, copies in expected.items()}
+        assert {name: set(copies) for name, copies in came.items()} == {
+            name: set(copies) for name, copies in expected.items()
+        }
         for name, copies in expected.items() if first else ():
             left = len(copies)
             for priority in sorted(credit_of[name], reverse=True):
@@ -150,13 +214,26 @@ class Play:
                 assert by_priority[name].get(priority, 0) == mine
                 left -= mine
 
-    def take(self, side: Side, one: Delivered, headers: dict[str, Any], name: str, consumer: ModelConsumer | None,
-             no_ack: bool = False) -> Copy:
-        """A delivery happened: the numbers run on, body, flag and deaths are those of a message that waits."""
+    def take(
+        self,
+        side: Side,
+        one: Delivered,
+        headers: dict[str, Any],
+        name: str,
+        consumer: ModelConsumer | None,
+        no_ack: bool = False,
+    ) -> Copy:
+        """A delivery happened: the numbers run on, body, flag and deaths are those of a message
+        that waits.
+        """
         queue = self.queues[name]
         side.number += 1
         assert one.number == side.number
-        [copy] = [copy for copy in queue.waiting if copy.body == one.body and copy.deaths == deaths_in(headers)]
+        [copy] = [
+            copy
+            for copy in queue.waiting
+            if copy.body == one.body and copy.deaths == deaths_in(headers)
+        ]
         assert one.redelivered == copy.redelivered and "BCC" not in headers
         if no_ack or consumer is not None and consumer.no_ack:
             queue.arrived.remove(copy)
@@ -167,10 +244,14 @@ class Play:
                 consumer.holds += 1
         return copy
 
-    def arrive(self, queue: ModelQueue, body: bytes, priority: int, deaths: list[tuple[str, str, int]]) -> None:
+    def arrive(
+        self, queue: ModelQueue, body: bytes, priority: int, deaths: list[tuple[str, str, int]]
+    ) -> None:
         self.places += 1
         ttl = TTL.get(queue.name)
-        queue.arrived.append(Copy(body, priority, self.places, None if ttl is None else self.now + ttl, deaths))
+        queue.arrived.append(
+            Copy(body, priority, self.places, None if ttl is None else self.now + ttl, deaths)
+        )
 
     def give_back(self, held: Held, how: str) -> None:
         if held.consumer is not None:
@@ -186,8 +267,13 @@ class Play:
     def bury(self, queue: ModelQueue, copy: Copy, reason: str) -> None:
         """To where the queue's dead letters go, unless it would go round for ever."""
         target = self.queues.get(LETTERS.get(queue.name, ""))
-        count = sum(times for name, why, times in copy.deaths if (name, why) == (queue.name, reason))
-        deaths = [(queue.name, reason, count + 1), *(one for one in copy.deaths if one[:2] != (queue.name, reason))]
+        count = sum(
+            times for name, why, times in copy.deaths if (name, why) == (queue.name, reason)
+        )
+        deaths = [
+            (queue.name, reason, count + 1),
+            *(one for one in copy.deaths if one[:2] != (queue.name, reason)),
+        ]
         if target is not None and not (reason == "expired" and round_again(deaths, target.name)):
             self.arrive(target, copy.body, copy.priority, deaths)
 
@@ -195,7 +281,9 @@ class Play:
         """What has come to the head of its queue too late."""
         for name in TTL:
             queue = self.queues.get(name)
-            while queue is not None and queue.waiting and (queue.waiting[0].expires or 0) <= self.now:
+            while (
+                queue is not None and queue.waiting and (queue.waiting[0].expires or 0) <= self.now
+            ):
                 copy = queue.waiting[0]
                 queue.arrived.remove(copy)
                 self.bury(queue, copy, "expired")
@@ -211,8 +299,15 @@ class Play:
         """The queues where this goes now."""
         if not exchange:
             return [queue for name, queue in self.queues.items() if name in keys]
-        return [queue for queue in self.queues.values()
-                if any(DEFAULT.matches(pattern, key) for pattern in queue.bindings[exchange] for key in keys)]
+        return [
+            queue
+            for queue in self.queues.values()
+            if any(
+                DEFAULT.matches(pattern, key)
+                for pattern in queue.bindings[exchange]
+                for key in keys
+            )
+        ]
 
     def arrivals(self, queues: list[ModelQueue], body: bytes, priority: int) -> int:
         """It comes to those of these queues that are there; returns how many."""
@@ -225,7 +320,9 @@ class Play:
 
     def declare(self, who: int, name: str) -> None:
         self.queues.setdefault(name, ModelQueue(name))
-        assert self.said(who, Q.Declare(queue=name, arguments=ARGUMENTS.get(name))) == ["Queue.DeclareOk"]
+        assert self.said(who, Q.Declare(queue=name, arguments=ARGUMENTS.get(name))) == [
+            "Queue.DeclareOk"
+        ]
 
     def delete(self, who: int, name: str) -> None:
         self.queues.pop(name, None)
@@ -246,25 +343,47 @@ class Play:
             (bindings.add if there else bindings.discard)(pattern)
             kind = Q.Bind if there else Q.Unbind
             answer = "Queue.BindOk" if there else "Queue.UnbindOk"
-            assert self.said(who, kind(queue=name, exchange=exchange, routing_key=pattern)) == [answer]
+            assert self.said(who, kind(queue=name, exchange=exchange, routing_key=pattern)) == [
+                answer
+            ]
 
-    def publish(self, who: int, key: str, count: int, direct: str | None, cut: int, copies: list[str] | None = None,
-                blind: list[str] | None = None, priority: int = 0, delay: int = 0) -> None:
-        """Some messages, by topic, or to a queue (and then returned when nobody wants it), or by topic and later."""
+    def publish(
+        self,
+        who: int,
+        key: str,
+        count: int,
+        direct: str | None,
+        cut: int,
+        copies: list[str] | None = None,
+        blind: list[str] | None = None,
+        priority: int = 0,
+        delay: int = 0,
+    ) -> None:
+        """Some messages, by topic, or to a queue (and then returned when nobody wants it), or by
+        topic and later.
+        """
         octets = b""
         side, returned = self.sides[who], 0
         if side.transaction is not None and "requeue" in side.transaction.settled.values():
             return  # Which of them finds a consumer first, the model does not know.
         if side.transaction is not None or delay:
-            priority = 0  # Those of several priorities that find consumers come in their order, not in that of the queue.
+            # Those of several priorities that find consumers come in their order, not in that of
+            # the queue.
+            priority = 0
         exchange, key = ("", direct) if direct else ("later" if delay else "amq.topic", key)
         keys = [key, *(copies or []), *(blind or [])]
-        headers = {name: value for name, value in (("CC", copies), ("BCC", blind), ("x-delay", delay)) if value}
+        headers = {
+            name: value
+            for name, value in (("CC", copies), ("BCC", blind), ("x-delay", delay))
+            if value
+        }
         for _ in range(count):
             self.published += 1
             body = b"%d" % self.published
             given: dict[str, Any] = {"priority": priority} if priority else {}
-            octets += publication(exchange, key, body, mandatory=bool(direct), headers=headers, **given)
+            octets += publication(
+                exchange, key, body, mandatory=bool(direct), headers=headers, **given
+            )
             if delay:
                 arrives = self.later(delay, body, keys, priority)
             else:
@@ -283,7 +402,13 @@ class Play:
     def later(self, delay: int, body: bytes, keys: list[str], priority: int) -> Callable[[], int]:
         def wait() -> int:
             self.places += 1
-            self.delayed.append((self.now + delay, self.places, lambda: self.arrivals(self.found("later", keys), body, priority)))
+            self.delayed.append(
+                (
+                    self.now + delay,
+                    self.places,
+                    lambda: self.arrivals(self.found("later", keys), body, priority),
+                )
+            )
             return 1
 
         return wait
@@ -293,8 +418,16 @@ class Play:
             self.tags += 1
             tag = f"t{self.tags}"
             self.sides[who].consumers[tag] = ModelConsumer(tag, name, prefetch, no_ack, priority)
-            consume = B.Consume(queue=name, consumer_tag=tag, no_ack=no_ack, arguments={"x-priority": priority} if priority else None)
-            assert self.said(who, B.Qos(prefetch_count=prefetch), consume) == ["Basic.QosOk", "Basic.ConsumeOk"]
+            consume = B.Consume(
+                queue=name,
+                consumer_tag=tag,
+                no_ack=no_ack,
+                arguments={"x-priority": priority} if priority else None,
+            )
+            assert self.said(who, B.Qos(prefetch_count=prefetch), consume) == [
+                "Basic.QosOk",
+                "Basic.ConsumeOk",
+            ]
 
     def cancel(self, who: int, which: int) -> None:
         consumers = self.sides[who].consumers
@@ -314,7 +447,12 @@ class Play:
                 assert one.body == waiting[0].body
                 self.take(side, one, headers, name, None, no_ack)
             self.world.sleep(0)
-            self.check([[*(frames[size:] if at == who else []), *other.client.read()] for at, other in enumerate(self.sides)])
+            self.check(
+                [
+                    [*(frames[size:] if at == who else []), *other.client.read()]
+                    for at, other in enumerate(self.sides)
+                ]
+            )
 
     def settle(self, who: int, which: int, multiple: bool, how: str) -> None:
         """ack, drop or requeue. In a transaction that is done at the commit."""
@@ -333,7 +471,9 @@ class Play:
                 else:
                     self.give_back(side.unsettled.pop(one), how)
         self.expire()
-        method = B.Ack(number, multiple) if how == "ack" else B.Nack(number, multiple, how == "requeue")
+        method = (
+            B.Ack(number, multiple) if how == "ack" else B.Nack(number, multiple, how == "requeue")
+        )
         assert self.said(who, method) == []
 
     def recover(self, who: int) -> None:
@@ -358,7 +498,9 @@ class Play:
             for tag, how in transaction.settled.items():
                 self.give_back(side.unsettled.pop(tag), how)
             self.expire()
-            assert [name for name in self.said(who, T.Commit(), first=False) if name != "Basic.Return"] == ["Tx.CommitOk"]
+            assert [
+                name for name in self.said(who, T.Commit(), first=False) if name != "Basic.Return"
+            ] == ["Tx.CommitOk"]
 
     def rollback(self, who: int) -> None:
         side = self.sides[who]
@@ -368,7 +510,10 @@ class Play:
 
     def close_channel(self, who: int) -> None:
         self.leave(self.sides[who])
-        assert self.said(who, spec.Channel.Close(0, "", 0, 0), spec.Channel.Open()) == ["Channel.CloseOk", "Channel.OpenOk"]
+        assert self.said(who, spec.Channel.Close(0, "", 0, 0), spec.Channel.Open()) == [
+            "Channel.CloseOk",
+            "Channel.OpenOk",
+        ]
 
     def break_channel(self, who: int) -> None:
         self.leave(self.sides[who])
@@ -398,19 +543,24 @@ class Play:
 
     def compare(self) -> None:
         """The queues hold what the model says, and every message and copy has its fate."""
-        assert {name: (queue.depth, queue.unacked) for name, queue in self.world.vhost.queues.items()} == {
-            name: (len(queue.waiting), len(queue.held)) for name, queue in self.queues.items()}
+        assert {
+            name: (queue.depth, queue.unacked) for name, queue in self.world.vhost.queues.items()
+        } == {name: (len(queue.waiting), len(queue.held)) for name, queue in self.queues.items()}
         self.world.fates()
 
 
 def round_again(deaths: list[tuple[str, str, int]], target: str) -> bool:
     """Whether nobody refused it since it died in the target."""
     at = [name for name, _, _ in deaths]
-    return target in at and all(reason != "rejected" for _, reason, _ in deaths[:at.index(target) + 1])
+    return target in at and all(
+        reason != "rejected" for _, reason, _ in deaths[: at.index(target) + 1]
+    )
 
 
 def deaths_in(headers: dict[str, Any]) -> list[tuple[str, str, int]]:
-    return [(death["queue"], death["reason"], death["count"]) for death in headers.get("x-death", [])]
+    return [
+        (death["queue"], death["reason"], death["count"]) for death in headers.get("x-death", [])
+    ]
 
 
 def told(frames: list[Any]) -> list[dict[str, Any]]:

@@ -26,7 +26,13 @@ class Frame(NamedTuple):
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    return bytes([kind]) + channel.to_bytes(2, "big") + len(payload).to_bytes(4, "big") + payload + b"\xce"
+    return (
+        bytes([kind])
+        + channel.to_bytes(2, "big")
+        + len(payload).to_bytes(4, "big")
+        + payload
+        + b"\xce"
+    )
 
 
 def split(octets: bytes) -> list[Frame]:
@@ -34,8 +40,8 @@ def split(octets: bytes) -> list[Frame]:
     found = []
     while octets:
         end = 8 + int.from_bytes(octets[3:7], "big")
-        assert octets[end - 1:end] == b"\xce"
-        found.append(Frame(octets[0], int.from_bytes(octets[1:3], "big"), octets[7:end - 1]))
+        assert octets[end - 1 : end] == b"\xce"
+        found.append(Frame(octets[0], int.from_bytes(octets[1:3], "big"), octets[7 : end - 1]))
         octets = octets[end:]
     return found
 
@@ -53,7 +59,9 @@ def long(octets: bytes) -> bytes:
 
 def method(channel: int, class_id: int, method_id: int, arguments: bytes = b"") -> bytes:
     """A method frame, whatever stands in it."""
-    return frame(METHOD, channel, class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big") + arguments)
+    return frame(
+        METHOD, channel, class_id.to_bytes(2, "big") + method_id.to_bytes(2, "big") + arguments
+    )
 
 
 def publish(exchange: str | bytes, key: str | bytes, flags: int = 0, channel: int = 1) -> bytes:
@@ -61,9 +69,18 @@ def publish(exchange: str | bytes, key: str | bytes, flags: int = 0, channel: in
     return method(channel, 60, 40, b"\0\0" + short(exchange) + short(key) + bytes([flags]))
 
 
-def header(size: int, properties: bytes = b"\0\0", channel: int = 1, class_id: int = 60, weight: int = 0) -> bytes:
+def header(
+    size: int, properties: bytes = b"\0\0", channel: int = 1, class_id: int = 60, weight: int = 0
+) -> bytes:
     """A content header; `properties` begins with the flags."""
-    return frame(HEADER, channel, class_id.to_bytes(2, "big") + weight.to_bytes(2, "big") + size.to_bytes(8, "big") + properties)
+    return frame(
+        HEADER,
+        channel,
+        class_id.to_bytes(2, "big")
+        + weight.to_bytes(2, "big")
+        + size.to_bytes(8, "big")
+        + properties,
+    )
 
 
 def body(octets: bytes, channel: int = 1) -> bytes:
@@ -91,9 +108,17 @@ class Refusal(NamedTuple):
 
 def refusal(frames: list[Any]) -> Refusal:
     """The close that is all we hear."""
-    assert [one.name for one in frames] in (["Channel.Close"], ["Connection.Close"]), [one.name for one in frames]
+    assert [one.name for one in frames] in (["Channel.Close"], ["Connection.Close"]), [
+        one.name for one in frames
+    ]
     [close] = frames
-    return Refusal(close.name.split(".")[0].lower(), close.reply_code, close.reply_text, close.class_id, close.method_id)
+    return Refusal(
+        close.name.split(".")[0].lower(),
+        close.reply_code,
+        close.reply_text,
+        close.class_id,
+        close.method_id,
+    )
 
 
 class Delivered(NamedTuple):
@@ -116,7 +141,11 @@ def deliveries(frames: list[Any]) -> list[Delivered]:
             returned = one.name == "Basic.Return"
         if one.name in ("Basic.Deliver", "Basic.GetOk"):
             tag = one.consumer_tag if one.name == "Basic.Deliver" else ""
-            found.append(Delivered(tag, one.delivery_tag, one.redelivered, one.exchange, one.routing_key, b""))
+            found.append(
+                Delivered(
+                    tag, one.delivery_tag, one.redelivered, one.exchange, one.routing_key, b""
+                )
+            )
         elif isinstance(one, pamqp.body.ContentBody) and not returned:
             found[-1] = found[-1]._replace(body=found[-1].body + one.value)
     return found
@@ -131,7 +160,9 @@ def properties(frames: list[Any]) -> Any:
 def read(client: Amqp, queue: str) -> list[bytes]:
     """Take everything out of a queue."""
     bodies = []
-    while (frames := client.send(spec.Basic.Get(queue=queue, no_ack=True)))[0].name == "Basic.GetOk":
+    while (frames := client.send(spec.Basic.Get(queue=queue, no_ack=True)))[
+        0
+    ].name == "Basic.GetOk":
         bodies.append(b"".join(client.bodies(frames)))
     return bodies
 
@@ -142,7 +173,9 @@ def open_channel(client: Amqp, number: int) -> None:
 
 def reopen(client: Amqp, number: int = 1) -> None:
     """After a channel.close: say close-ok, and open the channel again."""
-    assert names(client.send(spec.Channel.CloseOk(), spec.Channel.Open(), channel=number)) == ["Channel.OpenOk"]
+    assert names(client.send(spec.Channel.CloseOk(), spec.Channel.Open(), channel=number)) == [
+        "Channel.OpenOk"
+    ]
 
 
 class Raw:
@@ -160,7 +193,9 @@ class Raw:
     def hear(self) -> bytes:
         self.world.turn()
         octets: bytes = self.connection.data_to_send()
-        while self.connection.behind and not self.connection.stalled and not self.connection.finished:
+        while (
+            self.connection.behind and not self.connection.stalled and not self.connection.finished
+        ):
             self.connection.resume()
             self.world.turn()
             octets += self.connection.data_to_send()

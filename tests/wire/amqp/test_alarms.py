@@ -41,7 +41,9 @@ def test_a_publisher_waits_after_its_first_publication_and_is_told_why() -> None
 
 def test_what_stands_behind_a_publication_in_one_chunk_waits_too() -> None:
     world, client = alarmed()
-    client.connection.receive_data(b"".join(publication("", "q", b"%d" % number) for number in range(100)))
+    client.connection.receive_data(
+        b"".join(publication("", "q", b"%d" % number) for number in range(100))
+    )
     client.read()
     assert world.queue("q").depth == 2 and client.connection.stalled
     world.broker.alarms.set("memory", False)

@@ -24,8 +24,15 @@ def confirming(**queue: Any) -> Amqp:
 
 def told(frames: list[Any]) -> list[tuple[str, int, bool]]:
     """What a publisher hears: ack and nack with their numbers."""
-    return [(one.name.removeprefix("Basic.").lower(), getattr(one, "delivery_tag", 0), getattr(one, "multiple", False))
-            for one in frames if isinstance(one, (B.Ack, B.Nack, B.Return))]
+    return [
+        (
+            one.name.removeprefix("Basic.").lower(),
+            getattr(one, "delivery_tag", 0),
+            getattr(one, "multiple", False),
+        )
+        for one in frames
+        if isinstance(one, (B.Ack, B.Nack, B.Return))
+    ]
 
 
 def say(client: Amqp, *publications: bytes) -> list[tuple[str, int, bool]]:
@@ -40,7 +47,11 @@ def test_a_run_is_confirmed_by_one_frame_and_numbers_begin_with_one() -> None:
     assert say(client, publication("amq.topic", "nowhere", b"x")) == [("ack", 7, False)]
     assert names(client.send(spec.Confirm.Select())) == ["Confirm.SelectOk"]
     assert say(client, publication("", "q", b"")) == [("ack", 8, False)]
-    assert client.world.amqp_front.tally.confirmed == 8 == client.world.amqp_front.tally.received_confirm
+    assert (
+        client.world.amqp_front.tally.confirmed
+        == 8
+        == client.world.amqp_front.tally.received_confirm
+    )
 
 
 def test_only_what_was_published_after_select_is_confirmed() -> None:
@@ -55,7 +66,9 @@ def test_every_channel_counts_for_itself() -> None:
     client = confirming()
     open_channel(client, 2)
     client.send(spec.Confirm.Select(), channel=2)
-    client.connection.receive_data(b"".join(publication("", "q", b"x", channel) for channel in (1, 2, 2, 1, 2)))
+    client.connection.receive_data(
+        b"".join(publication("", "q", b"x", channel) for channel in (1, 2, 2, 1, 2))
+    )
     by_channel: dict[int, int] = {}
     octets = client.read_octets()
     while octets:
@@ -68,8 +81,12 @@ def test_every_channel_counts_for_itself() -> None:
 
 def test_confirms_come_before_any_other_answer_of_the_channel() -> None:
     client = confirming()
-    client.connection.receive_data(publication("", "q", b"x") * 2 + marshal(1, Q.Declare(queue="q")) + publication("", "q", b"x")
-                                   + marshal(1, spec.Channel.Close(0, "", 0, 0)))
+    client.connection.receive_data(
+        publication("", "q", b"x") * 2
+        + marshal(1, Q.Declare(queue="q"))
+        + publication("", "q", b"x")
+        + marshal(1, spec.Channel.Close(0, "", 0, 0))
+    )
     assert names(client.read()) == ["Basic.Ack", "Queue.DeclareOk", "Basic.Ack", "Channel.CloseOk"]
 
 
@@ -77,7 +94,11 @@ def test_returns_come_before_the_run_that_holds_their_number() -> None:
     client = confirming()
     lost = publication("amq.topic", "nowhere", b"back", mandatory=True)
     fine = publication("", "q", b"x")
-    assert say(client, fine, lost, fine, lost, fine) == [("return", 0, False), ("return", 0, False), ("ack", 5, True)]
+    assert say(client, fine, lost, fine, lost, fine) == [
+        ("return", 0, False),
+        ("return", 0, False),
+        ("ack", 5, True),
+    ]
 
 
 @pytest.mark.parametrize("cut", [1, 30, 60])
@@ -90,6 +111,7 @@ def test_what_comes_in_pieces_is_confirmed_when_it_is_whole(cut: int) -> None:
 
 # -- the disk
 
+
 def test_a_persistent_message_is_confirmed_when_the_disk_has_it() -> None:
     client = confirming()
     client.world.slow_disk = True
@@ -98,7 +120,9 @@ def test_a_persistent_message_is_confirmed_when_the_disk_has_it() -> None:
     assert told(client.read()) == [("ack", 1, False)]
 
 
-@pytest.mark.parametrize(("queue", "mode"), [("q", 2), ("d", 1), ("d", None), ("nowhere", 2), ("q", 1)])
+@pytest.mark.parametrize(
+    ("queue", "mode"), [("q", 2), ("d", 1), ("d", None), ("nowhere", 2), ("q", 1)]
+)
 def test_what_no_disk_must_keep_is_confirmed_at_once(queue: str, mode: int | None) -> None:
     client = confirming()
     client.world.slow_disk = True
@@ -125,7 +149,9 @@ def test_a_mandatory_return_does_not_wait_for_the_disk_and_its_confirm_waits_in_
     client = confirming()
     client.world.slow_disk = True
     safe = publication("", "d", b"x", delivery_mode=2)
-    assert say(client, safe, publication("", "nowhere", b"x", mandatory=True)) == [("return", 0, False)]
+    assert say(client, safe, publication("", "nowhere", b"x", mandatory=True)) == [
+        ("return", 0, False)
+    ]
     client.world.durable()
     assert told(client.read()) == [("ack", 2, True)]
 
@@ -184,12 +210,21 @@ def test_nobody_hears_of_a_confirm_when_its_channel_is_gone(end: str) -> None:
 
 # -- nacks
 
+
 def test_a_full_queue_that_refuses_nacks_in_order_between_acks() -> None:
     client = confirming(x_max_length=2, x_overflow="reject-publish")
     q, d = publication("", "q", b"x"), publication("", "d", b"x")
     assert say(client, q, q, q, d, d, q, q, d) == [
-        ("ack", 2, True), ("nack", 3, False), ("ack", 5, True), ("nack", 6, False), ("nack", 7, False), ("ack", 8, False)]
-    assert client.world.fates() == {"routed": 5, "refused": 3} and client.world.copies() == {"over_limit": 3}
+        ("ack", 2, True),
+        ("nack", 3, False),
+        ("ack", 5, True),
+        ("nack", 6, False),
+        ("nack", 7, False),
+        ("ack", 8, False),
+    ]
+    assert client.world.fates() == {"routed": 5, "refused": 3} and client.world.copies() == {
+        "over_limit": 3
+    }
 
 
 def test_a_nack_waits_for_its_turn() -> None:
@@ -198,7 +233,12 @@ def test_a_nack_waits_for_its_turn() -> None:
     safe, refused = publication("", "d", b"x", delivery_mode=2), publication("", "q", b"x")
     assert say(client, safe, refused, safe, refused) == []
     client.world.durable()
-    assert told(client.read()) == [("ack", 1, False), ("nack", 2, False), ("ack", 3, False), ("nack", 4, False)]
+    assert told(client.read()) == [
+        ("ack", 1, False),
+        ("nack", 2, False),
+        ("ack", 3, False),
+        ("nack", 4, False),
+    ]
 
 
 def test_one_refusing_queue_of_several_nacks_and_the_others_keep_the_message() -> None:
@@ -215,7 +255,9 @@ def test_one_refusing_queue_of_several_nacks_and_the_others_keep_the_message() -
     assert live.queues == [client.world.queue("d").number]
 
 
-def test_a_full_queue_refuses_silently_where_nobody_wants_confirms_and_a_mandatory_message_is_not_returned() -> None:
+def test_a_full_queue_refuses_silently_where_nobody_wants_confirms_and_a_mandatory_message_is_not_returned() -> (
+    None
+):
     client = World().amqp()
     client.queue("q", x_max_length=1, x_overflow="reject-publish")
     for _ in range(3):
@@ -230,11 +272,14 @@ def test_room_made_by_a_consumer_is_room() -> None:
     client.send(B.Get(queue="q"))
     assert say(client, q, q) == [("ack", 3, False), ("nack", 4, False)]
     client.send(B.Nack(1, requeue=True))
-    assert client.world.queue("q").depth == 2  # What comes back is not dropped, but nothing new is taken.
+    assert (
+        client.world.queue("q").depth == 2
+    )  # What comes back is not dropped, but nothing new is taken.
     assert say(client, q) == [("nack", 5, False)]
 
 
 # -- refusals
+
 
 def test_a_refused_publication_has_no_confirm() -> None:
     client = confirming()
@@ -247,6 +292,8 @@ def test_a_refused_publication_has_no_confirm() -> None:
 
 def test_a_hard_error_confirms_what_is_ready_first() -> None:
     client = confirming()
-    client.connection.receive_data(publication("", "q", b"x") * 3 + publication("", "q", b"x", immediate=True))
+    client.connection.receive_data(
+        publication("", "q", b"x") * 3 + publication("", "q", b"x", immediate=True)
+    )
     ack, *close = client.read()
     assert (ack.delivery_tag, ack.multiple) == (3, True) and refusal(close).code == 540

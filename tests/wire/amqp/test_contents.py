@@ -1,4 +1,6 @@
-"""Contents: bodies cut into frames by us and by them, properties relayed as they came, names of every length."""
+"""Contents: bodies cut into frames by us and by them, properties relayed as they came, names of
+every length.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
+from broker.limits import Bounds
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.amqp.speech import (
     BODY,
@@ -46,7 +48,7 @@ def reader(world: World, frame_max: int = 131_072, channel: int = 1) -> Amqp:
 def say(client: Amqp, octets: bytes, piece: int = 0) -> None:
     """In one chunk, or in pieces of so many octets."""
     for at in range(0, len(octets), piece or len(octets)):
-        client.connection.receive_data(octets[at:at + (piece or len(octets))])
+        client.connection.receive_data(octets[at : at + (piece or len(octets))])
 
 
 def heard(client: Amqp) -> list[Frame]:
@@ -54,19 +56,25 @@ def heard(client: Amqp) -> list[Frame]:
 
 
 def cut(octets: bytes, size: int, channel: int = 1) -> bytes:
-    return b"".join(body(octets[at:at + size], channel) for at in range(0, len(octets), size))
+    return b"".join(body(octets[at : at + size], channel) for at in range(0, len(octets), size))
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theirs", [4_096, 8_192, 131_072])
 @pytest.mark.parametrize("ours", [4_096, 5_000, 131_072])
-def test_bodies_arrive_whole_in_frames_that_both_sides_allow(size: int, theirs: int, ours: int) -> None:
+def test_bodies_arrive_whole_in_frames_that_both_sides_allow(
+    size: int, theirs: int, ours: int
+) -> None:
     world = World()
     writer, target = world.amqp(ours), reader(world, theirs)
     said = bytes(range(256)) * (size // 256) + bytes(range(size % 256))
     say(writer, publish("", "q") + header(size, b"\x80\0" + short("type")) + cut(said, ours - 8))
     deliver, head, *bodies = heard(target)
-    assert deliver.payload.endswith(short("") + short("q")) and head == (HEADER, 1, header(size, b"\x80\0" + short("type"))[7:-1])
+    assert deliver.payload.endswith(short("") + short("q")) and head == (
+        HEADER,
+        1,
+        header(size, b"\x80\0" + short("type"))[7:-1],
+    )
     assert b"".join(one.payload for one in bodies) == said
     assert all(one.kind == BODY and 0 < len(one.payload) <= theirs - 8 for one in bodies)
     if theirs < ours:
@@ -74,12 +82,26 @@ def test_bodies_arrive_whole_in_frames_that_both_sides_allow(size: int, theirs: 
 
 
 @pytest.mark.parametrize("piece", [0, 1, 7, 100, 4_096])
-@pytest.mark.parametrize("frames", [[b"a"] * 50, [b"a", b"", b"b", b"", b"", b"c"], [b"", b"abc"], [b"x" * 4_088, b"y"],
-                                    [b"x" * 20_000, b"", b"y" * 20_000]])
-def test_body_frames_are_relayed_as_they_came_but_for_empty_ones(frames: list[bytes], piece: int) -> None:
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"a"] * 50,
+        [b"a", b"", b"b", b"", b"", b"c"],
+        [b"", b"abc"],
+        [b"x" * 4_088, b"y"],
+        [b"x" * 20_000, b"", b"y" * 20_000],
+    ],
+)
+def test_body_frames_are_relayed_as_they_came_but_for_empty_ones(
+    frames: list[bytes], piece: int
+) -> None:
     world = World()
     writer, target = world.amqp(), reader(world)
-    say(writer, publish("", "q") + header(len(b"".join(frames))) + b"".join(body(one) for one in frames), piece)
+    say(
+        writer,
+        publish("", "q") + header(len(b"".join(frames))) + b"".join(body(one) for one in frames),
+        piece,
+    )
     assert [one.payload for one in heard(target)[2:]] == [one for one in frames if one]
     assert world.fates() == {"routed": 1}
 
@@ -100,8 +122,15 @@ def test_contents_on_several_channels_and_heartbeats_may_be_mixed(piece: int) ->
     writer, target = world.amqp(), reader(world)
     for number in (2, 3):
         open_channel(writer, number)
-    frames = [[publish("", "q", channel=number), header(6, channel=number), body(b"%d-one" % number, number), body(b"!", number)]
-              for number in (1, 2, 3)]
+    frames = [
+        [
+            publish("", "q", channel=number),
+            header(6, channel=number),
+            body(b"%d-one" % number, number),
+            body(b"!", number),
+        ]
+        for number in (1, 2, 3)
+    ]
     mixed = b"".join(one + frame(8, 0, b"") for step in zip(*frames, strict=True) for one in step)
     say(writer, mixed + marshal(1, Q.Declare(queue="q")), piece)
     assert [one.body for one in deliveries(target.read())] == [b"1-one!", b"2-one!", b"3-one!"]
@@ -115,11 +144,15 @@ def test_channel_numbers_are_the_readers_own(theirs: int, ours: int, piece: int)
     writer, target = world.amqp(), reader(world, channel=theirs)
     if ours != 1:
         open_channel(writer, ours)
-    said = header(5, b"\x20\0" + long(short("n") + b"I" + ours.to_bytes(4, "big")), ours) + cut(ours.to_bytes(2, "big") * 2 + b"!", 2, ours)
+    said = header(5, b"\x20\0" + long(short("n") + b"I" + ours.to_bytes(4, "big")), ours) + cut(
+        ours.to_bytes(2, "big") * 2 + b"!", 2, ours
+    )
     say(writer, publish("", "q", channel=ours) + said, piece)
     octets = heard(target)
     assert {one.channel for one in octets} == {theirs}
-    assert [(one.kind, one.payload) for one in octets[1:]] == [(one.kind, one.payload) for one in split(said)]
+    assert [(one.kind, one.payload) for one in octets[1:]] == [
+        (one.kind, one.payload) for one in split(said)
+    ]
 
 
 def test_readers_of_every_kind_get_the_same_message_from_one_fanout() -> None:
@@ -140,20 +173,41 @@ def test_readers_of_every_kind_get_the_same_message_from_one_fanout() -> None:
         for client, frame_max, channel in targets:
             deliver, head, *bodies = heard(client)
             assert {deliver.channel, head.channel, *(one.channel for one in bodies)} == {channel}
-            assert head.payload == header(len(said), b"\x10\0\1")[7:-1] and b"".join(one.payload for one in bodies) == said
+            assert (
+                head.payload == header(len(said), b"\x10\0\1")[7:-1]
+                and b"".join(one.payload for one in bodies) == said
+            )
             assert max(len(one.payload) for one in bodies) <= frame_max - 8
 
 
-ODD = [b"\0\0", b"\0\1", b"\0\3", b"\xff\xff", b"\0\1\0\0", b"\0\1\0\1\0\0", b"\x80\0", b"\x80\0\xff", b"\x80\0\0",
-       b"\x20\0\xff\xff\xff\xff", b"\x20\0\0\0\0",
-       b"\x20\0" + long(b"garbage"), b"\x10\0", b"\x10\0\x07", b"\x08\0\xff", b"\0\x40", b"\0\0and more",
-       b"\x60\x02" + short("e") + long(b"") + b"?"]
+ODD = [
+    b"\0\0",
+    b"\0\1",
+    b"\0\3",
+    b"\xff\xff",
+    b"\0\1\0\0",
+    b"\0\1\0\1\0\0",
+    b"\x80\0",
+    b"\x80\0\xff",
+    b"\x80\0\0",
+    b"\x20\0\xff\xff\xff\xff",
+    b"\x20\0\0\0\0",
+    b"\x20\0" + long(b"garbage"),
+    b"\x10\0",
+    b"\x10\0\x07",
+    b"\x08\0\xff",
+    b"\0\x40",
+    b"\0\0and more",
+    b"\x60\x02" + short("e") + long(b"") + b"?",
+]
 
 
 @pytest.mark.parametrize("properties", [one for one in ODD if one[:2] != b"\xff\xff"])
 @pytest.mark.parametrize("piece", [0, 1])
 @pytest.mark.parametrize("durable", [False, True])
-def test_property_flags_and_properties_are_relayed_unread(properties: bytes, piece: int, durable: bool) -> None:
+def test_property_flags_and_properties_are_relayed_unread(
+    properties: bytes, piece: int, durable: bool
+) -> None:
     world = World()
     writer, target = world.amqp(), world.amqp(4_096)
     target.queue("q", durable=durable)
@@ -173,20 +227,34 @@ def test_a_weight_means_nothing(weight: int, piece: int) -> None:
 
 
 @pytest.mark.parametrize("piece", [0, 100])
-@pytest.mark.parametrize("name", ["x" * 255, "é" * 127 + "x", "\U0001f600" * 63 + "abc", "\n" * 255])
+@pytest.mark.parametrize(
+    "name", ["x" * 255, "é" * 127 + "x", "\U0001f600" * 63 + "abc", "\n" * 255]
+)
 def test_names_of_255_octets_work_everywhere(name: str, piece: int) -> None:
     world = World()
     writer, target = world.amqp(4_096), world.amqp(4_096)
     nothing = long(b"")
-    for class_id, method_id, arguments in ((50, 10, short(name) + b"\0" + nothing),
-                                           (40, 10, short(name) + short("topic") + b"\0" + nothing),
-                                           (50, 20, short(name) * 3 + b"\0" + nothing), (60, 20, short(name) * 2 + b"\0" + nothing)):
-        say(target, method(1, class_id, method_id, b"\0\0" + arguments))  # (pamqp would refuse to write these.)
-    assert names(target.read()) == ["Queue.DeclareOk", "Exchange.DeclareOk", "Queue.BindOk", "Basic.ConsumeOk"]
+    for class_id, method_id, arguments in (
+        (50, 10, short(name) + b"\0" + nothing),
+        (40, 10, short(name) + short("topic") + b"\0" + nothing),
+        (50, 20, short(name) * 3 + b"\0" + nothing),
+        (60, 20, short(name) * 2 + b"\0" + nothing),
+    ):
+        say(
+            target, method(1, class_id, method_id, b"\0\0" + arguments)
+        )  # (pamqp would refuse to write these.)
+    assert names(target.read()) == [
+        "Queue.DeclareOk",
+        "Exchange.DeclareOk",
+        "Queue.BindOk",
+        "Basic.ConsumeOk",
+    ]
     for _ in range(2):
         say(writer, publish(name, name) + content(b"x"), piece)
         deliver, *_ = heard(target)
-        assert deliver.payload[4:].startswith(short(name)) and deliver.payload.endswith(short(name) * 2)
+        assert deliver.payload[4:].startswith(short(name)) and deliver.payload.endswith(
+            short(name) * 2
+        )
     target.send(B.Nack(0, multiple=True, requeue=True), B.Cancel(name))
     [ok, *_] = target.send(B.Get(queue=name))
     assert (ok.exchange, ok.routing_key) == (name, name)
@@ -204,7 +272,11 @@ def test_unknown_publish_flags_mean_nothing(flags: int, piece: int) -> None:
     writer, target = world.amqp(), reader(world)
     say(writer, publish("", "q", flags) + content(b"x"), piece)
     say(writer, publish("", "nowhere", flags | 1) + content(b"x"), piece)
-    assert len(heard(target)) == 3 and names(writer.read()) == ["Basic.Return", "ContentHeader", "ContentBody"]
+    assert len(heard(target)) == 3 and names(writer.read()) == [
+        "Basic.Return",
+        "ContentHeader",
+        "ContentBody",
+    ]
 
 
 def test_the_ticket_of_a_publication_means_nothing() -> None:
@@ -232,7 +304,12 @@ def test_large_bodies_and_small_ones_keep_their_order(frame_max: int) -> None:
     writer, target = world.amqp(), reader(world, frame_max)
     sizes: list[int] = [1, 20_000, 0, 100_000, 5, 16_384, 16_383, 3]
     for number, size in enumerate(sizes):
-        say(writer, publish("", "q") + header(size, b"\0\x80" + short(str(number))) + cut(b"x" * size, 131_064))
+        say(
+            writer,
+            publish("", "q")
+            + header(size, b"\0\x80" + short(str(number)))
+            + cut(b"x" * size, 131_064),
+        )
     assert [len(one.body) for one in deliveries(target.read())] == sizes
 
 
@@ -257,7 +334,9 @@ def test_get_brings_contents_in_the_readers_frames() -> None:
         target.connection.receive_data(marshal(7, B.Get(queue="q")))
         ok, head, *bodies = heard(target)
         assert {ok.channel, head.channel, *(one.channel for one in bodies)} == {7}
-        assert sum(len(one.payload) for one in bodies) == size and all(len(one.payload) <= 4_088 for one in bodies)
+        assert sum(len(one.payload) for one in bodies) == size and all(
+            len(one.payload) <= 4_088 for one in bodies
+        )
 
 
 def test_messages_from_mqtt_have_a_delivery_mode_and_what_that_cannot_say() -> None:
@@ -273,7 +352,9 @@ def test_messages_from_mqtt_have_a_delivery_mode_and_what_that_cannot_say() -> N
         deliver, head, *bodies = heard(target)
         assert deliver.payload.endswith(short("amq.topic") + short("a.b/c"))
         exactly_once = b"\0\0\0\x14\x0ax-mqtt-qosl\0\0\0\0\0\0\0\x02" if qos == 2 else b""
-        assert head.payload[12:] == (b"\x30\0" + exactly_once if qos == 2 else b"\x10\0") + bytes([mode])
+        assert head.payload[12:] == (b"\x30\0" + exactly_once if qos == 2 else b"\x10\0") + bytes(
+            [mode]
+        )
         assert [len(one.payload) for one in bodies] == [4_088, 912]
 
 
@@ -287,7 +368,9 @@ def test_unfinished_contents_of_all_channels_together_have_a_bound() -> None:
     bounds.message = 500_000
     client = World(bounds).amqp()
     for number in range(2, 10):
-        assert [reply.name for reply in client.send(spec.Channel.Open(), channel=number)] == ["Channel.OpenOk"]
+        assert [reply.name for reply in client.send(spec.Channel.Open(), channel=number)] == [
+            "Channel.OpenOk"
+        ]
         client.connection.receive_data(unfinished(number))
     [close] = client.read()
     assert (close.name, close.reply_code) == ("Connection.Close", 506)
@@ -310,20 +393,27 @@ def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:
         for number in range(2, 5):
             client.connection.receive_data(unfinished(number))
         for number in range(2, 5):
-            client.connection.receive_data(publication("", "q", b"x" * 500_000, channel=number, frame_max=100_008)[-100_008:])
+            client.connection.receive_data(
+                publication("", "q", b"x" * 500_000, channel=number, frame_max=100_008)[-100_008:]
+            )
         assert client.read() == []
     assert client.world.fates() == {"unroutable": 60}
 
 
 # -- a header is one frame
 
-def test_properties_that_fit_into_no_frame_of_the_reader_are_not_told_to_it_and_nothing_else_suffers() -> None:
+
+def test_properties_that_fit_into_no_frame_of_the_reader_are_not_told_to_it_and_nothing_else_suffers() -> (
+    None
+):
     world = World()
     publisher, reader = world.amqp(), world.amqp(frame_max=4096)
     publisher.queue("graves")
     publisher.queue("q", x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
     reader.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
-    most = 4_096 - 8 - 14 - 4 - 2 - 5  # A payload without fixed fields, the table's length, a name, a text's length.
+    most = (
+        4_096 - 8 - 14 - 4 - 2 - 5
+    )  # A payload without fixed fields, the table's length, a name, a text's length.
     for said, size in ((b"a", 10), (b"b", 5_000), (b"c", 4_000), (b"d", most + 1), (b"e", most)):
         publisher.publish("", "q", said, headers={"h": "x" * size})
     octets = reader.read_octets()
@@ -342,6 +432,8 @@ def test_basic_get_passes_over_properties_that_do_not_fit() -> None:
     publisher.queue("q")
     for said, size in ((b"a", 9_000), (b"b", 10)):
         publisher.publish("", "q", said, headers={"h": "x" * size})
-    assert [one.body for one in deliveries(reader.send(spec.Basic.Get(queue="q", no_ack=True)))] == [b"b"]
+    assert [
+        one.body for one in deliveries(reader.send(spec.Basic.Get(queue="q", no_ack=True)))
+    ] == [b"b"]
     assert world.copies() == {"not_representable": 1, "auto_acknowledged": 1}
     world.fates()

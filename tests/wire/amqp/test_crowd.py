@@ -1,6 +1,8 @@
-"""Fifty consumers that reject, put back, close and disappear at random: order, flags and counts are right, whatever the seed.
+"""Fifty consumers that reject, put back, close and disappear at random: order, flags and counts are
+right, whatever the seed.
 
-The same steps and the same model as in test_model.py, drawn by weight instead of by hypothesis, and many more of them.
+The same steps and the same model as in test_model.py, drawn by weight instead of by hypothesis, and
+many more of them.
 """
 
 from __future__ import annotations
@@ -13,8 +15,26 @@ from tests.wire.amqp.model import KEYS, PATTERNS, QUEUES, Play
 
 CONNECTIONS = 10
 CONSUMERS = 50
-STEPS = {"publish": 30, "settle": 40, "consume": 70, "later": 5, "time": 6, "get": 5, "cancel": 3, "bind": 4, "recover": 2, "select": 1,
-         "commit": 6, "rollback": 1, "close": 1.5, "break": 1.5, "lose": 2, "declare": 3, "delete": 0.5, "purge": 1}
+STEPS = {
+    "publish": 30,
+    "settle": 40,
+    "consume": 70,
+    "later": 5,
+    "time": 6,
+    "get": 5,
+    "cancel": 3,
+    "bind": 4,
+    "recover": 2,
+    "select": 1,
+    "commit": 6,
+    "rollback": 1,
+    "close": 1.5,
+    "break": 1.5,
+    "lose": 2,
+    "declare": 3,
+    "delete": 0.5,
+    "purge": 1,
+}
 
 
 class Crowd(Play):
@@ -35,14 +55,43 @@ class Crowd(Play):
         who, name = random.randrange(CONNECTIONS), random.choice(QUEUES)
         match random.choices(list(STEPS), list(STEPS.values()))[0]:
             case "publish":
-                self.publish(who, random.choice(KEYS), random.randint(1, 6), random.choice([None, name]), random.randrange(60),
-                             self.keys(), self.keys(), random.randrange(5))
+                self.publish(
+                    who,
+                    random.choice(KEYS),
+                    random.randint(1, 6),
+                    random.choice([None, name]),
+                    random.randrange(60),
+                    self.keys(),
+                    self.keys(),
+                    random.randrange(5),
+                )
             case "later":
-                self.publish(who, random.choice(KEYS), 1, None, 0, None, self.keys(), random.randrange(5), random.randint(1, 40))
+                self.publish(
+                    who,
+                    random.choice(KEYS),
+                    1,
+                    None,
+                    0,
+                    None,
+                    self.keys(),
+                    random.randrange(5),
+                    random.randint(1, 40),
+                )
             case "settle":
-                self.settle(who, random.randrange(30), random.random() < 0.3, random.choice(["ack", "ack", "drop", "requeue"]))
+                self.settle(
+                    who,
+                    random.randrange(30),
+                    random.random() < 0.3,
+                    random.choice(["ack", "ack", "drop", "requeue"]),
+                )
             case "consume":
-                self.consume(who, name, random.choice([0, 1, 1, 2, 3]), random.random() < 0.1, random.choice([-1, 0, 0, 1]))
+                self.consume(
+                    who,
+                    name,
+                    random.choice([0, 1, 1, 2, 3]),
+                    random.random() < 0.1,
+                    random.choice([-1, 0, 0, 1]),
+                )
             case "time":
                 self.pass_time(random.randint(1, 20))
             case "get":
@@ -50,7 +99,9 @@ class Crowd(Play):
             case "cancel":
                 self.cancel(who, random.randrange(5))
             case "bind":
-                self.bind_or_unbind(who, name, random.choice(PATTERNS), random.random() < 0.7, random.random() < 0.3)
+                self.bind_or_unbind(
+                    who, name, random.choice(PATTERNS), random.random() < 0.7, random.random() < 0.3
+                )
             case "recover":
                 self.recover(who)
             case "select":

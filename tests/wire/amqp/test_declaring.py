@@ -25,9 +25,18 @@ def depth(client: Amqp, queue: str) -> tuple[int, int]:
 
 # -- exchanges
 
+
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
-@pytest.mark.parametrize("flags", [{}, {"durable": True}, {"auto_delete": True}, {"internal": True},
-                                   {"durable": True, "auto_delete": True}])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"durable": True},
+        {"auto_delete": True},
+        {"internal": True},
+        {"durable": True, "auto_delete": True},
+    ],
+)
 def test_an_exchange_may_be_declared_again_alike(kind: str, flags: Any) -> None:
     client = World().amqp()
     declare = X.Declare(exchange="x", exchange_type=kind, **flags)
@@ -37,34 +46,62 @@ def test_an_exchange_may_be_declared_again_alike(kind: str, flags: Any) -> None:
     for flag in ("durable", "auto_delete", "internal"):
         other: Any = {**flags, flag: not flags.get(flag, False)}
         answer = refusal(client.send(X.Declare(exchange="x", exchange_type=kind, **other)))
-        assert (answer.code, answer.text) == (406, text.format(flag, str(other[flag]).lower(), str(not other[flag]).lower()))
+        assert (answer.code, answer.text) == (
+            406,
+            text.format(flag, str(other[flag]).lower(), str(not other[flag]).lower()),
+        )
         client.send(spec.Channel.CloseOk(), spec.Channel.Open())
 
 
-@pytest.mark.parametrize(("first", "second", "received", "current"), [
-    ({}, args(alternate_exchange="y"), "the value 'y' of type 'longstr'", "none"),
-    (args(alternate_exchange="y"), {}, "none", "the value 'y' of type 'longstr'"),
-    (args(alternate_exchange="y"), args(alternate_exchange="z"), "'z'", "'y'")])
-def test_another_alternate_exchange_is_refused(first: Any, second: Any, received: str, current: str) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "received", "current"),
+    [
+        ({}, args(alternate_exchange="y"), "the value 'y' of type 'longstr'", "none"),
+        (args(alternate_exchange="y"), {}, "none", "the value 'y' of type 'longstr'"),
+        (args(alternate_exchange="y"), args(alternate_exchange="z"), "'z'", "'y'"),
+    ],
+)
+def test_another_alternate_exchange_is_refused(
+    first: Any, second: Any, received: str, current: str
+) -> None:
     client = World().amqp()
     client.send(X.Declare(exchange="x", arguments=first))
     assert refusal(client.send(X.Declare(exchange="x", arguments=second))).text == (
         "PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': "
-        f"received {received} but current is {current}")
+        f"received {received} but current is {current}"
+    )
 
 
 def test_unknown_exchange_arguments_are_ignored() -> None:
     client = World().amqp()
     declare = X.Declare(exchange="x", arguments=args(x_what=1))
-    assert names(client.send(declare, X.Declare(exchange="x"), X.Declare(exchange="x",
-                                                                         arguments=args(x_other="y")))) == ["Exchange.DeclareOk"] * 3
+    assert (
+        names(
+            client.send(
+                declare,
+                X.Declare(exchange="x"),
+                X.Declare(exchange="x", arguments=args(x_other="y")),
+            )
+        )
+        == ["Exchange.DeclareOk"] * 3
+    )
 
 
-@pytest.mark.parametrize(("name", "kind"), [
-    ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.topic", "topic"), ("amq.headers", "headers"), ("amq.match", "headers")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("amq.direct", "direct"),
+        ("amq.fanout", "fanout"),
+        ("amq.topic", "topic"),
+        ("amq.headers", "headers"),
+        ("amq.match", "headers"),
+    ],
+)
 def test_predeclared_exchanges_are_there_durable_and_stay(name: str, kind: str) -> None:
     client = World().amqp()
-    assert names(client.send(X.Declare(exchange=name, exchange_type=kind, durable=True))) == ["Exchange.DeclareOk"]
+    assert names(client.send(X.Declare(exchange=name, exchange_type=kind, durable=True))) == [
+        "Exchange.DeclareOk"
+    ]
     assert refusal(client.send(X.Declare(exchange=name, exchange_type=kind))).code == 406
     client.send(spec.Channel.CloseOk(), spec.Channel.Open())
     assert refusal(client.send(X.Delete(exchange=name))).code == 403
@@ -75,8 +112,11 @@ def test_predeclared_exchanges_are_there_durable_and_stay(name: str, kind: str) 
 def test_a_deleted_exchange_takes_its_bindings_on_both_sides_with_it() -> None:
     client = World().amqp()
     client.queue("q")
-    client.send(X.Declare(exchange="x", exchange_type="fanout"), Q.Bind(queue="q", exchange="x"),
-                X.Bind(destination="x", source="amq.fanout"))
+    client.send(
+        X.Declare(exchange="x", exchange_type="fanout"),
+        Q.Bind(queue="q", exchange="x"),
+        X.Bind(destination="x", source="amq.fanout"),
+    )
     client.publish("amq.fanout", "", b"1")
     assert names(client.send(X.Delete(exchange="x"))) == ["Exchange.DeleteOk"]
     client.publish("amq.fanout", "", b"2")
@@ -89,10 +129,15 @@ def test_an_auto_delete_exchange_goes_with_its_last_binding() -> None:
     client = World().amqp()
     client.queue("q")
     client.queue("p")
-    client.send(X.Declare(exchange="x", auto_delete=True), X.Declare(exchange="y", exchange_type="fanout"))
+    client.send(
+        X.Declare(exchange="x", auto_delete=True), X.Declare(exchange="y", exchange_type="fanout")
+    )
     assert "x" in client.world.vhost.exchanges
-    client.send(Q.Bind(queue="q", exchange="x", routing_key="1"), Q.Bind(queue="p", exchange="x", routing_key="1"),
-                X.Bind(destination="y", source="x", routing_key="2"))
+    client.send(
+        Q.Bind(queue="q", exchange="x", routing_key="1"),
+        Q.Bind(queue="p", exchange="x", routing_key="1"),
+        X.Bind(destination="y", source="x", routing_key="2"),
+    )
     client.send(Q.Unbind(queue="q", exchange="x", routing_key="1"), Q.Delete(queue="p"))
     assert "x" in client.world.vhost.exchanges
     client.send(X.Delete(exchange="y"))
@@ -103,8 +148,15 @@ def test_an_exchange_in_use_is_kept_when_asked_and_let_go_when_unused() -> None:
     client = World().amqp()
     client.queue("q")
     client.send(X.Declare(exchange="x"), Q.Bind(queue="q", exchange="x", routing_key="k"))
-    assert refusal(client.send(X.Delete(exchange="x", if_unused=True))).text == "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use"
-    client.send(spec.Channel.CloseOk(), spec.Channel.Open(), Q.Unbind(queue="q", exchange="x", routing_key="k"))
+    assert (
+        refusal(client.send(X.Delete(exchange="x", if_unused=True))).text
+        == "PRECONDITION_FAILED - exchange 'x' in vhost '/' in use"
+    )
+    client.send(
+        spec.Channel.CloseOk(),
+        spec.Channel.Open(),
+        Q.Unbind(queue="q", exchange="x", routing_key="k"),
+    )
     assert names(client.send(X.Delete(exchange="x", if_unused=True))) == ["Exchange.DeleteOk"]
     assert "x" not in client.world.vhost.exchanges
 
@@ -113,7 +165,9 @@ def test_a_binding_made_twice_is_one_and_arguments_tell_bindings_apart() -> None
     client = World().amqp()
     client.queue("q")
     bind = Q.Bind(queue="q", exchange="amq.direct", routing_key="k")
-    client.send(bind, bind, Q.Bind(queue="q", exchange="amq.direct", routing_key="k", arguments={"a": 1}))
+    client.send(
+        bind, bind, Q.Bind(queue="q", exchange="amq.direct", routing_key="k", arguments={"a": 1})
+    )
     assert len(list(client.world.vhost.exchange("amq.direct"))) == 2
     client.publish("amq.direct", "k", b"once")
     client.send(Q.Unbind(queue="q", exchange="amq.direct", routing_key="k"))
@@ -127,10 +181,15 @@ def test_a_binding_made_twice_is_one_and_arguments_tell_bindings_apart() -> None
 
 # -- queues
 
+
 def test_a_server_names_queues_that_have_none_each_differently() -> None:
     client = World().amqp()
     [first, second] = client.send(Q.Declare(queue=""), Q.Declare(queue=""))
-    assert first.queue.startswith("amq.gen-") and second.queue.startswith("amq.gen-") and first.queue != second.queue
+    assert (
+        first.queue.startswith("amq.gen-")
+        and second.queue.startswith("amq.gen-")
+        and first.queue != second.queue
+    )
     client.publish("", first.queue, b"x")
     assert depth(client, first.queue) == (1, 0)
 
@@ -143,54 +202,127 @@ def test_declare_ok_tells_ready_messages_and_consumers() -> None:
     client.send(spec.Basic.Get(queue="q"))
     [ok] = client.send(Q.Declare(queue="q"))
     assert (ok.queue, ok.message_count, ok.consumer_count) == ("q", 2, 0)
-    client.send(spec.Basic.Qos(prefetch_count=1), spec.Basic.Consume(queue="q", consumer_tag="a"),
-                spec.Basic.Consume(queue="q", consumer_tag="b"))
+    client.send(
+        spec.Basic.Qos(prefetch_count=1),
+        spec.Basic.Consume(queue="q", consumer_tag="a"),
+        spec.Basic.Consume(queue="q", consumer_tag="b"),
+    )
     assert depth(client, "q") == (0, 2)
 
 
-@pytest.mark.parametrize("flags", [{}, {"durable": True}, {"auto_delete": True}, {"exclusive": True}, {"durable": True, "exclusive": True}])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        {"durable": True},
+        {"auto_delete": True},
+        {"exclusive": True},
+        {"durable": True, "exclusive": True},
+    ],
+)
 def test_a_queue_may_be_declared_again_alike(flags: Any) -> None:
     client = World().amqp()
     declare = Q.Declare(queue="q", **flags)
-    assert names(client.send(declare) + client.send(declare) + client.send(Q.Declare(queue="q", passive=True))) == ["Queue.DeclareOk"] * 3
+    assert (
+        names(
+            client.send(declare)
+            + client.send(declare)
+            + client.send(Q.Declare(queue="q", passive=True))
+        )
+        == ["Queue.DeclareOk"] * 3
+    )
     text = "PRECONDITION_FAILED - inequivalent arg '{}' for queue 'q' in vhost '/': received '{}' but current is '{}'"
     for flag in ("durable", "auto_delete"):
         other: Any = {**flags, flag: not flags.get(flag, False)}
         answer = refusal(client.send(Q.Declare(queue="q", **other)))
-        assert (answer.code, answer.text) == (406, text.format(flag, str(other[flag]).lower(), str(not other[flag]).lower()))
+        assert (answer.code, answer.text) == (
+            406,
+            text.format(flag, str(other[flag]).lower(), str(not other[flag]).lower()),
+        )
         client.send(spec.Channel.CloseOk(), spec.Channel.Open())
     other = {**flags, "exclusive": not flags.get("exclusive", False)}
     assert refusal(client.send(Q.Declare(queue="q", **other))).code == 405
 
 
-@pytest.mark.parametrize(("first", "second", "text"), [
-    (args(x_message_ttl=1000), {}, "'x-message-ttl' {} received none but current is the value '1000' of type 'signedint'"),
-    ({}, args(x_message_ttl=1000), "'x-message-ttl' {} received the value '1000' of type 'signedint' but current is none"),
-    (args(x_max_length=1), args(x_max_length=2),
-     "'x-max-length' {} received '2' but current is '1'"),
-    (args(x_dead_letter_exchange="a"), args(x_dead_letter_exchange="b"),
-     "'x-dead-letter-exchange' {} received 'b' but current is 'a'"),
-    (args(x_dead_letter_exchange="a", x_dead_letter_routing_key="k"), args(x_dead_letter_exchange="a"),
-     "'x-dead-letter-routing-key' {} received none but current is the value 'k' of type 'longstr'"),
-    (args(x_overflow="drop-head"), args(x_overflow="reject-publish"),
-     "'x-overflow' {} received 'reject-publish' but current is 'drop-head'")])
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        (
+            args(x_message_ttl=1000),
+            {},
+            "'x-message-ttl' {} received none but current is the value '1000' of type 'signedint'",
+        ),
+        (
+            {},
+            args(x_message_ttl=1000),
+            "'x-message-ttl' {} received the value '1000' of type 'signedint' but current is none",
+        ),
+        (
+            args(x_max_length=1),
+            args(x_max_length=2),
+            "'x-max-length' {} received '2' but current is '1'",
+        ),
+        (
+            args(x_dead_letter_exchange="a"),
+            args(x_dead_letter_exchange="b"),
+            "'x-dead-letter-exchange' {} received 'b' but current is 'a'",
+        ),
+        (
+            args(x_dead_letter_exchange="a", x_dead_letter_routing_key="k"),
+            args(x_dead_letter_exchange="a"),
+            "'x-dead-letter-routing-key' {} received none but current is the value 'k' of type 'longstr'",
+        ),
+        (
+            args(x_overflow="drop-head"),
+            args(x_overflow="reject-publish"),
+            "'x-overflow' {} received 'reject-publish' but current is 'drop-head'",
+        ),
+    ],
+)
 def test_other_queue_arguments_are_refused_with_406(first: Any, second: Any, text: str) -> None:
     client = World().amqp()
     client.send(Q.Declare(queue="q", arguments=first))
     assert refusal(client.send(Q.Declare(queue="q", arguments=second))).text == (
-        "PRECONDITION_FAILED - inequivalent arg " + text.format("for queue 'q' in vhost '/':"))
+        "PRECONDITION_FAILED - inequivalent arg " + text.format("for queue 'q' in vhost '/':")
+    )
 
 
-@pytest.mark.parametrize(("first", "second"), [
-    (args(x_max_length=5), args(x_max_length=5, x_unheard_of="yes")), (args(x_unheard_of=1), {}), ({}, args(x_queue_mode="lazy")),
-    (args(x_queue_type="classic"), args(x_queue_version=2))])
-def test_unknown_arguments_are_ignored_when_a_queue_is_declared_again(first: Any, second: Any) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (args(x_max_length=5), args(x_max_length=5, x_unheard_of="yes")),
+        (args(x_unheard_of=1), {}),
+        ({}, args(x_queue_mode="lazy")),
+        (args(x_queue_type="classic"), args(x_queue_version=2)),
+    ],
+)
+def test_unknown_arguments_are_ignored_when_a_queue_is_declared_again(
+    first: Any, second: Any
+) -> None:
     client = World().amqp()
-    assert names(client.send(Q.Declare(queue="q", arguments=first), Q.Declare(queue="q", arguments=second))) == ["Queue.DeclareOk"] * 2
+    assert (
+        names(
+            client.send(
+                Q.Declare(queue="q", arguments=first), Q.Declare(queue="q", arguments=second)
+            )
+        )
+        == ["Queue.DeclareOk"] * 2
+    )
 
 
-@pytest.mark.parametrize("kind", [b"b\x64", b"B\x64", b"s\0\x64", b"u\0\x64", b"I\0\0\0\x64", b"i\0\0\0\x64", b"l" + bytes(7) + b"\x64",
-                                  b"L" + bytes(7) + b"\x64"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        b"b\x64",
+        b"B\x64",
+        b"s\0\x64",
+        b"u\0\x64",
+        b"I\0\0\0\x64",
+        b"i\0\0\0\x64",
+        b"l" + bytes(7) + b"\x64",
+        b"L" + bytes(7) + b"\x64",
+    ],
+)
 def test_integers_of_every_width_are_equal_by_value(kind: bytes) -> None:
     client = World().amqp()
     client.send(Q.Declare(queue="q", arguments=args(x_max_length=100)))
@@ -198,39 +330,71 @@ def test_integers_of_every_width_are_equal_by_value(kind: bytes) -> None:
     entry = b"\x0cx-max-lengthb\x64"
     assert entry in octets
     table = b"\x0cx-max-length" + kind
-    head = octets[7:octets.index(entry) - 4]
+    head = octets[7 : octets.index(entry) - 4]
     payload = head + len(table).to_bytes(4, "big") + table
-    client.connection.receive_data(b"\x01\0\x01" + len(payload).to_bytes(4, "big") + payload + b"\xce")
+    client.connection.receive_data(
+        b"\x01\0\x01" + len(payload).to_bytes(4, "big") + payload + b"\xce"
+    )
     assert names(client.read()) == ["Queue.DeclareOk"]
 
 
 INVALID: list[tuple[Any, str]] = [
-    (args(x_message_ttl=-1), "'x-message-ttl' {}: -1 is too small"), (args(x_max_length=-5), "'x-max-length' {}: -5 is too small"),
-    (args(x_message_ttl="1000"), "'x-message-ttl' {}: not a number"), (args(x_message_ttl=True), "'x-message-ttl' {}: not a number"),
-    (args(x_message_ttl=1.5), "'x-message-ttl' {}: not a number"), (args(x_message_ttl=None), "'x-message-ttl' {}: not a number"),
-    (args(x_message_ttl=2 ** 63 - 1), "'x-message-ttl' {}: 9223372036854775807 is too large"),
+    (args(x_message_ttl=-1), "'x-message-ttl' {}: -1 is too small"),
+    (args(x_max_length=-5), "'x-max-length' {}: -5 is too small"),
+    (args(x_message_ttl="1000"), "'x-message-ttl' {}: not a number"),
+    (args(x_message_ttl=True), "'x-message-ttl' {}: not a number"),
+    (args(x_message_ttl=1.5), "'x-message-ttl' {}: not a number"),
+    (args(x_message_ttl=None), "'x-message-ttl' {}: not a number"),
+    (args(x_message_ttl=2**63 - 1), "'x-message-ttl' {}: 9223372036854775807 is too large"),
     (args(x_max_length=[1]), "'x-max-length' {}: not a number"),
-    (args(x_overflow="explode"), "'x-overflow' {}: 'explode' is none of drop-head, reject-publish, reject-publish-dlx"),
-    (args(x_overflow=1), "'x-overflow' {}: not a text"), (args(x_dead_letter_exchange=1), "'x-dead-letter-exchange' {}: not a text"),
+    (
+        args(x_overflow="explode"),
+        "'x-overflow' {}: 'explode' is none of drop-head, reject-publish, reject-publish-dlx",
+    ),
+    (args(x_overflow=1), "'x-overflow' {}: not a text"),
+    (args(x_dead_letter_exchange=1), "'x-dead-letter-exchange' {}: not a text"),
     (args(x_dead_letter_exchange=None), "'x-dead-letter-exchange' {}: not a text"),
-    (args(x_dead_letter_routing_key="k"), "'x-dead-letter-routing-key' {}: there is no 'x-dead-letter-exchange'"),
-    (args(x_dead_letter_exchange="", x_dead_letter_routing_key={}), "'x-dead-letter-routing-key' {}: not a text"),
+    (
+        args(x_dead_letter_routing_key="k"),
+        "'x-dead-letter-routing-key' {}: there is no 'x-dead-letter-exchange'",
+    ),
+    (
+        args(x_dead_letter_exchange="", x_dead_letter_routing_key={}),
+        "'x-dead-letter-routing-key' {}: not a text",
+    ),
     (args(x_dead_letter_exchange="x" * 256), "'x-dead-letter-exchange' {}: longer than 255 octets"),
-    (args(x_dead_letter_exchange="x", x_dead_letter_routing_key="é" * 128), "'x-dead-letter-routing-key' {}: longer than 255 octets")]
+    (
+        args(x_dead_letter_exchange="x", x_dead_letter_routing_key="é" * 128),
+        "'x-dead-letter-routing-key' {}: longer than 255 octets",
+    ),
+]
 
 
 @pytest.mark.parametrize(("arguments", "text"), INVALID)
 def test_invalid_queue_arguments_are_refused_with_406(arguments: Any, text: str) -> None:
     client = World().amqp()
     assert refusal(client.send(Q.Declare(queue="q", arguments=arguments))) == (
-        "channel", 406, "PRECONDITION_FAILED - invalid arg " + text.format("for queue 'q' in vhost '/'"), 50, 10)
+        "channel",
+        406,
+        "PRECONDITION_FAILED - invalid arg " + text.format("for queue 'q' in vhost '/'"),
+        50,
+        10,
+    )
     assert "q" not in client.world.vhost.queues
 
 
-@pytest.mark.parametrize("use", [
-    lambda: Q.Declare(queue="", passive=True), lambda: Q.Bind(queue="", exchange="amq.fanout"),
-    lambda: Q.Unbind(queue="", exchange="amq.fanout"),
-    lambda: Q.Purge(queue=""), lambda: spec.Basic.Get(queue=""), lambda: spec.Basic.Consume(queue=""), lambda: Q.Delete(queue="")])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: Q.Declare(queue="", passive=True),
+        lambda: Q.Bind(queue="", exchange="amq.fanout"),
+        lambda: Q.Unbind(queue="", exchange="amq.fanout"),
+        lambda: Q.Purge(queue=""),
+        lambda: spec.Basic.Get(queue=""),
+        lambda: spec.Basic.Consume(queue=""),
+        lambda: Q.Delete(queue=""),
+    ],
+)
 def test_no_name_means_the_queue_declared_last_on_this_channel(use: Any) -> None:
     client = World().amqp()
     open_channel(client, 2)
@@ -275,7 +439,10 @@ def test_purge_takes_what_is_ready_and_leaves_what_is_held() -> None:
     assert client.send(Q.Purge(queue="q"))[0].message_count == 3
     assert client.send(Q.Purge(queue="q"))[0].message_count == 0
     client.send(spec.Basic.Nack(2, multiple=True, requeue=True))
-    assert read(client, "q") == [b"0", b"1"] and client.world.copies() == {"purged": 3, "auto_acknowledged": 2}
+    assert read(client, "q") == [b"0", b"1"] and client.world.copies() == {
+        "purged": 3,
+        "auto_acknowledged": 2,
+    }
 
 
 def test_delete_tells_how_many_messages_were_ready() -> None:
@@ -288,7 +455,9 @@ def test_delete_tells_how_many_messages_were_ready() -> None:
     assert client.send(spec.Basic.Ack(1)) == []  # What it held is gone, but it may say so.
     client.publish("amq.fanout", "", b"x")
     client.publish("", "q", b"x")
-    assert client.world.fates() == {"routed": 3, "unroutable": 2} and client.world.copies() == {"purged": 3}
+    assert client.world.fates() == {"routed": 3, "unroutable": 2} and client.world.copies() == {
+        "purged": 3
+    }
 
 
 def test_delete_if_unused_and_if_empty_wait_for_it() -> None:
@@ -300,7 +469,9 @@ def test_delete_if_unused_and_if_empty_wait_for_it() -> None:
     client.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
     assert "in use" in refusal(client.send(Q.Delete(queue="q", if_unused=True, if_empty=True))).text
     client.send(spec.Channel.CloseOk(), spec.Channel.Open(), spec.Basic.Get(queue="q", no_ack=True))
-    assert names(client.send(Q.Delete(queue="q", if_unused=True, if_empty=True))) == ["Queue.DeleteOk"]
+    assert names(client.send(Q.Delete(queue="q", if_unused=True, if_empty=True))) == [
+        "Queue.DeleteOk"
+    ]
 
 
 def test_a_queue_deleted_and_made_again_has_no_bindings_and_no_messages() -> None:
@@ -318,7 +489,10 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer_but_not_before_it_had_
     client, other = world.amqp(), world.amqp()
     client.send(Q.Declare(queue="q", auto_delete=True))
     client.send(spec.Basic.Get(queue="q"), Q.Purge(queue="q"))
-    client.send(spec.Basic.Consume(queue="q", consumer_tag="a"), spec.Basic.Consume(queue="q", consumer_tag="b"))
+    client.send(
+        spec.Basic.Consume(queue="q", consumer_tag="a"),
+        spec.Basic.Consume(queue="q", consumer_tag="b"),
+    )
     other.send(spec.Basic.Consume(queue="q", consumer_tag="a"))
     client.send(spec.Basic.Cancel("a"), spec.Basic.Cancel("b"))
     assert "q" in world.vhost.queues
@@ -327,10 +501,15 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer_but_not_before_it_had_
 
 
 @pytest.mark.parametrize("end", ["channel", "connection", "lost"])
-def test_an_auto_delete_queue_goes_when_its_last_consumers_channel_or_connection_does(end: str) -> None:
+def test_an_auto_delete_queue_goes_when_its_last_consumers_channel_or_connection_does(
+    end: str,
+) -> None:
     client = World().amqp()
-    client.send(Q.Declare(queue="q", auto_delete=True), spec.Basic.Consume(queue="q", consumer_tag="a"),
-                spec.Basic.Consume(queue="q", consumer_tag="b"))
+    client.send(
+        Q.Declare(queue="q", auto_delete=True),
+        spec.Basic.Consume(queue="q", consumer_tag="a"),
+        spec.Basic.Consume(queue="q", consumer_tag="b"),
+    )
     client.publish("", "q", b"held")
     if end == "channel":
         client.send(spec.Channel.Close(0, "", 0, 0))
@@ -345,7 +524,9 @@ def test_an_auto_delete_queue_goes_when_its_last_consumers_channel_or_connection
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("name", ["mine", ""])
-def test_exclusive_queues_go_with_their_connection_and_not_with_their_channel(durable: bool, name: str) -> None:
+def test_exclusive_queues_go_with_their_connection_and_not_with_their_channel(
+    durable: bool, name: str
+) -> None:
     world = World()
     client, other = world.amqp(), world.amqp()
     open_channel(client, 2)
@@ -373,21 +554,32 @@ def test_a_connection_forgets_exclusive_queues_that_are_gone(auto_delete: bool) 
 
 # -- nowait
 
+
 def test_nowait_is_answered_by_silence_everywhere() -> None:
     client = World().amqp()
     quiet = [
-        X.Declare(exchange="x", exchange_type="fanout", nowait=True, durable=True), X.Declare(exchange="y", nowait=True),
-        X.Declare(exchange="amq.topic", passive=True, nowait=True), X.Bind(destination="x", source="amq.fanout", nowait=True),
-        X.Unbind(destination="x", source="amq.fanout", nowait=True), X.Delete(exchange="y", nowait=True),
-        Q.Declare(queue="q", nowait=True, durable=True), Q.Declare(queue="", nowait=True), Q.Declare(queue="q", passive=True, nowait=True),
-        Q.Bind(queue="q", exchange="x", nowait=True), Q.Purge(queue="q", nowait=True),
-        spec.Basic.Consume(queue="q", consumer_tag="t", nowait=True), spec.Basic.Cancel("t", nowait=True), spec.Confirm.Select(nowait=True),
+        X.Declare(exchange="x", exchange_type="fanout", nowait=True, durable=True),
+        X.Declare(exchange="y", nowait=True),
+        X.Declare(exchange="amq.topic", passive=True, nowait=True),
+        X.Bind(destination="x", source="amq.fanout", nowait=True),
+        X.Unbind(destination="x", source="amq.fanout", nowait=True),
+        X.Delete(exchange="y", nowait=True),
+        Q.Declare(queue="q", nowait=True, durable=True),
+        Q.Declare(queue="", nowait=True),
+        Q.Declare(queue="q", passive=True, nowait=True),
+        Q.Bind(queue="q", exchange="x", nowait=True),
+        Q.Purge(queue="q", nowait=True),
+        spec.Basic.Consume(queue="q", consumer_tag="t", nowait=True),
+        spec.Basic.Cancel("t", nowait=True),
+        spec.Confirm.Select(nowait=True),
     ]
     assert client.send(*quiet) == []
     assert "y" not in client.world.vhost.exchanges and len(client.world.vhost.queues) == 2
     frames = client.publish("x", "", b"bound and confirmed")
     assert names(frames) == ["Basic.Ack"] and depth(client, "q") == (1, 0)
-    assert client.send(Q.Delete(queue="q", nowait=True)) == [] and "q" not in client.world.vhost.queues
+    assert (
+        client.send(Q.Delete(queue="q", nowait=True)) == [] and "q" not in client.world.vhost.queues
+    )
 
 
 def test_an_error_is_told_in_spite_of_nowait() -> None:
@@ -397,12 +589,22 @@ def test_an_error_is_told_in_spite_of_nowait() -> None:
 
 # -- what the disk must know first
 
-@pytest.mark.parametrize(("method", "answer"), [
-    (Q.Declare(queue="q", durable=True), "Queue.DeclareOk"), (X.Declare(exchange="x", durable=True), "Exchange.DeclareOk"),
-    (Q.Bind(queue="d", exchange="amq.topic", routing_key="a"), "Queue.BindOk"), (Q.Delete(queue="d"), "Queue.DeleteOk"),
-    (X.Bind(destination="dx", source="amq.topic"), "Exchange.BindOk"), (X.Delete(exchange="dx"), "Exchange.DeleteOk"),
-    (Q.Unbind(queue="d", exchange="amq.direct", routing_key="k"), "Queue.UnbindOk")])
-def test_durable_changes_are_answered_when_the_disk_has_them_and_nothing_is_heard_before(method: Any, answer: str) -> None:
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [
+        (Q.Declare(queue="q", durable=True), "Queue.DeclareOk"),
+        (X.Declare(exchange="x", durable=True), "Exchange.DeclareOk"),
+        (Q.Bind(queue="d", exchange="amq.topic", routing_key="a"), "Queue.BindOk"),
+        (Q.Delete(queue="d"), "Queue.DeleteOk"),
+        (X.Bind(destination="dx", source="amq.topic"), "Exchange.BindOk"),
+        (X.Delete(exchange="dx"), "Exchange.DeleteOk"),
+        (Q.Unbind(queue="d", exchange="amq.direct", routing_key="k"), "Queue.UnbindOk"),
+    ],
+)
+def test_durable_changes_are_answered_when_the_disk_has_them_and_nothing_is_heard_before(
+    method: Any, answer: str
+) -> None:
     client = World().amqp()
     client.send(Q.Declare(queue="d", durable=True))
     client.send(X.Declare(exchange="dx", durable=True))
@@ -417,9 +619,23 @@ def test_durable_changes_are_answered_when_the_disk_has_them_and_nothing_is_hear
 def test_transient_things_do_not_wait_for_the_disk() -> None:
     client = World().amqp()
     client.world.slow_disk = True
-    assert names(client.send(Q.Declare(queue="q"), X.Declare(exchange="x"), Q.Bind(queue="q", exchange="amq.topic"),
-                             Q.Declare(queue="e", durable=True, exclusive=True), Q.Delete(queue="q"), X.Delete(exchange="x"))) == [
-        "Queue.DeclareOk", "Exchange.DeclareOk", "Queue.BindOk", "Queue.DeclareOk", "Queue.DeleteOk", "Exchange.DeleteOk"]
+    assert names(
+        client.send(
+            Q.Declare(queue="q"),
+            X.Declare(exchange="x"),
+            Q.Bind(queue="q", exchange="amq.topic"),
+            Q.Declare(queue="e", durable=True, exclusive=True),
+            Q.Delete(queue="q"),
+            X.Delete(exchange="x"),
+        )
+    ) == [
+        "Queue.DeclareOk",
+        "Exchange.DeclareOk",
+        "Queue.BindOk",
+        "Queue.DeclareOk",
+        "Queue.DeleteOk",
+        "Exchange.DeleteOk",
+    ]
 
 
 def test_a_connection_lost_while_the_disk_is_slow_is_let_go() -> None:

@@ -17,15 +17,23 @@ Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
 def delaying(kind: str = "direct", durable: bool = False, **arguments: Any) -> Amqp:
     client = World().amqp()
-    client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", durable=durable,
-                          arguments={"x-delayed-type": kind, **arguments}))
+    client.send(
+        X.Declare(
+            exchange="later",
+            exchange_type="x-delayed-message",
+            durable=durable,
+            arguments={"x-delayed-type": kind, **arguments},
+        )
+    )
     client.queue("q", "later", "k", durable=durable)
     return client
 
 
 def publish(client: Amqp, body: bytes, delay: Any, key: str = "k", **given: Any) -> list[Any]:
     headers = {} if delay is None else {"x-delay": delay}
-    return client.publish("later", key, body, headers={**headers, **given.pop("headers", {})}, **given)
+    return client.publish(
+        "later", key, body, headers={**headers, **given.pop("headers", {})}, **given
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -35,7 +43,9 @@ def test_messages_come_at_their_time_and_those_of_one_time_in_order(delays: list
     for number, delay in enumerate(delays):
         publish(client, b"%d" % number, delay)
     for now in range(31):
-        assert read(client, "q") == [b"%d" % number for number, delay in enumerate(delays) if delay == now]
+        assert read(client, "q") == [
+            b"%d" % number for number, delay in enumerate(delays) if delay == now
+        ]
         client.world.sleep(1)
         client.world.turn()
     client.world.fates()
@@ -56,7 +66,11 @@ def test_when_its_time_has_come_the_header_is_negative_and_the_rest_as_it_was() 
     client.world.turn()
     frames = client.send(B.Get(queue="q"))
     found = properties(frames)
-    assert found.headers == {"x-delay": -10, "a": 1} and found.message_id == "m" and found.delivery_mode == 2
+    assert (
+        found.headers == {"x-delay": -10, "a": 1}
+        and found.message_id == "m"
+        and found.delivery_mode == 2
+    )
     assert [(one.exchange, one.key) for one in deliveries(frames)] == [("later", "k")]
 
 
@@ -149,19 +163,43 @@ def test_dead_letters_are_delayed_too_once() -> None:
     assert read(client, "q") == [b"x"]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"x-delayed-type": "x-delayed-message"}, {"x-delayed-type": "nope"}, {"x-delayed-type": 5}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"x-delayed-type": "x-delayed-message"},
+        {"x-delayed-type": "nope"},
+        {"x-delayed-type": 5},
+    ],
+)
 def test_it_must_name_a_type(arguments: Any) -> None:
-    found = refusal(World().amqp().send(X.Declare(exchange="x", exchange_type="x-delayed-message", arguments=arguments)))
+    found = refusal(
+        World()
+        .amqp()
+        .send(X.Declare(exchange="x", exchange_type="x-delayed-message", arguments=arguments))
+    )
     assert found[:2] == ("channel", 406) and "x-delayed-type" in found.text
 
 
 def test_another_type_is_not_equivalent() -> None:
     client = delaying()
-    found = refusal(client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", arguments={"x-delayed-type": "topic"})))
-    assert found.text.startswith("PRECONDITION_FAILED - inequivalent arg 'x-delayed-type' for exchange 'later' in vhost '/': received 't")
+    found = refusal(
+        client.send(
+            X.Declare(
+                exchange="later",
+                exchange_type="x-delayed-message",
+                arguments={"x-delayed-type": "topic"},
+            )
+        )
+    )
+    assert found.text.startswith(
+        "PRECONDITION_FAILED - inequivalent arg 'x-delayed-type' for exchange 'later' in vhost '/': received 't"
+    )
 
 
-def test_all_routing_keys_of_a_message_count_when_its_time_has_come_and_the_blind_ones_stay_unseen() -> None:
+def test_all_routing_keys_of_a_message_count_when_its_time_has_come_and_the_blind_ones_stay_unseen() -> (
+    None
+):
     client = delaying()
     publish(client, b"x", 10, headers={"CC": ["open"], "BCC": ["blind"]})
     client.queue("seen", "later", "open")
@@ -169,5 +207,8 @@ def test_all_routing_keys_of_a_message_count_when_its_time_has_come_and_the_blin
     client.world.sleep(10)
     client.world.turn()
     for queue in ("q", "seen", "unseen"):
-        assert properties(client.send(B.Get(queue=queue, no_ack=True))).headers == {"x-delay": -10, "CC": ["open"]}
+        assert properties(client.send(B.Get(queue=queue, no_ack=True))).headers == {
+            "x-delay": -10,
+            "CC": ["open"],
+        }
     client.world.fates()

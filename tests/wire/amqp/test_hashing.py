@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.binding import Binding
-from broker.destination import Destination
-from broker.exchange.base import Options
-from broker.exchange.consistent_hash import ConsistentHashExchange
+from broker.queues.destination import Destination
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.consistent_hash import ConsistentHashExchange
 from tests.clients import World
 from tests.wire.amqp.speech import names, read, refusal
 
@@ -37,7 +37,10 @@ def test_everyone_gets_a_share_by_weight(weights: list[int]) -> None:
     found = winners(ring(*weights))
     for number, weight in enumerate(weights):
         share = weight / sum(weights)
-        assert abs(found.count(f"q{number}") / len(KEYS) - share) < 0.01 + 4 * (share * (1 - share) / len(KEYS)) ** 0.5
+        assert (
+            abs(found.count(f"q{number}") / len(KEYS) - share)
+            < 0.01 + 4 * (share * (1 - share) / len(KEYS)) ** 0.5
+        )
 
 
 def test_who_comes_or_goes_moves_only_what_it_wins_or_won() -> None:
@@ -62,16 +65,27 @@ def test_each_message_goes_to_one_queue_and_equal_keys_to_the_same() -> None:
         for key in KEYS[:50]:
             client.publish("x", key, key.encode())
     found = [read(client, f"q{number}") for number in range(3)]
-    assert sum(len(one) for one in found) == 100 and all(len(one) == 2 * len(set(one)) for one in found)
+    assert sum(len(one) for one in found) == 100 and all(
+        len(one) == 2 * len(set(one)) for one in found
+    )
     assert client.world.fates() == {"routed": 100}
 
 
-@pytest.mark.parametrize(("arguments", "properties"), [
-    ({"hash-header": "h"}, {"headers": {"h": "%s"}}), ({"hash-property": "message_id"}, {"message_id": "%s"}),
-    ({"hash-property": "correlation_id"}, {"correlation_id": "%s"})])
+@pytest.mark.parametrize(
+    ("arguments", "properties"),
+    [
+        ({"hash-header": "h"}, {"headers": {"h": "%s"}}),
+        ({"hash-property": "message_id"}, {"message_id": "%s"}),
+        ({"hash-property": "correlation_id"}, {"correlation_id": "%s"}),
+    ],
+)
 def test_a_header_or_property_decides_instead_of_the_key(arguments: Any, properties: Any) -> None:
     def filled(value: Any, word: str) -> Any:
-        return {name: filled(one, word) for name, one in value.items()} if isinstance(value, dict) else value % word
+        return (
+            {name: filled(one, word) for name, one in value.items()}
+            if isinstance(value, dict)
+            else value % word
+        )
 
     client = World().amqp()
     client.send(X.Declare(exchange="x", exchange_type="x-consistent-hash", arguments=arguments))
@@ -85,11 +99,23 @@ def test_a_header_or_property_decides_instead_of_the_key(arguments: Any, propert
     assert all(len(set(one) - {b"same"}) > 5 for one in found)
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    ({"hash-header": "a", "hash-property": "message_id"}, "hash-header and hash-property are mutually exclusive"),
-    ({"hash-property": "app_id"}, "Unsupported property: app_id"), ({"hash-header": 5}, "invalid arg 'hash-header'")])
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (
+            {"hash-header": "a", "hash-property": "message_id"},
+            "hash-header and hash-property are mutually exclusive",
+        ),
+        ({"hash-property": "app_id"}, "Unsupported property: app_id"),
+        ({"hash-header": 5}, "invalid arg 'hash-header'"),
+    ],
+)
 def test_an_exchange_that_cannot_know_what_decides_is_refused(arguments: Any, text: str) -> None:
-    found = refusal(World().amqp().send(X.Declare(exchange="x", exchange_type="x-consistent-hash", arguments=arguments)))
+    found = refusal(
+        World()
+        .amqp()
+        .send(X.Declare(exchange="x", exchange_type="x-consistent-hash", arguments=arguments))
+    )
     assert found[:2] == ("channel", 406) and text in found.text and found[3:] == (40, 10)
 
 
@@ -105,7 +131,13 @@ def test_a_weight_is_a_number_above_zero(key: str) -> None:
 def test_without_bindings_a_message_is_unroutable_and_goes_to_the_alternate() -> None:
     client = World().amqp()
     client.queue("q", "amq.fanout")
-    client.send(X.Declare(exchange="x", exchange_type="x-consistent-hash", arguments={"alternate-exchange": "amq.fanout"}))
+    client.send(
+        X.Declare(
+            exchange="x",
+            exchange_type="x-consistent-hash",
+            arguments={"alternate-exchange": "amq.fanout"},
+        )
+    )
     client.publish("x", "k", b"x")
     assert read(client, "q") == [b"x"]
     client.send(X.Declare(exchange="y", exchange_type="x-consistent-hash"))

@@ -15,6 +15,7 @@ Q, B = spec.Queue, spec.Basic
 
 # -- x-expires
 
+
 def test_a_queue_that_nobody_uses_ends() -> None:
     client = World().amqp()
     client.queue("q", "amq.topic", "a", x_expires=100)
@@ -24,11 +25,19 @@ def test_a_queue_that_nobody_uses_ends() -> None:
     client.world.sleep(1)
     assert "q" not in client.world.vhost.queues
     client.publish("amq.topic", "a", b"x")
-    assert client.world.fates() == {"routed": 1, "unroutable": 1} and client.world.copies() == {"purged": 1}
+    assert client.world.fates() == {"routed": 1, "unroutable": 1} and client.world.copies() == {
+        "purged": 1
+    }
 
 
-@pytest.mark.parametrize("use", [
-    Q.Declare(queue="q", passive=True), Q.Declare(queue="q", arguments={"x-expires": 100}), B.Get(queue="q", no_ack=True)])
+@pytest.mark.parametrize(
+    "use",
+    [
+        Q.Declare(queue="q", passive=True),
+        Q.Declare(queue="q", arguments={"x-expires": 100}),
+        B.Get(queue="q", no_ack=True),
+    ],
+)
 def test_using_a_queue_renews_its_lease(use: Any) -> None:
     client = World().amqp()
     client.queue("q", x_expires=100)
@@ -74,7 +83,10 @@ def test_a_queue_declared_anew_is_not_ended_by_the_lease_of_the_old_one() -> Non
 
 # -- octets
 
-@pytest.mark.parametrize(("limit", "left"), [(0, []), (3, [b"ccc"]), (5, [b"bb", b"ccc"]), (6, [b"a", b"bb", b"ccc"])])
+
+@pytest.mark.parametrize(
+    ("limit", "left"), [(0, []), (3, [b"ccc"]), (5, [b"bb", b"ccc"]), (6, [b"a", b"bb", b"ccc"])]
+)
 def test_a_queue_holds_so_many_octets_and_drops_its_oldest(limit: int, left: list[bytes]) -> None:
     client = World().amqp()
     client.queue("q", x_max_length_bytes=limit)
@@ -112,9 +124,16 @@ def test_a_consumer_drains_the_octets() -> None:
 
 # -- deliveries
 
+
 def counted(client: Amqp, **arguments: Any) -> None:
     client.queue("graves")
-    client.queue("q", durable=True, x_dead_letter_exchange="", x_dead_letter_routing_key="graves", **arguments)
+    client.queue(
+        "q",
+        durable=True,
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key="graves",
+        **arguments,
+    )
 
 
 def again(client: Amqp) -> Any:
@@ -125,16 +144,26 @@ def again(client: Amqp) -> Any:
     return properties(frames).headers
 
 
-@pytest.mark.parametrize("arguments", [{"x_queue_type": "quorum", "x_delivery_limit": 2}, {"x_delivery_limit": 2}])
+@pytest.mark.parametrize(
+    "arguments", [{"x_queue_type": "quorum", "x_delivery_limit": 2}, {"x_delivery_limit": 2}]
+)
 def test_deliveries_are_counted_and_limited(arguments: Any) -> None:
     client = World().amqp()
     counted(client, **arguments)
     client.publish("", "q", b"x", expiration="100000", headers={"mine": 1}, delivery_mode=2)
-    assert [again(client) for _ in range(3)] == [{"mine": 1}, {"mine": 1, "x-delivery-count": 1}, {"mine": 1, "x-delivery-count": 2}]
+    assert [again(client) for _ in range(3)] == [
+        {"mine": 1},
+        {"mine": 1, "x-delivery-count": 1},
+        {"mine": 1, "x-delivery-count": 2},
+    ]
     client.world.turn()
     frames = client.send(B.Get(queue="graves"))
     death = properties(frames).headers["x-death"][0]
-    assert (death["reason"], death["queue"], death["original-expiration"]) == ("delivery_limit", "q", "100000")
+    assert (death["reason"], death["queue"], death["original-expiration"]) == (
+        "delivery_limit",
+        "q",
+        "100000",
+    )
     assert client.world.queue("q").depth == 0
     client.world.fates()
 
@@ -171,28 +200,55 @@ def test_a_consumer_is_told_the_count_too_and_its_redeliveries_are_limited() -> 
     client.send(B.Consume(queue="q", consumer_tag="t"))
     assert deliveries(client.publish("", "q", b"x"))[0].redelivered is False
     frames = client.send(B.Reject(1, requeue=True))
-    assert deliveries(frames)[0].redelivered and properties(frames).headers == {"x-delivery-count": 1}
+    assert deliveries(frames)[0].redelivered and properties(frames).headers == {
+        "x-delivery-count": 1
+    }
     assert deliveries(client.send(B.Reject(2, requeue=True))) == []
     client.world.turn()
     assert read(client, "graves") == [b"x"]
 
 
-@pytest.mark.parametrize(("flags", "what"), [
-    ({"durable": False}, "non-durable"), ({"durable": True, "exclusive": True}, "exclusive-owner"),
-    ({"durable": True, "auto_delete": True}, "auto-delete")])
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ({"durable": False}, "non-durable"),
+        ({"durable": True, "exclusive": True}, "exclusive-owner"),
+        ({"durable": True, "auto_delete": True}, "auto-delete"),
+    ],
+)
 def test_a_quorum_queue_lasts(flags: Any, what: str) -> None:
     client = World().amqp()
-    found = refusal(client.send(Q.Declare(queue="q", arguments={"x-queue-type": "quorum"}, **flags)))
+    found = refusal(
+        client.send(Q.Declare(queue="q", arguments={"x-queue-type": "quorum"}, **flags))
+    )
     assert found[:2] == ("channel", 406) and found.text.startswith(
-        f"PRECONDITION_FAILED - invalid property '{what}' for queue 'q' in vhost '/'")
+        f"PRECONDITION_FAILED - invalid property '{what}' for queue 'q' in vhost '/'"
+    )
 
 
-@pytest.mark.parametrize("arguments", [
-    {"x-expires": 0}, {"x-expires": -1}, {"x-expires": "1"}, {"x-max-length-bytes": -1}, {"x-max-priority": 256}, {"x-max-priority": -1},
-    {"x-max-priority": "9"}, {"x-single-active-consumer": "yes"}, {"x-queue-type": "none"}, {"x-queue-type": 5}, {"x-queue-mode": "x"},
-    {"x-delivery-limit": "3"}, {"x-overflow": 5}, {"x-message-ttl": True}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"x-expires": 0},
+        {"x-expires": -1},
+        {"x-expires": "1"},
+        {"x-max-length-bytes": -1},
+        {"x-max-priority": 256},
+        {"x-max-priority": -1},
+        {"x-max-priority": "9"},
+        {"x-single-active-consumer": "yes"},
+        {"x-queue-type": "none"},
+        {"x-queue-type": 5},
+        {"x-queue-mode": "x"},
+        {"x-delivery-limit": "3"},
+        {"x-overflow": 5},
+        {"x-message-ttl": True},
+    ],
+)
 def test_arguments_that_are_none_are_refused(arguments: Any) -> None:
     [name] = arguments
     found = refusal(World().amqp().send(Q.Declare(queue="q", durable=True, arguments=arguments)))
     assert found[:2] == ("channel", 406) and found[3:] == (50, 10)
-    assert found.text.startswith(f"PRECONDITION_FAILED - invalid arg '{name}' for queue 'q' in vhost '/': ")
+    assert found.text.startswith(
+        f"PRECONDITION_FAILED - invalid arg '{name}' for queue 'q' in vhost '/': "
+    )

@@ -1,4 +1,6 @@
-"""What a review found in another broker, and is right here (docs/amqp.md, "What others had to mend", says which line is which)."""
+"""What a review found in another broker, and is right here (docs/amqp.md, "What others had to
+mend", says which line is which).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,9 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
-from broker.policies import Policy
-from protocols.amqp.handshake import GREETING
+from broker.limits import Bounds
+from broker.queues.policies import Policy
+from protocols.amqp.connection.handshake import GREETING
 from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Raw, deliveries, names, read, refusal
 
@@ -17,8 +19,20 @@ Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 #: 2^32 ms and a little, and a year of delays that kombu's ladder reaches.
 LONG = [(1 << 32) + 5, 8 * 365 * 86_400_000]
 
-COUNTERS = ["received_confirm", "confirmed", "delivered_auto", "delivered_manual", "get_auto", "get_manual", "get_empty", "redelivered",
-            "acknowledged", "returned", "channels_opened", "channels_closed"]
+COUNTERS = [
+    "received_confirm",
+    "confirmed",
+    "delivered_auto",
+    "delivered_manual",
+    "get_auto",
+    "get_manual",
+    "get_empty",
+    "redelivered",
+    "acknowledged",
+    "returned",
+    "channels_opened",
+    "channels_closed",
+]
 
 
 def test_a_declaration_that_is_refused_leaves_no_queue() -> None:
@@ -35,17 +49,21 @@ def test_a_declaration_that_is_refused_leaves_no_queue() -> None:
 
 
 @pytest.mark.parametrize("fewer", [1, 2, 3])
-def test_a_lower_global_prefetch_holds_deliveries_until_enough_are_settled_and_nobody_is_busy_meanwhile(fewer: int) -> None:
+def test_a_lower_global_prefetch_holds_deliveries_until_enough_are_settled_and_nobody_is_busy_meanwhile(
+    fewer: int,
+) -> None:
     client = World().amqp()
     client.queue("q")
     for number in range(10):
         client.publish("", "q", b"%d" % number)
-    frames = client.send(B.Qos(prefetch_count=4, global_=True), B.Consume(queue="q", consumer_tag="t"))
+    frames = client.send(
+        B.Qos(prefetch_count=4, global_=True), B.Consume(queue="q", consumer_tag="t")
+    )
     assert len(deliveries(frames)) == 4
     client.send(B.Qos(prefetch_count=fewer, global_=True))
     assert client.world.broker.agenda.idle
     heard = [len(deliveries(client.send(B.Ack(tag)))) for tag in (1, 2, 3, 4)]
-    assert sum(heard) == fewer and heard[:4 - fewer] == [0] * (4 - fewer)
+    assert sum(heard) == fewer and heard[: 4 - fewer] == [0] * (4 - fewer)
     assert client.world.broker.agenda.idle
 
 
@@ -67,7 +85,9 @@ def test_what_is_acknowledged_in_the_same_breath_as_the_goodbye_is_acknowledged(
     client.send(B.Consume(queue="q"))
     for _ in range(3):
         client.publish("", "q", b"x")
-    client.connection.receive_data(marshal(1, B.Ack(2, multiple=True)) + marshal(0, spec.Connection.Close(200, "bye", 0, 0)))
+    client.connection.receive_data(
+        marshal(1, B.Ack(2, multiple=True)) + marshal(0, spec.Connection.Close(200, "bye", 0, 0))
+    )
     assert names(client.read()) == ["Connection.CloseOk"]
     assert client.world.queue("q").depth == 1 and client.world.copies() == {"acknowledged": 2}
 
@@ -75,7 +95,13 @@ def test_what_is_acknowledged_in_the_same_breath_as_the_goodbye_is_acknowledged(
 @pytest.mark.parametrize("delay", LONG)
 def test_a_delay_beyond_32_bits_is_kept_to_the_millisecond(delay: int) -> None:
     client = World().amqp()
-    client.send(X.Declare(exchange="later", exchange_type="x-delayed-message", arguments={"x-delayed-type": "fanout"}))
+    client.send(
+        X.Declare(
+            exchange="later",
+            exchange_type="x-delayed-message",
+            arguments={"x-delayed-type": "fanout"},
+        )
+    )
     client.queue("q", "later")
     client.publish("later", "", b"x", headers={"x-delay": delay})
     client.world.sleep(delay - 1)
@@ -101,17 +127,25 @@ def test_a_policy_said_again_and_again_leaves_nothing_behind() -> None:
     client.queue("q")
     for number in range(200):
         client.publish("", "q", b"x")
-        world.vhost.set_policy(Policy("/", "short", "q", "all", 0, {"message-ttl": 60_000 + number, "expires": 600_000}))
+        world.vhost.set_policy(
+            Policy(
+                "/", "short", "q", "all", 0, {"message-ttl": 60_000 + number, "expires": 600_000}
+            )
+        )
         world.settle(client.connection)
     assert len(world.broker.agenda._timers) < 10
     assert world.queue("q").depth == 200
 
 
-@pytest.mark.parametrize("wrong", [B.Ack(99), Q.Declare(queue="nope", passive=True), Q.Bind(queue="q", exchange="nope")])
+@pytest.mark.parametrize(
+    "wrong", [B.Ack(99), Q.Declare(queue="nope", passive=True), Q.Bind(queue="q", exchange="nope")]
+)
 def test_whatever_follows_an_error_the_channel_is_closed_once(wrong: Any) -> None:
     client = World().amqp()
     client.queue("q")
-    client.connection.receive_data(b"".join(marshal(1, one) for one in (wrong, wrong, B.Get(queue="q"), wrong)))
+    client.connection.receive_data(
+        b"".join(marshal(1, one) for one in (wrong, wrong, B.Get(queue="q"), wrong))
+    )
     assert names(client.read()) == ["Channel.Close"]
     assert names(client.send(spec.Channel.CloseOk(), spec.Channel.Open())) == ["Channel.OpenOk"]
 
@@ -124,7 +158,12 @@ def test_every_counter_counts() -> None:
     for _ in range(4):
         client.publish("", "q", b"x")
     client.publish("", "nowhere", b"x", mandatory=True)
-    client.send(B.Get(queue="q", no_ack=True), B.Get(queue="q"), B.Recover(requeue=True), B.Consume(queue="q", consumer_tag="m"))
+    client.send(
+        B.Get(queue="q", no_ack=True),
+        B.Get(queue="q"),
+        B.Recover(requeue=True),
+        B.Consume(queue="q", consumer_tag="m"),
+    )
     client.send(B.Ack(0, multiple=True), B.Cancel("m"), B.Get(queue="q"))
     client.send(B.Consume(queue="q", no_ack=True))
     client.publish("", "q", b"x")
@@ -160,7 +199,11 @@ def test_the_capabilities_that_are_told_are_kept() -> None:
     world = World()
     start = unmarshal(_greeting(world))[0]
     told = start.server_properties["capabilities"]
-    assert all(told.values()) and {"connection.blocked", "consumer_cancel_notify", "authentication_failure_close"} <= told.keys()
+    assert (
+        all(told.values())
+        and {"connection.blocked", "consumer_cancel_notify", "authentication_failure_close"}
+        <= told.keys()
+    )
     client, other = world.amqp(), world.amqp()
     client.queue("q")
     client.send(B.Consume(queue="q", consumer_tag="t"))

@@ -10,7 +10,20 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication
-from tests.wire.amqp.speech import Frame, body, content, deliveries, header, long, names, properties, publish, read, short, split
+from tests.wire.amqp.speech import (
+    Frame,
+    body,
+    content,
+    deliveries,
+    header,
+    long,
+    names,
+    properties,
+    publish,
+    read,
+    short,
+    split,
+)
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
@@ -23,16 +36,34 @@ def got(client: Amqp, queue: str, no_ack: bool = True) -> list[Frame]:
 
 
 def numbered(client: Amqp, queue: str, count: int, first: int = 0, **given: Any) -> None:
-    client.connection.receive_data(b"".join(publication("", queue, b"%d" % number, **given) for number in range(first, first + count)))
+    client.connection.receive_data(
+        b"".join(
+            publication("", queue, b"%d" % number, **given)
+            for number in range(first, first + count)
+        )
+    )
     client.read()
 
 
 # -- time
 
-@pytest.mark.parametrize(("ttl", "expiration", "lives"), [
-    (None, "100", 100), (100, None, 100), (100, "50", 50), (50, "100", 50), (0, None, 0), (None, "0", 0), (0, "100", 0),
-    (None, "0000100", 100)])
-def test_a_message_lives_as_long_as_the_shorter_of_both(ttl: int | None, expiration: str | None, lives: int) -> None:
+
+@pytest.mark.parametrize(
+    ("ttl", "expiration", "lives"),
+    [
+        (None, "100", 100),
+        (100, None, 100),
+        (100, "50", 50),
+        (50, "100", 50),
+        (0, None, 0),
+        (None, "0", 0),
+        (0, "100", 0),
+        (None, "0000100", 100),
+    ],
+)
+def test_a_message_lives_as_long_as_the_shorter_of_both(
+    ttl: int | None, expiration: str | None, lives: int
+) -> None:
     client = World().amqp()
     arguments: Any = {} if ttl is None else {"x_message_ttl": ttl}
     client.queue("q", **arguments)
@@ -51,7 +82,12 @@ def test_a_message_without_life_reaches_a_consumer_that_is_ready() -> None:
     client = World().amqp()
     client.queue("q", x_message_ttl=0)
     client.send(B.Consume(queue="q", consumer_tag="t", no_ack=True))
-    assert [one.body for one in deliveries(client.publish("", "q", b"x") + client.publish("", "q", b"y", expiration="0"))] == [b"x", b"y"]
+    assert [
+        one.body
+        for one in deliveries(
+            client.publish("", "q", b"x") + client.publish("", "q", b"y", expiration="0")
+        )
+    ] == [b"x", b"y"]
 
 
 def test_an_expired_message_is_neither_got_nor_delivered_before_its_alarm() -> None:
@@ -83,8 +119,13 @@ def test_a_long_lived_head_does_not_let_what_is_behind_it_out_when_that_expired(
     for expiration in ("100", "10", "10", "200"):
         client.publish("", "q", expiration.encode(), expiration=expiration)
     client.world.sleep(50)
-    assert client.world.queue("q").depth == 4  # As in RabbitMQ: what is not at the head waits for its turn.
-    assert read(client, "q") == [b"100", b"200"] and client.world.copies() == {"expired": 2, "auto_acknowledged": 2}
+    assert (
+        client.world.queue("q").depth == 4
+    )  # As in RabbitMQ: what is not at the head waits for its turn.
+    assert read(client, "q") == [b"100", b"200"] and client.world.copies() == {
+        "expired": 2,
+        "auto_acknowledged": 2,
+    }
 
 
 def test_expiration_travels_with_the_message() -> None:
@@ -96,7 +137,11 @@ def test_expiration_travels_with_the_message() -> None:
 
 # -- length
 
-@pytest.mark.parametrize(("limit", "left"), [(0, []), (1, [b"4"]), (3, [b"2", b"3", b"4"]), (10, [b"0", b"1", b"2", b"3", b"4"])])
+
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [(0, []), (1, [b"4"]), (3, [b"2", b"3", b"4"]), (10, [b"0", b"1", b"2", b"3", b"4"])],
+)
 @pytest.mark.parametrize("overflow", [None, "drop-head"])
 def test_a_full_queue_drops_its_oldest(limit: int, left: list[bytes], overflow: str | None) -> None:
     client = World().amqp()
@@ -132,6 +177,7 @@ def test_what_comes_back_into_a_full_queue_is_over_the_limit() -> None:
 
 # -- dead letters
 
+
 def buried(**arguments: Any) -> Amqp:
     """A queue `q` whose dead letters come to `graves`."""
     client = World().amqp()
@@ -144,9 +190,18 @@ def deaths(client: Amqp, queue: str = "graves") -> Any:
     return properties(client.send(B.Get(queue=queue, no_ack=True))).headers["x-death"]
 
 
-@pytest.mark.parametrize(("reason", "arguments"), [
-    ("expired", {"x_message_ttl": 10}), ("maxlen", {"x_max_length": 0}), ("maxlen", {"x_max_length": 0, "x_overflow": "drop-head"}),
-    ("maxlen", {"x_max_length": 0, "x_overflow": "reject-publish-dlx"}), ("rejected", {}), ("rejected by nack", {}), ("rejected many", {})])
+@pytest.mark.parametrize(
+    ("reason", "arguments"),
+    [
+        ("expired", {"x_message_ttl": 10}),
+        ("maxlen", {"x_max_length": 0}),
+        ("maxlen", {"x_max_length": 0, "x_overflow": "drop-head"}),
+        ("maxlen", {"x_max_length": 0, "x_overflow": "reject-publish-dlx"}),
+        ("rejected", {}),
+        ("rejected by nack", {}),
+        ("rejected many", {}),
+    ],
+)
 def test_a_dead_letter_tells_why_where_and_when_it_died(reason: str, arguments: Any) -> None:
     client = buried(**arguments)
     client.send(Q.Bind(queue="q", exchange="amq.direct", routing_key="k"))
@@ -155,14 +210,28 @@ def test_a_dead_letter_tells_why_where_and_when_it_died(reason: str, arguments: 
         client.world.sleep(10)
     elif reason.startswith("rejected"):
         client.send(B.Get(queue="q"))
-        client.send({"rejected": B.Reject(1, requeue=False), "rejected by nack": B.Nack(1, requeue=False)}.get(
-            reason, B.Nack(1, multiple=True, requeue=False)))
+        client.send(
+            {
+                "rejected": B.Reject(1, requeue=False),
+                "rejected by nack": B.Nack(1, requeue=False),
+            }.get(reason, B.Nack(1, multiple=True, requeue=False))
+        )
     [ok, *_] = frames = client.send(B.Get(queue="graves"))
     assert (ok.exchange, ok.routing_key, ok.redelivered) == ("amq.fanout", "k", False)
     [death] = properties(frames).headers["x-death"]
     when = datetime.fromtimestamp(int(client.world.broker.agenda.wall), UTC)
-    assert death == {"count": 1, "reason": reason.split()[0], "queue": "q", "time": when, "exchange": "amq.direct", "routing-keys": ["k"]}
-    assert client.world.fates() == {"refused" if "dlx" in str(arguments) else "routed": 1, "routed": 1 if "dlx" in str(arguments) else 2}
+    assert death == {
+        "count": 1,
+        "reason": reason.split()[0],
+        "queue": "q",
+        "time": when,
+        "exchange": "amq.direct",
+        "routing-keys": ["k"],
+    }
+    assert client.world.fates() == {
+        "refused" if "dlx" in str(arguments) else "routed": 1,
+        "routed": 1 if "dlx" in str(arguments) else 2,
+    }
 
 
 def test_x_death_is_written_in_the_types_that_clients_cast_to() -> None:
@@ -170,16 +239,44 @@ def test_x_death_is_written_in_the_types_that_clients_cast_to() -> None:
     client.publish("", "q", b"x")
     [_, head, _] = got(client, "graves")
     wall = int(client.world.broker.agenda.wall)
-    death = (short("count") + b"l" + (1).to_bytes(8, "big") + short("reason") + b"S" + long(b"maxlen") + short("queue") + b"S" + long(b"q")
-             + short("time") + b"T" + wall.to_bytes(8, "big") + short("exchange") + b"S" + long(b"")
-             + short("routing-keys") + b"A" + long(b"S" + long(b"q")))
-    told = b"".join(short(f"x-{which}-death-{what}") + b"S" + long(value) for which in ("first", "last")
-                    for what, value in (("queue", b"q"), ("reason", b"maxlen"), ("exchange", b"")))
-    assert head.octets == header(1, b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(death)) + told))
+    death = (
+        short("count")
+        + b"l"
+        + (1).to_bytes(8, "big")
+        + short("reason")
+        + b"S"
+        + long(b"maxlen")
+        + short("queue")
+        + b"S"
+        + long(b"q")
+        + short("time")
+        + b"T"
+        + wall.to_bytes(8, "big")
+        + short("exchange")
+        + b"S"
+        + long(b"")
+        + short("routing-keys")
+        + b"A"
+        + long(b"S" + long(b"q"))
+    )
+    told = b"".join(
+        short(f"x-{which}-death-{what}") + b"S" + long(value)
+        for which in ("first", "last")
+        for what, value in (("queue", b"q"), ("reason", b"maxlen"), ("exchange", b""))
+    )
+    assert head.octets == header(
+        1, b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(death)) + told)
+    )
 
 
-@pytest.mark.parametrize(("arguments", "key"), [({}, "q"), ({"x_dead_letter_routing_key": "other"}, "other"),
-                                                ({"x_dead_letter_routing_key": ""}, "")])
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        ({}, "q"),
+        ({"x_dead_letter_routing_key": "other"}, "other"),
+        ({"x_dead_letter_routing_key": ""}, ""),
+    ],
+)
 def test_a_dead_letter_keeps_its_key_unless_the_queue_has_another(arguments: Any, key: str) -> None:
     client = buried(x_max_length=0, **arguments)
     client.publish("", "q", b"x")
@@ -205,8 +302,10 @@ def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
         client.send(B.Get(queue="a"))
         client.send(B.Reject(round_, requeue=False))
         client.world.sleep(10)
-    assert [(death["queue"], death["reason"], death["count"]) for death in deaths(client, "a")] == [("b", "expired", 3),
-                                                                                                    ("a", "rejected", 3)]
+    assert [(death["queue"], death["reason"], death["count"]) for death in deaths(client, "a")] == [
+        ("b", "expired", 3),
+        ("a", "rejected", 3),
+    ]
     client.world.fates()
 
 
@@ -214,7 +313,12 @@ def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
 def test_letters_that_go_round_without_a_rejection_end(hops: int) -> None:
     client = World().amqp()
     for hop in range(hops):
-        client.queue(f"q{hop}", x_dead_letter_exchange="", x_dead_letter_routing_key=f"q{(hop + 1) % hops}", x_message_ttl=10)
+        client.queue(
+            f"q{hop}",
+            x_dead_letter_exchange="",
+            x_dead_letter_routing_key=f"q{(hop + 1) % hops}",
+            x_message_ttl=10,
+        )
     client.publish("", "q0", b"x")
     for _ in range(20):
         client.world.sleep(10)
@@ -225,7 +329,9 @@ def test_letters_that_go_round_without_a_rejection_end(hops: int) -> None:
 def test_a_letter_may_wait_and_be_tried_again_as_often_as_somebody_rejects_it() -> None:
     client = World().amqp()
     client.queue("work", x_dead_letter_exchange="", x_dead_letter_routing_key="wait")
-    client.queue("wait", x_dead_letter_exchange="", x_dead_letter_routing_key="work", x_message_ttl=1_000)
+    client.queue(
+        "wait", x_dead_letter_exchange="", x_dead_letter_routing_key="work", x_message_ttl=1_000
+    )
     client.send(B.Consume(queue="work", consumer_tag="t"))
     client.publish("", "work", b"x")
     for number in range(1, 30):
@@ -247,7 +353,11 @@ def test_a_letter_to_nowhere_is_gone_and_counted(target: str) -> None:
 
 def test_a_letter_goes_through_exchange_bindings_alternates_and_headers() -> None:
     client = World().amqp()
-    client.send(X.Declare(exchange="dead", exchange_type="direct", arguments={"alternate-exchange": "amq.headers"}))
+    client.send(
+        X.Declare(
+            exchange="dead", exchange_type="direct", arguments={"alternate-exchange": "amq.headers"}
+        )
+    )
     client.queue("graves")
     client.send(Q.Bind(queue="graves", exchange="amq.headers", arguments={"v": 1}))
     client.queue("q", x_max_length=0, x_dead_letter_exchange="dead")
@@ -275,7 +385,10 @@ def test_purged_and_deleted_messages_are_no_letters() -> None:
 def test_refused_publications_are_letters_only_with_reject_publish_dlx() -> None:
     client = buried(x_max_length=1, x_overflow="reject-publish-dlx")
     client.send(spec.Confirm.Select())
-    assert names(client.publish("", "q", b"1") + client.publish("", "q", b"2")) == ["Basic.Ack", "Basic.Nack"]
+    assert names(client.publish("", "q", b"1") + client.publish("", "q", b"2")) == [
+        "Basic.Ack",
+        "Basic.Nack",
+    ]
     assert (read(client, "q"), read(client, "graves")) == ([b"1"], [b"2"])
     client = buried(x_max_length=1, x_overflow="reject-publish")
     numbered(client, "q", 2)
@@ -284,7 +397,9 @@ def test_refused_publications_are_letters_only_with_reject_publish_dlx() -> None
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("mode", [None, 1, 2])
-def test_a_persistent_message_stays_so_as_a_letter_however_it_came_in(mode: int | None, whole: bool) -> None:
+def test_a_persistent_message_stays_so_as_a_letter_however_it_came_in(
+    mode: int | None, whole: bool
+) -> None:
     client = World().amqp()
     client.queue("graves", durable=True)
     client.queue("q", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="graves")
@@ -313,8 +428,11 @@ def test_a_letter_has_the_body_it_was_sent_with(size: int) -> None:
     client = World().amqp(frame_max=4096)
     client.queue("graves", "amq.fanout")
     client.queue("q", x_max_length=0, x_dead_letter_exchange="amq.fanout")
-    client.connection.receive_data(publish("", "q") + header(size) + b"".join(body(b"x" * min(1_000, size - at))
-                                                                              for at in range(0, size, 1_000)))
+    client.connection.receive_data(
+        publish("", "q")
+        + header(size)
+        + b"".join(body(b"x" * min(1_000, size - at)) for at in range(0, size, 1_000))
+    )
     client.read()
     frames = client.send(B.Get(queue="graves"))
     assert [one.body for one in deliveries(frames)] == [b"x" * size]
@@ -323,21 +441,49 @@ def test_a_letter_has_the_body_it_was_sent_with(size: int) -> None:
 
 #: Every property, as a client writes it, and headers of every type.
 TYPES = {
-    "bool": b"t\1", "i8": b"b\xff", "u8": b"B\xff", "i16": b"s\xff\xfe", "u16": b"u\xff\xfe", "i32": b"I\xff\xff\xff\xfe",
+    "bool": b"t\1",
+    "i8": b"b\xff",
+    "u8": b"B\xff",
+    "i16": b"s\xff\xfe",
+    "u16": b"u\xff\xfe",
+    "i32": b"I\xff\xff\xff\xfe",
     "u32": b"i\xff\xff\xff\xfe",
-    "i64": b"l" + b"\xff" * 7 + b"\xfe", "I64": b"L\0\0\0\0\0\0\0\7", "float": b"f\x40\x49\x0f\xdb",
+    "i64": b"l" + b"\xff" * 7 + b"\xfe",
+    "I64": b"L\0\0\0\0\0\0\0\7",
+    "float": b"f\x40\x49\x0f\xdb",
     "double": b"d\x3f\xb9\x99\x99\x99\x99\x99\x9a",
-    "nan": b"d\x7f\xf8" + bytes(6), "decimal": b"D\2\0\0\1\x3b", "negative": b"D\2\xff\xff\xfe\xc5", "text": b"S" + long("é".encode()),
+    "nan": b"d\x7f\xf8" + bytes(6),
+    "decimal": b"D\2\0\0\1\x3b",
+    "negative": b"D\2\xff\xff\xfe\xc5",
+    "text": b"S" + long("é".encode()),
     "octets": b"S" + long(b"\xff\0"),
-    "array": b"A" + long(b"t\0" + b"S" + long(b"x") + b"A" + long(b"")), "time": b"T\0\0\0\0\x65\0\0\0",
+    "array": b"A" + long(b"t\0" + b"S" + long(b"x") + b"A" + long(b"")),
+    "time": b"T\0\0\0\0\x65\0\0\0",
     "later": b"T\0\0\1\x8b\xcf\xe5\x68\0",
-    "never": b"T" + b"\xff" * 8, "table": b"F" + long(short("in") + b"F" + long(b"")), "void": b"V", "void too": b"\0",
-    "bytes": b"x" + long(b"\0\xff"), "x" * 255: b"t\0", "": b"t\1"}
-EVERY = (b"\xff\xfc" + short("text/plain") + short("utf-8") + long(b"".join(short(name) + value for name, value in TYPES.items()))
-         + b"\x02\x09"
-         + short("correlation") + short("reply") + short("60000") + short("message") + (2 ** 40).to_bytes(8, "big") + short("type")
-         + short("guest")
-         + short("app") + short("cluster"))
+    "never": b"T" + b"\xff" * 8,
+    "table": b"F" + long(short("in") + b"F" + long(b"")),
+    "void": b"V",
+    "void too": b"\0",
+    "bytes": b"x" + long(b"\0\xff"),
+    "x" * 255: b"t\0",
+    "": b"t\1",
+}
+EVERY = (
+    b"\xff\xfc"
+    + short("text/plain")
+    + short("utf-8")
+    + long(b"".join(short(name) + value for name, value in TYPES.items()))
+    + b"\x02\x09"
+    + short("correlation")
+    + short("reply")
+    + short("60000")
+    + short("message")
+    + (2**40).to_bytes(8, "big")
+    + short("type")
+    + short("guest")
+    + short("app")
+    + short("cluster")
+)
 
 
 def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
@@ -347,23 +493,78 @@ def test_a_letter_keeps_every_property_and_header_as_it_was_written() -> None:
     assert head.payload[12:14] == b"\xfe\xfc"  # All but expiration.
     rest = head.payload[14:]
     before = short("text/plain") + short("utf-8")
-    headers = rest[len(before) + 4:][:int.from_bytes(rest[len(before):][:4], "big")]
-    assert headers.startswith(b"".join(short(name) + value for name, value in TYPES.items()) + short("x-death") + b"A")
+    headers = rest[len(before) + 4 :][: int.from_bytes(rest[len(before) :][:4], "big")]
+    assert headers.startswith(
+        b"".join(short(name) + value for name, value in TYPES.items()) + short("x-death") + b"A"
+    )
     assert rest.replace(long(headers), b"") == (
-        before + b"\x02\x09" + short("correlation") + short("reply") + short("message") + (2 ** 40).to_bytes(8, "big")
-        + short("type") + short("guest") + short("app") + short("cluster"))
+        before
+        + b"\x02\x09"
+        + short("correlation")
+        + short("reply")
+        + short("message")
+        + (2**40).to_bytes(8, "big")
+        + short("type")
+        + short("guest")
+        + short("app")
+        + short("cluster")
+    )
 
 
-@pytest.mark.parametrize("odd", [
-    b"\x20\0" + long(short("x-death") + b"t\1"), b"\x20\0" + long(short("x-death") + b"A" + long(b"t\1S" + long(b"x"))),
-    b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(short("queue") + b"S" + long(b"q") + short("reason") + b"S"
-                                                                + long(b"maxlen")
-                                                                + short("count") + b"l" + b"\x7f" + b"\xff" * 7))),
-    b"\x20\0" + long(short("x-death") + b"A" + long(b"F" + long(short("d") + b"D\xff\x80\0\0\0" + short("t") + b"T" + b"\xff" * 8
-                                                                + short("f") + b"f\x7f\x80\0\0"))),
-    b"\x20\0" + long(short("x-death") + b"V" + short("x-death") + b"V" + short("kept") + b"t\1"),
-    b"\x20\0" + long(b"\x01a?"), b"\x20\0" + long(b"\xff"), b"\x20\0\xff\xff\xff\xff", b"\x20\0", b"\x90\0\x01t\x07", b"\x02\0\xff",
-    b"\0\3", b"\xc0\1\1a\1b"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"\x20\0" + long(short("x-death") + b"t\1"),
+        b"\x20\0" + long(short("x-death") + b"A" + long(b"t\1S" + long(b"x"))),
+        b"\x20\0"
+        + long(
+            short("x-death")
+            + b"A"
+            + long(
+                b"F"
+                + long(
+                    short("queue")
+                    + b"S"
+                    + long(b"q")
+                    + short("reason")
+                    + b"S"
+                    + long(b"maxlen")
+                    + short("count")
+                    + b"l"
+                    + b"\x7f"
+                    + b"\xff" * 7
+                )
+            )
+        ),
+        b"\x20\0"
+        + long(
+            short("x-death")
+            + b"A"
+            + long(
+                b"F"
+                + long(
+                    short("d")
+                    + b"D\xff\x80\0\0\0"
+                    + short("t")
+                    + b"T"
+                    + b"\xff" * 8
+                    + short("f")
+                    + b"f\x7f\x80\0\0"
+                )
+            )
+        ),
+        b"\x20\0"
+        + long(short("x-death") + b"V" + short("x-death") + b"V" + short("kept") + b"t\1"),
+        b"\x20\0" + long(b"\x01a?"),
+        b"\x20\0" + long(b"\xff"),
+        b"\x20\0\xff\xff\xff\xff",
+        b"\x20\0",
+        b"\x90\0\x01t\x07",
+        b"\x02\0\xff",
+        b"\0\3",
+        b"\xc0\1\1a\1b",
+    ],
+)
 def test_odd_properties_make_no_odd_letters(odd: bytes) -> None:
     client = buried()
     client.connection.receive_data(publish("", "q") + content(b"x", odd))
@@ -371,8 +572,17 @@ def test_odd_properties_make_no_odd_letters(odd: bytes) -> None:
     client.send(B.Reject(1, requeue=False))
     [_, head, last] = got(client, "graves")
     assert last.payload == b"x"
-    first = head.payload[head.payload.index(short("x-death") + b"A") + 13:]
-    assert first.startswith(b"F") and short("count") + b"l" + (1).to_bytes(8, "big") + short("reason") + b"S" + long(b"rejected") in first
+    first = head.payload[head.payload.index(short("x-death") + b"A") + 13 :]
+    assert (
+        first.startswith(b"F")
+        and short("count")
+        + b"l"
+        + (1).to_bytes(8, "big")
+        + short("reason")
+        + b"S"
+        + long(b"rejected")
+        in first
+    )
     client.world.fates()
 
 
@@ -381,15 +591,22 @@ def test_a_message_from_mqtt_may_become_a_letter() -> None:
     client.send(Q.Bind(queue="q", exchange="amq.topic", routing_key="a.b"))
     client.world.mqtt("m").send(mqtt_publish("a/b", b"x", 1, 1))
     frames = client.send(B.Get(queue="graves"))
-    assert [(one.exchange, one.key, one.body) for one in deliveries(frames)] == [("amq.fanout", "a.b", b"x")]
-    assert (properties(frames).delivery_mode, properties(frames).headers["x-death"][0]["exchange"]) == (2, "amq.topic")
+    assert [(one.exchange, one.key, one.body) for one in deliveries(frames)] == [
+        ("amq.fanout", "a.b", b"x")
+    ]
+    assert (
+        properties(frames).delivery_mode,
+        properties(frames).headers["x-death"][0]["exchange"],
+    ) == (2, "amq.topic")
 
 
 def test_a_letter_may_reach_mqtt() -> None:
     client = World().amqp()
     reader = client.world.mqtt("m")
     reader.subscribe("dead/q", 1)
-    client.queue("q", x_max_length=0, x_dead_letter_exchange="amq.topic", x_dead_letter_routing_key="dead.q")
+    client.queue(
+        "q", x_max_length=0, x_dead_letter_exchange="amq.topic", x_dead_letter_routing_key="dead.q"
+    )
     client.publish("", "q", b"x", delivery_mode=2)
     assert reader.read().endswith(b"x")
 
@@ -404,5 +621,8 @@ def test_two_readers_on_different_channels_get_the_same_letter() -> None:
     for _ in range(2):
         client.connection.receive_data(publication("", "q", b"x", headers={"v": Decimal("1.5")}))
         frames = split(client.read_octets())
-        one, two = ([(frame.kind, frame.payload) for frame in frames if frame.channel == number] for number in (1, 2))
+        one, two = (
+            [(frame.kind, frame.payload) for frame in frames if frame.channel == number]
+            for number in (1, 2)
+        )
         assert len(one) == 3 and one == two

@@ -1,4 +1,6 @@
-"""A queue with any arguments against a small model: what waits, in which order, what ends and why, by time and by hand."""
+"""A queue with any arguments against a small model: what waits, in which order, what ends and why,
+by time and by hand.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,51 @@ class Copy:
 
 
 class Limits(RuleBasedStateMachine):
-    @initialize(priorities=st.none() | st.integers(1, 3), length=NUMBERS, octets=st.none() | st.integers(0, 12),
-                ttl=st.none() | st.integers(0, 30), limit=st.none() | st.integers(0, 2), reject=st.booleans())
-    def start(self, priorities: int | None, length: int | None, octets: int | None, ttl: int | None, limit: int | None,
-              reject: bool) -> None:
-        given = {"x-max-priority": priorities, "x-max-length": length, "x-max-length-bytes": octets, "x-message-ttl": ttl,
-                 "x-delivery-limit": limit, "x-overflow": "reject-publish" if reject else None, "x-dead-letter-exchange": "",
-                 "x-dead-letter-routing-key": "graves"}
+    @initialize(
+        priorities=st.none() | st.integers(1, 3),
+        length=NUMBERS,
+        octets=st.none() | st.integers(0, 12),
+        ttl=st.none() | st.integers(0, 30),
+        limit=st.none() | st.integers(0, 2),
+        reject=st.booleans(),
+    )
+    def start(
+        self,
+        priorities: int | None,
+        length: int | None,
+        octets: int | None,
+        ttl: int | None,
+        limit: int | None,
+        reject: bool,
+    ) -> None:
+        given = {
+            "x-max-priority": priorities,
+            "x-max-length": length,
+            "x-max-length-bytes": octets,
+            "x-message-ttl": ttl,
+            "x-delivery-limit": limit,
+            "x-overflow": "reject-publish" if reject else None,
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": "graves",
+        }
         self.world = World()
         self.client = self.world.amqp()
         self.client.queue("graves")
         self.client.send(spec.Confirm.Select())
-        self.client.send(Q.Declare(queue="q", arguments={name: value for name, value in given.items() if value is not None}))
-        self.priorities, self.length, self.octets, self.ttl, self.limit, self.reject = priorities, length, octets, ttl, limit, reject
+        self.client.send(
+            Q.Declare(
+                queue="q",
+                arguments={name: value for name, value in given.items() if value is not None},
+            )
+        )
+        self.priorities, self.length, self.octets, self.ttl, self.limit, self.reject = (
+            priorities,
+            length,
+            octets,
+            ttl,
+            limit,
+            reject,
+        )
         self.waiting: list[Copy] = []
         self.held: dict[int, Copy] = {}
         self.buried: list[tuple[int, str]] = []
@@ -52,13 +86,21 @@ class Limits(RuleBasedStateMachine):
         self.buried.append((copy.number, reason))
 
     def expire(self) -> None:
-        while self.waiting and self.waiting[0].expires is not None and self.waiting[0].expires <= self.now:
+        while (
+            self.waiting
+            and self.waiting[0].expires is not None
+            and self.waiting[0].expires <= self.now
+        ):
             self.bury(self.waiting.pop(0), "expired")
 
     def full(self, more: Copy | None = None) -> bool:
         copies = [*self.waiting, more] if more is not None else self.waiting
-        return (self.length is not None and len(copies) > self.length
-                or self.octets is not None and sum(copy.size for copy in copies) > self.octets)
+        return (
+            self.length is not None
+            and len(copies) > self.length
+            or self.octets is not None
+            and sum(copy.size for copy in copies) > self.octets
+        )
 
     def trim(self) -> None:
         while self.waiting and self.full():
@@ -66,13 +108,21 @@ class Limits(RuleBasedStateMachine):
 
     # -- rules
 
-    @rule(priority=st.integers(0, 4), size=st.integers(0, 6), expiration=st.none() | st.integers(0, 30))
+    @rule(
+        priority=st.integers(0, 4),
+        size=st.integers(0, 6),
+        expiration=st.none() | st.integers(0, 30),
+    )
     def publish(self, priority: int, size: int, expiration: int | None) -> None:
         self.published += 1
         times = [time for time in (self.ttl, expiration) if time is not None]
         copy = Copy(self.published, priority, size, self.now + min(times) if times else None)
         given: Any = {} if expiration is None else {"expiration": str(expiration)}
-        answer = names(self.client.publish("", "q", b"x" * size, priority=priority, message_id=str(copy.number), **given))
+        answer = names(
+            self.client.publish(
+                "", "q", b"x" * size, priority=priority, message_id=str(copy.number), **given
+            )
+        )
         if self.reject and self.full(copy):
             assert answer == ["Basic.Nack"]
             return
@@ -95,8 +145,16 @@ class Limits(RuleBasedStateMachine):
         self.held[self.tag] = copy
         [one] = deliveries(frames)
         found = properties(frames)
-        assert (found.message_id, one.number, one.redelivered) == (str(copy.number), self.tag, copy.returned > 0)
-        expected = {"x-delivery-count": copy.returned} if self.limit is not None and copy.returned else None
+        assert (found.message_id, one.number, one.redelivered) == (
+            str(copy.number),
+            self.tag,
+            copy.returned > 0,
+        )
+        expected = (
+            {"x-delivery-count": copy.returned}
+            if self.limit is not None and copy.returned
+            else None
+        )
         assert found.headers == expected
         self.expire()
 
@@ -144,7 +202,9 @@ class Limits(RuleBasedStateMachine):
         assert (queue.depth, queue.unacked) == (len(self.waiting), len(self.held))
         if self.octets is not None:
             assert queue.octets == sum(copy.size for copy in self.waiting)
-        while (frames := self.client.send(B.Get(queue="graves", no_ack=True)))[0].name == "Basic.GetOk":
+        while (frames := self.client.send(B.Get(queue="graves", no_ack=True)))[
+            0
+        ].name == "Basic.GetOk":
             self.tag += 1
             found = properties(frames)
             entry = (int(found.message_id), found.headers["x-death"][0]["reason"])

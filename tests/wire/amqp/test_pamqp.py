@@ -1,4 +1,6 @@
-"""Our frames and tables beside those of pamqp, a codec that others wrote: what one writes the other reads, and says the same of it."""
+"""Our frames and tables beside those of pamqp, a codec that others wrote: what one writes the other
+reads, and says the same of it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.amqp.codec.frames import decode, encode
+from protocols.amqp.codec.tables import read_table
+from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.errors import AmqpError
-from protocols.amqp.frames import decode, encode
-from protocols.amqp.handshake import GREETING
-from protocols.amqp.tables import read_table
 from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Frame, frame, long, short, split
 from tests.wire.amqp.test_garbage import CUTS, LOGIN, TALK, heard, streams
@@ -29,11 +31,40 @@ METHODS: Final[list[Any]] = sorted(spec.INDEX_MAPPING.values(), key=lambda kind:
 CALENDAR: Final = 253_402_300_799
 #: Values of a field, by its type.
 FIELDS: Final[dict[str, Any]] = {
-    "bit": st.booleans(), "octet": st.integers(0, 255), "short": st.integers(0, 0xFFFF), "long": st.integers(0, 0xFFFF_FFFF),
-    "longlong": st.integers(0, (1 << 63) - 1), "shortstr": st.text(max_size=20), "longstr": st.text(max_size=20),
-    "table": st.dictionaries(st.text(max_size=10), TABLES, max_size=3)}
-RESERVED: Final = ("ticket", "out_of_band", "channel_id", "capabilities", "insist", "known_hosts", "cluster_id")
-TELLING: Final = st.sampled_from([b"\0", b"\xff", b"\x80", b"\xce", b"\1", b"\0\0\0\0", b"\xff\xff\xff\xff", b"F", b"A", b"S", b"x", b"t"])
+    "bit": st.booleans(),
+    "octet": st.integers(0, 255),
+    "short": st.integers(0, 0xFFFF),
+    "long": st.integers(0, 0xFFFF_FFFF),
+    "longlong": st.integers(0, (1 << 63) - 1),
+    "shortstr": st.text(max_size=20),
+    "longstr": st.text(max_size=20),
+    "table": st.dictionaries(st.text(max_size=10), TABLES, max_size=3),
+}
+RESERVED: Final = (
+    "ticket",
+    "out_of_band",
+    "channel_id",
+    "capabilities",
+    "insist",
+    "known_hosts",
+    "cluster_id",
+)
+TELLING: Final = st.sampled_from(
+    [
+        b"\0",
+        b"\xff",
+        b"\x80",
+        b"\xce",
+        b"\1",
+        b"\0\0\0\0",
+        b"\xff\xff\xff\xff",
+        b"F",
+        b"A",
+        b"S",
+        b"x",
+        b"t",
+    ]
+)
 
 
 @st.composite
@@ -54,8 +85,8 @@ def fields(method: Any) -> dict[str, object]:
 
 
 def same(value: Any) -> Any:
-    """A value without the differences between the two: octets that may be text, and times, which pamqp takes for milliseconds
-    from 2106 on."""
+    """A value without the differences between the two: octets that may be text, and times, which
+    pamqp takes for milliseconds from 2106 on."""
     if isinstance(value, dict):
         return {name: same(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -79,7 +110,15 @@ def agree(octets: bytes) -> None:
         return
     try:
         theirs = pamqp.frame.unmarshal(octets)[2]
-    except (pamqp.exceptions.PAMQPException, ValueError, KeyError, IndexError, TypeError, OverflowError, UnicodeDecodeError):
+    except (
+        pamqp.exceptions.PAMQPException,
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        OverflowError,
+        UnicodeDecodeError,
+    ):
         return  # It knows fewer types, and no octets that are not text.
     mine, other = fields(ours), fields(theirs)
     assert type(ours) is type(theirs)
@@ -116,10 +155,10 @@ def changed(data: Any) -> bytes:
         if kind == "cut":
             del payload[at:]
         elif kind == "drop":
-            del payload[at:at + data.draw(st.integers(1, 6))]
+            del payload[at : at + data.draw(st.integers(1, 6))]
         else:
             telling = data.draw(TELLING)
-            payload[at:at + (len(telling) if kind == "write" else 0)] = telling
+            payload[at : at + (len(telling) if kind == "write" else 0)] = telling
     return frame(1, 1, bytes(payload))
 
 
@@ -130,7 +169,7 @@ def test_a_table_with_octets_changed_is_read_alike_or_refused(table: Any, data: 
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(octets)))
         telling = data.draw(TELLING)
-        octets[at:at + len(telling)] = telling
+        octets[at : at + len(telling)] = telling
     whole = long(bytes(octets))
     try:
         ours, end = read_table(whole, 0, len(whole))
@@ -140,7 +179,14 @@ def test_a_table_with_octets_changed_is_read_alike_or_refused(table: Any, data: 
     assert end == len(whole)
     try:
         theirs = pamqp.decode.field_table(whole)[1]
-    except (ValueError, KeyError, IndexError, TypeError, OverflowError, pamqp.exceptions.PAMQPException):
+    except (
+        ValueError,
+        KeyError,
+        IndexError,
+        TypeError,
+        OverflowError,
+        pamqp.exceptions.PAMQPException,
+    ):
         return
     assert repr(same(ours)) == repr(same(theirs))
 
@@ -150,7 +196,12 @@ def refused_by_the_broker(table: bytes) -> None:
     client = World().amqp()
     client.connection.receive_data(frame(1, 1, b"\0\x32\0\x0a\0\0" + short("q") + b"\0" + table))
     [close] = client.read()
-    assert (close.name, close.reply_code, close.class_id, close.method_id) == ("Connection.Close", 501, 50, 10)
+    assert (close.name, close.reply_code, close.class_id, close.method_id) == (
+        "Connection.Close",
+        501,
+        50,
+        10,
+    )
 
 
 def test_everything_the_broker_says_is_read_and_written_alike_by_pamqp() -> None:
@@ -164,17 +215,27 @@ def test_everything_the_broker_says_is_read_and_written_alike_by_pamqp() -> None
 def reads_and_writes(one: Frame) -> None:
     size, channel, method = pamqp.frame.unmarshal(one.octets)
     assert (size, channel) == (len(one.octets), one.channel)
-    if one.kind == 1 and method.name != "Connection.Start":  # It writes the types of tables in its own way.
+    if (
+        one.kind == 1 and method.name != "Connection.Start"
+    ):  # It writes the types of tables in its own way.
         assert marshal(channel, method) == one.octets
 
 
 @pytest.mark.long
 @settings(max_examples=4_000, deadline=None)
 @given(streams(), CUTS)
-def test_many_broken_streams_have_one_answer_that_pamqp_reads(octets: bytes, cuts: list[int]) -> None:
+def test_many_broken_streams_have_one_answer_that_pamqp_reads(
+    octets: bytes, cuts: list[int]
+) -> None:
     whole = heard(octets, [])
     assert heard(octets, cuts) == whole
     said = whole[0]
     if not said.endswith(GREETING):
         # Contents are relayed unread, whatever stands in them.
-        unmarshal(b"".join(one.octets for one in split(said) if one.kind == 1 and not one.payload.startswith(b"\0\x1e")))
+        unmarshal(
+            b"".join(
+                one.octets
+                for one in split(said)
+                if one.kind == 1 and not one.payload.startswith(b"\0\x1e")
+            )
+        )

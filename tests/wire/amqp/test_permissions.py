@@ -8,7 +8,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
+from broker.access.identity import Identity
 from tests.clients import Amqp, World, publication
 from tests.wire.amqp.speech import names, read, refusal
 
@@ -20,17 +20,35 @@ ALTERNATE: Any = {"alternate-exchange": "x2"}
 NEEDED: list[tuple[Any, list[tuple[str, str, str]]]] = [
     (X.Declare(exchange="new"), [("configure", "exchange", "new")]),
     (X.Declare(exchange="x"), [("configure", "exchange", "x")]),
-    (X.Declare(exchange="new", arguments=ALTERNATE), [("configure", "exchange", "new"), ("read", "exchange", "new"),
-                                                      ("write", "exchange", "x2")]),
+    (
+        X.Declare(exchange="new", arguments=ALTERNATE),
+        [
+            ("configure", "exchange", "new"),
+            ("read", "exchange", "new"),
+            ("write", "exchange", "x2"),
+        ],
+    ),
     (X.Declare(exchange="x", passive=True), []),
     (X.Delete(exchange="x"), [("configure", "exchange", "x")]),
     (X.Delete(exchange="nope"), [("configure", "exchange", "nope")]),
-    (X.Bind(destination="x", source="x2"), [("write", "exchange", "x"), ("read", "exchange", "x2")]),
-    (X.Unbind(destination="x", source="x2"), [("write", "exchange", "x"), ("read", "exchange", "x2")]),
-    (X.Unbind(destination="nope", source="x2"), [("write", "exchange", "nope"), ("read", "exchange", "x2")]),
+    (
+        X.Bind(destination="x", source="x2"),
+        [("write", "exchange", "x"), ("read", "exchange", "x2")],
+    ),
+    (
+        X.Unbind(destination="x", source="x2"),
+        [("write", "exchange", "x"), ("read", "exchange", "x2")],
+    ),
+    (
+        X.Unbind(destination="nope", source="x2"),
+        [("write", "exchange", "nope"), ("read", "exchange", "x2")],
+    ),
     (Q.Declare(queue="new"), [("configure", "queue", "new")]),
     (Q.Declare(queue="q"), [("configure", "queue", "q")]),
-    (Q.Declare(queue="new", arguments=DEAD), [("configure", "queue", "new"), ("read", "queue", "new"), ("write", "exchange", "x2")]),
+    (
+        Q.Declare(queue="new", arguments=DEAD),
+        [("configure", "queue", "new"), ("read", "queue", "new"), ("write", "exchange", "x2")],
+    ),
     (Q.Declare(queue="q", passive=True), []),
     (Q.Delete(queue="q"), [("configure", "queue", "q")]),
     (Q.Delete(queue="nope"), [("configure", "queue", "nope")]),
@@ -44,8 +62,13 @@ NEEDED: list[tuple[Any, list[tuple[str, str, str]]]] = [
     (publication("", "q", b"x"), [("write", "exchange", "amq.default")]),
     (publication("amq.topic", "k", b"x"), [("write", "exchange", "amq.topic")]),
 ]
-FREE = [spec.Basic.Qos(prefetch_count=1), spec.Basic.Recover(requeue=True), spec.Confirm.Select(), spec.Basic.Cancel("t"),
-        spec.Channel.Flow(active=True)]
+FREE = [
+    spec.Basic.Qos(prefetch_count=1),
+    spec.Basic.Recover(requeue=True),
+    spec.Confirm.Select(),
+    spec.Basic.Cancel("t"),
+    spec.Channel.Flow(active=True),
+]
 
 
 def client_who_may(configure: str, write: str, read: str) -> Amqp:
@@ -63,25 +86,47 @@ def done(client: Amqp, what: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("what", "needed"), NEEDED)
-def test_every_method_asks_for_its_rights_and_for_no_others(what: Any, needed: list[tuple[str, str, str]]) -> None:
-    rules = {operation: "|".join(f"^{re.escape(name)}$" for asked, _, name in needed if asked == operation) or "^$"
-             for operation in ("configure", "write", "read")}
+def test_every_method_asks_for_its_rights_and_for_no_others(
+    what: Any, needed: list[tuple[str, str, str]]
+) -> None:
+    rules = {
+        operation: "|".join(
+            f"^{re.escape(name)}$" for asked, _, name in needed if asked == operation
+        )
+        or "^$"
+        for operation in ("configure", "write", "read")
+    }
     answers = done(client_who_may(**rules), what)
     assert not [one for one in answers if one.name.endswith(".Close")], answers[0].reply_text
     for missing, kind, name in needed:
-        others = "|".join(f"^{re.escape(one)}$" for asked, _, one in needed if asked == missing and one != name) or "^$"
+        others = (
+            "|".join(
+                f"^{re.escape(one)}$"
+                for asked, _, one in needed
+                if asked == missing and one != name
+            )
+            or "^$"
+        )
         client = client_who_may(**rules | {missing: others})
         state = describe(client)
         assert refusal(done(client, what)) == (
-            "channel", 403, f"ACCESS_REFUSED - {missing} access to {kind} '{name}' in vhost '/' refused for user 'u'", *about(what))
+            "channel",
+            403,
+            f"ACCESS_REFUSED - {missing} access to {kind} '{name}' in vhost '/' refused for user 'u'",
+            *about(what),
+        )
         assert describe(client) == state
         client.world.fates()
 
 
 def describe(client: Amqp) -> Any:
     vhost = client.world.vhost
-    return (sorted(vhost.queues), sorted(vhost.exchanges), [len(list(one)) for one in vhost.exchanges.values()],
-            client.world.queue("q").depth)
+    return (
+        sorted(vhost.queues),
+        sorted(vhost.exchanges),
+        [len(list(one)) for one in vhost.exchanges.values()],
+        client.world.queue("q").depth,
+    )
 
 
 def about(what: Any) -> tuple[int, int]:
@@ -90,14 +135,29 @@ def about(what: Any) -> tuple[int, int]:
 
 def test_who_may_nothing_may_still_do_what_touches_no_name() -> None:
     client = client_who_may("^$", "^$", "^$")
-    assert names(client.send(*FREE)) == ["Basic.QosOk", "Basic.RecoverOk", "Confirm.SelectOk", "Basic.CancelOk", "Channel.FlowOk"]
+    assert names(client.send(*FREE)) == [
+        "Basic.QosOk",
+        "Basic.RecoverOk",
+        "Confirm.SelectOk",
+        "Basic.CancelOk",
+        "Channel.FlowOk",
+    ]
 
 
-@pytest.mark.parametrize("what", [
-    X.Bind(destination="nope", source="x"), X.Bind(destination="x", source="nope"), Q.Bind(queue="nope", exchange="x"),
-    Q.Bind(queue="q", exchange="nope"),
-    Q.Purge(queue="nope"), spec.Basic.Get(queue="nope"), spec.Basic.Consume(queue="nope"), Q.Delete(queue="nope"),
-    X.Delete(exchange="nope")])
+@pytest.mark.parametrize(
+    "what",
+    [
+        X.Bind(destination="nope", source="x"),
+        X.Bind(destination="x", source="nope"),
+        Q.Bind(queue="nope", exchange="x"),
+        Q.Bind(queue="q", exchange="nope"),
+        Q.Purge(queue="nope"),
+        spec.Basic.Get(queue="nope"),
+        spec.Basic.Consume(queue="nope"),
+        Q.Delete(queue="nope"),
+        X.Delete(exchange="nope"),
+    ],
+)
 def test_who_may_not_is_not_told_what_exists(what: Any) -> None:
     assert refusal(client_who_may("^$", "^$", "^$").send(what)).code == 403
 
@@ -153,22 +213,39 @@ class Fenced(Identity):
         return topic_filter.startswith(self.name)
 
 
-@pytest.mark.parametrize(("key", "fine"), [("u", True), ("u.a", True), ("u.#", True), ("u.*", True), ("v", False), ("#", False),
-                                           ("*.a", False), ("", False)])
+@pytest.mark.parametrize(
+    ("key", "fine"),
+    [
+        ("u", True),
+        ("u.a", True),
+        ("u.#", True),
+        ("u.*", True),
+        ("v", False),
+        ("#", False),
+        ("*.a", False),
+        ("", False),
+    ],
+)
 def test_rules_about_topics_hold_for_bindings_of_topic_exchanges(key: str, fine: bool) -> None:
     world = World()
     world.guests.identities["u"] = Fenced("u")
     client = world.amqp(user="u")
     client.send(Q.Declare(queue="q"), X.Declare(exchange="x", exchange_type="fanout"))
-    for bind in (Q.Bind(queue="q", exchange="amq.topic", routing_key=key), X.Bind(destination="x", source="amq.topic", routing_key=key)):
+    for bind in (
+        Q.Bind(queue="q", exchange="amq.topic", routing_key=key),
+        X.Bind(destination="x", source="amq.topic", routing_key=key),
+    ):
         answers = client.send(bind)
         if fine:
             assert answers[0].name in ("Queue.BindOk", "Exchange.BindOk")
             continue
         assert refusal(answers).text == (
-            f"ACCESS_REFUSED - read access to topic '{key}' in exchange 'amq.topic' in vhost '/' refused for user 'u'")
+            f"ACCESS_REFUSED - read access to topic '{key}' in exchange 'amq.topic' in vhost '/' refused for user 'u'"
+        )
         client.send(spec.Channel.CloseOk(), spec.Channel.Open())
-    assert names(client.send(Q.Bind(queue="q", exchange="amq.direct", routing_key=key))) == ["Queue.BindOk"]
+    assert names(client.send(Q.Bind(queue="q", exchange="amq.direct", routing_key=key))) == [
+        "Queue.BindOk"
+    ]
 
 
 def test_rules_about_topics_hold_for_publications_to_topic_exchanges() -> None:
@@ -177,4 +254,5 @@ def test_rules_about_topics_hold_for_publications_to_topic_exchanges() -> None:
     client = world.amqp(user="u")
     assert client.publish("amq.topic", "u.a", b"x") == [] == client.publish("amq.direct", "v", b"x")
     assert refusal(client.publish("amq.topic", "v.a", b"x")).text == (
-        "ACCESS_REFUSED - write access to topic 'v.a' in exchange 'amq.topic' in vhost '/' refused for user 'u'")
+        "ACCESS_REFUSED - write access to topic 'v.a' in exchange 'amq.topic' in vhost '/' refused for user 'u'"
+    )

@@ -1,4 +1,6 @@
-"""Policies: what holds for queues and exchanges by their names, also for those that are there already."""
+"""Policies: what holds for queues and exchanges by their names, also for those that are there
+already.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,22 @@ import pamqp.commands as spec
 import pytest
 
 from broker.errors import PreconditionFailed
-from broker.limits import LimitedQueue
-from broker.policies import Policy
+from broker.queues.limited import LimitedQueue
+from broker.queues.policies import Policy
 from tests.clients import Amqp, World
 from tests.wire.amqp.speech import deliveries, names, read
 
 Q, B, X = spec.Queue, spec.Basic, spec.Exchange
 
 
-def say(world: World, name: str, definition: dict[str, Any], pattern: str = ".*", priority: int = 0, apply_to: str = "all") -> None:
+def say(
+    world: World,
+    name: str,
+    definition: dict[str, Any],
+    pattern: str = ".*",
+    priority: int = 0,
+    apply_to: str = "all",
+) -> None:
     world.vhost.set_policy(Policy("/", name, pattern, apply_to, priority, definition))
     world.settle()
 
@@ -61,11 +70,19 @@ def test_the_highest_priority_holds_alone_and_of_two_numbers_the_lower() -> None
 def test_a_queues_own_word_holds_before_the_policys() -> None:
     world = World()
     client = world.amqp()
-    for queue, arguments in (("mine", {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "own"}), ("plain", {})):
+    for queue, arguments in (
+        ("mine", {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "own"}),
+        ("plain", {}),
+    ):
         client.queue(queue, x_max_length=0, **arguments)
     for queue in ("own", "said"):
         client.queue(queue)
-    say(world, "graves", {"dead-letter-exchange": "", "dead-letter-routing-key": "said"}, "^(mine|plain)$")
+    say(
+        world,
+        "graves",
+        {"dead-letter-exchange": "", "dead-letter-routing-key": "said"},
+        "^(mine|plain)$",
+    )
     client.publish("", "mine", b"mine")
     client.publish("", "plain", b"plain")
     world.settle()
@@ -82,9 +99,17 @@ def test_a_plain_queue_with_all_that_it_holds_becomes_one_that_can_do_more() -> 
     gotten = other.send(B.Get(queue="q"))
     assert [one.body for one in deliveries(gotten)] == [b"2"]
     before = world.queue("q")
-    say(world, "graves", {"dead-letter-exchange": "", "dead-letter-routing-key": "graves", "delivery-limit": 5})
+    say(
+        world,
+        "graves",
+        {"dead-letter-exchange": "", "dead-letter-routing-key": "graves", "delivery-limit": 5},
+    )
     after = world.queue("q")
-    assert after is not before and isinstance(after, LimitedQueue) and (after.depth, after.unacked) == (3, 3)
+    assert (
+        after is not before
+        and isinstance(after, LimitedQueue)
+        and (after.depth, after.unacked) == (3, 3)
+    )
     client.queue("graves")
     client.send(B.Reject(1, requeue=False))
     other.send(B.Reject(1, requeue=False))
@@ -94,7 +119,9 @@ def test_a_plain_queue_with_all_that_it_holds_becomes_one_that_can_do_more() -> 
     client.publish("amq.topic", "a.c", b"6", delivery_mode=2)
     client.send(B.Nack(0, multiple=True, requeue=True))
     assert read(client, "q") == [b"3", b"4", b"5", b"6"]
-    assert not world.store.state.messages and names(client.send(Q.Delete(queue="q"))) == ["Queue.DeleteOk"]
+    assert not world.store.state.messages and names(client.send(Q.Delete(queue="q"))) == [
+        "Queue.DeleteOk"
+    ]
     world.fates()
 
 
@@ -152,7 +179,10 @@ def test_an_exchange_has_the_alternate_that_the_policy_says_unless_it_has_its_ow
     client.queue("lost", "amq.fanout")
     client.send(X.Declare(exchange="x"))
     say(world, "lost", {"alternate-exchange": "amq.fanout"}, "^x", apply_to="exchanges")
-    client.send(X.Declare(exchange="x2"), X.Declare(exchange="x3", arguments={"alternate-exchange": "amq.direct"}))
+    client.send(
+        X.Declare(exchange="x2"),
+        X.Declare(exchange="x3", arguments={"alternate-exchange": "amq.direct"}),
+    )
     for exchange in ("x", "x2", "x3"):
         client.publish(exchange, "k", exchange.encode())
     assert read(client, "lost") == [b"x", b"x2"]
@@ -161,7 +191,10 @@ def test_an_exchange_has_the_alternate_that_the_policy_says_unless_it_has_its_ow
     assert read(client, "lost") == []
 
 
-@pytest.mark.parametrize(("apply_to", "left"), [("queues", 1), ("classic_queues", 2), ("quorum_queues", 1), ("exchanges", 2)])
+@pytest.mark.parametrize(
+    ("apply_to", "left"),
+    [("queues", 1), ("classic_queues", 2), ("quorum_queues", 1), ("exchanges", 2)],
+)
 def test_a_policy_is_about_the_kinds_it_names(apply_to: str, left: int) -> None:
     world = World()
     client = world.amqp()
@@ -171,13 +204,26 @@ def test_a_policy_is_about_the_kinds_it_names(apply_to: str, left: int) -> None:
     assert len(read(client, "q")) == left
 
 
-@pytest.mark.parametrize(("given", "says"), [
-    ({"pattern": "("}, "no regular expression"), ({"apply_to": "people"}, "none of"), ({"definition": {}}, "says nothing"),
-    ({"definition": {"max-lenght": 5}}, "nobody knows 'max-lenght'"), ({"definition": {"max-length": -5}}, "too small"),
-    ({"definition": {"overflow": "up"}}, "'up' is none of"), ({"definition": {"alternate-exchange": 5}}, "not a text"),
-    ({"priority": 1 << 40}, "priority")])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"pattern": "("}, "no regular expression"),
+        ({"apply_to": "people"}, "none of"),
+        ({"definition": {}}, "says nothing"),
+        ({"definition": {"max-lenght": 5}}, "nobody knows 'max-lenght'"),
+        ({"definition": {"max-length": -5}}, "too small"),
+        ({"definition": {"overflow": "up"}}, "'up' is none of"),
+        ({"definition": {"alternate-exchange": 5}}, "not a text"),
+        ({"priority": 1 << 40}, "priority"),
+    ],
+)
 def test_a_policy_that_means_nothing_is_refused(given: Any, says: str) -> None:
-    row = {"pattern": ".*", "apply_to": "all", "priority": 0, "definition": {"max-length": 1}} | given
+    row = {
+        "pattern": ".*",
+        "apply_to": "all",
+        "priority": 0,
+        "definition": {"max-length": 1},
+    } | given
     with pytest.raises(PreconditionFailed, match="policy 'p' in vhost '/'") as refused:
         Policy("/", "p", **row)
     assert says in str(refused.value)

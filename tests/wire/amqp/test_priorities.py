@@ -15,11 +15,20 @@ from tests.wire.amqp.speech import deliveries, names, open_channel, read, refusa
 Q, B = spec.Queue, spec.Basic
 
 
-def consume(client: Amqp, tag: str, priority: int | None = None, no_ack: bool = True, prefetch: int = 0, channel: int = 1) -> list[Any]:
+def consume(
+    client: Amqp,
+    tag: str,
+    priority: int | None = None,
+    no_ack: bool = True,
+    prefetch: int = 0,
+    channel: int = 1,
+) -> list[Any]:
     arguments: Any = {} if priority is None else {"x-priority": priority}
     if prefetch:
         client.send(B.Qos(prefetch_count=prefetch), channel=channel)
-    return client.send(B.Consume(queue="q", consumer_tag=tag, no_ack=no_ack, arguments=arguments), channel=channel)
+    return client.send(
+        B.Consume(queue="q", consumer_tag=tag, no_ack=no_ack, arguments=arguments), channel=channel
+    )
 
 
 def tags(frames: list[Any]) -> list[str]:
@@ -28,15 +37,20 @@ def tags(frames: list[Any]) -> list[str]:
 
 # -- messages
 
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 255)), max_size=20), st.integers(1, 255))
-def test_higher_priorities_go_first_and_equal_ones_in_order(priorities: list[int | None], highest: int) -> None:
+def test_higher_priorities_go_first_and_equal_ones_in_order(
+    priorities: list[int | None], highest: int
+) -> None:
     client = World().amqp()
     client.queue("q", x_max_priority=highest)
     for number, priority in enumerate(priorities):
         given: Any = {} if priority is None else {"priority": priority}
         client.publish("", "q", b"%d" % number, **given)
-    ranked = sorted(range(len(priorities)), key=lambda number: -min(priorities[number] or 0, highest))
+    ranked = sorted(
+        range(len(priorities)), key=lambda number: -min(priorities[number] or 0, highest)
+    )
     assert read(client, "q") == [b"%d" % number for number in ranked]
     client.world.fates()
 
@@ -76,7 +90,10 @@ def test_what_expires_behind_a_higher_priority_waits_for_its_turn() -> None:
     client.publish("", "q", b"high", priority=9)
     client.world.sleep(20)
     assert client.world.queue("q").depth == 2
-    assert read(client, "q") == [b"high"] and client.world.copies() == {"auto_acknowledged": 1, "expired": 1}
+    assert read(client, "q") == [b"high"] and client.world.copies() == {
+        "auto_acknowledged": 1,
+        "expired": 1,
+    }
 
 
 def test_a_queue_with_priorities_is_purged_and_deleted_with_all_it_holds() -> None:
@@ -102,6 +119,7 @@ def test_priorities_come_through_dead_letters() -> None:
 
 # -- consumers
 
+
 def test_consumers_with_a_higher_priority_get_everything_while_they_are_ready() -> None:
     client = World().amqp()
     client.queue("q")
@@ -116,7 +134,9 @@ def test_lower_ones_get_what_the_higher_cannot_take_and_take_turns() -> None:
     consume(client, "high", 5, no_ack=False, prefetch=1)
     for channel, tag in ((2, "low"), (3, "lower"), (4, "low too")):
         open_channel(client, channel)
-        consume(client, tag, -1 if tag == "lower" else None, no_ack=False, prefetch=2, channel=channel)
+        consume(
+            client, tag, -1 if tag == "lower" else None, no_ack=False, prefetch=2, channel=channel
+        )
     found = [tags(client.publish("", "q", b"x"))[0] for _ in range(7)]
     assert found == ["high", "low", "low too", "low", "low too", "lower", "lower"]
     client.publish("", "q", b"x")
@@ -129,7 +149,10 @@ def test_when_the_highest_leave_the_next_come_forward() -> None:
     for tag, priority in (("a", 9), ("b", 3), ("c", 3), ("d", 1)):
         consume(client, tag, priority)
     client.send(B.Cancel("a"))
-    assert [tags(client.publish("", "q", b"x"))[0] for _ in range(3)] in (["b", "c", "b"], ["c", "b", "c"])
+    assert [tags(client.publish("", "q", b"x"))[0] for _ in range(3)] in (
+        ["b", "c", "b"],
+        ["c", "b", "c"],
+    )
     client.send(B.Cancel("b"), B.Cancel("c"))
     assert tags(client.publish("", "q", b"x")) == ["d"]
     assert client.send(Q.Declare(queue="q", passive=True))[0].consumer_count == 1
@@ -139,12 +162,18 @@ def test_when_the_highest_leave_the_next_come_forward() -> None:
 def test_a_priority_that_is_no_number_is_refused(priority: Any) -> None:
     client = World().amqp()
     client.queue("q")
-    found = refusal(client.send(B.Consume(queue="q", consumer_tag="t", arguments={"x-priority": priority})))
-    assert found[:2] == ("channel", 406) and "invalid arg 'x-priority' for queue 'q' in vhost '/'" in found.text
+    found = refusal(
+        client.send(B.Consume(queue="q", consumer_tag="t", arguments={"x-priority": priority}))
+    )
+    assert (
+        found[:2] == ("channel", 406)
+        and "invalid arg 'x-priority' for queue 'q' in vhost '/'" in found.text
+    )
     assert found[3:] == (60, 20)
 
 
 # -- one at a time
+
 
 def test_of_all_consumers_one_is_active_and_the_next_takes_over() -> None:
     client = World().amqp()
@@ -185,16 +214,26 @@ def test_what_the_active_one_held_goes_to_the_next_when_its_connection_ends() ->
     first.queue("q", x_single_active_consumer=True)
     consume(first, "a", no_ack=False)
     consume(second, "b", no_ack=False)
-    assert [one.body for number in range(3) for one in deliveries(first.publish("", "q", b"%d" % number))] == [b"0", b"1", b"2"]
+    assert [
+        one.body
+        for number in range(3)
+        for one in deliveries(first.publish("", "q", b"%d" % number))
+    ] == [b"0", b"1", b"2"]
     first.connection.connection_lost()
     assert [(one.tag, one.body, one.redelivered) for one in deliveries(second.read())] == [
-        ("b", b"0", True), ("b", b"1", True), ("b", b"2", True)]
+        ("b", b"0", True),
+        ("b", b"1", True),
+        ("b", b"2", True),
+    ]
 
 
 def test_beside_a_single_active_consumer_none_is_exclusive() -> None:
     client = World().amqp()
     client.queue("q", x_single_active_consumer=True)
-    assert refusal(client.send(B.Consume(queue="q", consumer_tag="t", exclusive=True)))[:2] == ("channel", 403)
+    assert refusal(client.send(B.Consume(queue="q", consumer_tag="t", exclusive=True)))[:2] == (
+        "channel",
+        403,
+    )
 
 
 def test_an_exclusive_consumer_sees_those_that_wait_too() -> None:
@@ -203,4 +242,6 @@ def test_an_exclusive_consumer_sees_those_that_wait_too() -> None:
     consume(client, "a", 5)
     consume(client, "b", 1)
     client.send(B.Cancel("a"))
-    assert names(client.send(B.Consume(queue="q", consumer_tag="t", exclusive=True))) == ["Channel.Close"]
+    assert names(client.send(B.Consume(queue="q", consumer_tag="t", exclusive=True))) == [
+        "Channel.Close"
+    ]

@@ -8,7 +8,15 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import Amqp, World
-from tests.wire.amqp.speech import deliveries, names, open_channel, properties, read, refusal, reopen
+from tests.wire.amqp.speech import (
+    deliveries,
+    names,
+    open_channel,
+    properties,
+    read,
+    refusal,
+    reopen,
+)
 
 Q, B = spec.Queue, spec.Basic
 DIRECT = "amq.rabbitmq.reply-to"
@@ -19,15 +27,28 @@ def asker(world: World) -> tuple[Amqp, str]:
     client = world.amqp()
     client.queue("rpc")
     client.send(B.Consume(queue=DIRECT, no_ack=True, consumer_tag="replies"))
-    client.publish("", "rpc", b"question", reply_to=DIRECT, correlation_id="7", headers={"a": 1}, content_type="text/plain")
+    client.publish(
+        "",
+        "rpc",
+        b"question",
+        reply_to=DIRECT,
+        correlation_id="7",
+        headers={"a": 1},
+        content_type="text/plain",
+    )
     frames = client.send(B.Get(queue="rpc", no_ack=True))
     found = properties(frames)
-    assert (found.correlation_id, found.headers, found.content_type) == ("7", {"a": 1}, "text/plain")
+    assert (found.correlation_id, found.headers, found.content_type) == (
+        "7",
+        {"a": 1},
+        "text/plain",
+    )
     assert client.bodies(frames) == [b"question"]
     return client, found.reply_to
 
 
 # -- direct replies
+
 
 def test_a_reply_comes_back_without_a_queue() -> None:
     world = World()
@@ -37,7 +58,13 @@ def test_a_reply_comes_back_without_a_queue() -> None:
     assert server.publish("", name, b"answer", mandatory=True, correlation_id="7") == []
     frames = client.read()
     [one] = deliveries(frames)
-    assert (one.tag, one.exchange, one.key, one.body, one.redelivered) == ("replies", "", name, b"answer", False)
+    assert (one.tag, one.exchange, one.key, one.body, one.redelivered) == (
+        "replies",
+        "",
+        name,
+        b"answer",
+        False,
+    )
     assert properties(frames).correlation_id == "7"
     world.fates()
 
@@ -78,8 +105,13 @@ def test_the_name_can_be_asked_for_and_nothing_else_can_be_done_with_it() -> Non
     for queue in (DIRECT, name):
         found = client.send(Q.Declare(queue=queue, passive=True))[0]
         assert (found.name, found.queue, found.consumer_count) == ("Queue.DeclareOk", queue, 1)
-    for method in (Q.Declare(queue=DIRECT + ".x", passive=True), B.Get(queue=DIRECT), Q.Bind(queue=name, exchange="amq.topic"),
-                   Q.Purge(queue=name), B.Consume(queue=name)):
+    for method in (
+        Q.Declare(queue=DIRECT + ".x", passive=True),
+        B.Get(queue=DIRECT),
+        Q.Bind(queue=name, exchange="amq.topic"),
+        Q.Purge(queue=name),
+        B.Consume(queue=name),
+    ):
         other = world.amqp()
         assert refusal(other.send(method))[:2] == ("channel", 404)
     assert names(client.send(Q.Delete(queue=DIRECT))) == ["Queue.DeleteOk"]
@@ -88,12 +120,23 @@ def test_the_name_can_be_asked_for_and_nothing_else_can_be_done_with_it() -> Non
 def test_who_does_not_wait_for_replies_cannot_ask_for_them() -> None:
     client = World().amqp()
     found = refusal(client.publish("", "q", b"x", reply_to=DIRECT))
-    assert found == ("channel", 406, "PRECONDITION_FAILED - fast reply consumer does not exist", 60, 40)
+    assert found == (
+        "channel",
+        406,
+        "PRECONDITION_FAILED - fast reply consumer does not exist",
+        60,
+        40,
+    )
     assert client.world.fates() == {"refused": 1}
 
 
-@pytest.mark.parametrize(("method", "text"), [
-    (B.Consume(queue=DIRECT), "reply consumer cannot acknowledge"), (B.Consume(queue=DIRECT, no_ack=True), "reply consumer already set")])
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (B.Consume(queue=DIRECT), "reply consumer cannot acknowledge"),
+        (B.Consume(queue=DIRECT, no_ack=True), "reply consumer already set"),
+    ],
+)
 def test_replies_are_consumed_once_and_without_acknowledgement(method: Any, text: str) -> None:
     client, _ = asker(World())
     assert refusal(client.send(method)) == ("channel", 406, f"PRECONDITION_FAILED - {text}", 60, 20)
@@ -111,19 +154,24 @@ def test_channels_wait_for_replies_side_by_side() -> None:
     world = World()
     client, name = asker(world)
     open_channel(client, 2)
-    assert names(client.send(B.Consume(queue=DIRECT, no_ack=True, consumer_tag="other"), channel=2)) == ["Basic.ConsumeOk"]
+    assert names(
+        client.send(B.Consume(queue=DIRECT, no_ack=True, consumer_tag="other"), channel=2)
+    ) == ["Basic.ConsumeOk"]
     world.amqp().publish("", name, b"x")
     assert [one.tag for one in deliveries(client.read())] == ["replies"]
 
 
 # -- CC and BCC
 
+
 def test_a_message_goes_where_all_its_keys_lead_and_once_to_each() -> None:
     client = World().amqp()
     for queue in ("a", "b", "c", "d"):
         client.queue(queue)
     client.send(spec.Confirm.Select())
-    assert names(client.publish("", "a", b"x", headers={"CC": ["b", "a"], "BCC": ["c", "nowhere"], "z": 1})) == ["Basic.Ack"]
+    assert names(
+        client.publish("", "a", b"x", headers={"CC": ["b", "a"], "BCC": ["c", "nowhere"], "z": 1})
+    ) == ["Basic.Ack"]
     for queue in ("a", "b", "c"):
         frames = client.send(B.Get(queue=queue, no_ack=True))
         assert properties(frames).headers == {"CC": ["b", "a"], "z": 1}
@@ -136,7 +184,12 @@ def test_further_keys_count_for_mandatory() -> None:
     client = World().amqp()
     client.queue("q")
     assert client.publish("", "nowhere", b"x", mandatory=True, headers={"BCC": ["q"]}) == []
-    assert names(client.publish("", "nowhere", b"x", mandatory=True, headers={"CC": ["nowhere too"]}))[0] == "Basic.Return"
+    assert (
+        names(client.publish("", "nowhere", b"x", mandatory=True, headers={"CC": ["nowhere too"]}))[
+            0
+        ]
+        == "Basic.Return"
+    )
     assert read(client, "q") == [b"x"]
 
 
@@ -146,14 +199,20 @@ def test_a_persistent_copy_is_kept_for_every_queue() -> None:
         client.queue(queue, durable=True)
     client.publish("", "a", b"x", delivery_mode=2, headers={"BCC": ["b"]})
     [live] = client.world.store.state.messages.values()
-    assert sorted(live.queues) == sorted(int(client.world.queue(queue).number) for queue in ("a", "b"))
+    assert sorted(live.queues) == sorted(
+        int(client.world.queue(queue).number) for queue in ("a", "b")
+    )
 
 
 @pytest.mark.parametrize("headers", [{"CC": "a"}, {"BCC": {}}, {"CC": 1}])
 def test_keys_that_are_no_list_are_refused(headers: Any) -> None:
     client = World().amqp()
     found = refusal(client.publish("", "q", b"x", headers=headers))
-    assert found[:2] == ("channel", 406) and "invalid message: the header '" in found.text and found[3:] == (60, 40)
+    assert (
+        found[:2] == ("channel", 406)
+        and "invalid message: the header '" in found.text
+        and found[3:] == (60, 40)
+    )
     reopen(client)
     assert client.world.fates() == {"refused": 1}
 

@@ -8,7 +8,18 @@ import pamqp.commands as spec
 import pytest
 
 from tests.clients import Amqp, World
-from tests.wire.amqp.speech import body, content, deliveries, header, long, method, names, publish, short, split
+from tests.wire.amqp.speech import (
+    body,
+    content,
+    deliveries,
+    header,
+    long,
+    method,
+    names,
+    publish,
+    short,
+    split,
+)
 
 Q, X = spec.Queue, spec.Exchange
 V1: Any = {"v": 1}
@@ -17,20 +28,30 @@ NO: Any = {}
 
 
 def reached(client: Amqp, exchange: str, key: str, **properties: Any) -> set[str]:
-    """The queues that a message comes to; the route is asked twice, so that the second answer comes from the cache."""
+    """The queues that a message comes to; the route is asked twice, so that the second answer comes
+    from the cache.
+    """
     counts = {name: queue.depth for name, queue in client.world.vhost.queues.items()}
     for expected in (1, 2):
         client.publish(exchange, key, b"x", **properties)
-        here = {name for name, queue in client.world.vhost.queues.items() if queue.depth == counts[name] + expected}
+        here = {
+            name
+            for name, queue in client.world.vhost.queues.items()
+            if queue.depth == counts[name] + expected
+        }
         if expected == 1:
             first = here
     assert here == first
-    assert all(queue.depth in (counts[name], counts[name] + 2) for name, queue in client.world.vhost.queues.items())
+    assert all(
+        queue.depth in (counts[name], counts[name] + 2)
+        for name, queue in client.world.vhost.queues.items()
+    )
     client.world.fates()
     return here
 
 
 # -- direct, default, fanout
+
 
 def test_direct_exchanges_compare_keys_octet_by_octet() -> None:
     client = World().amqp()
@@ -57,7 +78,10 @@ def test_a_fanout_exchange_takes_every_key_and_reaches_a_queue_once() -> None:
     client = World().amqp()
     for name in ("a", "b"):
         client.queue(name)
-        client.send(Q.Bind(queue=name, exchange="amq.fanout", routing_key="x"), Q.Bind(queue=name, exchange="amq.fanout", routing_key="y"))
+        client.send(
+            Q.Bind(queue=name, exchange="amq.fanout", routing_key="x"),
+            Q.Bind(queue=name, exchange="amq.fanout", routing_key="y"),
+        )
     assert reached(client, "amq.fanout", "") == reached(client, "amq.fanout", "other") == {"a", "b"}
     client.send(Q.Unbind(queue="a", exchange="amq.fanout", routing_key="x"))
     assert reached(client, "amq.fanout", "") == {"a", "b"}
@@ -94,7 +118,9 @@ TOPICS = [
 
 
 @pytest.mark.parametrize(("pattern", "taken", "left"), TOPICS)
-def test_topic_patterns_take_what_they_take(pattern: str, taken: list[str], left: list[str]) -> None:
+def test_topic_patterns_take_what_they_take(
+    pattern: str, taken: list[str], left: list[str]
+) -> None:
     client = World().amqp()
     client.queue("q", "amq.topic", pattern or "")
     if not pattern:
@@ -126,9 +152,14 @@ def test_a_queue_whose_bindings_overlap_is_reached_once_by_every_matcher(matcher
 
 def test_an_unknown_matcher_is_refused_with_406() -> None:
     client = World().amqp()
-    [close] = client.send(X.Declare(exchange="t", exchange_type="topic", arguments={"x-matcher": "magic"}))
+    [close] = client.send(
+        X.Declare(exchange="t", exchange_type="topic", arguments={"x-matcher": "magic"})
+    )
     names = "auto, trie, shapes, bitmap"
-    assert close.reply_text == f"PRECONDITION_FAILED - invalid arg 'x-matcher' for exchange 't': 'magic' is none of {names}"
+    assert (
+        close.reply_text
+        == f"PRECONDITION_FAILED - invalid arg 'x-matcher' for exchange 't': 'magic' is none of {names}"
+    )
 
 
 def test_patterns_with_many_hashes_cost_no_more_than_others() -> None:
@@ -148,10 +179,14 @@ NON_TEXT = [b"\xff", b"a.\xfe.b", b"\xc3", bytes(range(128, 256)), b"\xed\xa0\x8
 @pytest.mark.parametrize("key", NON_TEXT)
 @pytest.mark.parametrize("exchange", ["amq.direct", "amq.topic", "amq.fanout", "amq.headers"])
 @pytest.mark.parametrize("whole", [True, False])
-def test_keys_that_are_not_utf_8_bind_match_and_come_out_unharmed(key: bytes, exchange: str, whole: bool) -> None:
+def test_keys_that_are_not_utf_8_bind_match_and_come_out_unharmed(
+    key: bytes, exchange: str, whole: bool
+) -> None:
     client = World().amqp()
     client.queue("q")
-    bound = method(1, 50, 20, b"\0\0" + short("q") + short(exchange) + short(key) + b"\0" + long(b""))
+    bound = method(
+        1, 50, 20, b"\0\0" + short("q") + short(exchange) + short(key) + b"\0" + long(b"")
+    )
     client.connection.receive_data(bound)
     assert names(client.read()) == ["Queue.BindOk"]
     client.send(spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
@@ -160,9 +195,14 @@ def test_keys_that_are_not_utf_8_bind_match_and_come_out_unharmed(key: bytes, ex
         for piece in [said] if whole else [said[:-3], said[-3:]]:
             client.connection.receive_data(piece)
     delivered = split(client.read_octets())
-    assert [one.payload.endswith(short(exchange) + short(key)) for one in delivered if one.kind == 1] == [True, True]
-    client.connection.receive_data(bound.replace(b"\0\x32\0\x14", b"\0\x32\0\x32").replace(b"\0\0\0\0\0\xce", b"\0\0\0\0\xce")
-                                   .replace(len(bound[7:-1]).to_bytes(4, "big"), (len(bound[7:-1]) - 1).to_bytes(4, "big"), 1))
+    assert [
+        one.payload.endswith(short(exchange) + short(key)) for one in delivered if one.kind == 1
+    ] == [True, True]
+    client.connection.receive_data(
+        bound.replace(b"\0\x32\0\x14", b"\0\x32\0\x32")
+        .replace(b"\0\0\0\0\0\xce", b"\0\0\0\0\xce")
+        .replace(len(bound[7:-1]).to_bytes(4, "big"), (len(bound[7:-1]) - 1).to_bytes(4, "big"), 1)
+    )
     assert names(client.read()) == ["Queue.UnbindOk"]
     assert not list(client.world.vhost.exchange(exchange))
 
@@ -185,10 +225,21 @@ def test_keys_that_are_not_utf_8_are_returned_got_and_dead_lettered_unharmed(key
 # -- headers
 
 HEADERS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [
-    ({"x-match": "all", "a": 1, "b": "two"}, [{"a": 1, "b": "two"}, {"a": 1, "b": "two", "c": 3}],
-     [{}, {"a": 1}, {"a": 1, "b": 2}, {"a": 2, "b": "two"}]),
-    ({"a": 1}, [{"a": 1}, {"a": 1, "x": 0}], [{}, {"a": 2}, {"A": 1}, {"a": "1"}, {"a": True}, {"a": 1.0}]),
-    ({"x-match": "any", "a": 1, "b": "two"}, [{"a": 1}, {"b": "two"}, {"a": 1, "b": 0}], [{}, {"a": 2, "b": "one"}, {"c": 1}]),
+    (
+        {"x-match": "all", "a": 1, "b": "two"},
+        [{"a": 1, "b": "two"}, {"a": 1, "b": "two", "c": 3}],
+        [{}, {"a": 1}, {"a": 1, "b": 2}, {"a": 2, "b": "two"}],
+    ),
+    (
+        {"a": 1},
+        [{"a": 1}, {"a": 1, "x": 0}],
+        [{}, {"a": 2}, {"A": 1}, {"a": "1"}, {"a": True}, {"a": 1.0}],
+    ),
+    (
+        {"x-match": "any", "a": 1, "b": "two"},
+        [{"a": 1}, {"b": "two"}, {"a": 1, "b": 0}],
+        [{}, {"a": 2, "b": "one"}, {"c": 1}],
+    ),
     ({"x-match": "all"}, [{}, {"a": 1}], []),
     ({"x-match": "any"}, [], [{}, {"a": 1}]),
     ({}, [{}, {"a": 1}], []),
@@ -196,10 +247,18 @@ HEADERS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]]
     ({"x-match": "any", "a": None, "b": None}, [{"b": {}}, {"a": []}], [{}, {"c": 1}]),
     ({"x-match": "all", "a": 1, "x-b": 2}, [{"a": 1}, {"a": 1, "x-b": 3}], [{"x-b": 2}]),
     ({"x-match": "any", "a": 1, "x-b": 2}, [{"a": 1}], [{"x-b": 2}, {}]),
-    ({"x-match": "all-with-x", "a": 1, "x-b": 2}, [{"a": 1, "x-b": 2}], [{"a": 1}, {"x-b": 2}, {"a": 1, "x-b": 3}]),
+    (
+        {"x-match": "all-with-x", "a": 1, "x-b": 2},
+        [{"a": 1, "x-b": 2}],
+        [{"a": 1}, {"x-b": 2}, {"a": 1, "x-b": 3}],
+    ),
     ({"x-match": "any-with-x", "a": 1, "x-b": 2}, [{"a": 1}, {"x-b": 2}], [{}, {"x-b": 1}]),
     ({"x-match": "all-with-x", "x-match-not": 1}, [{"x-match-not": 1, "x-match": "all"}], [{}]),
-    ({"a": {"deep": [1, 2, {"er": True}]}}, [{"a": {"deep": [1, 2, {"er": True}]}}], [{"a": {"deep": [1, 2, {"er": False}]}}, {"a": {}}]),
+    (
+        {"a": {"deep": [1, 2, {"er": True}]}},
+        [{"a": {"deep": [1, 2, {"er": True}]}}],
+        [{"a": {"deep": [1, 2, {"er": False}]}}, {"a": {}}],
+    ),
     ({"a": 70_000}, [{"a": 70_000}], [{"a": 70_001}]),
     ({"a": -1}, [{"a": -1}], [{"a": 255}]),
     ({"a": False}, [{"a": False}], [{"a": 0}, {"a": True}]),
@@ -209,13 +268,17 @@ HEADERS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]]
 
 @pytest.mark.parametrize(("wanted", "taken", "left"), HEADERS)
 @pytest.mark.parametrize("exchange", ["amq.headers", "amq.match"])
-def test_headers_exchanges_compare_values_and_types(exchange: str, wanted: Any, taken: list[Any], left: list[Any]) -> None:
+def test_headers_exchanges_compare_values_and_types(
+    exchange: str, wanted: Any, taken: list[Any], left: list[Any]
+) -> None:
     client = World().amqp()
     client.queue("q")
     client.send(Q.Bind(queue="q", exchange=exchange, routing_key="ignored", arguments=wanted))
     for headers in taken:
         assert reached(client, exchange, "", headers=headers) == {"q"}, headers
-        assert reached(client, exchange, "any key", headers=headers, content_type="t", message_id="1") == {"q"}
+        assert reached(
+            client, exchange, "any key", headers=headers, content_type="t", message_id="1"
+        ) == {"q"}
     for headers in left:
         assert reached(client, exchange, "ignored", headers=headers) == set(), headers
     client.send(Q.Unbind(queue="q", exchange=exchange, routing_key="ignored", arguments=wanted))
@@ -228,7 +291,13 @@ def test_a_headers_exchange_takes_messages_without_headers_and_with_odd_ones() -
         client.queue(name)
         client.send(Q.Bind(queue=name, exchange="amq.headers", arguments=wanted))
     assert reached(client, "amq.headers", "k") == {"all"}
-    for properties in (b"\x20\0" + long(b"\x01a?"), b"\x20\0\xff\xff\xff\xff", b"\x20\0", b"\x20\0\0\0\0\x09\x01aI\0\0\0\1", b"\xe0\0\xff"):
+    for properties in (
+        b"\x20\0" + long(b"\x01a?"),
+        b"\x20\0\xff\xff\xff\xff",
+        b"\x20\0",
+        b"\x20\0\0\0\0\x09\x01aI\0\0\0\1",
+        b"\xe0\0\xff",
+    ):
         before = client.world.queue("all").depth
         client.connection.receive_data(publish("amq.headers", "k") + content(b"x", properties))
         assert client.read() == [] and client.world.queue("all").depth == before + 1
@@ -237,13 +306,26 @@ def test_a_headers_exchange_takes_messages_without_headers_and_with_odd_ones() -
 
 # -- between exchanges
 
+
 def test_bindings_between_exchanges_use_the_key_of_every_step() -> None:
     client = World().amqp()
-    client.send(X.Declare(exchange="t", exchange_type="topic"), X.Declare(exchange="d", exchange_type="direct"),
-                X.Declare(exchange="f", exchange_type="fanout"), X.Declare(exchange="h", exchange_type="headers"))
-    client.send(X.Bind(destination="d", source="t", routing_key="a.*"), X.Bind(destination="f", source="d", routing_key="a.b"),
-                X.Bind(destination="h", source="t", routing_key="#"))
-    for name, exchange, key, arguments in (("qd", "d", "a.c", NO), ("qf", "f", "", NO), ("qh", "h", "", V1), ("qt", "t", "a.b", NO)):
+    client.send(
+        X.Declare(exchange="t", exchange_type="topic"),
+        X.Declare(exchange="d", exchange_type="direct"),
+        X.Declare(exchange="f", exchange_type="fanout"),
+        X.Declare(exchange="h", exchange_type="headers"),
+    )
+    client.send(
+        X.Bind(destination="d", source="t", routing_key="a.*"),
+        X.Bind(destination="f", source="d", routing_key="a.b"),
+        X.Bind(destination="h", source="t", routing_key="#"),
+    )
+    for name, exchange, key, arguments in (
+        ("qd", "d", "a.c", NO),
+        ("qf", "f", "", NO),
+        ("qh", "h", "", V1),
+        ("qt", "t", "a.b", NO),
+    ):
         client.queue(name)
         client.send(Q.Bind(queue=name, exchange=exchange, routing_key=key, arguments=arguments))
     assert reached(client, "t", "a.b") == {"qf", "qt"}
@@ -259,15 +341,22 @@ def test_a_circle_of_exchanges_reaches_every_queue_once() -> None:
     for name in ("a", "b", "c"):
         client.send(X.Declare(exchange=name, exchange_type="fanout"))
         client.queue(f"q{name}", name)
-    client.send(X.Bind(destination="b", source="a"), X.Bind(destination="c", source="b"), X.Bind(destination="a", source="c"),
-                X.Bind(destination="a", source="a"))
+    client.send(
+        X.Bind(destination="b", source="a"),
+        X.Bind(destination="c", source="b"),
+        X.Bind(destination="a", source="c"),
+        X.Bind(destination="a", source="a"),
+    )
     for name in ("a", "b", "c"):
         assert reached(client, name, "") == {"qa", "qb", "qc"}
 
 
 def test_an_internal_exchange_takes_messages_from_other_exchanges_only() -> None:
     client = World().amqp()
-    client.send(X.Declare(exchange="in", exchange_type="fanout", internal=True), X.Bind(destination="in", source="amq.fanout"))
+    client.send(
+        X.Declare(exchange="in", exchange_type="fanout", internal=True),
+        X.Bind(destination="in", source="amq.fanout"),
+    )
     client.queue("q", "in")
     assert reached(client, "amq.fanout", "") == {"q"}
     assert client.publish("in", "", b"x")[0].reply_code == 403
@@ -275,11 +364,14 @@ def test_an_internal_exchange_takes_messages_from_other_exchanges_only() -> None
 
 # -- alternate exchanges
 
+
 def test_an_alternate_exchange_takes_what_nobody_wants_and_may_have_one_itself() -> None:
     client = World().amqp()
-    client.send(X.Declare(exchange="first", arguments={"alternate-exchange": "second"}),
-                X.Declare(exchange="second", arguments={"alternate-exchange": "third"}),
-                X.Declare(exchange="third", exchange_type="fanout"))
+    client.send(
+        X.Declare(exchange="first", arguments={"alternate-exchange": "second"}),
+        X.Declare(exchange="second", arguments={"alternate-exchange": "third"}),
+        X.Declare(exchange="third", exchange_type="fanout"),
+    )
     for name, exchange, key in (("q1", "first", "1"), ("q2", "second", "2"), ("q3", "third", "")):
         client.queue(name)
         client.send(Q.Bind(queue=name, exchange=exchange, routing_key=key))
@@ -288,15 +380,21 @@ def test_an_alternate_exchange_takes_what_nobody_wants_and_may_have_one_itself()
     assert reached(client, "first", "3") == {"q3"}
     assert client.publish("first", "4", b"x", mandatory=True) == []
     client.send(X.Delete(exchange="third"))
-    assert names(client.publish("first", "4", b"x", mandatory=True)) == ["Basic.Return", "ContentHeader", "ContentBody"]
+    assert names(client.publish("first", "4", b"x", mandatory=True)) == [
+        "Basic.Return",
+        "ContentHeader",
+        "ContentBody",
+    ]
     client.send(X.Delete(exchange="second"))
     assert reached(client, "first", "2") == set()
 
 
 def test_an_alternate_exchange_may_come_later_and_may_be_its_own() -> None:
     client = World().amqp()
-    client.send(X.Declare(exchange="x", arguments={"alternate-exchange": "later"}),
-                X.Declare(exchange="self", arguments={"alternate-exchange": "self"}))
+    client.send(
+        X.Declare(exchange="x", arguments={"alternate-exchange": "later"}),
+        X.Declare(exchange="self", arguments={"alternate-exchange": "self"}),
+    )
     assert reached(client, "x", "k") == reached(client, "self", "k") == set()
     client.send(X.Declare(exchange="later", exchange_type="fanout"))
     client.queue("q", "later")
@@ -314,7 +412,11 @@ def test_an_alternate_exchange_by_headers_looks_at_every_message() -> None:
 
 def test_a_headers_exchange_that_nobody_matched_has_an_alternate_too() -> None:
     client = World().amqp()
-    client.send(X.Declare(exchange="h", exchange_type="headers", arguments={"alternate-exchange": "amq.fanout"}))
+    client.send(
+        X.Declare(
+            exchange="h", exchange_type="headers", arguments={"alternate-exchange": "amq.fanout"}
+        )
+    )
     client.queue("rest", "amq.fanout")
     client.queue("q")
     client.send(Q.Bind(queue="q", exchange="h", arguments=V1))
@@ -324,18 +426,29 @@ def test_a_headers_exchange_that_nobody_matched_has_an_alternate_too() -> None:
 
 # -- mandatory
 
+
 @pytest.mark.parametrize("size", [0, 1, 20_000, 300_000])
 @pytest.mark.parametrize("whole", [True, False])
 def test_what_is_returned_is_what_was_sent(size: int, whole: bool) -> None:
     client = World().amqp()
     properties = b"\x80\0" + short("text/plain")
-    said = publish("amq.topic", "nowhere", 1) + header(size, properties) + b"".join(body(b"x" * min(100_000, size - at))
-                                                                                    for at in range(0, size, 100_000))
+    said = (
+        publish("amq.topic", "nowhere", 1)
+        + header(size, properties)
+        + b"".join(body(b"x" * min(100_000, size - at)) for at in range(0, size, 100_000))
+    )
     for piece in [said] if whole else [said[:30], said[30:]]:
         client.connection.receive_data(piece)
     back, head, *bodies = split(client.read_octets())
-    assert back == (1, 1, b"\0\x3c\0\x32\x01\x38" + short("NO_ROUTE") + short("amq.topic") + short("nowhere"))
-    assert head.octets == header(size, properties) and b"".join(one.payload for one in bodies) == b"x" * size
+    assert back == (
+        1,
+        1,
+        b"\0\x3c\0\x32\x01\x38" + short("NO_ROUTE") + short("amq.topic") + short("nowhere"),
+    )
+    assert (
+        head.octets == header(size, properties)
+        and b"".join(one.payload for one in bodies) == b"x" * size
+    )
 
 
 def test_a_mandatory_message_that_somebody_gets_is_not_returned() -> None:
@@ -343,5 +456,7 @@ def test_a_mandatory_message_that_somebody_gets_is_not_returned() -> None:
     client.queue("q", "amq.topic", "a")
     client.send(spec.Basic.Consume(queue="q", consumer_tag="t", no_ack=True))
     for _ in range(2):
-        assert [one.body for one in deliveries(client.publish("amq.topic", "a", b"x", mandatory=True))] == [b"x"]
+        assert [
+            one.body for one in deliveries(client.publish("amq.topic", "a", b"x", mandatory=True))
+        ] == [b"x"]
     assert client.world.fates() == {"routed": 2}

@@ -1,4 +1,6 @@
-"""tx: nothing of a transaction is seen before its commit, everything after it, and a rollback undoes it."""
+"""tx: nothing of a transaction is seen before its commit, everything after it, and a rollback
+undoes it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.bounds import Bounds
-from broker.policies import policy_of
+from broker.limits import Bounds
+from broker.queues.policies import policy_of
 from tests.clients import Amqp, World, publication
 from tests.wire.amqp.speech import names, refusal
 
@@ -45,7 +47,8 @@ def test_publications_are_there_after_the_commit_in_their_order(mode: int) -> No
     assert depth(client) == depth(client, "d") == 0
     assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
     assert [got(client, queue, True) for queue in ("q", "d") for _ in range(3)] == [
-        (number, False, body) for number, body in enumerate((b"1", b"2", b"3") * 2, start=1)]
+        (number, False, body) for number, body in enumerate((b"1", b"2", b"3") * 2, start=1)
+    ]
     assert client.world.fates() == {"routed": 6}
 
 
@@ -64,7 +67,11 @@ def test_what_is_settled_is_settled_by_the_commit() -> None:
     other = client.world.amqp()
     for body in (b"acked", b"rejected", b"requeued"):
         other.publish("", "q", body)
-    assert [got(client) for _ in range(3)] == [(1, False, b"acked"), (2, False, b"rejected"), (3, False, b"requeued")]
+    assert [got(client) for _ in range(3)] == [
+        (1, False, b"acked"),
+        (2, False, b"rejected"),
+        (3, False, b"requeued"),
+    ]
     client.send(B.Ack(1), B.Reject(2, requeue=False), B.Nack(3, requeue=True))
     assert client.world.queue("q").unacked == 3 and depth(client) == 0
     assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
@@ -93,17 +100,25 @@ def test_put_back_in_one_transaction_goes_back_in_order() -> None:
         other.publish("", "q", body)
     for _ in range(3):
         got(client)
-    client.send(B.Nack(1, requeue=True), B.Nack(3, requeue=True), B.Nack(2, requeue=True), T.Commit())
+    client.send(
+        B.Nack(1, requeue=True), B.Nack(3, requeue=True), B.Nack(2, requeue=True), T.Commit()
+    )
     assert [got(client) for _ in range(3)] == [(4, True, b"1"), (5, True, b"2"), (6, True, b"3")]
 
 
-@pytest.mark.parametrize("again", [B.Ack(1), B.Reject(1), B.Nack(1), B.Ack(1, multiple=True), B.Ack(2)])
+@pytest.mark.parametrize(
+    "again", [B.Ack(1), B.Reject(1), B.Nack(1), B.Ack(1, multiple=True), B.Ack(2)]
+)
 def test_a_tag_is_settled_once_in_a_transaction_too(again: Any) -> None:
     client = transacting()
     client.world.amqp().publish("", "q", b"x")
     got(client)
     refused = client.send(B.Ack(1), again)
-    assert refusal(refused)[:3] == ("channel", 406, f"PRECONDITION_FAILED - unknown delivery tag {again.delivery_tag}")
+    assert refusal(refused)[:3] == (
+        "channel",
+        406,
+        f"PRECONDITION_FAILED - unknown delivery tag {again.delivery_tag}",
+    )
     assert depth(client) == 1  # The channel is gone, and its transaction with it.
 
 
@@ -112,7 +127,11 @@ def test_tag_0_means_all_that_is_outstanding_and_not_settled_yet() -> None:
     for _ in range(3):
         client.world.amqp().publish("", "q", b"x")
         got(client)
-    assert names(client.send(B.Nack(2, requeue=True), B.Ack(0, multiple=True), B.Ack(0, multiple=True), T.Commit())) == ["Tx.CommitOk"]
+    assert names(
+        client.send(
+            B.Nack(2, requeue=True), B.Ack(0, multiple=True), B.Ack(0, multiple=True), T.Commit()
+        )
+    ) == ["Tx.CommitOk"]
     assert client.world.copies() == {"acknowledged": 2} and depth(client) == 1
 
 
@@ -131,7 +150,12 @@ def test_returns_come_before_commit_ok() -> None:
     client = transacting()
     assert client.publish("", "nowhere", b"back", mandatory=True) == []
     frames = client.send(T.Commit())
-    assert names(frames) == ["Basic.Return", "ContentHeader", "ContentBody", "Tx.CommitOk"] and client.bodies(frames) == [b"back"]
+    assert names(frames) == [
+        "Basic.Return",
+        "ContentHeader",
+        "ContentBody",
+        "Tx.CommitOk",
+    ] and client.bodies(frames) == [b"back"]
     assert client.world.fates() == {"unroutable": 1}
 
 
@@ -155,7 +179,9 @@ def test_an_exchange_that_goes_before_the_commit_takes_only_its_own_with_it() ->
 
 
 @pytest.mark.parametrize("headers", [None, {"CC": ["b"]}, {"BCC": ["b"]}])
-def test_a_publication_goes_to_the_queues_of_its_time_that_are_left_at_the_commit(headers: Any) -> None:
+def test_a_publication_goes_to_the_queues_of_its_time_that_are_left_at_the_commit(
+    headers: Any,
+) -> None:
     client = transacting()
     other = client.world.amqp()
     key = "b" if headers is None else "a"
@@ -164,8 +190,11 @@ def test_a_publication_goes_to_the_queues_of_its_time_that_are_left_at_the_commi
     for name in ("goes", "stays", "leaves"):
         other.send(Q.Bind(queue=name, exchange="amq.direct", routing_key="b"))
     client.publish("amq.direct", key, b"x", headers=headers)
-    other.send(Q.Delete(queue="goes"), Q.Bind(queue="comes", exchange="amq.direct", routing_key="b"),
-               Q.Unbind(queue="leaves", exchange="amq.direct", routing_key="b"))
+    other.send(
+        Q.Delete(queue="goes"),
+        Q.Bind(queue="comes", exchange="amq.direct", routing_key="b"),
+        Q.Unbind(queue="leaves", exchange="amq.direct", routing_key="b"),
+    )
     assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
     assert [depth(client, name) for name in ("stays", "comes", "leaves")] == [1, 0, 1]
     client.world.fates()
@@ -174,7 +203,9 @@ def test_a_publication_goes_to_the_queues_of_its_time_that_are_left_at_the_commi
 def test_a_publication_of_a_transaction_follows_a_queue_that_a_policy_has_replaced() -> None:
     client = transacting()
     client.publish("", "q", b"x")
-    client.world.vhost.set_policy(policy_of("/", "lazy", {"pattern": "q", "definition": {"message-ttl": 60_000}}))
+    client.world.vhost.set_policy(
+        policy_of("/", "lazy", {"pattern": "q", "definition": {"message-ttl": 60_000}})
+    )
     client.world.settle(client.connection)
     assert names(client.send(T.Commit())) == ["Tx.CommitOk"]
     assert got(client) == (1, False, b"x")
@@ -184,15 +215,25 @@ def test_a_publication_of_a_transaction_follows_a_queue_that_a_policy_has_replac
 @pytest.mark.parametrize("method", [T.Commit(), T.Rollback()])
 def test_no_transaction_ends_that_never_began(method: Any) -> None:
     client = World().amqp()
-    assert refusal(client.send(method))[:3] == ("channel", 406, "PRECONDITION_FAILED - channel is not transactional")
+    assert refusal(client.send(method))[:3] == (
+        "channel",
+        406,
+        "PRECONDITION_FAILED - channel is not transactional",
+    )
 
 
 def test_confirms_and_transactions_exclude_each_other() -> None:
     client = transacting()
-    assert refusal(client.send(spec.Confirm.Select()))[1:3] == (406, "PRECONDITION_FAILED - cannot switch from tx to confirm mode")
+    assert refusal(client.send(spec.Confirm.Select()))[1:3] == (
+        406,
+        "PRECONDITION_FAILED - cannot switch from tx to confirm mode",
+    )
     client = World().amqp()
     client.send(spec.Confirm.Select())
-    assert refusal(client.send(T.Select()))[1:3] == (406, "PRECONDITION_FAILED - cannot switch from confirm to tx mode")
+    assert refusal(client.send(T.Select()))[1:3] == (
+        406,
+        "PRECONDITION_FAILED - cannot switch from confirm to tx mode",
+    )
 
 
 def test_selecting_twice_changes_nothing() -> None:
@@ -249,7 +290,10 @@ def test_a_transaction_may_not_grow_for_ever() -> None:
     client.send(T.Commit())
     client.publish("", "q", bytes(1_000))
     assert refusal(client.publish("", "q", bytes(500)))[:3] == (
-        "connection", 506, "RESOURCE_ERROR - transaction of more than 1400 octets")
+        "connection",
+        506,
+        "RESOURCE_ERROR - transaction of more than 1400 octets",
+    )
     assert depth(client) == 2
 
 
@@ -257,7 +301,7 @@ def test_publications_cut_into_frames_belong_to_the_transaction_too() -> None:
     client = transacting()
     octets = publication("", "q", b"a" * 5_000, frame_max=4_096)
     for at in range(0, len(octets), 1_000):
-        client.connection.receive_data(octets[at:at + 1_000])
+        client.connection.receive_data(octets[at : at + 1_000])
         assert client.read() == []
     assert depth(client) == 0
     client.send(T.Commit())

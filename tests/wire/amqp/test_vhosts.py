@@ -7,8 +7,8 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from broker.bounds import Bounds
+from broker.access.identity import Identity
+from broker.limits import Bounds
 from tests.clients import World, mqtt_publish
 from tests.wire.amqp.speech import names, open_channel, read, refusal
 
@@ -47,18 +47,29 @@ def test_names_in_one_virtual_host_mean_nothing_in_another() -> None:
         client.queue("q", "amq.topic", "a")
         client.publish("amq.topic", "a", body)
     assert read(here, "q") == [b"here"] and read(there, "q") == [b"there"]
-    assert refusal(there.send(Q.Declare(queue="p", passive=True))).text == "NOT_FOUND - no queue 'p' in vhost 'other'"
+    assert (
+        refusal(there.send(Q.Declare(queue="p", passive=True))).text
+        == "NOT_FOUND - no queue 'p' in vhost 'other'"
+    )
 
 
 def test_a_virtual_host_that_is_not_there_is_refused() -> None:
-    assert closed(World().amqp(vhost="nope")) == ("connection", 530, "NOT_ALLOWED - vhost nope not found")
+    assert closed(World().amqp(vhost="nope")) == (
+        "connection",
+        530,
+        "NOT_ALLOWED - vhost nope not found",
+    )
 
 
 def test_who_has_no_rights_in_a_virtual_host_does_not_enter_it() -> None:
     world = World()
     world.broker.create_vhost("home")
     world.guests.identities["u"] = Local("u", "home")
-    assert closed(world.amqp(user="u")) == ("connection", 530, "NOT_ALLOWED - access to vhost '/' refused for user 'u'")
+    assert closed(world.amqp(user="u")) == (
+        "connection",
+        530,
+        "NOT_ALLOWED - access to vhost '/' refused for user 'u'",
+    )
     client = world.amqp(user="u", vhost="home")
     assert names(client.send(Q.Declare(queue="mine"))) == ["Queue.DeclareOk"]
     assert refusal(client.send(Q.Declare(queue="other")))[:2] == ("channel", 403)
@@ -71,7 +82,10 @@ def test_a_virtual_host_takes_so_many_connections_of_either_protocol() -> None:
     world.amqp()
     sensor = world.mqtt("sensor")
     assert closed(world.amqp()) == (
-        "connection", 530, "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (2) is reached")
+        "connection",
+        530,
+        "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (2) is reached",
+    )
     sensor.connection.connection_lost()
     assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
     assert world.mqtt("other").greeting == b"\x20\x02\x00\x03"
@@ -83,7 +97,10 @@ def test_a_user_has_so_many_connections_wherever_they_are() -> None:
     world.guests.identities["u"] = Identity("u")
     first = world.amqp(vhost="other")
     world.amqp()
-    assert closed(world.amqp())[2] == "NOT_ALLOWED - connection refused for user 'guest': user connection limit (2) is reached"
+    assert (
+        closed(world.amqp())[2]
+        == "NOT_ALLOWED - connection refused for user 'guest': user connection limit (2) is reached"
+    )
     assert names(world.amqp(user="u").greeting)[-1] == "Channel.OpenOk"
     first.send(spec.Connection.Close(0, "", 0, 0), channel=0)
     assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
@@ -114,7 +131,12 @@ def test_a_channel_has_so_many_consumers() -> None:
     for _ in range(2):
         assert names(client.send(B.Consume(queue="q"))) == ["Basic.ConsumeOk"]
     assert refusal(client.send(B.Consume(queue="q"))) == (
-        "connection", 530, "NOT_ALLOWED - reached maximum (2) of consumers per channel", 60, 20)
+        "connection",
+        530,
+        "NOT_ALLOWED - reached maximum (2) of consumers per channel",
+        60,
+        20,
+    )
 
 
 @pytest.mark.parametrize("exists", [True, False])

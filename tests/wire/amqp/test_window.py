@@ -6,12 +6,17 @@ import pamqp.commands
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.consumer import Delivery
-from broker.message import PLAIN, Address, Message
+from broker.messages.message import PLAIN, Address, Message
+from broker.queues.consumer import Delivery
 from protocols.window import SPAN, Window
 from tests.clients import World
 
-STEPS = st.lists(st.tuples(st.sampled_from(["add", "add", "skip", "take", "up to", "far", "all"]), st.integers(0, 30)), max_size=60)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "add", "skip", "take", "up to", "far", "all"]), st.integers(0, 30)
+    ),
+    max_size=60,
+)
 
 
 def delivery() -> Delivery:
@@ -19,7 +24,9 @@ def delivery() -> Delivery:
     client.queue("q")
     client.send(pamqp.commands.Basic.Consume(queue="q"))
     client.publish("", "q", b"x")
-    return Delivery(Message(Address("", "q"), b"x", PLAIN, 0), client.world.queue("q").consumers[0], 1)
+    return Delivery(
+        Message(Address("", "q"), b"x", PLAIN, 0), client.world.queue("q").consumers[0], 1
+    )
 
 
 ONE = delivery()

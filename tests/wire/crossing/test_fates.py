@@ -29,5 +29,15 @@ def test_the_traffic_knows_every_fate() -> None:
         messages |= set(traffic.world.fates())
         copies |= set(traffic.world.copies())
     assert messages >= {"routed", "unroutable", "refused", "denied", "too_large"}
-    assert copies == {"acknowledged", "auto_acknowledged", "expired", "over_limit", "dropped", "offline", "not_representable", "purged",
-                      "dead_lettered", "rejected"}
+    assert copies == {
+        "acknowledged",
+        "auto_acknowledged",
+        "expired",
+        "over_limit",
+        "dropped",
+        "offline",
+        "not_representable",
+        "purged",
+        "dead_lettered",
+        "rejected",
+    }

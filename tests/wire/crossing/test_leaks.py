@@ -1,4 +1,6 @@
-"""Leaks: clients come, use what there is, and go in every way; then nothing is left of them, not even for the collector."""
+"""Leaks: clients come, use what there is, and go in every way; then nothing is left of them, not
+even for the collector.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from contextlib import contextmanager
 import pamqp.commands as spec
 import pytest
 
-from broker.access import Identity
-from protocols.amqp.handshake import GREETING
+from broker.access.identity import Identity
+from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Connection
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.wire.mqtt.octets import Will, connect, pubcomp, pubrec, pubrel, subscribe, unsubscribe
 
@@ -24,32 +26,59 @@ CLIENTS = 10_000
 #: After so many all caches are warm, and the rest may cost no more blocks of memory than this.
 WARM, SLACK = 2_000, 1_000
 
-_LOGIN = (GREETING + marshal(0, spec.Connection.StartOk(response="\0guest\0guest")) + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
-          + marshal(0, spec.Connection.Open()) + marshal(1, spec.Channel.Open()))
-_QUEUE = (marshal(1, spec.Queue.Declare(queue="own", exclusive=True))
-          + marshal(1, spec.Queue.Bind(queue="own", exchange="amq.topic", routing_key="a.*")))
-_SHARED = (marshal(1, spec.Queue.Declare(queue="shared", auto_delete=True, arguments={"x-max-length": 3, "x-message-ttl": 10_000}))
-           + marshal(1, spec.Queue.Bind(queue="shared", exchange="amq.topic", routing_key="a.#"))
-           + marshal(1, spec.Basic.Consume(queue="shared", consumer_tag="s")))
-_CONSUME = marshal(1, spec.Basic.Qos(prefetch_count=2)) + marshal(1, spec.Basic.Consume(queue="own", consumer_tag="t"))
+_LOGIN = (
+    GREETING
+    + marshal(0, spec.Connection.StartOk(response="\0guest\0guest"))
+    + marshal(0, spec.Connection.TuneOk(2047, 131_072, 0))
+    + marshal(0, spec.Connection.Open())
+    + marshal(1, spec.Channel.Open())
+)
+_QUEUE = marshal(1, spec.Queue.Declare(queue="own", exclusive=True)) + marshal(
+    1, spec.Queue.Bind(queue="own", exchange="amq.topic", routing_key="a.*")
+)
+_SHARED = (
+    marshal(
+        1,
+        spec.Queue.Declare(
+            queue="shared", auto_delete=True, arguments={"x-max-length": 3, "x-message-ttl": 10_000}
+        ),
+    )
+    + marshal(1, spec.Queue.Bind(queue="shared", exchange="amq.topic", routing_key="a.#"))
+    + marshal(1, spec.Basic.Consume(queue="shared", consumer_tag="s"))
+)
+_CONSUME = marshal(1, spec.Basic.Qos(prefetch_count=2)) + marshal(
+    1, spec.Basic.Consume(queue="own", consumer_tag="t")
+)
 _PUBLISH = publication("amq.topic", "a.b", b"x", delivery_mode=2) * 3
 _GLOBAL = marshal(1, spec.Basic.Qos(prefetch_count=1, global_=True))
 
 #: What an AMQP client does, and how it goes; it just vanishes where nothing says so.
 AMQP_LIVES = [
     _QUEUE + _CONSUME + _PUBLISH,
-    _QUEUE + _PUBLISH + _CONSUME + marshal(1, spec.Basic.Ack(1)) + marshal(0, spec.Connection.Close(0, "", 0, 0)),
+    _QUEUE
+    + _PUBLISH
+    + _CONSUME
+    + marshal(1, spec.Basic.Ack(1))
+    + marshal(0, spec.Connection.Close(0, "", 0, 0)),
     _SHARED + _PUBLISH,
-    _GLOBAL + _SHARED + _PUBLISH + marshal(1, spec.Basic.Nack(1, requeue=True)) + marshal(1, spec.Channel.Close(0, "", 0, 0)),
+    _GLOBAL
+    + _SHARED
+    + _PUBLISH
+    + marshal(1, spec.Basic.Nack(1, requeue=True))
+    + marshal(1, spec.Channel.Close(0, "", 0, 0)),
     marshal(1, spec.Confirm.Select()) + _PUBLISH,
     _QUEUE + marshal(1, spec.Queue.Delete(queue="own")) + _PUBLISH,
     _QUEUE + _CONSUME + marshal(1, spec.Queue.Declare(queue="nothing", passive=True)),
     _SHARED + publication("nowhere", "", b"x"),
-    _QUEUE + _PUBLISH + marshal(1, spec.Basic.Get(queue="own")) + marshal(1, spec.Basic.Get(queue="own", no_ack=True)),
+    _QUEUE
+    + _PUBLISH
+    + marshal(1, spec.Basic.Get(queue="own"))
+    + marshal(1, spec.Basic.Get(queue="own", no_ack=True)),
     _QUEUE + _CONSUME + _PUBLISH + b"\x01\x00\x00garbage",
     _PUBLISH[:-5],
     marshal(1, spec.Basic.Ack(7)),
-    b""]
+    b"",
+]
 
 #: What an MQTT client does, and how it goes.
 MQTT_LIVES = [
@@ -64,7 +93,8 @@ MQTT_LIVES = [
     connect("second"),
     b"\xe0\x00",
     b"\xc0",
-    b""]
+    b"",
+]
 
 
 @contextmanager
@@ -86,10 +116,16 @@ def nothing_for_the_collector() -> Iterator[None]:
 
 
 def ours() -> Counter[str]:
-    """The broker's objects that are alive, by kind. (Those of earlier tests, which pytest may have kept, are cleared first.)"""
+    """The broker's objects that are alive, by kind.
+
+    (Those of earlier tests, which pytest may have kept, are cleared first.)
+    """
     gc.collect()
-    return Counter(type(one).__name__ for one in gc.get_objects()
-                   if str(type(one).__module__).split(".")[0] in ("broker", "protocols", "matching"))
+    return Counter(
+        type(one).__name__
+        for one in gc.get_objects()
+        if str(type(one).__module__).split(".")[0] in ("broker", "protocols", "matching")
+    )
 
 
 def live(connection: Connection, world: World, *chunks: bytes) -> None:
@@ -150,8 +186,13 @@ def test_nothing_is_left_of_mqtt_clients() -> None:
                 blocks = sys.getallocatedblocks()
             life = MQTT_LIVES[number % len(MQTT_LIVES)]
             cut = chance.randrange(len(life) + 1)
-            first = connect(f"c{number % 7}", clean=number % 3 == 0, will=Will("a/will", b"x", number % 3) if number % 5 == 0 else None,
-                            user="reader" if number % 11 == 0 else None, password=b"guest" if number % 11 == 0 else None)
+            first = connect(
+                f"c{number % 7}",
+                clean=number % 3 == 0,
+                will=Will("a/will", b"x", number % 3) if number % 5 == 0 else None,
+                user="reader" if number % 11 == 0 else None,
+                password=b"guest" if number % 11 == 0 else None,
+            )
             live(world.raw_mqtt(), world, first[:3], first[3:] + life[:cut], life[cut:])
         world.sleep(20_000)
         world.settle()
@@ -165,9 +206,12 @@ def test_nothing_is_left_of_mqtt_clients() -> None:
 def test_nothing_is_left_of_those_who_are_not_let_in(refusal: str) -> None:
     world = World()
     world.guests.hold = refusal in ("late", "never")
-    mqtt = {"version": connect(level=5), "garbage": b"GET / HTTP/1.1\r\n\r\n"}.get(refusal, connect(user="nobody", password=b"x"))
+    mqtt = {"version": connect(level=5), "garbage": b"GET / HTTP/1.1\r\n\r\n"}.get(
+        refusal, connect(user="nobody", password=b"x")
+    )
     amqp = {"version": b"AMQP\x00\x00\x09\x00", "garbage": b"GET / HTTP/1.1\r\n\r\n"}.get(
-        refusal, GREETING + marshal(0, spec.Connection.StartOk(response="\0nobody\0guest")))
+        refusal, GREETING + marshal(0, spec.Connection.StartOk(response="\0nobody\0guest"))
+    )
     before = ours()
     with nothing_for_the_collector():
         for _ in range(200):
@@ -197,7 +241,11 @@ def test_nothing_is_left_of_who_waits_for_the_disk() -> None:
             if number % 3:
                 world.durable()
                 connection.resume()
-            connection.receive_data(subscribe(1, ("a", 2)) + mqtt_publish("a", b"x", 2, 1) + mqtt_publish("a", b"y", 1, 2))
+            connection.receive_data(
+                subscribe(1, ("a", 2))
+                + mqtt_publish("a", b"x", 2, 1)
+                + mqtt_publish("a", b"y", 1, 2)
+            )
             if number % 2:
                 world.durable()
                 connection.resume()
@@ -219,7 +267,9 @@ def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> 
     connection.receive_data(connect("c", clean=False))
     world.turn()
     connection.resume()
-    connection.receive_data(subscribe(1, ("#", 2)) + mqtt_publish("a", b"x", 2, 1, 1) + mqtt_publish("a", b"y", 1, 2))
+    connection.receive_data(
+        subscribe(1, ("#", 2)) + mqtt_publish("a", b"x", 2, 1, 1) + mqtt_publish("a", b"y", 1, 2)
+    )
     world.turn()
     connection.resume()
     world.slow_disk = True
@@ -234,11 +284,31 @@ def test_a_session_that_waits_keeps_nothing_of_the_connection_that_is_gone() -> 
 
 
 def _none_left(world: World, before: Counter[str]) -> None:
-    """No object of a kind of which each client has some: a few routes, plans and gates may stay, for whoever comes next."""
+    """No object of a kind of which each client has some: a few routes, plans and gates may stay,
+    for whoever comes next.
+    """
     after = ours()
-    kinds = {kind: (before[kind], count) for kind, count in after.items() if count > before[kind] + 40}
+    kinds = {
+        kind: (before[kind], count) for kind, count in after.items() if count > before[kind] + 40
+    }
     assert not kinds, kinds
-    for kind in ("MqttConnection", "AmqpConnection", "Session", "Channel", "Queue", "LimitedQueue", "Delivery", "Message", "Binding",
-                 "InboxConsumer", "AmqpConsumer", "Ticket", "Answers", "Window", "Will", "Sending"):
+    for kind in (
+        "MqttConnection",
+        "AmqpConnection",
+        "Session",
+        "Channel",
+        "Queue",
+        "LimitedQueue",
+        "Delivery",
+        "Message",
+        "Binding",
+        "InboxConsumer",
+        "AmqpConsumer",
+        "Ticket",
+        "Answers",
+        "Window",
+        "Will",
+        "Sending",
+    ):
         assert after[kind] == before[kind], kind
     assert world.broker.agenda.deadline == 0

@@ -1,4 +1,6 @@
-"""Messages that cross: bodies, delivery modes and QoS, what becomes of properties, and what the other side cannot be told."""
+"""Messages that cross: bodies, delivery modes and QoS, what becomes of properties, and what the
+other side cannot be told.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import pamqp.commands as spec
 import pamqp.header
 import pytest
 
-from broker.access import Identity
-from broker.vhost import VirtualHost
-from protocols.mqtt.sessions import MqttOptions
+from broker.access.identity import Identity
+from broker.vhost.vhost import VirtualHost
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.mqtt.octets import (
     DUP,
@@ -32,19 +34,37 @@ from tests.wire.mqtt.octets import (
 
 #: Properties of every kind that AMQP has.
 EVERYTHING: dict[str, Any] = {
-    "content_type": "application/json", "content_encoding": "gzip", "headers": {"a": 1, "b": "text", "c": {"d": [True, None]}},
-    "priority": 3, "correlation_id": "7", "reply_to": "somewhere", "expiration": "100000", "message_id": "m", "message_type": "t",
-    "user_id": "guest", "app_id": "tests"}
+    "content_type": "application/json",
+    "content_encoding": "gzip",
+    "headers": {"a": 1, "b": "text", "c": {"d": [True, None]}},
+    "priority": 3,
+    "correlation_id": "7",
+    "reply_to": "somewhere",
+    "expiration": "100000",
+    "message_id": "m",
+    "message_type": "t",
+    "user_id": "guest",
+    "app_id": "tests",
+}
 
 
-def consumer(world: World, key: str, queue: str = "q", durable: bool = False, frame_max: int = 131_072, no_ack: bool = False) -> Amqp:
+def consumer(
+    world: World,
+    key: str,
+    queue: str = "q",
+    durable: bool = False,
+    frame_max: int = 131_072,
+    no_ack: bool = False,
+) -> Amqp:
     client = world.amqp(frame_max=frame_max)
     client.queue(queue, "amq.topic", key, durable=durable)
     client.send(spec.Basic.Consume(queue=queue, consumer_tag="t", no_ack=no_ack))
     return client
 
 
-def listener(world: World, topic_filter: str, qos: int = 0, name: str = "reader", clean: bool = True) -> Client:
+def listener(
+    world: World, topic_filter: str, qos: int = 0, name: str = "reader", clean: bool = True
+) -> Client:
     client = Client(world, connect(name, clean=clean))
     client.send(subscribe(1, (topic_filter, qos)))
     return client
@@ -59,7 +79,9 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
             found.append((exchange, key, again, body + frame.value, properties))
         elif isinstance(frame, pamqp.header.ContentHeader):
             exchange, key, again, body, _ = found.pop()
-            properties = {name: value for name, value in frame.properties if value not in (None, "")}  # (pamqp adds an empty one.)
+            properties = {
+                name: value for name, value in frame.properties if value not in (None, "")
+            }  # (pamqp adds an empty one.)
             found.append((exchange, key, again, body, properties))
         else:
             found.append((frame.exchange, frame.routing_key, frame.redelivered, b"", {}))
@@ -72,33 +94,51 @@ def delivered(frames: list[Any]) -> list[tuple[str, str, bool, bytes, dict[str, 
 @pytest.mark.parametrize(("qos", "mode"), [(0, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
-def test_qos_becomes_the_delivery_mode_and_only_what_that_cannot_say_is_added(qos: int, mode: int, durable: bool, flags: int) -> None:
+def test_qos_becomes_the_delivery_mode_and_only_what_that_cannot_say_is_added(
+    qos: int, mode: int, durable: bool, flags: int
+) -> None:
     if qos == 0 and flags == DUP:
         flags = 0
     world = World()
     client = consumer(world, "sensor.#", durable=durable)
     here(world, "w").send(mqtt_publish("sensor/7.1/temp", b"21.5", qos, 9 if qos else 0, flags))
-    headers = ({"x-mqtt-retain": True} if flags == RETAIN else {}) | ({"x-mqtt-qos": 2} if qos == 2 else {})
+    headers = ({"x-mqtt-retain": True} if flags == RETAIN else {}) | (
+        {"x-mqtt-qos": 2} if qos == 2 else {}
+    )
     assert delivered(client.read()) == [
-        ("amq.topic", "sensor.7/1.temp", False, b"21.5", ({"headers": headers} if headers else {}) | {"delivery_mode": mode})]
+        (
+            "amq.topic",
+            "sensor.7/1.temp",
+            False,
+            b"21.5",
+            ({"headers": headers} if headers else {}) | {"delivery_mode": mode},
+        )
+    ]
     assert len(world.store.state.messages) == (durable and qos > 0)
     client.send(spec.Basic.Ack(1))
     assert not world.store.state.messages
     assert world.copies() == {"acknowledged": 1}
 
 
-@pytest.mark.parametrize("size", [0, 1, 4_087, 4_088, 4_089, 8_176, 8_177, 131_064, 131_065, 300_000])
+@pytest.mark.parametrize(
+    "size", [0, 1, 4_087, 4_088, 4_089, 8_176, 8_177, 131_064, 131_065, 300_000]
+)
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_body_is_cut_into_frames_that_the_consumer_takes(size: int, qos: int) -> None:
     world = World()
-    clients = [consumer(world, "a", queue=f"q{frame_max}", frame_max=frame_max) for frame_max in (4_096, 10_000, 131_072)]
+    clients = [
+        consumer(world, "a", queue=f"q{frame_max}", frame_max=frame_max)
+        for frame_max in (4_096, 10_000, 131_072)
+    ]
     body = bytes(number % 253 for number in range(size))
     here(world, "w").send(mqtt_publish("a", body, qos, 1 if qos else 0))
     for client in clients:
         octets = b""
         while more := client.read_octets():
             octets += more
-        sizes = [frame.value for frame in unmarshal(octets) if isinstance(frame, pamqp.body.ContentBody)]
+        sizes = [
+            frame.value for frame in unmarshal(octets) if isinstance(frame, pamqp.body.ContentBody)
+        ]
         assert all(0 < len(part) <= client.frame_max - 8 for part in sizes)
         assert len(sizes) == -(-size // (client.frame_max - 8))
         assert [one[3] for one in delivered(unmarshal(octets))] == [body]
@@ -115,21 +155,36 @@ def test_a_queue_hears_no_retained_messages() -> None:
 def test_a_publication_that_is_resent_is_a_second_message_or_not_as_its_qos_says() -> None:
     world = World()
     client = consumer(world, "a", no_ack=True)
-    here(world, "w").send(mqtt_publish("a", b"1", 1, 1), mqtt_publish("a", b"1", 1, 1, DUP),
-                          mqtt_publish("a", b"2", 2, 2), mqtt_publish("a", b"2", 2, 2, DUP), pubrel(2))
+    here(world, "w").send(
+        mqtt_publish("a", b"1", 1, 1),
+        mqtt_publish("a", b"1", 1, 1, DUP),
+        mqtt_publish("a", b"2", 2, 2),
+        mqtt_publish("a", b"2", 2, 2, DUP),
+        pubrel(2),
+    )
     assert [one[3] for one in delivered(client.read())] == [b"1", b"1", b"2"]
 
 
-def test_what_a_consumer_gives_back_comes_again_and_goes_to_the_dead_letters_like_any_message() -> None:
+def test_what_a_consumer_gives_back_comes_again_and_goes_to_the_dead_letters_like_any_message() -> (
+    None
+):
     world = World()
     client = world.amqp()
     client.queue("dead", "amq.topic", "dead.#")
-    client.queue("q", "amq.topic", "a.#", x_dead_letter_exchange="amq.topic", x_dead_letter_routing_key="dead.a/b")
+    client.queue(
+        "q",
+        "amq.topic",
+        "a.#",
+        x_dead_letter_exchange="amq.topic",
+        x_dead_letter_routing_key="dead.a/b",
+    )
     reader = listener(world, "dead/#", 2)
     client.send(spec.Basic.Consume(queue="q", consumer_tag="t"))
     here(world, "w").send(mqtt_publish("a/b", b"x", 2, 1))
     assert [one[2:4] for one in delivered(client.read())] == [(False, b"x")]
-    assert [one[2:4] for one in delivered(client.send(spec.Basic.Nack(1, requeue=True)))] == [(True, b"x")]
+    assert [one[2:4] for one in delivered(client.send(spec.Basic.Nack(1, requeue=True)))] == [
+        (True, b"x")
+    ]
     assert client.send(spec.Basic.Nack(2, requeue=False)) == []
     assert reader.read() == mqtt_publish("dead/a.b", b"x", 2, 1)
     [(exchange, key, _, body, properties)] = delivered(client.send(spec.Basic.Get(queue="dead")))
@@ -167,9 +222,13 @@ def test_the_delivery_mode_becomes_qos_0_or_1(mode: int | None, granted: int, cl
     assert world.fates() == {"routed": 1}
 
 
-@pytest.mark.parametrize("properties", [{name: value} for name, value in EVERYTHING.items()] + [EVERYTHING])
+@pytest.mark.parametrize(
+    "properties", [{name: value} for name, value in EVERYTHING.items()] + [EVERYTHING]
+)
 @pytest.mark.parametrize("mode", [1, 2])
-def test_properties_are_dropped_and_kept_for_the_queue_beside(properties: dict[str, Any], mode: int) -> None:
+def test_properties_are_dropped_and_kept_for_the_queue_beside(
+    properties: dict[str, Any], mode: int
+) -> None:
     world = World()
     client, reader = consumer(world, "a"), listener(world, "a", 1)
     world.amqp().publish("amq.topic", "a", b"x", delivery_mode=mode, **properties)
@@ -190,7 +249,7 @@ def test_a_body_in_several_frames_arrives_whole(size: int, frame_max: int, mode:
         publisher = world.amqp(frame_max=frame_max)
         octets = publication("amq.topic", "a", body, frame_max=frame_max, delivery_mode=mode)
         for at in range(0, len(octets), chunk):
-            publisher.connection.receive_data(octets[at:at + chunk])
+            publisher.connection.receive_data(octets[at : at + chunk])
         publisher.connection.connection_lost()
         assert [got.body for got in publications(zero.all())] == [body]
         assert [(got.body, got.qos) for got in publications(one.all())] == [(body, mode - 1)]
@@ -204,8 +263,11 @@ def test_empty_body_frames_add_nothing() -> None:
     world = World()
     reader, publisher = listener(world, "a"), world.amqp()
     octets = publication("amq.topic", "a", b"xy")
-    head = octets[:octets.rindex(b"\x03\x00\x01")]
-    empty, parts = b"\x03\x00\x01\x00\x00\x00\x00\xce", [b"\x03\x00\x01\x00\x00\x00\x01" + part + b"\xce" for part in (b"x", b"y")]
+    head = octets[: octets.rindex(b"\x03\x00\x01")]
+    empty, parts = (
+        b"\x03\x00\x01\x00\x00\x00\x00\xce",
+        [b"\x03\x00\x01\x00\x00\x00\x01" + part + b"\xce" for part in (b"x", b"y")],
+    )
     publisher.connection.receive_data(head + empty + parts[0] + empty + parts[1])
     assert reader.read() == mqtt_publish("a", b"xy")
 
@@ -228,7 +290,12 @@ def test_a_listener_is_somebody_for_mandatory_and_a_confirm_waits_for_its_sessio
     world.durable()
     assert [frame.name for frame in amqp.read()] == ["Basic.Ack"]
     returned = amqp.publish("amq.topic", "b", b"z", mandatory=True)
-    assert [frame.name for frame in returned] == ["Basic.Return", "ContentHeader", "ContentBody", "Basic.Ack"]
+    assert [frame.name for frame in returned] == [
+        "Basic.Return",
+        "ContentHeader",
+        "ContentBody",
+        "Basic.Ack",
+    ]
     assert [one.body for one in publications(reader.read())] == [b"x", b"y"]
 
 
@@ -240,10 +307,14 @@ def test_a_message_that_expires_does_not_wait_for_who_is_away(expiration: str) -
     amqp.publish("amq.topic", "a", b"short", delivery_mode=2, expiration=expiration)
     amqp.publish("amq.topic", "a", b"long", delivery_mode=2, expiration="5000")
     world.sleep(50)
-    assert Client(world, connect("reader", clean=False)).greeting == RESUMED + mqtt_publish("a", b"long", 1, 2)
+    assert Client(world, connect("reader", clean=False)).greeting == RESUMED + mqtt_publish(
+        "a", b"long", 1, 2
+    )
     world.sleep(10_000)
     assert world.copies() == {"expired": 1}
-    assert Client(world, connect("reader", clean=False)).greeting == RESUMED + mqtt_publish("a", b"long", 1, 2, DUP)
+    assert Client(world, connect("reader", clean=False)).greeting == RESUMED + mqtt_publish(
+        "a", b"long", 1, 2, DUP
+    )
 
 
 def test_persistent_messages_wait_for_who_is_away_and_others_do_not() -> None:
@@ -252,17 +323,23 @@ def test_persistent_messages_wait_for_who_is_away_and_others_do_not() -> None:
     reader.vanish()
     for number in range(6):
         amqp.publish("amq.topic", "a", b"%d" % number, delivery_mode=1 + number % 2)
-    assert [one.body for one in publications(Client(world, connect("reader", clean=False)).greeting)] == [b"1", b"3", b"5"]
+    assert [
+        one.body for one in publications(Client(world, connect("reader", clean=False)).greeting)
+    ] == [b"1", b"3", b"5"]
     assert world.copies() == {"offline": 3}
 
 
 def test_exchange_bindings_and_alternates_lead_to_listeners_too() -> None:
     world = World()
     amqp, reader = world.amqp(), listener(world, "a/+", 1)
-    amqp.send(spec.Exchange.Declare(exchange="in", exchange_type="direct", arguments={"alternate-exchange": "fan"}),
-              spec.Exchange.Declare(exchange="fan", exchange_type="fanout"),
-              spec.Exchange.Bind(destination="amq.topic", source="in", routing_key="a.b"),
-              spec.Exchange.Bind(destination="amq.topic", source="fan", routing_key=""))
+    amqp.send(
+        spec.Exchange.Declare(
+            exchange="in", exchange_type="direct", arguments={"alternate-exchange": "fan"}
+        ),
+        spec.Exchange.Declare(exchange="fan", exchange_type="fanout"),
+        spec.Exchange.Bind(destination="amq.topic", source="in", routing_key="a.b"),
+        spec.Exchange.Bind(destination="amq.topic", source="fan", routing_key=""),
+    )
     amqp.publish("in", "a.b", b"1", delivery_mode=2)
     amqp.publish("in", "a.c", b"2", delivery_mode=2)
     amqp.publish("in", "b.c", b"3", delivery_mode=2)
@@ -275,7 +352,13 @@ def test_other_exchanges_of_the_other_protocol_are_not_heard() -> None:
     amqp, reader = world.amqp(), listener(world, "#", 1)
     amqp.send(spec.Exchange.Declare(exchange="another", exchange_type="topic"))
     amqp.queue("q")
-    for exchange, key in (("", "q"), ("amq.direct", "a"), ("amq.fanout", "a"), ("another", "a"), ("amq.headers", "a")):
+    for exchange, key in (
+        ("", "q"),
+        ("amq.direct", "a"),
+        ("amq.fanout", "a"),
+        ("another", "a"),
+        ("amq.headers", "a"),
+    ):
         amqp.publish(exchange, key, b"x", delivery_mode=2)
     assert reader.read() == b""
     assert world.fates() == {"routed": 1, "unroutable": 4}
@@ -296,7 +379,9 @@ def test_a_slow_listener_holds_up_neither_queues_nor_publishers() -> None:
 
 def test_another_virtual_host_hears_nothing() -> None:
     world = World()
-    world.broker.vhosts["dev"] = VirtualHost("dev", world.broker.agenda, world.store, world.broker.bounds)
+    world.broker.vhosts["dev"] = VirtualHost(
+        "dev", world.broker.agenda, world.store, world.broker.bounds
+    )
     reader = Client(world, connect("r", user="dev:guest", password=b"guest"))
     reader.send(subscribe(1, ("#", 1)))
     world.amqp().publish("amq.topic", "a", b"x")
@@ -308,23 +393,54 @@ def test_another_virtual_host_hears_nothing() -> None:
 # -- what cannot be said
 
 
-@pytest.mark.parametrize("key", [
-    b"", b"+", b"#", b"a.+.b", b"a.#", b"a+", b"+a", b"a#b", b"a\0b", b"\0", b"\xff", b"a.\xc3\x28", b"\xed\xa0\x80", b"$SYS",
-    b"$SYS.broker.uptime", b"$share.group.a"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"",
+        b"+",
+        b"#",
+        b"a.+.b",
+        b"a.#",
+        b"a+",
+        b"+a",
+        b"a#b",
+        b"a\0b",
+        b"\0",
+        b"\xff",
+        b"a.\xc3\x28",
+        b"\xed\xa0\x80",
+        b"$SYS",
+        b"$SYS.broker.uptime",
+        b"$share.group.a",
+    ],
+)
 @pytest.mark.parametrize("mode", [1, 2])
-def test_a_key_that_mqtt_cannot_say_reaches_queues_only_and_is_counted(key: bytes, mode: int) -> None:
+def test_a_key_that_mqtt_cannot_say_reaches_queues_only_and_is_counted(
+    key: bytes, mode: int
+) -> None:
     options = MqttOptions()
     options.sys_interval_s = 0
     world = World(mqtt=options)
     amqp = world.amqp()
     amqp.queue("q", "amq.topic", "#")
-    readers = [listener(world, topic_filter, 1, name, clean) for topic_filter, name, clean in (
-        ("#", "1", True), ("+/#", "2", False), ("$SYS/#", "3", True), ("$share", "4", True), ("$SYS", "5", True), ("elsewhere", "6", True))]
+    readers = [
+        listener(world, topic_filter, 1, name, clean)
+        for topic_filter, name, clean in (
+            ("#", "1", True),
+            ("+/#", "2", False),
+            ("$SYS/#", "3", True),
+            ("$share", "4", True),
+            ("$SYS", "5", True),
+            ("elsewhere", "6", True),
+        )
+    ]
     method = b"\x00\x3c\x00\x28\x00\x00\x09amq.topic" + bytes([len(key)]) + key + b"\x00"
     content = publication("", "", b"x", delivery_mode=mode)
-    content = content[content.index(b"\xce\x02") + 1:]
+    content = content[content.index(b"\xce\x02") + 1 :]
     for _ in range(3):
-        amqp.connection.receive_data(b"\x01\x00\x01" + len(method).to_bytes(4, "big") + method + b"\xce" + content)
+        amqp.connection.receive_data(
+            b"\x01\x00\x01" + len(method).to_bytes(4, "big") + method + b"\xce" + content
+        )
     assert amqp.read() == []
     assert [reader.read() for reader in readers] == [b""] * 6
     assert world.queue("q").depth == 3
@@ -333,11 +449,22 @@ def test_a_key_that_mqtt_cannot_say_reaches_queues_only_and_is_counted(key: byte
     assert world.fates() == {"routed": 3}
 
 
-@pytest.mark.parametrize(("topic", "sayable"), [
-    ("t" * 255, True), ("t" * 256, False), ("ä" * 127, True), ("ä" * 128, False), ("/" * 190 + "t" * 66, False), ("t" * 65_535, False),
-    ("t/" * 127 + "t", True)])
+@pytest.mark.parametrize(
+    ("topic", "sayable"),
+    [
+        ("t" * 255, True),
+        ("t" * 256, False),
+        ("ä" * 127, True),
+        ("ä" * 128, False),
+        ("/" * 190 + "t" * 66, False),
+        ("t" * 65_535, False),
+        ("t/" * 127 + "t", True),
+    ],
+)
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_topic_above_255_octets_reaches_listeners_only_and_is_counted(topic: str, sayable: bool, qos: int) -> None:
+def test_a_topic_above_255_octets_reaches_listeners_only_and_is_counted(
+    topic: str, sayable: bool, qos: int
+) -> None:
     world = World()
     client, reader = consumer(world, "#", no_ack=True), listener(world, "#", 2)
     away = listener(world, "+/#", 1, "away", clean=False)
@@ -361,7 +488,9 @@ def test_a_will_and_a_retained_message_above_255_octets_are_no_exception() -> No
     topic = "t" * 300
     Client(world, connect("c", will=Will(topic, b"x", 1, True))).vanish()
     assert world.queue("q").depth == 0
-    assert here(world, "late").send(subscribe(1, (topic, 0))) == suback(1, 0) + mqtt_publish(topic, b"x", flags=RETAIN)
+    assert here(world, "late").send(subscribe(1, (topic, 0))) == suback(1, 0) + mqtt_publish(
+        topic, b"x", flags=RETAIN
+    )
     assert world.copies() == {"not_representable": 1, "auto_acknowledged": 1}
 
 
@@ -371,7 +500,12 @@ def test_listeners_who_cannot_be_told_are_nobody_for_mandatory() -> None:
     listener(world, "#")
     amqp.send(spec.Confirm.Select())
     frames = amqp.publish("amq.topic", "a+b", b"x", mandatory=True)
-    assert [frame.name for frame in frames] == ["Basic.Return", "ContentHeader", "ContentBody", "Basic.Ack"]
+    assert [frame.name for frame in frames] == [
+        "Basic.Return",
+        "ContentHeader",
+        "ContentBody",
+        "Basic.Ack",
+    ]
     assert world.fates() == {"unroutable": 1}
     assert world.copies() == {"not_representable": 1}
 
@@ -397,8 +531,13 @@ def test_exactly_once_on_one_side_is_at_least_once_on_the_other() -> None:
 def test_one_message_for_many_readers_of_both_kinds() -> None:
     options = MqttOptions()
     world = World(mqtt=options)
-    queues = [consumer(world, "a.#", f"q{number}", frame_max=4_096 * (1 + number)) for number in range(3)]
-    readers = [listener(world, "a/#", number % 3, f"r{number}", clean=number % 2 == 0) for number in range(6)]
+    queues = [
+        consumer(world, "a.#", f"q{number}", frame_max=4_096 * (1 + number)) for number in range(3)
+    ]
+    readers = [
+        listener(world, "a/#", number % 3, f"r{number}", clean=number % 2 == 0)
+        for number in range(6)
+    ]
     body = bytes(10_000)
     writer, amqp = here(world, "w"), world.amqp()
     writer.send(mqtt_publish("a/1", body, 2, 1))
@@ -407,10 +546,15 @@ def test_one_message_for_many_readers_of_both_kinds() -> None:
         octets = b""
         while more := queue.read_octets():
             octets += more
-        assert [(one[1], one[3] == body) for one in delivered(unmarshal(octets))] == [("a.1", True), ("a.2", True)]
+        assert [(one[1], one[3] == body) for one in delivered(unmarshal(octets))] == [
+            ("a.1", True),
+            ("a.2", True),
+        ]
     for number, reader in enumerate(readers):
         assert [(one.topic, one.body == body, one.qos) for one in publications(reader.all())] == [
-            ("a/1", True, number % 3), ("a/2", True, min(number % 3, 1))]
+            ("a/1", True, number % 3),
+            ("a/2", True, min(number % 3, 1)),
+        ]
 
 
 def test_a_service_answers_over_the_other_protocol() -> None:
@@ -419,6 +563,8 @@ def test_a_service_answers_over_the_other_protocol() -> None:
     dashboard.send(mqtt_publish("ask/7", b"2+2", 1, 3))
     [(_, key, _, body, _)] = delivered(service.read())
     assert (key, body) == ("ask.7", b"2+2")
-    service.connection.receive_data(marshal(1, spec.Basic.Ack(1)) + publication("amq.topic", "answer.7", b"4", delivery_mode=2))
+    service.connection.receive_data(
+        marshal(1, spec.Basic.Ack(1)) + publication("amq.topic", "answer.7", b"4", delivery_mode=2)
+    )
     service.read()
     assert dashboard.read() == mqtt_publish("answer/7", b"4", 1, 1)

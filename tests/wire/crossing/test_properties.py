@@ -10,21 +10,46 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands as spec
 
-from protocols.amqp.properties import read_properties, write_properties
+from protocols.amqp.codec.properties import read_properties, write_properties
 from tests.clients import Amqp, World, mqtt_publish
 from tests.wire.mqtt.octets import RETAIN, Client, connect
 from tests.wire.mqtt5.client import Client5, publish, wish
 
-FIELDS = ("payload_format_indicator", "message_expiry_interval", "content_type", "response_topic", "correlation_data", "user_properties")
+FIELDS = (
+    "payload_format_indicator",
+    "message_expiry_interval",
+    "content_type",
+    "response_topic",
+    "correlation_data",
+    "user_properties",
+)
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
-NAMES = st.one_of(TEXTS, st.sampled_from([
-    "a", "x-mqtt-qos", "x-reply-to-topic", "x-mqtt-user-properties", "n" * 128, "n" * 129, "x-death"]))
-PUBLICATIONS = st.fixed_dictionaries({}, optional={
-    "payload_format_indicator": st.integers(0, 1), "message_expiry_interval": st.integers(1, 4_000_000_000),
-    "content_type": TEXTS | st.just("t" * 300), "response_topic": st.sampled_from(["answers/a.b", "x", "$x//."]),
-    "correlation_data": st.binary(max_size=20) | st.just(b"c" * 300) | TEXTS.map(str.encode),
-    "user_properties": st.lists(st.tuples(NAMES, TEXTS), max_size=4)})
+NAMES = st.one_of(
+    TEXTS,
+    st.sampled_from(
+        [
+            "a",
+            "x-mqtt-qos",
+            "x-reply-to-topic",
+            "x-mqtt-user-properties",
+            "n" * 128,
+            "n" * 129,
+            "x-death",
+        ]
+    ),
+)
+PUBLICATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "payload_format_indicator": st.integers(0, 1),
+        "message_expiry_interval": st.integers(1, 4_000_000_000),
+        "content_type": TEXTS | st.just("t" * 300),
+        "response_topic": st.sampled_from(["answers/a.b", "x", "$x//."]),
+        "correlation_data": st.binary(max_size=20) | st.just(b"c" * 300) | TEXTS.map(str.encode),
+        "user_properties": st.lists(st.tuples(NAMES, TEXTS), max_size=4),
+    },
+)
 
 
 def consumer(world: World) -> Amqp:
@@ -37,12 +62,14 @@ def got(client: Amqp) -> tuple[dict[str, Any], bytes]:
     """The properties and the body of the next message in the queue."""
     frames = client.send(spec.Basic.Get(queue="q", no_ack=True))
     [header] = [frame for frame in frames if isinstance(frame, pamqp.header.ContentHeader)]
-    return {name: value for name, value in header.properties if value not in (None, "")}, b"".join(client.bodies(frames))
+    return {name: value for name, value in header.properties if value not in (None, "")}, b"".join(
+        client.bodies(frames)
+    )
 
 
 def content(world: World) -> bytes:
     """Property flags and properties of the message that waits, as its consumer would read them."""
-    from protocols.amqp.contents import content_for, frames_of
+    from protocols.amqp.codec.contents import content_for, frames_of
 
     message = world.queue("q")._waiting.peek()
     assert message is not None
@@ -54,7 +81,13 @@ def republish(client: Amqp, key: str, properties: bytes, body: bytes) -> None:
     """... with these flags and properties."""
     payload = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + properties
     publication = spec.Basic.Publish(exchange="amq.topic", routing_key=key)
-    octets = pamqp.frame.marshal(publication, 1) + b"\x02\x00\x01" + len(payload).to_bytes(4, "big") + payload + b"\xce"
+    octets = (
+        pamqp.frame.marshal(publication, 1)
+        + b"\x02\x00\x01"
+        + len(payload).to_bytes(4, "big")
+        + payload
+        + b"\xce"
+    )
     if body:
         octets += b"\x03\x00\x01" + len(body).to_bytes(4, "big") + body + b"\xce"
     client.connection.receive_data(octets)
@@ -63,7 +96,9 @@ def republish(client: Amqp, key: str, properties: bytes, body: bytes) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(PUBLICATIONS, st.integers(0, 2), st.booleans(), st.booleans())
-def test_what_goes_through_amqp_comes_back_equal(properties: dict[str, Any], qos: int, retain: bool, rewritten: bool) -> None:
+def test_what_goes_through_amqp_comes_back_equal(
+    properties: dict[str, Any], qos: int, retain: bool, rewritten: bool
+) -> None:
     world = World()
     middle = consumer(world)
     writer, reader = Client5(world, "w"), Client5(world, "r")
@@ -77,7 +112,12 @@ def test_what_goes_through_amqp_comes_back_equal(properties: dict[str, Any], qos
         octets = write_properties(read_properties(octets))
     republish(middle, "to.a/b", octets, body)
     [expected], [found] = direct.publications(), reader.publications()
-    assert (found.topic, found.payload, int(found.qos), found.retain) == ("to/a.b", body, qos, retain)
+    assert (found.topic, found.payload, int(found.qos), found.retain) == (
+        "to/a.b",
+        body,
+        qos,
+        retain,
+    )
     for field in FIELDS:
         assert getattr(found, field) == getattr(expected, field), field
     assert len(world.vhost.retained) == (2 if retain else 0)
@@ -87,17 +127,55 @@ def test_what_goes_through_amqp_comes_back_equal(properties: dict[str, Any], qos
 def test_an_amqp_consumer_reads_them_under_familiar_names() -> None:
     world = World()
     client, writer = consumer(world), Client5(world, "w")
-    writer.send(publish("from/x", b"1", 1, content_type="text/plain", response_topic="answers/7.a", correlation_data=b"42",
-                        message_expiry_interval=60, user_properties=[("unit", "°C"), ("room", "7")], payload_format_indicator=1))
+    writer.send(
+        publish(
+            "from/x",
+            b"1",
+            1,
+            content_type="text/plain",
+            response_topic="answers/7.a",
+            correlation_data=b"42",
+            message_expiry_interval=60,
+            user_properties=[("unit", "°C"), ("room", "7")],
+            payload_format_indicator=1,
+        )
+    )
     properties, body = got(client)
-    assert (body, properties) == (b"1", {
-        "content_type": "text/plain", "correlation_id": "42", "expiration": "60000", "delivery_mode": 2,
-        "headers": {"unit": "°C", "room": "7", "x-reply-to-topic": "answers.7/a", "x-mqtt-payload-format": 1}})
-    writer.send(publish("from/x", b"2", 2, packet_id=2, correlation_data=b"\xff", user_properties=[("a", "1"), ("a", "2")], retain=True))
+    assert (body, properties) == (
+        b"1",
+        {
+            "content_type": "text/plain",
+            "correlation_id": "42",
+            "expiration": "60000",
+            "delivery_mode": 2,
+            "headers": {
+                "unit": "°C",
+                "room": "7",
+                "x-reply-to-topic": "answers.7/a",
+                "x-mqtt-payload-format": 1,
+            },
+        },
+    )
+    writer.send(
+        publish(
+            "from/x",
+            b"2",
+            2,
+            packet_id=2,
+            correlation_data=b"\xff",
+            user_properties=[("a", "1"), ("a", "2")],
+            retain=True,
+        )
+    )
     properties, body = got(client)
     headers = properties["headers"]
     assert bytes(headers.pop("x-correlation-id")) == b"\xff"
-    assert headers == {"a": "1", "x-mqtt-user-properties": ["a", "1", "a", "2"], "x-mqtt-retain": True, "x-mqtt-qos": 2}
+    assert headers == {
+        "a": "1",
+        "x-mqtt-user-properties": ["a", "1", "a", "2"],
+        "x-mqtt-retain": True,
+        "x-mqtt-qos": 2,
+    }
     assert properties["delivery_mode"] == 2
 
 
@@ -105,28 +183,68 @@ def test_what_amqp_says_reaches_mqtt_5() -> None:
     world = World()
     reader, client = Client5(world, "r"), world.amqp()
     reader.subscribe(wish("#", 2))
-    client.publish("amq.topic", "a.b", b"x", content_type="text/plain", correlation_id="7", delivery_mode=2, expiration="5500",
-                   message_id="m1", app_id="app", message_type="t", reply_to="amq.gen-1", priority=3,
-                   headers={"s": "text", "n": 7, "f": True, "t": {"deep": [1, None]}, "x-reply-to-topic": "answers.1"})
+    client.publish(
+        "amq.topic",
+        "a.b",
+        b"x",
+        content_type="text/plain",
+        correlation_id="7",
+        delivery_mode=2,
+        expiration="5500",
+        message_id="m1",
+        app_id="app",
+        message_type="t",
+        reply_to="amq.gen-1",
+        priority=3,
+        headers={
+            "s": "text",
+            "n": 7,
+            "f": True,
+            "t": {"deep": [1, None]},
+            "x-reply-to-topic": "answers.1",
+        },
+    )
     [one] = reader.publications()
-    assert (one.topic, one.payload, int(one.qos), one.content_type, one.correlation_data, one.response_topic) == (
-        "a/b", b"x", 1, "text/plain", b"7", "answers/1")
+    assert (
+        one.topic,
+        one.payload,
+        int(one.qos),
+        one.content_type,
+        one.correlation_data,
+        one.response_topic,
+    ) == ("a/b", b"x", 1, "text/plain", b"7", "answers/1")
     assert one.message_expiry_interval == 6
     assert dict(one.user_properties) == {
-        "s": "text", "n": "7", "f": "true", "t": '{"deep":[1,null]}', "message_id": "m1", "app_id": "app", "type": "t",
-        "reply_to": "amq.gen-1", "priority": "3"}
+        "s": "text",
+        "n": "7",
+        "f": "true",
+        "t": '{"deep":[1,null]}',
+        "message_id": "m1",
+        "app_id": "app",
+        "type": "t",
+        "reply_to": "amq.gen-1",
+        "priority": "3",
+    }
 
 
 @pytest.mark.parametrize("quality", [0, 1, 2])
 @pytest.mark.parametrize("mode", [1, 2])
 @pytest.mark.parametrize("transaction", [False, True])
-def test_an_amqp_publisher_chooses_qos_and_retains(quality: int, mode: int, transaction: bool) -> None:
+def test_an_amqp_publisher_chooses_qos_and_retains(
+    quality: int, mode: int, transaction: bool
+) -> None:
     world = World()
     reader, client = Client5(world, "r"), world.amqp()
     reader.subscribe(wish("a", 2))
     if transaction:
         client.send(spec.Tx.Select())
-    client.publish("amq.topic", "a", b"x", delivery_mode=mode, headers={"x-mqtt-qos": quality, "x-mqtt-retain": True})
+    client.publish(
+        "amq.topic",
+        "a",
+        b"x",
+        delivery_mode=mode,
+        headers={"x-mqtt-qos": quality, "x-mqtt-retain": True},
+    )
     if transaction:
         assert len(world.vhost.retained) == 0
         client.send(spec.Tx.Commit())
@@ -140,8 +258,17 @@ def test_an_amqp_publisher_chooses_qos_and_retains(quality: int, mode: int, tran
     assert len(world.vhost.retained) == 0
 
 
-@pytest.mark.parametrize("headers", [
-    {"x-mqtt-qos": 3}, {"x-mqtt-qos": -1}, {"x-mqtt-qos": "1"}, {"x-mqtt-qos": True}, {"x-mqtt-retain": 1}, {"x-mqtt-retain": "true"}])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-mqtt-qos": 3},
+        {"x-mqtt-qos": -1},
+        {"x-mqtt-qos": "1"},
+        {"x-mqtt-qos": True},
+        {"x-mqtt-retain": 1},
+        {"x-mqtt-retain": "true"},
+    ],
+)
 def test_odd_headers_choose_nothing(headers: dict[str, Any]) -> None:
     world = World()
     reader, client = Client5(world, "r"), world.amqp()
@@ -161,16 +288,35 @@ def test_other_exchanges_retain_nothing() -> None:
 def test_a_dead_letter_of_mqtt_keeps_its_properties() -> None:
     world = World()
     client = world.amqp()
-    client.queue("q", "amq.topic", "from.#", x_message_ttl=1, x_dead_letter_exchange="amq.topic", x_dead_letter_routing_key="dead")
+    client.queue(
+        "q",
+        "amq.topic",
+        "from.#",
+        x_message_ttl=1,
+        x_dead_letter_exchange="amq.topic",
+        x_dead_letter_routing_key="dead",
+    )
     reader = Client5(world, "r")
     reader.subscribe(wish("dead", 1))
-    Client5(world, "w").send(publish("from/x", b"x", 1, content_type="text", user_properties=[("a", "1"), ("a", "2")]))
+    Client5(world, "w").send(
+        publish("from/x", b"x", 1, content_type="text", user_properties=[("a", "1"), ("a", "2")])
+    )
     world.sleep(10)
     world.settle()
     [one] = reader.publications()
-    assert (one.payload, one.content_type, one.user_properties[:2]) == (b"x", "text", [("a", "1"), ("a", "2")])
+    assert (one.payload, one.content_type, one.user_properties[:2]) == (
+        b"x",
+        "text",
+        [("a", "1"), ("a", "2")],
+    )
     assert sorted(name for name, _ in one.user_properties[2:]) == [
-        "x-death", *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("exchange", "queue", "reason"))]
+        "x-death",
+        *(
+            f"x-{which}-death-{what}"
+            for which in ("first", "last")
+            for what in ("exchange", "queue", "reason")
+        ),
+    ]
 
 
 def test_older_publishers_retain_across_too() -> None:

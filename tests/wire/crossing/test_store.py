@@ -1,4 +1,6 @@
-"""The store's seam: what must be durable is waited for, in order; and the durable state says what the broker's objects say."""
+"""The store's seam: what must be durable is waited for, in order; and the durable state says what
+the broker's objects say.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from collections import defaultdict
 import pamqp.commands as spec
 import pytest
 
-from broker.consumer import Delivery
-from broker.exchange.base import Exchange
-from broker.queue import Queue
-from broker.route import Listener
-from broker.vhost import VirtualHost
-from protocols.amqp.connection import AmqpConnection
+from broker.queues.consumer import Delivery
+from broker.queues.queue import Queue
+from broker.routing.exchanges.base import Exchange
+from broker.routing.route import Listener
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.connection.connection import AmqpConnection
 from tests.clients import World, marshal, mqtt_publish
 from tests.wire.crossing.traffic import Traffic
 from tests.wire.mqtt.octets import (
@@ -78,7 +80,9 @@ def test_suback_and_unsuback_of_a_persistent_session_wait() -> None:
     slow(world)
     waits(client, subscribe(1, ("a", 1), ("b", 0)), suback(1, 1, 0))
     waits(client, subscribe(2, ("a", 2)), suback(2, 2))
-    assert client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP  # Nothing changes.
+    assert (
+        client.send(subscribe(3, ("a", 2), ("b", 0)), PINGREQ) == suback(3, 2, 0) + PINGRESP
+    )  # Nothing changes.
     waits(client, unsubscribe(4, "a", "b"), unsuback(4))
     assert client.send(unsubscribe(5, "a", "b"), PINGREQ) == unsuback(5) + PINGRESP
     waits(client, subscribe(6, ("$share/g/a", 1)), suback(6, 1))
@@ -88,15 +92,32 @@ def test_suback_and_unsuback_of_a_persistent_session_wait() -> None:
 
 def test_a_clean_session_waits_for_nothing() -> None:
     world = slow(World())
-    client = Client(world, connect("c") + subscribe(1, ("a", 2)) + mqtt_publish("a", b"x", 1, 1) + unsubscribe(2, "a") + PINGREQ)
-    assert client.greeting == ACCEPTED + suback(1, 2) + mqtt_publish("a", b"x", 1, 1) + puback(1) + unsuback(2) + PINGRESP
+    client = Client(
+        world,
+        connect("c")
+        + subscribe(1, ("a", 2))
+        + mqtt_publish("a", b"x", 1, 1)
+        + unsubscribe(2, "a")
+        + PINGREQ,
+    )
+    assert (
+        client.greeting
+        == ACCEPTED
+        + suback(1, 2)
+        + mqtt_publish("a", b"x", 1, 1)
+        + puback(1)
+        + unsuback(2)
+        + PINGRESP
+    )
     assert world.store.position == 0
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
 @pytest.mark.parametrize("keeper", ["session", "queue", "retained", "all", "nobody"])
-def test_puback_and_pubrec_wait_for_whatever_must_keep_the_message(qos: int, flags: int, keeper: str) -> None:
+def test_puback_and_pubrec_wait_for_whatever_must_keep_the_message(
+    qos: int, flags: int, keeper: str
+) -> None:
     world = World()
     if keeper in ("session", "all"):
         Client(world, connect("k", clean=False)).send(subscribe(1, ("a", 2)))
@@ -107,7 +128,9 @@ def test_puback_and_pubrec_wait_for_whatever_must_keep_the_message(qos: int, fla
     writer = here(slow(world), "w")
     answer = puback(7) if qos == 1 else pubrec(7)
     waiting = keeper != "nobody" or flags & RETAIN
-    assert writer.send(mqtt_publish("a", b"x", qos, 7, flags), PINGREQ) == (PINGRESP if waiting else answer + PINGRESP)
+    assert writer.send(mqtt_publish("a", b"x", qos, 7, flags), PINGREQ) == (
+        PINGRESP if waiting else answer + PINGRESP
+    )
     world.durable()
     assert writer.read() == (answer if waiting else b"")
     assert len(world.store.state.messages) == (keeper in ("session", "queue", "all"))
@@ -152,7 +175,11 @@ def test_who_leaves_before_the_disk_answers_hears_nothing_and_breaks_nothing() -
     world = World()
     Client(world, connect("k", clean=False)).send(subscribe(1, ("a", 2)))
     slow(world)
-    leaving = [here(world, "p"), Client(world, connect("q", clean=False)), Client(world, connect("k", clean=False))]
+    leaving = [
+        here(world, "p"),
+        Client(world, connect("q", clean=False)),
+        Client(world, connect("k", clean=False)),
+    ]
     leaving[0].send(mqtt_publish("a", b"x", 1, 1))
     leaving[2].send(unsubscribe(2, "a"))
     for client in leaving:
@@ -178,13 +205,19 @@ def test_a_disconnect_behind_a_subscribe_is_heard_after_the_disk_and_discards_th
 
 def test_other_clients_are_served_while_one_waits() -> None:
     world = World()
-    client, reader, writer = Client(world, connect("c", clean=False)), here(world, "r"), here(world, "w")
+    client, reader, writer = (
+        Client(world, connect("c", clean=False)),
+        here(world, "r"),
+        here(world, "w"),
+    )
     reader.send(subscribe(1, ("a", 1)))
     slow(world)
     client.send(subscribe(1, ("a", 1)))
     assert writer.send(mqtt_publish("a", b"x")) == b""
     assert reader.read() == mqtt_publish("a", b"x")
-    assert client.send(PINGREQ) == mqtt_publish("a", b"x")  # Permitted before the SUBACK (section 3.8.4).
+    assert client.send(PINGREQ) == mqtt_publish(
+        "a", b"x"
+    )  # Permitted before the SUBACK (section 3.8.4).
 
 
 # -- what the durable state says
@@ -192,7 +225,11 @@ def test_other_clients_are_served_while_one_waits() -> None:
 
 def outstanding(world: World) -> list[Delivery]:
     """What clients of both kinds have in their hands."""
-    found = [delivery for session in world.mqtt_front.sessions.all() for _, delivery in session.in_flight.outstanding()]
+    found = [
+        delivery
+        for session in world.mqtt_front.sessions.all()
+        for _, delivery in session.in_flight.outstanding()
+    ]
     for connection in world.amqp_front.connections:
         assert isinstance(connection, AmqpConnection)
         for channel in connection.channels.values():
@@ -201,8 +238,8 @@ def outstanding(world: World) -> list[Delivery]:
 
 
 def kept(world: World, vhost: VirtualHost) -> dict[int, list[int]]:
-    """Which positions every durable queue holds, waiting or in somebody's hands. (A deleted queue's messages are forgotten
-    when those who have them in their hands let go.)"""
+    """Which positions every durable queue holds, waiting or in somebody's hands. (A deleted queue's
+    messages are forgotten when those who have them in their hands let go.)"""
     queues: list[Queue] = [*vhost.queues.values(), *vhost.inboxes.values()]
     positions: dict[int, list[int]] = defaultdict(list)
     hands = outstanding(world)
@@ -234,7 +271,10 @@ def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
                 assert isinstance(target, (Queue, Listener))
                 lasting = (target if isinstance(target, Queue) else target.inbox).durable
             if lasting and exchange.options.durable:
-                found[f"{exchange.number}:{target.number}:{binding.identity}"] = (int(binding.assurance), binding.grammar.name)
+                found[f"{exchange.number}:{target.number}:{binding.identity}"] = (
+                    int(binding.assurance),
+                    binding.grammar.name,
+                )
     return found
 
 
@@ -251,18 +291,37 @@ def check(world: World) -> None:
         held = vhost.retained.get(key)
         assert held is not None
         assert (held.body, held.assurance, held.encoding, held.address.topic, held.expires) == (
-            message.body, message.assurance, message.encoding, message.address.topic, message.expires)
+            message.body,
+            message.assurance,
+            message.encoding,
+            message.address.topic,
+            message.expires,
+        )
     kinds: dict[str, set[str]] = defaultdict(set)
     for _, kind, name in state.definitions:
         kinds[kind].add(name)
     assert kinds["queue"] == {queue.name for queue in vhost.queues.values() if queue.durable}
-    groups = {group.name for group in vhost.listeners if group.name.startswith("$share/") and group.inbox.durable}
-    assert kinds["session"] == {session.name for session in world.mqtt_front.sessions.all() if session.persistent} | groups
-    declared = {name: exchange for name, exchange in vhost.exchanges.items() if name[:4] not in ("", "amq.")}
-    assert kinds["exchange"] == {name for name, exchange in declared.items() if exchange.options.durable}
+    groups = {
+        group.name
+        for group in vhost.listeners
+        if group.name.startswith("$share/") and group.inbox.durable
+    }
+    assert (
+        kinds["session"]
+        == {session.name for session in world.mqtt_front.sessions.all() if session.persistent}
+        | groups
+    )
+    declared = {
+        name: exchange for name, exchange in vhost.exchanges.items() if name[:4] not in ("", "amq.")
+    }
+    assert kinds["exchange"] == {
+        name for name, exchange in declared.items() if exchange.options.durable
+    }
     assert kinds["binding"] | kinds["subscription"] == bindings(vhost).keys()
     for name, (assurance, grammar) in bindings(vhost).items():
-        definition = state.definitions["/", "binding" if name in kinds["binding"] else "subscription", name]
+        definition = state.definitions[
+            "/", "binding" if name in kinds["binding"] else "subscription", name
+        ]
         assert (definition["assurance"], definition["grammar"]) == (assurance, grammar)
 
 
@@ -285,12 +344,21 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
     amqp.queue("transient", "amq.topic", "a")
     writer = here(world, "w")
     check(world)
-    for number, step in enumerate([
+    for number, step in enumerate(
+        [
             lambda: writer.send(mqtt_publish("a", b"1", 2, 1, RETAIN)),
-            lambda: writer.send(mqtt_publish("a", b"1", 2, 1, DUP), pubrel(1), mqtt_publish("a", b"2", 1, 2)),
-            lambda: reader.send(pubrec(1)), reader.vanish, lambda: Client(world, connect("k", clean=False)),
-            lambda: amqp.send(spec.Basic.Consume(queue="q", consumer_tag="t")), lambda: amqp.send(spec.Basic.Ack(1)),
-            lambda: amqp.send(spec.Basic.Nack(2, requeue=True)), amqp.connection.connection_lost]):
+            lambda: writer.send(
+                mqtt_publish("a", b"1", 2, 1, DUP), pubrel(1), mqtt_publish("a", b"2", 1, 2)
+            ),
+            lambda: reader.send(pubrec(1)),
+            reader.vanish,
+            lambda: Client(world, connect("k", clean=False)),
+            lambda: amqp.send(spec.Basic.Consume(queue="q", consumer_tag="t")),
+            lambda: amqp.send(spec.Basic.Ack(1)),
+            lambda: amqp.send(spec.Basic.Nack(2, requeue=True)),
+            amqp.connection.connection_lost,
+        ]
+    ):
         step()
         world.settle()
         check(world)
@@ -299,7 +367,9 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
     assert [one.body for one in publications(reader.greeting)] == [b"2"]
     reader.send(pubcomp(1), puback(2))
     check(world)
-    assert [list(live.queues) for live in world.store.state.messages.values()] == [[world.queue("q").number]]
+    assert [list(live.queues) for live in world.store.state.messages.values()] == [
+        [world.queue("q").number]
+    ]
     amqp = world.amqp()
     amqp.send(spec.Queue.Delete(queue="q"))
     world.settle()
@@ -314,16 +384,25 @@ def test_the_state_follows_a_message_through_everything_that_may_happen_to_it() 
 # -- who asks for what another one asked for just now
 
 
-@pytest.mark.parametrize("method", [
-    spec.Queue.Declare(queue="q", durable=True), spec.Queue.Declare(queue="q", passive=True),
-    spec.Exchange.Declare(exchange="x", exchange_type="fanout", durable=True), spec.Exchange.Declare(exchange="x", passive=True),
-    spec.Queue.Bind(queue="q", exchange="x")])
+@pytest.mark.parametrize(
+    "method",
+    [
+        spec.Queue.Declare(queue="q", durable=True),
+        spec.Queue.Declare(queue="q", passive=True),
+        spec.Exchange.Declare(exchange="x", exchange_type="fanout", durable=True),
+        spec.Exchange.Declare(exchange="x", passive=True),
+        spec.Queue.Bind(queue="q", exchange="x"),
+    ],
+)
 def test_who_declares_what_is_there_waits_until_it_is_durable(method: object) -> None:
     world = World()
     first, second = world.amqp(), world.amqp()
     slow(world)
-    for one in (spec.Queue.Declare(queue="q", durable=True), spec.Exchange.Declare(exchange="x", exchange_type="fanout", durable=True),
-                spec.Queue.Bind(queue="q", exchange="x")):
+    for one in (
+        spec.Queue.Declare(queue="q", durable=True),
+        spec.Exchange.Declare(exchange="x", exchange_type="fanout", durable=True),
+        spec.Queue.Bind(queue="q", exchange="x"),
+    ):
         first.connection.receive_data(marshal(1, one))
         if type(one) is type(method):
             break
@@ -335,8 +414,14 @@ def test_who_declares_what_is_there_waits_until_it_is_durable(method: object) ->
     assert len(second.send(method)) == 1
 
 
-@pytest.mark.parametrize("method", [spec.Queue.Delete(queue="q"), spec.Exchange.Delete(exchange="x"),
-                                    spec.Queue.Unbind(queue="q", exchange="x")])
+@pytest.mark.parametrize(
+    "method",
+    [
+        spec.Queue.Delete(queue="q"),
+        spec.Exchange.Delete(exchange="x"),
+        spec.Queue.Unbind(queue="q", exchange="x"),
+    ],
+)
 def test_who_deletes_what_is_gone_waits_until_that_is_durable(method: object) -> None:
     world = World()
     first, second = world.amqp(), world.amqp()
@@ -357,7 +442,9 @@ def test_a_pubrel_that_comes_again_waits_for_the_first() -> None:
     assert client.send(pubrel(1)) == b""
     client.vanish()
     again = Client(world, connect("c", clean=False) + pubrel(1))
-    assert again.greeting == RESUMED  # After a crash the identifier would be held, and the next message dropped.
+    assert (
+        again.greeting == RESUMED
+    )  # After a crash the identifier would be held, and the next message dropped.
     world.durable()
     assert again.read() == pubcomp(1)
     assert again.send(pubrel(1)) == pubcomp(1)
@@ -368,7 +455,11 @@ def test_who_forgets_a_retained_message_that_is_forgotten_waits_too() -> None:
     one, two = here(world, "1"), here(world, "2")
     one.send(mqtt_publish("a", b"x", 1, 1, RETAIN))
     slow(world)
-    assert one.send(mqtt_publish("a", b"", 1, 1, RETAIN)) == two.send(mqtt_publish("a", b"", 1, 1, RETAIN)) == b""
+    assert (
+        one.send(mqtt_publish("a", b"", 1, 1, RETAIN))
+        == two.send(mqtt_publish("a", b"", 1, 1, RETAIN))
+        == b""
+    )
     world.durable()
     assert one.read() == two.read() == puback(1)
 

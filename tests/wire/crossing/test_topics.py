@@ -1,7 +1,9 @@
-"""One truth about topics: all topics and patterns of up to three words, in both directions, through the real broker.
+"""One truth about topics: all topics and patterns of up to three words, in both directions, through
+the real broker.
 
-The definition here is written from architecture.md, not from the code: a topic is a tuple of words; AMQP parts them by
-`.`, MQTT by `/`; on the other side the characters `.` and `/` have changed places, and nothing else.
+The definition here is written from architecture.md, not from the code: a topic is a tuple of words;
+AMQP parts them by `.`, MQTT by `/`; on the other side the characters `.` and `/` have changed
+places, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,9 +23,13 @@ LISTS = [words for length in range(4) for words in product(WORDS, repeat=length)
 KEYS = sorted({".".join(words) for words in LISTS})
 TEXTS = sorted({"/".join(words) for words in LISTS})
 TOPICS = [text for text in TEXTS if text and not set("+#") & set(text)]
-FILTERS = [text for text in TEXTS if text
-           and all(level in ("+", "#") or not set("+#") & set(level) for level in text.split("/"))
-           and "#" not in text.split("/")[:-1]]
+FILTERS = [
+    text
+    for text in TEXTS
+    if text
+    and all(level in ("+", "#") or not set("+#") & set(level) for level in text.split("/"))
+    and "#" not in text.split("/")[:-1]
+]
 
 _EXCHANGED = str.maketrans("./", "/.")
 #: What a word of the pattern stands for, where every word of the topic ends in a newline.
@@ -33,14 +39,19 @@ _ONE, _MANY = r"[^\n]*\n", r"(?:[^\n]*\n)*"
 @cache
 def amqp_pattern(pattern: str) -> re.Pattern[str]:
     words = pattern.split(".") if pattern else []
-    return re.compile("".join({"*": _ONE, "#": _MANY}.get(word, re.escape(word) + r"\n") for word in words))
+    return re.compile(
+        "".join({"*": _ONE, "#": _MANY}.get(word, re.escape(word) + r"\n") for word in words)
+    )
 
 
 @cache
 def mqtt_filter(topic_filter: str) -> re.Pattern[str]:
     levels = topic_filter.split("/")
     veil = r"(?!\$)" if levels[0] in ("+", "#") else ""
-    return re.compile(veil + "".join({"+": _ONE, "#": _MANY}.get(level, re.escape(level) + r"\n") for level in levels))
+    return re.compile(
+        veil
+        + "".join({"+": _ONE, "#": _MANY}.get(level, re.escape(level) + r"\n") for level in levels)
+    )
 
 
 def amqp_words(key: str) -> str:
@@ -55,12 +66,12 @@ def tags(octets: bytes) -> Iterator[tuple[int, int]]:
     """The numbers in (consumer tag, body) of the deliveries in octets."""
     at, tag = 0, 0
     while at < len(octets):
-        kind, size = octets[at], int.from_bytes(octets[at + 3:at + 7], "big")
+        kind, size = octets[at], int.from_bytes(octets[at + 3 : at + 7], "big")
         if kind == 1:
-            assert octets[at + 7:at + 11] == b"\x00\x3c\x00\x3c"
-            tag = int(octets[at + 12:at + 12 + octets[at + 11]])
+            assert octets[at + 7 : at + 11] == b"\x00\x3c\x00\x3c"
+            tag = int(octets[at + 12 : at + 12 + octets[at + 11]])
         elif kind == 3:
-            yield tag, int(octets[at + 7:at + 7 + size])
+            yield tag, int(octets[at + 7 : at + 7 + size])
         at += size + 8
 
 
@@ -77,14 +88,27 @@ def test_every_topic_of_both_sides_reaches_exactly_whom_it_matches_on_both_sides
     for number, key in enumerate(KEYS):
         amqp.connection.receive_data(
             marshal(1, spec.Queue.Declare(queue=f"q{number}", nowait=True))
-            + marshal(1, spec.Queue.Bind(queue=f"q{number}", exchange="amq.topic", routing_key=key, nowait=True))
-            + marshal(1, spec.Basic.Consume(queue=f"q{number}", consumer_tag=str(number), no_ack=True, nowait=True)))
+            + marshal(
+                1,
+                spec.Queue.Bind(
+                    queue=f"q{number}", exchange="amq.topic", routing_key=key, nowait=True
+                ),
+            )
+            + marshal(
+                1,
+                spec.Basic.Consume(
+                    queue=f"q{number}", consumer_tag=str(number), no_ack=True, nowait=True
+                ),
+            )
+        )
     readers = [here(world, f"r{number}") for number in range(len(FILTERS))]
     for reader, topic_filter in zip(readers, FILTERS, strict=True):
         reader.send(subscribe(1, (topic_filter, 0)))
     assert amqp.read_octets() == b""
     #: Every topic as both sides know it, and whether the MQTT side may hear it.
-    sent = [(key, key.translate(_EXCHANGED)) for key in KEYS] + [(topic.translate(_EXCHANGED), topic) for topic in TOPICS]
+    sent = [(key, key.translate(_EXCHANGED)) for key in KEYS] + [
+        (topic.translate(_EXCHANGED), topic) for topic in TOPICS
+    ]
     publisher, writer = world.amqp(), here(world, "w")
     heard_there: set[tuple[int, int]] = set()
     for number, (key, topic) in enumerate(sent):
@@ -94,14 +118,25 @@ def test_every_topic_of_both_sides_reaches_exactly_whom_it_matches_on_both_sides
             writer.connection.receive_data(mqtt_publish(topic, b"%d" % number))
         if number % 16 == 15 or number == len(sent) - 1:
             heard_there.update(tags(amqp.read_octets()))
-    expected_there = {(tag, number) for number, (key, _) in enumerate(sent) for words in [amqp_words(key)]
-                      for tag, pattern in enumerate(KEYS) if amqp_pattern(pattern).fullmatch(words)}
+    expected_there = {
+        (tag, number)
+        for number, (key, _) in enumerate(sent)
+        for words in [amqp_words(key)]
+        for tag, pattern in enumerate(KEYS)
+        if amqp_pattern(pattern).fullmatch(words)
+    }
     assert heard_there == expected_there
     silenced = 0
     for reader, topic_filter in zip(readers, FILTERS, strict=True):
         pattern = mqtt_filter(topic_filter)
-        wanted = [(topic, number) for number, (_, topic) in enumerate(sent) if pattern.fullmatch(mqtt_words(topic))]
-        sayable = [(topic, number) for topic, number in wanted if topic and not set("+#") & set(topic)]
+        wanted = [
+            (topic, number)
+            for number, (_, topic) in enumerate(sent)
+            if pattern.fullmatch(mqtt_words(topic))
+        ]
+        sayable = [
+            (topic, number) for topic, number in wanted if topic and not set("+#") & set(topic)
+        ]
         silenced += len(wanted) - len(sayable)
         assert [(one.topic, int(one.body)) for one in publications(reader.read())] == sayable
     assert silenced > 0

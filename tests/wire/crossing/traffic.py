@@ -1,4 +1,6 @@
-"""Random traffic over both protocols: clients that come and go, publish, read slowly, refuse, delete, and break rules."""
+"""Random traffic over both protocols: clients that come and go, publish, read slowly, refuse,
+delete, and break rules.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,40 @@ from typing import Any
 
 import pamqp.commands as spec
 
-from broker.access import Identity
-from broker.bounds import Bounds
-from protocols.mqtt.sessions import MqttOptions
+from broker.access.identity import Identity
+from broker.limits import Bounds
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import Amqp, World, mqtt_publish, publication
-from tests.wire.mqtt.octets import Client, Will, connect, packets, puback, pubcomp, pubrec, pubrel, subscribe, unsubscribe
+from tests.wire.mqtt.octets import (
+    Client,
+    Will,
+    connect,
+    packets,
+    puback,
+    pubcomp,
+    pubrec,
+    pubrel,
+    subscribe,
+    unsubscribe,
+)
 
 TOPICS = ["a", "a/b", "b", "b/c.d", "$x", "$SYS/x", "t" * 300, "private", "/"]
 FILTERS = ["a", "a/#", "+", "#", "+/+", "b/c.d", "$x", "t" * 300, "private", "$share/g/a"]
 KEYS = ["a", "a.b", "b", "b.c/d", "", "a.+", "private", "q0", "q1", "nobody"]
 PATTERNS = ["a", "a.#", "*", "#", "*.*", "b.c/d", "", "private"]
-EXCHANGES = ["amq.topic"] * 20 + ["", "", "", "amq.fanout", "amq.fanout", "amq.headers", "mine", "mine", "mine", "gone", "inner"]
+EXCHANGES = ["amq.topic"] * 20 + [
+    "",
+    "",
+    "",
+    "amq.fanout",
+    "amq.fanout",
+    "amq.headers",
+    "mine",
+    "mine",
+    "mine",
+    "gone",
+    "inner",
+]
 QUEUES = ["q0", "q1", "q2", "q3"]
 USERS = ["guest"] * 8 + ["careful", "reader"]
 #: Arguments of a queue, by its name.
@@ -25,7 +50,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "q0": {},
     "q1": {"x-message-ttl": 15, "x-dead-letter-exchange": "amq.topic"},
     "q2": {"x-max-length": 3, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q0"},
-    "q3": {"x-max-length": 2, "x-overflow": "reject-publish"}}
+    "q3": {"x-max-length": 2, "x-overflow": "reject-publish"},
+}
 
 
 class Careful(Identity):
@@ -42,7 +68,10 @@ class Traffic:
         self.chance = random.Random(seed)
         bounds, options = Bounds(), MqttOptions()
         bounds.message, bounds.retained, bounds.retained_octets = 2_000, 5, 3_000
-        bounds.gates, bounds.routes = self.chance.choice([0, 1, 1_000]), self.chance.choice([4, 1_000])
+        bounds.gates, bounds.routes = (
+            self.chance.choice([0, 1, 1_000]),
+            self.chance.choice([4, 1_000]),
+        )
         options.max_packet, options.receive_maximum, options.session_backlog = 2_500, 3, 4
         options.session_expiry_s, options.sessions = 60, 6
         self.world = World(bounds, mqtt=options)
@@ -57,10 +86,21 @@ class Traffic:
         """Queues and exchanges to begin with; they may go, and come again."""
         client = self.world.amqp()
         client.send(
-            spec.Exchange.Declare(exchange="mine", exchange_type="topic", durable=True, arguments={"alternate-exchange": "amq.fanout"}),
-            spec.Exchange.Declare(exchange="inner", exchange_type="fanout", internal=True))
+            spec.Exchange.Declare(
+                exchange="mine",
+                exchange_type="topic",
+                durable=True,
+                arguments={"alternate-exchange": "amq.fanout"},
+            ),
+            spec.Exchange.Declare(exchange="inner", exchange_type="fanout", internal=True),
+        )
         for queue in QUEUES:
-            client.send(declaration(queue), spec.Queue.Bind(queue=queue, exchange="amq.topic", routing_key=self.chance.choice(PATTERNS)))
+            client.send(
+                declaration(queue),
+                spec.Queue.Bind(
+                    queue=queue, exchange="amq.topic", routing_key=self.chance.choice(PATTERNS)
+                ),
+            )
         client.connection.connection_lost()
 
     def run(self, steps: int) -> None:
@@ -78,7 +118,9 @@ class Traffic:
 
     def settle(self) -> None:
         """Until nobody has anything left to do."""
-        connections = [client.connection for client in self.mqtt.values()] + [one.client.connection for one in self.amqp]
+        connections = [client.connection for client in self.mqtt.values()] + [
+            one.client.connection for one in self.amqp
+        ]
         self.world.settle(*connections)
         for client in self.mqtt.values():
             client.read()
@@ -103,7 +145,15 @@ class Traffic:
         if what < 0.45:
             client.send(*[self._publish() for _ in range(chance.choice([1, 1, 3]))])
         elif what < 0.60:
-            client.send(subscribe(1, *[(chance.choice(FILTERS), chance.randrange(3)) for _ in range(chance.choice([1, 1, 2]))]))
+            client.send(
+                subscribe(
+                    1,
+                    *[
+                        (chance.choice(FILTERS), chance.randrange(3))
+                        for _ in range(chance.choice([1, 1, 2]))
+                    ],
+                )
+            )
         elif what < 0.65:
             client.send(unsubscribe(2, chance.choice(FILTERS[:-1])))
         elif what < 0.88:
@@ -117,13 +167,29 @@ class Traffic:
         elif what < 0.98:
             client.vanish()
         else:
-            client.send(chance.choice([b"\xf0\x00", mqtt_publish("a", bytes(3_000)), b"\x30\x00", mqtt_publish("a", b"x") + b"\x82\x00"]))
+            client.send(
+                chance.choice(
+                    [
+                        b"\xf0\x00",
+                        mqtt_publish("a", bytes(3_000)),
+                        b"\x30\x00",
+                        mqtt_publish("a", b"x") + b"\x82\x00",
+                    ]
+                )
+            )
 
     def _come(self, name: str) -> Client:
         chance = self.chance
         user = chance.choice(USERS)
-        will = Will(chance.choice(TOPICS), self._body(), chance.randrange(3), chance.random() < 0.3) if chance.random() < 0.4 else None
-        client = Client(self.world, connect(name, clean=chance.random() < 0.5, will=will, user=user, password=b"guest"))
+        will = (
+            Will(chance.choice(TOPICS), self._body(), chance.randrange(3), chance.random() < 0.3)
+            if chance.random() < 0.4
+            else None
+        )
+        client = Client(
+            self.world,
+            connect(name, clean=chance.random() < 0.5, will=will, user=user, password=b"guest"),
+        )
         for number in range(1, chance.choice([1, 4])):
             client.send(subscribe(number, (chance.choice(FILTERS), chance.randrange(3))))
         return client
@@ -133,7 +199,9 @@ class Traffic:
         qos = chance.randrange(3)
         flags = (1 if chance.random() < 0.2 else 0) | (8 if qos and chance.random() < 0.2 else 0)
         body = b"" if chance.random() < 0.1 else self._body()
-        return mqtt_publish(chance.choice(TOPICS), body, qos, chance.randrange(1, 6) if qos else 0, flags)
+        return mqtt_publish(
+            chance.choice(TOPICS), body, qos, chance.randrange(1, 6) if qos else 0, flags
+        )
 
     def _answer(self, client: Client) -> None:
         """Answers most of what there is to read, and sometimes what is not."""
@@ -146,15 +214,17 @@ class Traffic:
                 at = 1
                 while packet[at] >= 128:
                     at += 1
-                topic = int.from_bytes(packet[at + 1:at + 3], "big")
-                packet_id = int.from_bytes(packet[at + 3 + topic:at + 5 + topic], "big")
+                topic = int.from_bytes(packet[at + 1 : at + 3], "big")
+                packet_id = int.from_bytes(packet[at + 3 + topic : at + 5 + topic], "big")
                 client.connection.receive_data((puback if packet[0] & 2 else pubrec)(packet_id))
             elif kind == 5:
                 client.connection.receive_data(pubrel(packet_id))
             elif kind == 6:
                 client.connection.receive_data(pubcomp(packet_id))
         if chance.random() < 0.1:
-            client.connection.receive_data(chance.choice([puback, pubrec, pubrel, pubcomp])(chance.randrange(1, 9)))
+            client.connection.receive_data(
+                chance.choice([puback, pubrec, pubrel, pubcomp])(chance.randrange(1, 9))
+            )
 
     # -- AMQP
 
@@ -186,7 +256,12 @@ class Consumer:
 
     def _hear(self, frames: list[Any]) -> None:
         for frame in frames:
-            if frame.name == "Basic.GetOk" and self._keeps or frame.name == "Basic.Deliver" and frame.consumer_tag[0] == "k":
+            if (
+                frame.name == "Basic.GetOk"
+                and self._keeps
+                or frame.name == "Basic.Deliver"
+                and frame.consumer_tag[0] == "k"
+            ):
                 self.tags.append(frame.delivery_tag)
             elif frame.name == "Channel.Close":
                 self.tags.clear()
@@ -200,24 +275,60 @@ class Consumer:
         what = chance.random()
         queue = chance.choice(QUEUES)
         if what < 0.40:
-            self.client.connection.receive_data(b"".join(self._publication(body) for _ in range(chance.choice([1, 1, 4]))))
+            self.client.connection.receive_data(
+                b"".join(self._publication(body) for _ in range(chance.choice([1, 1, 4])))
+            )
         elif what < 0.48:
             self._send(declaration(queue, other=chance.random() < 0.02))
         elif what < 0.56:
-            self._send(spec.Queue.Bind(queue=queue, exchange=chance.choice(["amq.topic", "amq.topic", "amq.fanout", "amq.headers", "mine"]),
-                                       routing_key=chance.choice(PATTERNS)))
+            self._send(
+                spec.Queue.Bind(
+                    queue=queue,
+                    exchange=chance.choice(
+                        ["amq.topic", "amq.topic", "amq.fanout", "amq.headers", "mine"]
+                    ),
+                    routing_key=chance.choice(PATTERNS),
+                )
+            )
         elif what < 0.58:
-            self._send(spec.Queue.Unbind(queue=queue, exchange="amq.topic", routing_key=chance.choice(PATTERNS)))
+            self._send(
+                spec.Queue.Unbind(
+                    queue=queue, exchange="amq.topic", routing_key=chance.choice(PATTERNS)
+                )
+            )
         elif what < 0.60:
-            self._send(chance.choice([
-                spec.Exchange.Declare(exchange="mine", exchange_type="topic", durable=True, arguments={"alternate-exchange": "amq.fanout"}),
-                spec.Exchange.Bind(destination="mine", source="amq.topic", routing_key=chance.choice(PATTERNS)),
-                spec.Exchange.Declare(exchange="inner", exchange_type="fanout", internal=True), spec.Exchange.Delete(exchange="mine")]))
+            self._send(
+                chance.choice(
+                    [
+                        spec.Exchange.Declare(
+                            exchange="mine",
+                            exchange_type="topic",
+                            durable=True,
+                            arguments={"alternate-exchange": "amq.fanout"},
+                        ),
+                        spec.Exchange.Bind(
+                            destination="mine",
+                            source="amq.topic",
+                            routing_key=chance.choice(PATTERNS),
+                        ),
+                        spec.Exchange.Declare(
+                            exchange="inner", exchange_type="fanout", internal=True
+                        ),
+                        spec.Exchange.Delete(exchange="mine"),
+                    ]
+                )
+            )
         elif what < 0.72:
             self._serial += 1
             kind = chance.choice("kka")  # Whether it keeps what it gets until it acknowledges.
-            self._send(spec.Basic.Qos(prefetch_count=chance.choice([0, 1, 3]), global_=chance.random() < 0.2),
-                       spec.Basic.Consume(queue=queue, consumer_tag=f"{kind}{self._serial}", no_ack=kind == "a"))
+            self._send(
+                spec.Basic.Qos(
+                    prefetch_count=chance.choice([0, 1, 3]), global_=chance.random() < 0.2
+                ),
+                spec.Basic.Consume(
+                    queue=queue, consumer_tag=f"{kind}{self._serial}", no_ack=kind == "a"
+                ),
+            )
         elif what < 0.74:
             self._send(spec.Basic.Cancel(consumer_tag=f"k{chance.randrange(1, self._serial + 2)}"))
         elif what < 0.88:
@@ -226,7 +337,15 @@ class Consumer:
             self._keeps = chance.random() < 0.5
             self._send(spec.Basic.Get(queue=queue, no_ack=not self._keeps))
         elif what < 0.915:
-            self._send(chance.choice([spec.Queue.Purge(queue=queue), spec.Queue.Delete(queue=queue), spec.Basic.Recover(requeue=True)]))
+            self._send(
+                chance.choice(
+                    [
+                        spec.Queue.Purge(queue=queue),
+                        spec.Queue.Delete(queue=queue),
+                        spec.Basic.Recover(requeue=True),
+                    ]
+                )
+            )
         elif what < 0.93:
             self.client.connection.pause_writing()
         elif what < 0.96:
@@ -252,7 +371,11 @@ class Consumer:
         chance = self.chance
         tag, many = chance.choice(self.tags), chance.random() < 0.2
         kind = chance.random()
-        method = (spec.Basic.Ack(tag, many) if kind < 0.5 else spec.Basic.Nack(tag, many, requeue=kind < 0.75))
+        method = (
+            spec.Basic.Ack(tag, many)
+            if kind < 0.5
+            else spec.Basic.Nack(tag, many, requeue=kind < 0.75)
+        )
         self.tags = [one for one in self.tags if one != tag and not (many and one < tag)]
         self._send(method)
 
@@ -262,11 +385,22 @@ class Consumer:
         if chance.random() < 0.5:
             properties["delivery_mode"] = 2
         if chance.random() < 0.2:
-            properties["expiration"] = chance.choice(["0", "10", "100000", "nonsense" if chance.random() < 0.1 else "5"])
+            properties["expiration"] = chance.choice(
+                ["0", "10", "100000", "nonsense" if chance.random() < 0.1 else "5"]
+            )
         if chance.random() < 0.05:
             body = bytes(2_500)
-        return publication(chance.choice(EXCHANGES), chance.choice(KEYS), body, mandatory=chance.random() < 0.2, **properties)
+        return publication(
+            chance.choice(EXCHANGES),
+            chance.choice(KEYS),
+            body,
+            mandatory=chance.random() < 0.2,
+            **properties,
+        )
+
 
 def declaration(queue: str, other: bool = False) -> spec.Queue.Declare:
     """The declaration of a queue; or another one, which fails when the queue is there."""
-    return spec.Queue.Declare(queue=queue, durable=(queue in ("q0", "q1")) != other, arguments=ARGUMENTS[queue])
+    return spec.Queue.Declare(
+        queue=queue, durable=(queue in ("q0", "q1")) != other, arguments=ARGUMENTS[queue]
+    )

@@ -44,8 +44,17 @@ def binary(octets: bytes) -> bytes:
     return len(octets).to_bytes(2, "big") + octets
 
 
-def connect(client_id: str = "c", *, clean: bool = True, will: Will | None = None, user: str | None = None,
-            password: bytes | None = None, keep_alive: int = 60, name: bytes = b"MQTT", level: int = 4) -> bytes:
+def connect(
+    client_id: str = "c",
+    *,
+    clean: bool = True,
+    will: Will | None = None,
+    user: str | None = None,
+    password: bytes | None = None,
+    keep_alive: int = 60,
+    name: bytes = b"MQTT",
+    level: int = 4,
+) -> bytes:
     flags = 2 if clean else 0
     payload = text(client_id)
     if will is not None:
@@ -57,7 +66,9 @@ def connect(client_id: str = "c", *, clean: bool = True, will: Will | None = Non
     if password is not None:
         flags |= 0x40
         payload += binary(password)
-    return packet(0x10, binary(name) + bytes([level, flags]) + keep_alive.to_bytes(2, "big") + payload)
+    return packet(
+        0x10, binary(name) + bytes([level, flags]) + keep_alive.to_bytes(2, "big") + payload
+    )
 
 
 def short(first: int, packet_id: int) -> bytes:
@@ -86,7 +97,10 @@ def unsuback(packet_id: int) -> bytes:
 
 
 def subscribe(packet_id: int, *filters: tuple[str, int]) -> bytes:
-    return packet(0x82, packet_id.to_bytes(2, "big") + b"".join(text(name) + bytes([qos]) for name, qos in filters))
+    return packet(
+        0x82,
+        packet_id.to_bytes(2, "big") + b"".join(text(name) + bytes([qos]) for name, qos in filters),
+    )
 
 
 def suback(packet_id: int, *codes: int) -> bytes:
@@ -109,8 +123,8 @@ def packets(octets: bytes) -> list[bytes]:
             if octets[at - 1] < 128:
                 break
         assert at + length <= len(octets), "half a packet"
-        found.append(octets[:at + length])
-        octets = octets[at + length:]
+        found.append(octets[: at + length])
+        octets = octets[at + length :]
     return found
 
 
@@ -123,10 +137,12 @@ def _publication(octets: bytes) -> Publication:
     flags, at = octets[0] & 15, 2
     while octets[at - 1] >= 128:
         at += 1
-    mark = at + 2 + int.from_bytes(octets[at:at + 2], "big")
-    topic, qos = octets[at + 2:mark].decode(), flags >> 1 & 3
-    packet_id = int.from_bytes(octets[mark:mark + 2], "big") if qos else 0
-    return Publication(topic, octets[mark + (2 if qos else 0):], qos, packet_id, bool(flags & 1), bool(flags & 8))
+    mark = at + 2 + int.from_bytes(octets[at : at + 2], "big")
+    topic, qos = octets[at + 2 : mark].decode(), flags >> 1 & 3
+    packet_id = int.from_bytes(octets[mark : mark + 2], "big") if qos else 0
+    return Publication(
+        topic, octets[mark + (2 if qos else 0) :], qos, packet_id, bool(flags & 1), bool(flags & 8)
+    )
 
 
 class Client:
@@ -145,7 +161,9 @@ class Client:
     def read(self) -> bytes:
         self.world.turn()
         octets = self.connection.data_to_send()
-        while self.connection.behind and not self.connection.stalled and not self.connection.finished:
+        while (
+            self.connection.behind and not self.connection.stalled and not self.connection.finished
+        ):
             self.connection.resume()
             self.world.turn()
             octets += self.connection.data_to_send()

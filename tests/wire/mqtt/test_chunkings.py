@@ -1,4 +1,6 @@
-"""Whatever comes, in whatever pieces: no exception, and the same answers to everybody as if it came whole."""
+"""Whatever comes, in whatever pieces: no exception, and the same answers to everybody as if it came
+whole.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.connection import Connection
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import Client, Will, connect, here, puback, pubcomp, pubrec, pubrel, subscribe, unsubscribe
+from tests.wire.mqtt.octets import (
+    Client,
+    Will,
+    connect,
+    here,
+    puback,
+    pubcomp,
+    pubrec,
+    pubrel,
+    subscribe,
+    unsubscribe,
+)
 
 TOPICS = st.sampled_from(["a", "a/b", "a/c", "b", "$SYS/x", "$x", "t" * 600, "/", "a/b.c"])
 FILTERS = st.sampled_from(["a", "a/#", "+", "#", "b", "t" * 600, "$share/g/a", "/#"])
@@ -17,23 +30,77 @@ IDS = st.integers(1, 4)
 
 PUBLISHES = st.builds(
     lambda topic, body, qos, packet_id, retain, dup: mqtt_publish(
-        topic, body, qos, packet_id if qos else 0, (1 if retain else 0) | (8 if qos and dup else 0)),
-    TOPICS, st.sampled_from([b"", b"x", bytes(130), bytes(17_000)]), QOS, IDS, st.booleans(), st.booleans())
-RUNS = st.builds(lambda topic, count: mqtt_publish(topic, b"run") * count, TOPICS, st.integers(1, 5))
+        topic, body, qos, packet_id if qos else 0, (1 if retain else 0) | (8 if qos and dup else 0)
+    ),
+    TOPICS,
+    st.sampled_from([b"", b"x", bytes(130), bytes(17_000)]),
+    QOS,
+    IDS,
+    st.booleans(),
+    st.booleans(),
+)
+RUNS = st.builds(
+    lambda topic, count: mqtt_publish(topic, b"run") * count, TOPICS, st.integers(1, 5)
+)
 OTHERS = st.one_of(
-    st.builds(lambda packet_id, some: subscribe(packet_id, *some), IDS, st.lists(st.tuples(FILTERS, QOS), min_size=1, max_size=3)),
-    st.builds(lambda packet_id, some: unsubscribe(packet_id, *some), IDS,
-              st.lists(FILTERS.filter(lambda one: one[0] != "$"), min_size=1, max_size=3)),
-    st.builds(lambda kind, packet_id: kind(packet_id), st.sampled_from([puback, pubrec, pubrel, pubcomp]), IDS), st.just(b"\xc0\x00"))
+    st.builds(
+        lambda packet_id, some: subscribe(packet_id, *some),
+        IDS,
+        st.lists(st.tuples(FILTERS, QOS), min_size=1, max_size=3),
+    ),
+    st.builds(
+        lambda packet_id, some: unsubscribe(packet_id, *some),
+        IDS,
+        st.lists(FILTERS.filter(lambda one: one[0] != "$"), min_size=1, max_size=3),
+    ),
+    st.builds(
+        lambda kind, packet_id: kind(packet_id),
+        st.sampled_from([puback, pubrec, pubrel, pubcomp]),
+        IDS,
+    ),
+    st.just(b"\xc0\x00"),
+)
 FAULTS = st.one_of(
-    st.sampled_from([b"\xe0\x00", b"\xf0\x00", b"\x30\x00", b"\x30\x80\x00", b"\x32\x05\x00\x01a\x00\x00", b"\x30\x80\x80\x80\x01"]),
-    st.builds(packet, st.integers(0, 255), st.binary(max_size=12)), st.binary(max_size=8))
+    st.sampled_from(
+        [
+            b"\xe0\x00",
+            b"\xf0\x00",
+            b"\x30\x00",
+            b"\x30\x80\x00",
+            b"\x32\x05\x00\x01a\x00\x00",
+            b"\x30\x80\x80\x80\x01",
+        ]
+    ),
+    st.builds(packet, st.integers(0, 255), st.binary(max_size=12)),
+    st.binary(max_size=8),
+)
 STREAMS = st.builds(
     lambda first, some: first + b"".join(some),
-    st.sampled_from([connect("c"), connect("c", clean=False), connect("c", will=Will("a", b"will", 1, True)),
-                     connect("c", clean=False, user="guest", password=b"guest")]),
-    st.lists(st.one_of(PUBLISHES, RUNS, RUNS, OTHERS, OTHERS, st.one_of(PUBLISHES, PUBLISHES, PUBLISHES, FAULTS)), max_size=25))
-CUTS = st.lists(st.one_of(st.integers(1, 6), st.integers(1, 300), st.integers(1, 5_000)), min_size=1, max_size=30)
+    st.sampled_from(
+        [
+            connect("c"),
+            connect("c", clean=False),
+            connect("c", will=Will("a", b"will", 1, True)),
+            connect("c", clean=False, user="guest", password=b"guest"),
+        ]
+    ),
+    st.lists(
+        st.one_of(
+            PUBLISHES,
+            RUNS,
+            RUNS,
+            OTHERS,
+            OTHERS,
+            st.one_of(PUBLISHES, PUBLISHES, PUBLISHES, FAULTS),
+        ),
+        max_size=25,
+    ),
+)
+CUTS = st.lists(
+    st.one_of(st.integers(1, 6), st.integers(1, 300), st.integers(1, 5_000)),
+    min_size=1,
+    max_size=30,
+)
 
 
 @st.composite
@@ -43,12 +110,19 @@ def mutated(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(octets) - 1)))
         size = draw(st.integers(0, 4))
-        octets = octets[:at] + draw(st.sampled_from([b"", octets[at:at + size] * 2, draw(st.binary(max_size=4))])) + octets[at + size:]
+        octets = (
+            octets[:at]
+            + draw(st.sampled_from([b"", octets[at : at + size] * 2, draw(st.binary(max_size=4))]))
+            + octets[at + size :]
+        )
     return octets
 
 
 def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
-    """What everybody hears, and what is left, after one client said all this. `patient`: the verdict comes later."""
+    """What everybody hears, and what is left, after one client said all this.
+
+    `patient`: the verdict comes later.
+    """
     options = MqttOptions()
     options.max_packet = 20_000
     world = World(mqtt=options)
@@ -60,7 +134,7 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
     at = 0
     while at < len(octets):
         for cut in cuts or [len(octets)]:
-            connection.receive_data(octets[at:at + cut])
+            connection.receive_data(octets[at : at + cut])
             at += cut
     world.guests.decide()
     world.settle(connection)
@@ -72,19 +146,32 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
     connection.connection_lost()
     world.settle()
     fates, copies = world.fates(), world.copies()
-    return (answer, heard, [watcher.all() for watcher in watchers], connection.reason, fates, copies, len(world.vhost.retained),
-            len(world.store.state.messages), sorted(world.vhost.inboxes))
+    return (
+        answer,
+        heard,
+        [watcher.all() for watcher in watchers],
+        connection.reason,
+        fates,
+        copies,
+        len(world.vhost.retained),
+        len(world.store.state.messages),
+        sorted(world.vhost.inboxes),
+    )
 
 
 @settings(max_examples=150, deadline=None)
 @given(STREAMS, CUTS, st.booleans())
-def test_streams_mean_the_same_however_they_are_cut(octets: bytes, cuts: list[int], patient: bool) -> None:
+def test_streams_mean_the_same_however_they_are_cut(
+    octets: bytes, cuts: list[int], patient: bool
+) -> None:
     assert told(octets, cuts, patient) == told(octets, [], patient)
 
 
 @settings(max_examples=150, deadline=None)
 @given(mutated(), CUTS)
-def test_mutated_streams_raise_nothing_and_mean_the_same_however_they_are_cut(octets: bytes, cuts: list[int]) -> None:
+def test_mutated_streams_raise_nothing_and_mean_the_same_however_they_are_cut(
+    octets: bytes, cuts: list[int]
+) -> None:
     assert told(octets, cuts, False) == told(octets, [], False)
 
 
@@ -96,6 +183,10 @@ def test_octet_by_octet(octets: bytes) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=60), st.sampled_from([b"", connect("c"), connect("c") + mqtt_publish("a", b"x"), text("MQTT")]), CUTS)
+@given(
+    st.binary(max_size=60),
+    st.sampled_from([b"", connect("c"), connect("c") + mqtt_publish("a", b"x"), text("MQTT")]),
+    CUTS,
+)
 def test_garbage_raises_nothing(garbage: bytes, first: bytes, cuts: list[int]) -> None:
     assert told(first + garbage, cuts, False) == told(first + garbage, [], False)

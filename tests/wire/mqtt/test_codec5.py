@@ -1,4 +1,6 @@
-"""Our codec of MQTT 5 beside another one (the package mqtt5), both ways; and of 3.1.1 beside amqtt's."""
+"""Our codec of MQTT 5 beside another one (the package mqtt5), both ways; and of 3.1.1 beside
+amqtt's.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ from amqtt.mqtt.subscribe import SubscribePacket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.mqtt import packets5
-from protocols.mqtt.connect import LEVEL_5, NEVER, Connect, UnacceptableVersion, read_connect
-from protocols.mqtt.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, MalformedPacket, Reader
-from protocols.mqtt.properties import (
+from protocols.mqtt.codec import packets5
+from protocols.mqtt.codec.connect import LEVEL_5, NEVER, Connect, UnacceptableVersion, read_connect
+from protocols.mqtt.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, MalformedPacket, Reader
+from protocols.mqtt.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     AUTHENTICATION_DATA,
     AUTHENTICATION_METHOD,
@@ -74,14 +76,37 @@ def theirs(octets: bytes) -> Any:
 
 QOS = st.sampled_from(members(mqtt5.QoS))
 WILLS = st.builds(
-    mqtt5.Will, TOPICS, payload=OCTETS, qos=QOS, retain=st.booleans(), payload_format_indicator=st.integers(0, 1),
-    message_expiry_interval=st.none() | SECONDS, content_type=st.none() | TEXTS, response_topic=st.none() | TOPICS,
-    correlation_data=st.none() | OCTETS, will_delay_interval=SECONDS, user_properties=USER)
+    mqtt5.Will,
+    TOPICS,
+    payload=OCTETS,
+    qos=QOS,
+    retain=st.booleans(),
+    payload_format_indicator=st.integers(0, 1),
+    message_expiry_interval=st.none() | SECONDS,
+    content_type=st.none() | TEXTS,
+    response_topic=st.none() | TOPICS,
+    correlation_data=st.none() | OCTETS,
+    will_delay_interval=SECONDS,
+    user_properties=USER,
+)
 CONNECTS = st.builds(
-    mqtt5.ConnectPacket, TEXTS, username=st.none() | TEXTS, password=st.none() | OCTETS, clean_start=st.booleans(), will=st.none() | WILLS,
-    keep_alive=st.integers(0, 65_535), session_expiry_interval=SECONDS, authentication_method=TEXTS, authentication_data=st.none() | OCTETS,
-    request_problem_info=st.booleans(), request_response_info=st.booleans(), receive_max=IDS, topic_alias_max=st.integers(0, 65_535),
-    max_packet_size=st.none() | st.integers(1, NEVER), user_properties=USER)
+    mqtt5.ConnectPacket,
+    TEXTS,
+    username=st.none() | TEXTS,
+    password=st.none() | OCTETS,
+    clean_start=st.booleans(),
+    will=st.none() | WILLS,
+    keep_alive=st.integers(0, 65_535),
+    session_expiry_interval=SECONDS,
+    authentication_method=TEXTS,
+    authentication_data=st.none() | OCTETS,
+    request_problem_info=st.booleans(),
+    request_response_info=st.booleans(),
+    receive_max=IDS,
+    topic_alias_max=st.integers(0, 65_535),
+    max_packet_size=st.none() | st.integers(1, NEVER),
+    user_properties=USER,
+)
 
 
 @FOREVER
@@ -89,56 +114,129 @@ CONNECTS = st.builds(
 def test_connect_as_another_codec_writes_it(packet: mqtt5.ConnectPacket) -> None:
     ours = read_connect(body_of(packet.write()))
     assert (ours.level, ours.client_id, ours.user, ours.password, ours.clean, ours.keep_alive) == (
-        LEVEL_5, packet.client_id, packet.username, packet.password, packet.clean_start, packet.keep_alive)
-    assert (ours.expiry, ours.method, ours.method_data, ours.wants_problems, ours.wants_response_information) == (
-        packet.session_expiry_interval, packet.authentication_method, packet.authentication_data or b"", packet.request_problem_info,
-        packet.request_response_info)
-    assert (ours.receive_maximum, ours.topic_alias_maximum, ours.maximum_packet_size, ours.properties.user) == (
-        packet.receive_max, packet.topic_alias_max, packet.max_packet_size or 0, packet.user_properties)
+        LEVEL_5,
+        packet.client_id,
+        packet.username,
+        packet.password,
+        packet.clean_start,
+        packet.keep_alive,
+    )
+    assert (
+        ours.expiry,
+        ours.method,
+        ours.method_data,
+        ours.wants_problems,
+        ours.wants_response_information,
+    ) == (
+        packet.session_expiry_interval,
+        packet.authentication_method,
+        packet.authentication_data or b"",
+        packet.request_problem_info,
+        packet.request_response_info,
+    )
+    assert (
+        ours.receive_maximum,
+        ours.topic_alias_maximum,
+        ours.maximum_packet_size,
+        ours.properties.user,
+    ) == (
+        packet.receive_max,
+        packet.topic_alias_max,
+        packet.max_packet_size or 0,
+        packet.user_properties,
+    )
     assert (ours.will is None) == (packet.will is None)
     if ours.will is not None and packet.will is not None:
         will, properties = packet.will, ours.will.properties
-        assert (ours.will.topic, ours.will.body, ours.will.assurance, ours.will.retain, ours.will.delay) == (
-            will.topic, will.payload or b"", will.qos, will.retain, will.will_delay_interval)
-        assert (properties.number(PAYLOAD_FORMAT, 0), properties.numbers.get(MESSAGE_EXPIRY), properties.text(CONTENT_TYPE)) == (
-            will.payload_format_indicator, will.message_expiry_interval, will.content_type)
-        assert (properties.text(RESPONSE_TOPIC), properties.binary(CORRELATION_DATA), properties.user) == (
-            will.response_topic, will.correlation_data, will.user_properties)
+        assert (
+            ours.will.topic,
+            ours.will.body,
+            ours.will.assurance,
+            ours.will.retain,
+            ours.will.delay,
+        ) == (will.topic, will.payload or b"", will.qos, will.retain, will.will_delay_interval)
+        assert (
+            properties.number(PAYLOAD_FORMAT, 0),
+            properties.numbers.get(MESSAGE_EXPIRY),
+            properties.text(CONTENT_TYPE),
+        ) == (will.payload_format_indicator, will.message_expiry_interval, will.content_type)
+        assert (
+            properties.text(RESPONSE_TOPIC),
+            properties.binary(CORRELATION_DATA),
+            properties.user,
+        ) == (will.response_topic, will.correlation_data, will.user_properties)
 
 
 FILTERS = st.builds(
-    mqtt5.TopicFilter, NAMES.filter(lambda name: not name.startswith("$share/")),
-    max_qos=QOS, no_local=st.booleans(), retain_as_published=st.booleans(), retain_handling=st.sampled_from(members(mqtt5.RetainHandling)))
+    mqtt5.TopicFilter,
+    NAMES.filter(lambda name: not name.startswith("$share/")),
+    max_qos=QOS,
+    no_local=st.booleans(),
+    retain_as_published=st.booleans(),
+    retain_handling=st.sampled_from(members(mqtt5.RetainHandling)),
+)
 
 
 @FOREVER
-@given(IDS, st.lists(FILTERS, min_size=1, max_size=4), st.none() | st.integers(1, 268_435_455), USER)
+@given(
+    IDS, st.lists(FILTERS, min_size=1, max_size=4), st.none() | st.integers(1, 268_435_455), USER
+)
 def test_subscribe_as_another_codec_writes_it(
-        packet_id: int, filters: list[mqtt5.TopicFilter], identifier: int | None, user: list[tuple[str, str]]) -> None:
-    packet = mqtt5.SubscribePacket(packet_id, filters, subscription_id=identifier, user_properties=user)
+    packet_id: int,
+    filters: list[mqtt5.TopicFilter],
+    identifier: int | None,
+    user: list[tuple[str, str]],
+) -> None:
+    packet = mqtt5.SubscribePacket(
+        packet_id, filters, subscription_id=identifier, user_properties=user
+    )
     ours = packets5.read_subscribe(body_of(packet.write()))
-    assert (ours.packet_id, ours.identifier, ours.properties.user) == (packet_id, identifier or 0, user)
-    assert [(one.topic_filter, one.assurance, one.no_local, one.as_published, one.handling) for one in ours.wishes] == [
-        (one.pattern, one.max_qos, one.no_local, one.retain_as_published, one.retain_handling) for one in filters]
+    assert (ours.packet_id, ours.identifier, ours.properties.user) == (
+        packet_id,
+        identifier or 0,
+        user,
+    )
+    assert [
+        (one.topic_filter, one.assurance, one.no_local, one.as_published, one.handling)
+        for one in ours.wishes
+    ] == [
+        (one.pattern, one.max_qos, one.no_local, one.retain_as_published, one.retain_handling)
+        for one in filters
+    ]
 
 
 @FOREVER
 @given(IDS, st.lists(NAMES, min_size=1, max_size=4), USER)
-def test_unsubscribe_as_another_codec_writes_it(packet_id: int, filters: list[str], user: list[tuple[str, str]]) -> None:
-    ours = packets5.read_unsubscribe(body_of(mqtt5.UnsubscribePacket(packet_id, filters, user_properties=user).write()))
+def test_unsubscribe_as_another_codec_writes_it(
+    packet_id: int, filters: list[str], user: list[tuple[str, str]]
+) -> None:
+    ours = packets5.read_unsubscribe(
+        body_of(mqtt5.UnsubscribePacket(packet_id, filters, user_properties=user).write())
+    )
     assert (ours.packet_id, ours.filters, ours.properties.user) == (packet_id, filters, user)
 
 
-@pytest.mark.parametrize(("kind", "make", "codes"), [
-    (PUBACK, mqtt5.PubAckPacket, mqtt5.PubAckReasonCode), (PUBREC, mqtt5.PubRecPacket, mqtt5.PubRecReasonCode),
-    (PUBREL, mqtt5.PubRelPacket, mqtt5.PubRelReasonCode), (PUBCOMP, mqtt5.PubCompPacket, mqtt5.PubCompReasonCode)])
+@pytest.mark.parametrize(
+    ("kind", "make", "codes"),
+    [
+        (PUBACK, mqtt5.PubAckPacket, mqtt5.PubAckReasonCode),
+        (PUBREC, mqtt5.PubRecPacket, mqtt5.PubRecReasonCode),
+        (PUBREL, mqtt5.PubRelPacket, mqtt5.PubRelReasonCode),
+        (PUBCOMP, mqtt5.PubCompPacket, mqtt5.PubCompReasonCode),
+    ],
+)
 def test_acknowledgements_both_ways(kind: int, make: Any, codes: Any) -> None:
     for code in members(codes):
         for text in (None, "why"):
             for user in ([], [("a", "b"), ("a", "c")]):
                 octets = make(7, reason_code=code, reason_str=text, user_properties=user).write()
                 ours = packets5.read_acknowledgement(body_of(octets), kind)
-                assert (ours.packet_id, ours.code, ours.properties.text(REASON), ours.properties.user) == (7, code, text, user)
+                assert (
+                    ours.packet_id,
+                    ours.code,
+                    ours.properties.text(REASON),
+                    ours.properties.user,
+                ) == (7, code, text, user)
                 properties = Properties5()
                 properties.user += user
                 if text is not None:
@@ -146,16 +244,27 @@ def test_acknowledgements_both_ways(kind: int, make: Any, codes: Any) -> None:
                 for given_properties in (properties if text or user else None, properties):
                     written = packets5.answer5(octets[0], 7, int(code), given_properties)
                     packet = theirs(written)
-                    assert (packet.packet_id, packet.reason_code, packet.reason_str, packet.user_properties) == (7, code, text, user)
+                    assert (
+                        packet.packet_id,
+                        packet.reason_code,
+                        packet.reason_str,
+                        packet.user_properties,
+                    ) == (7, code, text, user)
 
 
 @pytest.mark.parametrize("code", [0, 4, 0x80, 0x81, 0x82, 0x93, 0x99])
 def test_disconnect_both_ways(code: int) -> None:
     for expiry in (None, 0, NEVER):
         reason = by_value(mqtt5.DisconnectReasonCode, code)
-        packet = mqtt5.DisconnectPacket(reason_code=reason, session_expiry_interval=expiry, reason_str="so")
+        packet = mqtt5.DisconnectPacket(
+            reason_code=reason, session_expiry_interval=expiry, reason_str="so"
+        )
         ours = packets5.read_disconnect(body_of(packet.write()))
-        assert (ours.code, ours.properties.numbers.get(SESSION_EXPIRY), ours.properties.text(REASON)) == (code, expiry, "so")
+        assert (
+            ours.code,
+            ours.properties.numbers.get(SESSION_EXPIRY),
+            ours.properties.text(REASON),
+        ) == (code, expiry, "so")
     back = theirs(packets5.disconnect5(code))
     assert (back.reason_code, back.reason_str) == (code, None)
 
@@ -163,66 +272,156 @@ def test_disconnect_both_ways(code: int) -> None:
 @pytest.mark.parametrize("code", members(mqtt5.AuthReasonCode))
 def test_auth_both_ways(code: mqtt5.AuthReasonCode) -> None:
     back = theirs(packets5.auth5(int(code), "SCRAM", b"data"))
-    assert (back.reason_code, back.authentication_method, back.authentication_data) == (code, "SCRAM", b"data")
-    octets = mqtt5.AuthPacket(reason_code=code, authentication_method="SCRAM", authentication_data=b"x").write()
+    assert (back.reason_code, back.authentication_method, back.authentication_data) == (
+        code,
+        "SCRAM",
+        b"data",
+    )
+    octets = mqtt5.AuthPacket(
+        reason_code=code, authentication_method="SCRAM", authentication_data=b"x"
+    ).write()
     if int(code) == 0:
         with pytest.raises(MalformedPacket):
             packets5.read_auth(body_of(octets))
     else:
         ours = packets5.read_auth(body_of(octets))
-        assert (ours.code, ours.properties.text(AUTHENTICATION_METHOD), ours.properties.binary(AUTHENTICATION_DATA)) == (
-            code, "SCRAM", b"x")
+        assert (
+            ours.code,
+            ours.properties.text(AUTHENTICATION_METHOD),
+            ours.properties.binary(AUTHENTICATION_DATA),
+        ) == (code, "SCRAM", b"x")
 
 
 @FOREVER
-@given(st.booleans(), SECONDS, TEXTS, IDS, IDS, st.integers(1, NEVER), st.integers(0, 65_535), TEXTS, USER)
+@given(
+    st.booleans(),
+    SECONDS,
+    TEXTS,
+    IDS,
+    IDS,
+    st.integers(1, NEVER),
+    st.integers(0, 65_535),
+    TEXTS,
+    USER,
+)
 def test_connack_as_another_codec_reads_it(
-        present: bool, expiry: int, assigned: str, keep_alive: int, receive: int, size: int, aliases: int, information: str,
-        user: list[tuple[str, str]]) -> None:
+    present: bool,
+    expiry: int,
+    assigned: str,
+    keep_alive: int,
+    receive: int,
+    size: int,
+    aliases: int,
+    information: str,
+    user: list[tuple[str, str]],
+) -> None:
     properties = Properties5()
-    properties.numbers = {SESSION_EXPIRY: expiry, SERVER_KEEP_ALIVE: keep_alive, RECEIVE_MAXIMUM: receive, MAXIMUM_PACKET_SIZE: size,
-                          TOPIC_ALIAS_MAXIMUM: aliases}
+    properties.numbers = {
+        SESSION_EXPIRY: expiry,
+        SERVER_KEEP_ALIVE: keep_alive,
+        RECEIVE_MAXIMUM: receive,
+        MAXIMUM_PACKET_SIZE: size,
+        TOPIC_ALIAS_MAXIMUM: aliases,
+    }
     properties.texts = {ASSIGNED_CLIENT_IDENTIFIER: assigned, RESPONSE_INFORMATION: information}
     properties.user = user
     packet = theirs(packets5.connack5(present, 0, properties))
-    assert (packet.session_present, packet.session_expiry_interval, packet.assigned_client_id, packet.server_keep_alive) == (
-        present, expiry, assigned, keep_alive)
-    assert (packet.receive_max, packet.max_packet_size, packet.topic_alias_max, packet.response_info, packet.user_properties) == (
-        receive, size, aliases, information, user)
+    assert (
+        packet.session_present,
+        packet.session_expiry_interval,
+        packet.assigned_client_id,
+        packet.server_keep_alive,
+    ) == (present, expiry, assigned, keep_alive)
+    assert (
+        packet.receive_max,
+        packet.max_packet_size,
+        packet.topic_alias_max,
+        packet.response_info,
+        packet.user_properties,
+    ) == (receive, size, aliases, information, user)
 
 
 @FOREVER
-@given(IDS, st.lists(st.sampled_from(members(mqtt5.SubAckReasonCode)), min_size=1, max_size=4), USER)
-def test_suback_and_unsuback_as_another_codec_reads_them(packet_id: int, codes: list[int], user: list[tuple[str, str]]) -> None:
+@given(
+    IDS, st.lists(st.sampled_from(members(mqtt5.SubAckReasonCode)), min_size=1, max_size=4), USER
+)
+def test_suback_and_unsuback_as_another_codec_reads_them(
+    packet_id: int, codes: list[int], user: list[tuple[str, str]]
+) -> None:
     properties = Properties5()
     properties.user = user
     packet = theirs(packets5.codes5(0x90, packet_id, bytes(map(int, codes)), properties))
-    assert (packet.packet_id, packet.reason_codes, packet.user_properties) == (packet_id, codes, user)
+    assert (packet.packet_id, packet.reason_codes, packet.user_properties) == (
+        packet_id,
+        codes,
+        user,
+    )
     packet = theirs(packets5.codes5(0xB0, packet_id, b"\x00\x11", properties))
-    assert (packet.packet_id, packet.reason_codes, packet.user_properties) == (packet_id, [0, 17], user)
+    assert (packet.packet_id, packet.reason_codes, packet.user_properties) == (
+        packet_id,
+        [0, 17],
+        user,
+    )
 
 
 @FOREVER
-@given(st.none() | SECONDS, st.none() | TEXTS, st.none() | TOPICS, st.none() | OCTETS, st.lists(st.integers(1, 268_435_455), max_size=3),
-       st.none() | IDS, USER)
+@given(
+    st.none() | SECONDS,
+    st.none() | TEXTS,
+    st.none() | TOPICS,
+    st.none() | OCTETS,
+    st.lists(st.integers(1, 268_435_455), max_size=3),
+    st.none() | IDS,
+    USER,
+)
 def test_properties_of_publications_both_ways(
-        expiry: int | None, content_type: str | None, response: str | None, correlation: bytes | None, identifiers: list[int],
-        alias: int | None, user: list[tuple[str, str]]) -> None:
+    expiry: int | None,
+    content_type: str | None,
+    response: str | None,
+    correlation: bytes | None,
+    identifiers: list[int],
+    alias: int | None,
+    user: list[tuple[str, str]],
+) -> None:
     packet = mqtt5.PublishPacket(
-        "a", b"body", message_expiry_interval=expiry, content_type=content_type, response_topic=response, correlation_data=correlation,
-        subscription_ids=identifiers, topic_alias=alias, user_properties=user, payload_format_indicator=1)
+        "a",
+        b"body",
+        message_expiry_interval=expiry,
+        content_type=content_type,
+        response_topic=response,
+        correlation_data=correlation,
+        subscription_ids=identifiers,
+        topic_alias=alias,
+        user_properties=user,
+        payload_format_indicator=1,
+    )
     reader = body_of(packet.write())
     assert reader.text() == "a"
     ours = read_properties(reader, 3)
     assert reader.rest() == b"body"
-    assert ours.numbers == {PAYLOAD_FORMAT: 1} | ({} if expiry is None else {MESSAGE_EXPIRY: expiry}) | (
-        {} if alias is None else {TOPIC_ALIAS: alias})
-    assert (ours.text(CONTENT_TYPE), ours.text(RESPONSE_TOPIC), ours.binary(CORRELATION_DATA), ours.identifiers, ours.user) == (
-        content_type, response, correlation, identifiers, user)
+    assert ours.numbers == {PAYLOAD_FORMAT: 1} | (
+        {} if expiry is None else {MESSAGE_EXPIRY: expiry}
+    ) | ({} if alias is None else {TOPIC_ALIAS: alias})
+    assert (
+        ours.text(CONTENT_TYPE),
+        ours.text(RESPONSE_TOPIC),
+        ours.binary(CORRELATION_DATA),
+        ours.identifiers,
+        ours.user,
+    ) == (content_type, response, correlation, identifiers, user)
     rest = b"\x00\x01a" + ours.encoded() + b"body"
     again = theirs(b"\x30" + _length(len(rest)) + rest)
-    for field in ("message_expiry_interval", "content_type", "response_topic", "correlation_data", "subscription_ids", "topic_alias",
-                  "user_properties", "payload_format_indicator", "payload"):
+    for field in (
+        "message_expiry_interval",
+        "content_type",
+        "response_topic",
+        "correlation_data",
+        "subscription_ids",
+        "topic_alias",
+        "user_properties",
+        "payload_format_indicator",
+        "payload",
+    ):
         assert getattr(again, field) == getattr(packet, field)
 
 
@@ -232,8 +431,13 @@ def _length(number: int) -> bytes:
 
 @FOREVER
 @given(CONNECTS, st.data())
-def test_a_connect_with_changed_octets_is_read_alike_or_refused(packet: mqtt5.ConnectPacket, data: st.DataObject) -> None:
-    """We refuse more than they do: what the specification forbids. What we take, they take, and read alike."""
+def test_a_connect_with_changed_octets_is_read_alike_or_refused(
+    packet: mqtt5.ConnectPacket, data: st.DataObject
+) -> None:
+    """We refuse more than they do: what the specification forbids.
+
+    What we take, they take, and read alike.
+    """
     octets = bytearray(packet.write())
     start = 2 if octets[1] < 128 else 3
     for _ in range(data.draw(st.integers(1, 3))):
@@ -245,26 +449,52 @@ def test_a_connect_with_changed_octets_is_read_alike_or_refused(packet: mqtt5.Co
     if ours.level == LEVEL_5:
         other = theirs(bytes(octets))
         assert (ours.client_id, ours.user, ours.password, ours.properties.user) == (
-            other.client_id, other.username, other.password, other.user_properties)
+            other.client_id,
+            other.username,
+            other.password,
+            other.user_properties,
+        )
 
 
 @settings(max_examples=60, deadline=None)
-@given(TEXTS, st.booleans(), st.none() | st.builds(Will, TOPICS, OCTETS, st.integers(0, 2), st.booleans()), st.none() | TEXTS, OCTETS)
-def test_connect_of_3_1_1_as_amqtt_reads_it(client_id: str, clean: bool, will: Will | None, user: str | None, password: bytes) -> None:
-    octets = connect(client_id, clean=clean, will=will, user=user, password=None if user is None else password)
+@given(
+    TEXTS,
+    st.booleans(),
+    st.none() | st.builds(Will, TOPICS, OCTETS, st.integers(0, 2), st.booleans()),
+    st.none() | TEXTS,
+    OCTETS,
+)
+def test_connect_of_3_1_1_as_amqtt_reads_it(
+    client_id: str, clean: bool, will: Will | None, user: str | None, password: bytes
+) -> None:
+    octets = connect(
+        client_id, clean=clean, will=will, user=user, password=None if user is None else password
+    )
     ours = read_connect(body_of(octets))
     other = asyncio.run(ConnectPacket.from_stream(BufferReader(octets)))
     assert (ours.client_id, ours.clean, ours.user, ours.keep_alive) == (client_id, clean, user, 60)
-    assert (other.variable_header.clean_session_flag, other.variable_header.keep_alive) == (clean, 60)
-    assert (other.payload.client_id or "").startswith("amqtt/") or other.payload.client_id == client_id
+    assert (other.variable_header.clean_session_flag, other.variable_header.keep_alive) == (
+        clean,
+        60,
+    )
+    assert (other.payload.client_id or "").startswith(
+        "amqtt/"
+    ) or other.payload.client_id == client_id
     if will is not None and ours.will is not None:
-        assert (ours.will.topic, ours.will.body, ours.will.assurance, ours.will.retain) == tuple(will)
-        assert (other.payload.will_topic, bytes(other.payload.will_message)) == (will.topic, will.body)
+        assert (ours.will.topic, ours.will.body, ours.will.assurance, ours.will.retain) == tuple(
+            will
+        )
+        assert (other.payload.will_topic, bytes(other.payload.will_message)) == (
+            will.topic,
+            will.body,
+        )
 
 
 @settings(max_examples=60, deadline=None)
 @given(IDS, st.lists(st.tuples(TEXTS.filter(bool), st.integers(0, 2)), min_size=1, max_size=4))
-def test_subscribe_of_3_1_1_as_amqtt_reads_it(packet_id: int, wanted: list[tuple[str, int]]) -> None:
+def test_subscribe_of_3_1_1_as_amqtt_reads_it(
+    packet_id: int, wanted: list[tuple[str, int]]
+) -> None:
     octets = subscribe(packet_id, *wanted)
     other = asyncio.run(SubscribePacket.from_stream(BufferReader(octets)))
     reader = body_of(octets)

@@ -1,4 +1,6 @@
-"""CONNECT and CONNACK: what is let in, what is turned away with which code, and what is not even answered."""
+"""CONNECT and CONNACK: what is let in, what is turned away with which code, and what is not even
+answered.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,21 @@ import itertools
 
 import pytest
 
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
-from tests.wire.mqtt.octets import ACCEPTED, PINGREQ, PINGRESP, RETAIN, Client, Will, binary, connect, here, suback, subscribe
+from tests.wire.mqtt.octets import (
+    ACCEPTED,
+    PINGREQ,
+    PINGRESP,
+    RETAIN,
+    Client,
+    Will,
+    binary,
+    connect,
+    here,
+    suback,
+    subscribe,
+)
 
 _HEAD = text("MQTT") + b"\x04"
 
@@ -18,16 +32,32 @@ def raw(flags: int, *fields: bytes) -> bytes:
     return packet(0x10, _HEAD + bytes([flags]) + b"\x00\x3c" + b"".join(fields))
 
 
-@pytest.mark.parametrize(("clean", "will", "qos", "retain", "user", "password"), [
-    one for one in itertools.product([True, False], [True, False], [0, 1, 2], [True, False], [True, False], [True, False])
-    if (one[1] or not one[2] and not one[3]) and (one[4] or not one[5])])
+@pytest.mark.parametrize(
+    ("clean", "will", "qos", "retain", "user", "password"),
+    [
+        one
+        for one in itertools.product(
+            [True, False], [True, False], [0, 1, 2], [True, False], [True, False], [True, False]
+        )
+        if (one[1] or not one[2] and not one[3]) and (one[4] or not one[5])
+    ],
+)
 def test_every_lawful_combination_of_flags_is_accepted(
-        clean: bool, will: bool, qos: int, retain: bool, user: bool, password: bool) -> None:
+    clean: bool, will: bool, qos: int, retain: bool, user: bool, password: bool
+) -> None:
     world = World()
     watcher = here(world, "watcher")
     watcher.send(subscribe(1, ("gone", 2)))
-    client = Client(world, connect("c", clean=clean, will=Will("gone", b"x", qos, retain) if will else None,
-                                   user="guest" if user else None, password=b"guest" if password else None))
+    client = Client(
+        world,
+        connect(
+            "c",
+            clean=clean,
+            will=Will("gone", b"x", qos, retain) if will else None,
+            user="guest" if user else None,
+            password=b"guest" if password else None,
+        ),
+    )
     if user and not password:
         assert client.greeting == b"\x20\x02\x00\x04"  # A user without a password, who has one.
         assert client.closed == "login_refused"
@@ -38,38 +68,49 @@ def test_every_lawful_combination_of_flags_is_accepted(
     expected = mqtt_publish("gone", b"x", qos, 1 if qos else 0) if will else b""
     assert watcher.read() == expected
     late = here(world, "late").send(subscribe(1, ("gone", 0)))
-    assert late == suback(1, 0) + (mqtt_publish("gone", b"x", flags=RETAIN) if will and retain else b"")
+    assert late == suback(1, 0) + (
+        mqtt_publish("gone", b"x", flags=RETAIN) if will and retain else b""
+    )
     assert (world.mqtt_front.sessions.find(world.vhost, "c") is None) == clean
 
 
-@pytest.mark.parametrize(("flags", "fields", "rule"), [
-    (0x03, [text("c")], "the reserved flag is set [MQTT-3.1.2-3]"),
-    (0x0A, [text("c")], "a will QoS without a will [MQTT-3.1.2-13]"),
-    (0x12, [text("c")], "a will QoS without a will [MQTT-3.1.2-13]"),
-    (0x22, [text("c")], "a will retain flag without a will [MQTT-3.1.2-15]"),
-    (0x1E, [text("c"), text("w"), text("")], "will QoS 3 [MQTT-3.1.2-14]"),
-    (0x42, [text("c"), text("secret")], "a password without a user name [MQTT-3.1.2-22]"),
-    (0x06, [text("c")], "no will topic [MQTT-3.1.2-9]"),
-    (0x06, [text("c"), text("w")], "no will message [MQTT-3.1.2-9]"),
-    (0x06, [text("c"), text("w/#"), text("")], "a will topic with a wildcard"),
-    (0x06, [text("c"), text("w/+/x"), text("")], "a will topic with a wildcard"),
-    (0x06, [text("c"), text(""), text("")], "an empty will topic [MQTT-4.7.3-1]"),
-    (0x06, [text("c"), text("a\0b"), text("")], "NUL in the will topic [MQTT-1.5.3-2]"),
-    (0x06, [text("c"), b"\x00\x02\xc3\x28", text("")], "a will topic that is not UTF-8 [MQTT-3.1.3-10]"),
-    (0x82, [text("c")], "no user name [MQTT-3.1.2-19]"),
-    (0xC2, [text("c"), text("u")], "no password [MQTT-3.1.2-21]"),
-    (0x82, [text("c"), b"\x00\x01\xff"], "a user name that is not UTF-8 [MQTT-3.1.3-11]"),
-    (0x82, [text("c"), text("a\0")], "NUL in the user name"),
-    (0x02, [b"\x00\x01\xff"], "a client identifier that is not UTF-8 [MQTT-3.1.3-4]"),
-    (0x02, [text("\0")], "NUL in the client identifier"),
-    (0x02, [b"\x00\x03\xed\xa0\x80"], "a surrogate in the client identifier [MQTT-1.5.3-1]"),
-    (0x02, [], "no client identifier [MQTT-3.1.3-3]"),
-    (0x02, [b"\x00\x05abc"], "half a client identifier"),
-    (0x02, [b"\x00"], "half a length"),
-    (0x02, [text("c"), text("u")], "a user name without its flag [MQTT-3.1.2-18]"),
-    (0x02, [text("c"), b"\x00"], "an octet too many"),
-])
-def test_a_malformed_connect_closes_the_connection_without_an_answer(flags: int, fields: list[bytes], rule: str) -> None:
+@pytest.mark.parametrize(
+    ("flags", "fields", "rule"),
+    [
+        (0x03, [text("c")], "the reserved flag is set [MQTT-3.1.2-3]"),
+        (0x0A, [text("c")], "a will QoS without a will [MQTT-3.1.2-13]"),
+        (0x12, [text("c")], "a will QoS without a will [MQTT-3.1.2-13]"),
+        (0x22, [text("c")], "a will retain flag without a will [MQTT-3.1.2-15]"),
+        (0x1E, [text("c"), text("w"), text("")], "will QoS 3 [MQTT-3.1.2-14]"),
+        (0x42, [text("c"), text("secret")], "a password without a user name [MQTT-3.1.2-22]"),
+        (0x06, [text("c")], "no will topic [MQTT-3.1.2-9]"),
+        (0x06, [text("c"), text("w")], "no will message [MQTT-3.1.2-9]"),
+        (0x06, [text("c"), text("w/#"), text("")], "a will topic with a wildcard"),
+        (0x06, [text("c"), text("w/+/x"), text("")], "a will topic with a wildcard"),
+        (0x06, [text("c"), text(""), text("")], "an empty will topic [MQTT-4.7.3-1]"),
+        (0x06, [text("c"), text("a\0b"), text("")], "NUL in the will topic [MQTT-1.5.3-2]"),
+        (
+            0x06,
+            [text("c"), b"\x00\x02\xc3\x28", text("")],
+            "a will topic that is not UTF-8 [MQTT-3.1.3-10]",
+        ),
+        (0x82, [text("c")], "no user name [MQTT-3.1.2-19]"),
+        (0xC2, [text("c"), text("u")], "no password [MQTT-3.1.2-21]"),
+        (0x82, [text("c"), b"\x00\x01\xff"], "a user name that is not UTF-8 [MQTT-3.1.3-11]"),
+        (0x82, [text("c"), text("a\0")], "NUL in the user name"),
+        (0x02, [b"\x00\x01\xff"], "a client identifier that is not UTF-8 [MQTT-3.1.3-4]"),
+        (0x02, [text("\0")], "NUL in the client identifier"),
+        (0x02, [b"\x00\x03\xed\xa0\x80"], "a surrogate in the client identifier [MQTT-1.5.3-1]"),
+        (0x02, [], "no client identifier [MQTT-3.1.3-3]"),
+        (0x02, [b"\x00\x05abc"], "half a client identifier"),
+        (0x02, [b"\x00"], "half a length"),
+        (0x02, [text("c"), text("u")], "a user name without its flag [MQTT-3.1.2-18]"),
+        (0x02, [text("c"), b"\x00"], "an octet too many"),
+    ],
+)
+def test_a_malformed_connect_closes_the_connection_without_an_answer(
+    flags: int, fields: list[bytes], rule: str
+) -> None:
     world = World()
     client = Client(world, raw(flags, *fields))
     assert (client.greeting, client.closed) == (b"", "protocol_error"), rule
@@ -77,9 +118,22 @@ def test_a_malformed_connect_closes_the_connection_without_an_answer(flags: int,
     assert len(world.mqtt_front.sessions) == 0
 
 
-@pytest.mark.parametrize(("name", "level"), [
-    (b"MQTT", 3), (b"MQTT", 0), (b"MQIsdp", 4), (b"MQTT", 0x84), (b"MQIsdp", 0x83), (b"MQTT", 6), (b"MQTT", 255), (b"MQIsdp", 5)])
-def test_another_version_is_told_so_and_turned_away(name: bytes, level: int) -> None:  # [MQTT-3.1.2-2]
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        (b"MQTT", 3),
+        (b"MQTT", 0),
+        (b"MQIsdp", 4),
+        (b"MQTT", 0x84),
+        (b"MQIsdp", 0x83),
+        (b"MQTT", 6),
+        (b"MQTT", 255),
+        (b"MQIsdp", 5),
+    ],
+)
+def test_another_version_is_told_so_and_turned_away(
+    name: bytes, level: int
+) -> None:  # [MQTT-3.1.2-2]
     world = World()
     client = Client(world, connect("c", name=name, level=level))
     assert client.greeting == (b"\x20\x03\x00\x84\x00" if level & 127 >= 5 else b"\x20\x02\x00\x01")
@@ -103,10 +157,25 @@ def test_another_protocol_is_not_answered(name: bytes) -> None:  # [MQTT-3.1.2-1
     assert (client.greeting, client.closed) == (b"", "protocol_error")
 
 
-@pytest.mark.parametrize("first", [
-    PINGREQ, mqtt_publish("a", b"x"), mqtt_publish("a", b"x", 1, 1), subscribe(1, ("a", 0)), b"\xe0\x00", b"\x40\x02\x00\x01",
-    b"\x11\x00", b"\x12\x00", b"\x18\x00", b"\x00\x00", b"\x20\x02\x00\x00", b"AMQP\x00\x00\x09\x01", b"GET / HTTP/1.1\r\n\r\n",
-    b"\x16\x03\x01\x02\x00" + b"\x01" * 512])
+@pytest.mark.parametrize(
+    "first",
+    [
+        PINGREQ,
+        mqtt_publish("a", b"x"),
+        mqtt_publish("a", b"x", 1, 1),
+        subscribe(1, ("a", 0)),
+        b"\xe0\x00",
+        b"\x40\x02\x00\x01",
+        b"\x11\x00",
+        b"\x12\x00",
+        b"\x18\x00",
+        b"\x00\x00",
+        b"\x20\x02\x00\x00",
+        b"AMQP\x00\x00\x09\x01",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00" + b"\x01" * 512,
+    ],
+)
 def test_the_first_packet_must_be_a_connect(first: bytes) -> None:  # [MQTT-3.1.0-1]
     world = World()
     client = Client(world, first)
@@ -124,7 +193,9 @@ def test_a_second_connect_ends_the_connection_and_its_will_is_published() -> Non
     assert watcher.read() == mqtt_publish("gone", b"x")
 
 
-def test_an_empty_client_identifier_with_a_clean_session_gets_a_name_of_its_own() -> None:  # [MQTT-3.1.3-6]
+def test_an_empty_client_identifier_with_a_clean_session_gets_a_name_of_its_own() -> (
+    None
+):  # [MQTT-3.1.3-6]
     world = World()
     one, two = Client(world, connect("")), Client(world, connect(""))
     assert one.greeting == two.greeting == ACCEPTED
@@ -140,7 +211,17 @@ def test_an_empty_client_identifier_without_a_clean_session_is_rejected() -> Non
     assert (client.greeting, client.closed) == (b"\x20\x02\x00\x02", "identifier_rejected")
 
 
-@pytest.mark.parametrize("name", ["0123456789abcdefghijklm", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "x" * 65_000, "ä/#+$ €", "\ufefftext", "𐍈"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0123456789abcdefghijklm",
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+        "x" * 65_000,
+        "ä/#+$ €",
+        "\ufefftext",
+        "𐍈",
+    ],
+)
 def test_any_text_is_a_client_identifier(name: str) -> None:  # [MQTT-3.1.3-5], [MQTT-1.5.3-3]
     world = World()
     assert Client(world, connect(name)).greeting == ACCEPTED
@@ -163,14 +244,18 @@ def test_a_connect_packet_may_have_64_kib(size: int) -> None:
 
 
 def test_a_connect_packet_above_64_kib_is_too_large() -> None:
-    first = packet(0x10, _HEAD + b"\x06\x00\x3c" + text("c" * 9) + text("w" * 9) + binary(b"x" * 65_530))
+    first = packet(
+        0x10, _HEAD + b"\x06\x00\x3c" + text("c" * 9) + text("w" * 9) + binary(b"x" * 65_530)
+    )
     client = Client(World(), first[:10])
     assert (client.greeting, client.closed) == (b"", "too_large")
 
 
 def test_what_follows_the_connect_in_one_chunk_is_heard() -> None:
     world = World()
-    client = Client(world, connect("c") + subscribe(1, ("a", 0)) + mqtt_publish("a", b"x") + PINGREQ)
+    client = Client(
+        world, connect("c") + subscribe(1, ("a", 0)) + mqtt_publish("a", b"x") + PINGREQ
+    )
     assert client.greeting == ACCEPTED + suback(1, 0) + mqtt_publish("a", b"x") + PINGRESP
 
 

@@ -1,4 +1,6 @@
-"""PUBLISH to a client: acknowledgements in every order, what is resent after a reconnect, packet identifiers, the window."""
+"""PUBLISH to a client: acknowledgements in every order, what is resent after a reconnect, packet
+identifiers, the window.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import itertools
 
 import pytest
 
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,
@@ -89,14 +91,18 @@ def test_an_acknowledgement_out_of_order_does_not_make_a_busy_session_run_dry() 
         writer.read()
         for number in range(sent + 1, sent + 1_001, 2):
             one, two = (number - 1) % 65_535 + 1, number % 65_535 + 1
-            assert reader.read() == mqtt_publish("a", b"x", 1, one) + mqtt_publish("a", b"x", 1, two)
+            assert reader.read() == mqtt_publish("a", b"x", 1, one) + mqtt_publish(
+                "a", b"x", 1, two
+            )
             reader.connection.receive_data(puback(two) + puback(one))
         sent += 1_000
     reader.read()
     assert world.inbox("k").unacked == world.inbox("k").depth == 0
 
 
-def test_one_that_is_never_acknowledged_keeps_its_packet_identifier_to_itself() -> None:  # [MQTT-2.3.1-2], [MQTT-2.3.1-3]
+def test_one_that_is_never_acknowledged_keeps_its_packet_identifier_to_itself() -> (
+    None
+):  # [MQTT-2.3.1-2], [MQTT-2.3.1-3]
     world = with_window(1_024)
     reader, writer = keeper(world, ("a", 1)), here(world, "w")
     publish(world, b"first")
@@ -139,8 +145,10 @@ def test_packet_identifiers_come_round_and_none_is_used_twice_in_flight() -> Non
             assert 1 <= one.packet_id <= 65_535
             in_flight.add(one.packet_id)
             seen += 1
-        acknowledged = sorted(in_flight)[len(in_flight) // 3:]
-        reader.connection.receive_data(b"".join(puback(packet_id) for packet_id in acknowledged[:15_000]))
+        acknowledged = sorted(in_flight)[len(in_flight) // 3 :]
+        reader.connection.receive_data(
+            b"".join(puback(packet_id) for packet_id in acknowledged[:15_000])
+        )
         in_flight -= set(acknowledged[:15_000])
     seen += len(publications(reader.all()))
     assert seen == 66_000
@@ -162,7 +170,9 @@ def test_no_more_than_the_window_is_in_flight(receive_maximum: int, qos: int) ->
         for one in some:
             if qos == 2:
                 assert reader.send(pubrec(one.packet_id)) == pubrel(one.packet_id)
-        reader.connection.receive_data(b"".join((puback if qos == 1 else pubcomp)(one.packet_id) for one in some))
+        reader.connection.receive_data(
+            b"".join((puback if qos == 1 else pubcomp)(one.packet_id) for one in some)
+        )
     assert got == bodies
     assert reader.read() == b""
     assert world.inbox("k").unacked == 0
@@ -179,11 +189,16 @@ def test_the_window_holds_across_a_reconnect() -> None:
     assert reader.send(puback(2)) == mqtt_publish("a", b"3", 1, 3)
     reader.vanish()
     reader = keeper(world)
-    assert publications(reader.greeting) == [Publication("a", b"1", 1, 1, dup=True), Publication("a", b"3", 1, 3, dup=True)]
+    assert publications(reader.greeting) == [
+        Publication("a", b"1", 1, 1, dup=True),
+        Publication("a", b"3", 1, 3, dup=True),
+    ]
     assert reader.send(puback(3), puback(1)) == mqtt_publish("a", b"4", 1, 4)
 
 
-def test_everything_in_flight_is_resent_in_order_and_then_the_rest() -> None:  # [MQTT-4.4.0-1], [MQTT-4.6.0-1]
+def test_everything_in_flight_is_resent_in_order_and_then_the_rest() -> (
+    None
+):  # [MQTT-4.4.0-1], [MQTT-4.6.0-1]
     world = World()
     reader, writer = keeper(world, ("a", 2)), here(world, "w")
     for number, qos in enumerate([1, 2, 2, 1, 2, 2], start=1):
@@ -195,8 +210,13 @@ def test_everything_in_flight_is_resent_in_order_and_then_the_rest() -> None:  #
     writer.send(mqtt_publish("a", b"not kept"))
     reader = keeper(world)
     assert packets(reader.greeting) == [
-        RESUMED, mqtt_publish("a", b"2", 2, 2, DUP), pubrel(3), mqtt_publish("a", b"4", 1, 4, DUP), pubrel(5),
-        mqtt_publish("a", b"7", 1, 7)]
+        RESUMED,
+        mqtt_publish("a", b"2", 2, 2, DUP),
+        pubrel(3),
+        mqtt_publish("a", b"4", 1, 4, DUP),
+        pubrel(5),
+        mqtt_publish("a", b"7", 1, 7),
+    ]
     assert reader.send(pubcomp(3), pubcomp(5), puback(4), puback(7), pubrec(2)) == pubrel(2)
     reader.send(pubcomp(2))
     assert world.inbox("k").unacked == 0
@@ -217,11 +237,22 @@ def test_what_is_resent_twice_is_the_same_twice() -> None:
     assert world.mqtt_front.tally.redelivered == 3
 
 
-@pytest.mark.parametrize(("answers", "rest"), [
-    ([puback(1)], True), ([pubcomp(1)], True), ([pubcomp(1), pubrec(1)], True), ([pubrec(1), puback(1)], True),
-    ([pubrec(1), pubrec(1)], True), ([pubrec(2), pubcomp(2)], True), ([pubrec(1), pubcomp(1)], False),
-    ([pubrec(1), pubcomp(1), pubcomp(1), puback(1)], False)])
-def test_a_qos_2_publication_is_settled_by_pubrec_and_then_pubcomp_only(answers: list[bytes], rest: bool) -> None:
+@pytest.mark.parametrize(
+    ("answers", "rest"),
+    [
+        ([puback(1)], True),
+        ([pubcomp(1)], True),
+        ([pubcomp(1), pubrec(1)], True),
+        ([pubrec(1), puback(1)], True),
+        ([pubrec(1), pubrec(1)], True),
+        ([pubrec(2), pubcomp(2)], True),
+        ([pubrec(1), pubcomp(1)], False),
+        ([pubrec(1), pubcomp(1), pubcomp(1), puback(1)], False),
+    ],
+)
+def test_a_qos_2_publication_is_settled_by_pubrec_and_then_pubcomp_only(
+    answers: list[bytes], rest: bool
+) -> None:
     world = World()
     reader = keeper(world, ("a", 2))
     publish(world, b"x", qos=2)
@@ -265,9 +296,17 @@ def test_queued_publications_come_in_order_whatever_their_qos() -> None:  # [MQT
     assert [int(one.body) for one in publications(keeper(world).greeting)] == list(range(20))
 
 
-@pytest.mark.parametrize(("published", "granted", "expected"), [
-    (published, granted, min(published, granted)) for published in range(3) for granted in range(3)])
-def test_the_lower_qos_of_publication_and_subscription_counts(published: int, granted: int, expected: int) -> None:  # [MQTT-3.8.4-6]
+@pytest.mark.parametrize(
+    ("published", "granted", "expected"),
+    [
+        (published, granted, min(published, granted))
+        for published in range(3)
+        for granted in range(3)
+    ],
+)
+def test_the_lower_qos_of_publication_and_subscription_counts(
+    published: int, granted: int, expected: int
+) -> None:  # [MQTT-3.8.4-6]
     world = World()
     reader = keeper(world, ("a", granted))
     publish(world, b"x", qos=published)
@@ -276,7 +315,11 @@ def test_the_lower_qos_of_publication_and_subscription_counts(published: int, gr
 
 def test_one_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
     world = World()
-    readers = {(clean, qos): Client(world, connect(f"{clean}{qos}", clean=clean)) for clean in (True, False) for qos in range(3)}
+    readers = {
+        (clean, qos): Client(world, connect(f"{clean}{qos}", clean=clean))
+        for clean in (True, False)
+        for qos in range(3)
+    }
     for (_, qos), reader in readers.items():
         reader.send(subscribe(1, ("a/#", qos), ("+", min(qos + 1, 2))))
     publish(world, b"x", qos=2, topic="a/b")
@@ -284,7 +327,9 @@ def test_one_publication_goes_to_many_sessions_with_the_qos_of_each() -> None:
         assert reader.read() == mqtt_publish("a/b", b"x", qos, 1 if qos else 0)
     publish(world, b"y", qos=2)
     for (_, qos), reader in readers.items():
-        assert reader.read() == mqtt_publish("a", b"y", min(qos + 1, 2), 1 if qos == 0 else 2)  # The highest of both.
+        assert reader.read() == mqtt_publish(
+            "a", b"y", min(qos + 1, 2), 1 if qos == 0 else 2
+        )  # The highest of both.
     assert world.fates() == {"routed": 2}
 
 
@@ -294,7 +339,11 @@ def test_a_reader_that_is_slow_keeps_what_was_promised_and_loses_the_rest() -> N
     reader.connection.pause_writing()
     writer = here(world, "w")
     for number in range(3):
-        writer.send(mqtt_publish("a", b"0"), mqtt_publish("a", b"%d" % number, 1, 1), mqtt_publish("a", b"0", flags=1))
+        writer.send(
+            mqtt_publish("a", b"0"),
+            mqtt_publish("a", b"%d" % number, 1, 1),
+            mqtt_publish("a", b"0", flags=1),
+        )
     assert reader.read() == b""
     reader.connection.resume_writing()
     assert [one.body for one in publications(reader.read())] == [b"0", b"1", b"2"]
@@ -334,7 +383,9 @@ def test_much_in_flight_is_resent_in_slices_and_in_order() -> None:
     reader, writer = keeper(world, ("a", 2)), here(world, "w")
     body = bytes(1_000)
     for number in range(1, 1_001):
-        writer.connection.receive_data(mqtt_publish("a", b"%d:" % number + body, 1 + number % 2, number))
+        writer.connection.receive_data(
+            mqtt_publish("a", b"%d:" % number + body, 1 + number % 2, number)
+        )
     assert len(publications(reader.all())) == 1_000
     reader.send(*[pubrec(number) for number in range(1, 1_001, 10)])
     reader.vanish()
@@ -348,7 +399,9 @@ def test_much_in_flight_is_resent_in_slices_and_in_order() -> None:
         assert len(octets) < 400_000
         got += publications(octets)
     numbers = [int(one.body.partition(b":")[0]) for one in got if one.dup]
-    assert numbers == [number for number in range(1, 1_001) if number % 10 != 1 and number not in (998, 999)]
+    assert numbers == [
+        number for number in range(1, 1_001) if number % 10 != 1 and number not in (998, 999)
+    ]
     assert [(one.body, one.packet_id) for one in got if not one.dup] == [(b"new", 1_001)]
     assert got[-1].body == b"new"
 
@@ -405,7 +458,10 @@ def test_nothing_overtakes_a_qos_2_publication_that_waits_for_the_disk() -> None
     assert reader.send(puback(1), puback(2)) == b""
     world.durable()
     assert [(one.body, one.packet_id, one.dup) for one in publications(reader.read())] == [
-        (b"3", 3, False), (b"4", 4, False), (b"5", 5, False)]
+        (b"3", 3, False),
+        (b"4", 4, False),
+        (b"5", 5, False),
+    ]
     assert [(int(world.inbox("k").depth), int(world.inbox("k").unacked))] == [(0, 3)]
 
 

@@ -1,11 +1,26 @@
-"""QoS 2 and the disk: what is answered is durable, in both directions, so that a crash at any point loses and doubles nothing."""
+"""QoS 2 and the disk: what is answered is durable, in both directions, so that a crash at any point
+loses and doubles nothing.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import DUP, RESUMED, RETAIN, Client, connect, here, puback, pubcomp, pubrec, pubrel, suback, subscribe
+from tests.wire.mqtt.octets import (
+    DUP,
+    RESUMED,
+    RETAIN,
+    Client,
+    connect,
+    here,
+    puback,
+    pubcomp,
+    pubrec,
+    pubrel,
+    suback,
+    subscribe,
+)
 
 
 def keeping(world: World, qos: int = 2) -> Client:
@@ -49,10 +64,14 @@ def test_a_qos_2_message_leaves_when_it_is_durable_and_what_comes_behind_it_wait
     world.slow_disk = True
     writer.send(mqtt_publish("a", b"1", 1, 1))
     assert keeper.read() == mqtt_publish("a", b"1", 1, 1)  # QoS 1 does not wait.
-    writer.send(mqtt_publish("a", b"2", 2, 2), mqtt_publish("a", b"3", 1, 3), mqtt_publish("a", b"4", 2, 4))
+    writer.send(
+        mqtt_publish("a", b"2", 2, 2), mqtt_publish("a", b"3", 1, 3), mqtt_publish("a", b"4", 2, 4)
+    )
     assert keeper.read() == b""
     world.durable()
-    assert keeper.read() == mqtt_publish("a", b"2", 2, 2) + mqtt_publish("a", b"3", 1, 3) + mqtt_publish("a", b"4", 2, 4)
+    assert keeper.read() == mqtt_publish("a", b"2", 2, 2) + mqtt_publish(
+        "a", b"3", 1, 3
+    ) + mqtt_publish("a", b"4", 2, 4)
     assert writer.read() == puback(1) + pubrec(2) + puback(3) + pubrec(4)
 
 
@@ -75,7 +94,9 @@ def test_pubrel_waits_for_the_receipt() -> None:
     assert keeper.read() == mqtt_publish("a", b"1", 2, 1)
     world.slow_disk = True
     assert keeper.send(pubrec(1)) == b"" and len(world.store.state.stepped) == 1
-    assert keeper.send(pubrec(1)) == b""  # It asks again: both are answered when the first is durable.
+    assert (
+        keeper.send(pubrec(1)) == b""
+    )  # It asks again: both are answered when the first is durable.
     world.durable()
     assert keeper.read() == pubrel(1) * 2
     assert keeper.send(pubcomp(1)) == b"" and world.inbox("keeper").unacked == 0
@@ -91,7 +112,9 @@ def test_a_receipt_that_is_not_durable_is_not_answered_over_a_new_connection_eit
     keeper.send(pubrec(1))
     keeper.vanish()
     keeper = Client(world, connect("keeper", clean=False))
-    assert keeper.greeting == RESUMED  # Of the session nothing changed that its answer has to wait for.
+    assert (
+        keeper.greeting == RESUMED
+    )  # Of the session nothing changed that its answer has to wait for.
     assert keeper.read() == b""
     world.durable()
     assert keeper.read() == pubrel(1)
@@ -103,8 +126,12 @@ def test_a_retained_message_for_a_session_that_persists_is_kept_like_another(qos
     world = World()
     here(world, "w").send(mqtt_publish("a", b"r", qos, 1, RETAIN))
     keeper = Client(world, connect("keeper", clean=False))
-    assert keeper.send(subscribe(1, ("#", qos))) == suback(1, qos) + mqtt_publish("a", b"r", qos, 1, RETAIN)
-    assert [live.queues for live in world.store.state.messages.values()] == [[world.inbox("keeper").number]]
+    assert keeper.send(subscribe(1, ("#", qos))) == suback(1, qos) + mqtt_publish(
+        "a", b"r", qos, 1, RETAIN
+    )
+    assert [live.queues for live in world.store.state.messages.values()] == [
+        [world.inbox("keeper").number]
+    ]
     keeper.vanish()
     keeper = Client(world, connect("keeper", clean=False))
     assert keeper.greeting == RESUMED + mqtt_publish("a", b"r", qos, 1, RETAIN | DUP)
@@ -117,7 +144,9 @@ def test_packet_identifiers_follow_from_the_place_in_the_inbox() -> None:
     for number in range(1, 6):
         writer.send(mqtt_publish("a", b"%d" % number, 1, number))
     keeper = Client(world, connect("keeper", clean=False))
-    assert keeper.greeting == RESUMED + b"".join(mqtt_publish("a", b"%d" % number, 1, number) for number in range(1, 6))
+    assert keeper.greeting == RESUMED + b"".join(
+        mqtt_publish("a", b"%d" % number, 1, number) for number in range(1, 6)
+    )
     keeper.send(*(puback(number) for number in range(1, 6)))
     writer.send(mqtt_publish("a", b"6", 1, 6))
     assert keeper.read() == mqtt_publish("a", b"6", 1, 6)

@@ -1,4 +1,6 @@
-"""Keep-alive: one and a half intervals of silence end a connection [MQTT-3.1.2-24], by the injected clock."""
+"""Keep-alive: one and a half intervals of silence end a connection [MQTT-3.1.2-24], by the injected
+clock.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,22 @@ def test_keep_alive_0_is_for_ever() -> None:
     world = World()
     client = Client(world, connect(keep_alive=0))
     assert client.connection.deadline == 0
-    world.sleep(10 ** 10)
+    world.sleep(10**10)
     assert client.send(PINGREQ) == PINGRESP
 
 
-@pytest.mark.parametrize("octets", [
-    PINGREQ, mqtt_publish("a", b"x"), mqtt_publish("a", b"x", 1, 1), subscribe(1, ("a", 0)), pubrel(9), b"\x40\x02\x00\x09",
-    b"\x30"])
+@pytest.mark.parametrize(
+    "octets",
+    [
+        PINGREQ,
+        mqtt_publish("a", b"x"),
+        mqtt_publish("a", b"x", 1, 1),
+        subscribe(1, ("a", 0)),
+        pubrel(9),
+        b"\x40\x02\x00\x09",
+        b"\x30",
+    ],
+)
 def test_every_octet_counts_as_a_sign_of_life(octets: bytes) -> None:
     world = World()
     client = Client(world, connect(keep_alive=10))

@@ -1,15 +1,28 @@
-"""Who is let in: verdicts now and later, refusals by kind, virtual hosts in user names, input that does not wait."""
+"""Who is let in: verdicts now and later, refusals by kind, virtual hosts in user names, input that
+does not wait.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.access import Identity, Verdict
-from broker.vhost import VirtualHost
+from broker.access.identity import Identity, Verdict
+from broker.vhost.vhost import VirtualHost
 from protocols.connection import HELD_MAX
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import ACCEPTED, PINGREQ, PINGRESP, RESUMED, Client, Will, connect, here, suback, subscribe
+from tests.wire.mqtt.octets import (
+    ACCEPTED,
+    PINGREQ,
+    PINGRESP,
+    RESUMED,
+    Client,
+    Will,
+    connect,
+    here,
+    suback,
+    subscribe,
+)
 
 BUSY = Verdict(None, "busy", busy=True)
 UNKNOWN = Verdict(None, "no")
@@ -29,11 +42,21 @@ def decide(world: World, verdict: Verdict | None = None) -> None:
         answer(verdict or known)
 
 
-@pytest.mark.parametrize(("user", "password", "code", "outcome"), [
-    (None, None, 0, "accepted"), ("guest", b"guest", 0, "accepted"), ("guest", b"wrong", 4, "refused"),
-    ("guest", b"", 4, "refused"), ("guest", None, 4, "refused"), ("nobody", b"guest", 4, "refused"),
-    ("guest", b"\xff\x00", 4, "refused")])
-def test_names_and_passwords(user: str | None, password: bytes | None, code: int, outcome: str) -> None:
+@pytest.mark.parametrize(
+    ("user", "password", "code", "outcome"),
+    [
+        (None, None, 0, "accepted"),
+        ("guest", b"guest", 0, "accepted"),
+        ("guest", b"wrong", 4, "refused"),
+        ("guest", b"", 4, "refused"),
+        ("guest", None, 4, "refused"),
+        ("nobody", b"guest", 4, "refused"),
+        ("guest", b"\xff\x00", 4, "refused"),
+    ],
+)
+def test_names_and_passwords(
+    user: str | None, password: bytes | None, code: int, outcome: str
+) -> None:
     world = World()
     client = Client(world, connect(user=user, password=password))
     assert client.greeting == bytes([0x20, 2, 0, code])
@@ -41,12 +64,23 @@ def test_names_and_passwords(user: str | None, password: bytes | None, code: int
     assert world.mqtt_front.logins == {outcome: 1}
 
 
-@pytest.mark.parametrize(("user", "verdict", "code", "outcome"), [
-    ("guest", UNKNOWN, 4, "refused"), (None, UNKNOWN, 5, "refused"), ("guest", BUSY, 3, "busy"), (None, BUSY, 3, "busy")])
+@pytest.mark.parametrize(
+    ("user", "verdict", "code", "outcome"),
+    [
+        ("guest", UNKNOWN, 4, "refused"),
+        (None, UNKNOWN, 5, "refused"),
+        ("guest", BUSY, 3, "busy"),
+        (None, BUSY, 3, "busy"),
+    ],
+)
 @pytest.mark.parametrize("later", [False, True])
-def test_refusals_say_whether_to_try_again(user: str | None, verdict: Verdict, code: int, outcome: str, later: bool) -> None:
+def test_refusals_say_whether_to_try_again(
+    user: str | None, verdict: Verdict, code: int, outcome: str, later: bool
+) -> None:
     world = undecided()
-    client = Client(world, connect(user=user, password=b"x" if user else None) + (b"" if later else PINGREQ))
+    client = Client(
+        world, connect(user=user, password=b"x" if user else None) + (b"" if later else PINGREQ)
+    )
     assert client.greeting == b""
     if later:
         assert client.send(PINGREQ) == b""
@@ -98,7 +132,7 @@ def test_64_kib_may_wait_for_the_verdict_and_not_an_octet_more(cuts: list[int]) 
         client.send(first[20_000:])
         at = 0
         for cut in cuts:
-            client.send(rest[at:at + cut])
+            client.send(rest[at : at + cut])
             at += cut
         if not more:
             assert client.closed == ""
@@ -156,9 +190,14 @@ def test_two_undecided_clients_of_one_name_end_with_the_one_decided_last() -> No
 
 def test_a_user_name_may_begin_with_a_virtual_host() -> None:
     world = World()
-    dev = world.broker.vhosts["dev"] = VirtualHost("dev", world.broker.agenda, world.store, world.broker.bounds)
+    dev = world.broker.vhosts["dev"] = VirtualHost(
+        "dev", world.broker.agenda, world.store, world.broker.bounds
+    )
     world.guests.identities["odd:name"] = Identity("odd:name")
-    readers = [Client(world, connect("r", user=user, password=b"guest")) for user in ("guest", "dev:guest", "/:guest", "odd:name")]
+    readers = [
+        Client(world, connect("r", user=user, password=b"guest"))
+        for user in ("guest", "dev:guest", "/:guest", "odd:name")
+    ]
     assert [reader.greeting for reader in readers] == [ACCEPTED] * 4
     assert [reader.closed for reader in readers] == ["taken_over", "", "taken_over", ""]
     for reader in (readers[1], readers[3]):
@@ -167,7 +206,9 @@ def test_a_user_name_may_begin_with_a_virtual_host() -> None:
     writer.send(mqtt_publish("a", b"dev", flags=1))
     assert (readers[1].read(), readers[3].read()) == (mqtt_publish("a", b"dev"), b"")
     assert (len(dev.retained), len(world.vhost.retained)) == (1, 0)
-    assert world.mqtt_front.sessions.find(dev, "r") is not world.mqtt_front.sessions.find(world.vhost, "r")
+    assert world.mqtt_front.sessions.find(dev, "r") is not world.mqtt_front.sessions.find(
+        world.vhost, "r"
+    )
 
 
 def test_an_unknown_virtual_host_is_part_of_a_user_name_that_nobody_has() -> None:
@@ -179,6 +220,12 @@ def test_connections_are_described_for_operators() -> None:
     world = World()
     client = Client(world, connect("c", user="guest", password=b"guest", keep_alive=9))
     row = client.connection.describe()
-    assert (row["user"], row["client"], row["keep_alive"], row["protocol"], row["state"]) == ("guest", "c", 9, "mqtt311", "open")
+    assert (row["user"], row["client"], row["keep_alive"], row["protocol"], row["state"]) == (
+        "guest",
+        "c",
+        9,
+        "mqtt311",
+        "open",
+    )
     here(world, "c")
     assert client.connection.describe()["state"] == "closing"

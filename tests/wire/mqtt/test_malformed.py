@@ -1,4 +1,6 @@
-"""Malformed packets of every kind: the connection is closed, with a counted reason, and others notice nothing."""
+"""Malformed packets of every kind: the connection is closed, with a counted reason, and others
+notice nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,19 @@ from tests.wire.mqtt.octets import (
     subscribe,
 )
 
-#: Type -> the only flags it may have (section 2.2.2); PUBLISH has its own, and some a client may not send at all.
+#: Type -> the only flags it may have (section 2.2.2); PUBLISH has its own, and some a client may
+#: not send at all.
 FLAGS = {4: 0, 5: 0, 6: 2, 7: 0, 8: 2, 10: 2, 12: 0, 14: 0}
-BODIES = {4: b"\x00\x01", 5: b"\x00\x01", 6: b"\x00\x01", 7: b"\x00\x01", 8: b"\x00\x01" + text("a") + b"\x00",
-          10: b"\x00\x01" + text("a"), 12: b"", 14: b""}
+BODIES = {
+    4: b"\x00\x01",
+    5: b"\x00\x01",
+    6: b"\x00\x01",
+    7: b"\x00\x01",
+    8: b"\x00\x01" + text("a") + b"\x00",
+    10: b"\x00\x01" + text("a"),
+    12: b"",
+    14: b"",
+}
 
 
 def refuses(octets: bytes, reason: str = "protocol_error") -> None:
@@ -33,7 +44,7 @@ def refuses(octets: bytes, reason: str = "protocol_error") -> None:
         watcher.send(subscribe(1, ("gone", 0)))
         client = Client(world, connect("c", will=Will("gone", b"x")))
         answer = b""
-        for piece in [octets] if whole else [octets[at:at + 1] for at in range(len(octets))]:
+        for piece in [octets] if whole else [octets[at : at + 1] for at in range(len(octets))]:
             answer += client.send(piece)
         assert (answer, client.closed) == (b"", reason)
         assert world.mqtt_front.closed == {reason: 1}
@@ -42,9 +53,18 @@ def refuses(octets: bytes, reason: str = "protocol_error") -> None:
         assert world.fates() == {"routed": 1}
 
 
-@pytest.mark.parametrize("first", [
-    kind << 4 | flags for kind in range(16) for flags in range(16) if kind != 3 and FLAGS.get(kind) != flags])
-def test_types_and_flags_that_nobody_may_send(first: int) -> None:  # [MQTT-2.2.2-1], [MQTT-2.2.2-2], [MQTT-3.6.1-1]
+@pytest.mark.parametrize(
+    "first",
+    [
+        kind << 4 | flags
+        for kind in range(16)
+        for flags in range(16)
+        if kind != 3 and FLAGS.get(kind) != flags
+    ],
+)
+def test_types_and_flags_that_nobody_may_send(
+    first: int,
+) -> None:  # [MQTT-2.2.2-1], [MQTT-2.2.2-2], [MQTT-3.6.1-1]
     refuses(packet(first, BODIES.get(first >> 4, b"\x00\x01")))
 
 
@@ -58,18 +78,41 @@ def test_dup_with_qos_0(first: int) -> None:  # [MQTT-3.3.1-2]
     refuses(packet(first, text("a") + b"x"))
 
 
-@pytest.mark.parametrize(("kind", "change"), [
-    (kind, change) for kind in (4, 5, 6, 7, 12, 14) for change in (-2, -1, 1, 2, 100) if kind < 12 or change > 0])
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (kind, change)
+        for kind in (4, 5, 6, 7, 12, 14)
+        for change in (-2, -1, 1, 2, 100)
+        if kind < 12 or change > 0
+    ],
+)
 def test_packets_that_are_too_short_or_too_long(kind: int, change: int) -> None:
     body = BODIES[kind]
     refuses(packet(kind << 4 | FLAGS[kind], body[:change] if change < 0 else body + bytes(change)))
 
 
 @pytest.mark.parametrize("first", [0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x3A, 0x3D])
-@pytest.mark.parametrize("body", [
-    b"", b"\x00", b"\x00\x00", b"\x00\x01", b"\x00\x05abcd", b"\xff\xffa", b"\x00\x00rest", b"\x00\x01+x\x00\x01",
-    b"\x00\x03a/#\x00\x01", b"\x00\x01\x00\x00\x01", b"\x00\x01\xff\x00\x01", b"\x00\x02\xc0\x80\x00\x01", b"\x00\x03\xed\xa0\x80\x00\x01",
-    b"\x00\x04\xf5\x80\x80\x80\x00\x01", b"\x00\x02\xe2\x82\x00\x01"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x00",
+        b"\x00\x00",
+        b"\x00\x01",
+        b"\x00\x05abcd",
+        b"\xff\xffa",
+        b"\x00\x00rest",
+        b"\x00\x01+x\x00\x01",
+        b"\x00\x03a/#\x00\x01",
+        b"\x00\x01\x00\x00\x01",
+        b"\x00\x01\xff\x00\x01",
+        b"\x00\x02\xc0\x80\x00\x01",
+        b"\x00\x03\xed\xa0\x80\x00\x01",
+        b"\x00\x04\xf5\x80\x80\x80\x00\x01",
+        b"\x00\x02\xe2\x82\x00\x01",
+    ],
+)
 def test_topic_names_that_are_none(first: int, body: bytes) -> None:
     # [MQTT-3.3.2-1], [MQTT-3.3.2-2], [MQTT-4.7.3-1], [MQTT-4.7.3-2], [MQTT-1.5.3-1], [MQTT-1.5.3-2]
     refuses(packet(first, body))
@@ -86,9 +129,14 @@ def test_a_remaining_length_that_could_be_shorter(length: bytes) -> None:
     refuses(b"\xc0" + length + b"\x00\x00")
 
 
-@pytest.mark.parametrize("length", [b"\x80\x80\x80\x80", b"\xff\xff\xff\xff", b"\xff\xff\xff\x80\x01", b"\x80\x80\x80\x80\x00"])
+@pytest.mark.parametrize(
+    "length",
+    [b"\x80\x80\x80\x80", b"\xff\xff\xff\xff", b"\xff\xff\xff\x80\x01", b"\x80\x80\x80\x80\x00"],
+)
 @pytest.mark.parametrize("first", [0x30, 0x32, 0x10, 0xC0])
-def test_a_remaining_length_of_more_than_four_octets(length: bytes, first: int) -> None:  # section 2.2.3
+def test_a_remaining_length_of_more_than_four_octets(
+    length: bytes, first: int
+) -> None:  # section 2.2.3
     refuses(bytes([first]) + length)
 
 
@@ -110,19 +158,34 @@ def test_the_largest_packet_is_waited_for_and_heard() -> None:
     octets = mqtt_publish("a", body)
     assert octets[1:5] == b"\x80\x80\x80\x08"
     for at in range(0, len(octets), 1 << 18):
-        client.connection.receive_data(octets[at:at + (1 << 18)])
+        client.connection.receive_data(octets[at : at + (1 << 18)])
     assert client.closed == ""
     assert publications(reader.read())[0].body == body
 
 
-@pytest.mark.parametrize("fault", [
-    b"\xf0\x00", b"\x38\x03\x00\x01a", b"\x30\x00", b"\x30\x02\x00\x05", b"\x30\x03\x00\x01+", b"\x30\x80\x00", b"\x32\x04\x00\x01a\x00",
-    b"\x30\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        b"\xf0\x00",
+        b"\x38\x03\x00\x01a",
+        b"\x30\x00",
+        b"\x30\x02\x00\x05",
+        b"\x30\x03\x00\x01+",
+        b"\x30\x80\x00",
+        b"\x32\x04\x00\x01a\x00",
+        b"\x30\xff\xff\xff\xff",
+    ],
+)
 def test_what_came_before_goes_out_and_what_comes_after_is_not_heard(fault: bytes) -> None:
     world = World()
     reader, writer = here(world, "r"), here(world, "w")
     reader.send(subscribe(1, ("a", 0)))
-    before = mqtt_publish("a", b"1") + mqtt_publish("other", b"2") + mqtt_publish("a", b"3", 1, 1) + mqtt_publish("a", b"4")
+    before = (
+        mqtt_publish("a", b"1")
+        + mqtt_publish("other", b"2")
+        + mqtt_publish("a", b"3", 1, 1)
+        + mqtt_publish("a", b"4")
+    )
     answer = writer.send(before, fault, mqtt_publish("a", b"5"), mqtt_publish("a", b"6", 1, 2))
     assert (answer, writer.closed) == (b"\x40\x02\x00\x01", "protocol_error")
     assert [one.body for one in publications(reader.read())] == [b"1", b"3", b"4"]
@@ -130,10 +193,14 @@ def test_what_came_before_goes_out_and_what_comes_after_is_not_heard(fault: byte
     assert world.fates() == {"routed": 3, "unroutable": 1}
 
 
-@pytest.mark.parametrize("topic", ["ä", "𐍈", "\ufeff", "\u0001", "\u007f", "\ufffe", "\uffff", "a b", "\u2028", "😀/€"])
+@pytest.mark.parametrize(
+    "topic", ["ä", "𐍈", "\ufeff", "\u0001", "\u007f", "\ufffe", "\uffff", "a b", "\u2028", "😀/€"]
+)
 @pytest.mark.parametrize("flags", [0, RETAIN])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_every_other_character_is_welcome(topic: str, flags: int, qos: int) -> None:  # [MQTT-1.5.3-3]
+def test_every_other_character_is_welcome(
+    topic: str, flags: int, qos: int
+) -> None:  # [MQTT-1.5.3-3]
     world = World()
     reader, writer = here(world, "r"), here(world, "w")
     reader.send(subscribe(1, (topic, 0), ("+/#", 0)))
@@ -150,6 +217,11 @@ def test_reasons_are_counted_by_kind() -> None:
     Client(world, packet(0x10, binary(b"MQTT") + b"\x06"))
     here(world, "left")
     assert world.mqtt_front.closed == {
-        "protocol_error": 3, "too_large": 2, "client": 1, "login_refused": 1, "unacceptable_version": 1}
+        "protocol_error": 3,
+        "too_large": 2,
+        "client": 1,
+        "login_refused": 1,
+        "unacceptable_version": 1,
+    }
     assert world.mqtt_front.opened == 9
     assert len(world.mqtt_front.connections) == 1

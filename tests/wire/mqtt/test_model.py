@@ -34,7 +34,15 @@ NAMES = st.sampled_from(["1", "2", "3"])
 TOPICS = st.sampled_from(["a", "a/b", "b", "$d"])
 QOS = st.integers(0, 2)
 #: Filter -> the topics it takes.
-MATCHES = {"a": {"a"}, "a/#": {"a", "a/b"}, "+": {"a", "b"}, "#": {"a", "a/b", "b"}, "b": {"b"}, "$d": {"$d"}, "+/b": {"a/b"}}
+MATCHES = {
+    "a": {"a"},
+    "a/#": {"a", "a/b"},
+    "+": {"a", "b"},
+    "#": {"a", "a/b", "b"},
+    "b": {"b"},
+    "$d": {"$d"},
+    "+/b": {"a/b"},
+}
 FILTERS = st.sampled_from(sorted(MATCHES))
 
 
@@ -61,7 +69,9 @@ class Session:
 
 
 class Here:
-    """A connection, and what its client must hear in this step: answers, QoS 0, and the rest, each in its order."""
+    """A connection, and what its client must hear in this step: answers, QoS 0, and the rest, each
+    in its order.
+    """
 
     def __init__(self, client: Client, will: Will | None) -> None:
         self.client = client
@@ -97,7 +107,9 @@ class Broker(RuleBasedStateMachine):
             self.sessions[name].waiting.append(message)
             self.deliver(name)
         elif name in self.here:
-            self.here[name].light.append(Publication(message.topic, message.body, 0, 0, message.retain))
+            self.here[name].light.append(
+                Publication(message.topic, message.body, 0, 0, message.retain)
+            )
 
     def deliver(self, name: str) -> None:
         session = self.sessions[name]
@@ -106,7 +118,9 @@ class Broker(RuleBasedStateMachine):
         for message in session.waiting:
             session.used += 1
             session.in_flight[session.used] = (message, False)
-            self.here[name].kept.append(Publication(message.topic, message.body, message.qos, session.used, message.retain))
+            self.here[name].kept.append(
+                Publication(message.topic, message.body, message.qos, session.used, message.retain)
+            )
         session.waiting.clear()
 
     def leave(self, name: str, will: bool) -> None:
@@ -127,7 +141,11 @@ class Broker(RuleBasedStateMachine):
             assert [publication for publication in heard if publication.qos] == one.kept
             assert one.client.closed == ""
             one.answers, one.light, one.kept = [], [], []
-        assert self.world.mqtt_front.sessions.created >= len(self.world.mqtt_front.sessions) == len(self.sessions)
+        assert (
+            self.world.mqtt_front.sessions.created
+            >= len(self.world.mqtt_front.sessions)
+            == len(self.sessions)
+        )
         assert len(self.world.vhost.retained) == len(self.retained)
         self.world.fates()
 
@@ -156,7 +174,11 @@ class Broker(RuleBasedStateMachine):
             if released:
                 here.answers.append(pubrel(packet_id))
             else:
-                here.kept.append(Publication(message.topic, message.body, message.qos, packet_id, message.retain, True))
+                here.kept.append(
+                    Publication(
+                        message.topic, message.body, message.qos, packet_id, message.retain, True
+                    )
+                )
         self.deliver(name)
         if farewell is not None:
             self.publish(*farewell)
@@ -175,22 +197,34 @@ class Broker(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: self.here)
-    @rule(data=st.data(), wanted=st.lists(st.tuples(FILTERS, QOS), min_size=1, max_size=2, unique_by=lambda one: one[0]))
+    @rule(
+        data=st.data(),
+        wanted=st.lists(
+            st.tuples(FILTERS, QOS), min_size=1, max_size=2, unique_by=lambda one: one[0]
+        ),
+    )
     def subscribe(self, data: st.DataObject, wanted: list[tuple[str, int]]) -> None:
         name = data.draw(st.sampled_from(sorted(self.here)))
         here, session = self.here[name], self.sessions[name]
         session.granted.update(wanted)
         octets = here.client.send(subscribe(9, *wanted))
         assert suback(9, *[qos for _, qos in wanted]) in octets
-        expected = [(topic, body, min(qos, granted)) for one, granted in wanted
-                    for topic, (body, qos) in self.retained.items() if topic in MATCHES[one]]
+        expected = [
+            (topic, body, min(qos, granted))
+            for one, granted in wanted
+            for topic, (body, qos) in self.retained.items()
+            if topic in MATCHES[one]
+        ]
         heard = publications(octets)
         assert Counter((one.topic, one.body, one.qos) for one in heard) == Counter(expected)
         for one in heard:  # Retained messages come in no particular order, so the model learns it.
             assert one.retain
             if one.qos:
                 session.used += 1
-                session.in_flight[session.used] = (Waiting(one.topic, one.body, one.qos, True), False)
+                session.in_flight[session.used] = (
+                    Waiting(one.topic, one.body, one.qos, True),
+                    False,
+                )
                 assert one.packet_id == session.used
         self.settle()
 
@@ -205,14 +239,23 @@ class Broker(RuleBasedStateMachine):
         self.settle()
 
     @precondition(lambda self: self.here)
-    @rule(data=st.data(), what=st.tuples(TOPICS, QOS, st.booleans(), st.booleans()), packet_id=st.integers(1, 3), count=st.integers(1, 3))
-    def say(self, data: st.DataObject, what: tuple[str, int, bool, bool], packet_id: int, count: int) -> None:
+    @rule(
+        data=st.data(),
+        what=st.tuples(TOPICS, QOS, st.booleans(), st.booleans()),
+        packet_id=st.integers(1, 3),
+        count=st.integers(1, 3),
+    )
+    def say(
+        self, data: st.DataObject, what: tuple[str, int, bool, bool], packet_id: int, count: int
+    ) -> None:
         topic, qos, retain, empty = what
         name = data.draw(st.sampled_from(sorted(self.here)))
         here, session = self.here[name], self.sessions[name]
         for _ in range(count):
             body = self.body(empty and retain)
-            here.client.connection.receive_data(mqtt_publish(topic, body, qos, packet_id if qos else 0, 1 if retain else 0))
+            here.client.connection.receive_data(
+                mqtt_publish(topic, body, qos, packet_id if qos else 0, 1 if retain else 0)
+            )
             if qos < 2 or packet_id not in session.received:
                 self.publish(topic, body, qos, retain)
             if qos:
@@ -233,7 +276,9 @@ class Broker(RuleBasedStateMachine):
     @precondition(lambda self: any(self.sessions[name].in_flight for name in self.here))
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(name for name in self.here if self.sessions[name].in_flight)))
+        name = data.draw(
+            st.sampled_from(sorted(name for name in self.here if self.sessions[name].in_flight))
+        )
         here, in_flight = self.here[name], self.sessions[name].in_flight
         packet_id = data.draw(st.sampled_from(sorted(in_flight)))
         message, released = in_flight[packet_id]

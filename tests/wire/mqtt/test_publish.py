@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.access import Identity
-from broker.bounds import Bounds
-from protocols.mqtt.sessions import MqttOptions
+from broker.access.identity import Identity
+from broker.limits import Bounds
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     ACCEPTED,
@@ -60,7 +60,10 @@ def test_packet_identifier_0_is_refused(qos: int, flags: int) -> None:  # [MQTT-
 def test_a_qos_1_duplicate_is_a_publication_like_another() -> None:  # [MQTT-4.3.2-2]
     world = World()
     watcher, writer = watched(world), here(world, "w")
-    assert writer.send(mqtt_publish("a", b"x", 1, 7), mqtt_publish("a", b"x", 1, 7, DUP)) == puback(7) * 2
+    assert (
+        writer.send(mqtt_publish("a", b"x", 1, 7), mqtt_publish("a", b"x", 1, 7, DUP))
+        == puback(7) * 2
+    )
     assert watcher.read() == mqtt_publish("a", b"x") * 2
 
 
@@ -76,7 +79,9 @@ def test_the_dup_flag_is_not_passed_on() -> None:  # [MQTT-3.3.1-3]
 
 
 @pytest.mark.parametrize("flags", [0, DUP])
-def test_a_qos_2_publication_arrives_once_until_it_is_released(flags: int) -> None:  # [MQTT-4.3.3-2]
+def test_a_qos_2_publication_arrives_once_until_it_is_released(
+    flags: int,
+) -> None:  # [MQTT-4.3.3-2]
     world = World()
     watcher, writer = watched(world), here(world, "w")
     assert writer.send(mqtt_publish("a", b"1", 2, 7)) == pubrec(7)
@@ -92,8 +97,14 @@ def test_a_qos_2_publication_arrives_once_until_it_is_released(flags: int) -> No
 def test_a_retained_qos_2_duplicate_is_not_retained_again() -> None:
     world = World()
     writer = here(world, "w")
-    writer.send(mqtt_publish("a", b"1", 2, 7, RETAIN), mqtt_publish("a", b"2", 1, 8, RETAIN), mqtt_publish("a", b"1", 2, 7, RETAIN | DUP))
-    assert here(world, "late").send(subscribe(1, ("a", 0))) == suback(1, 0) + mqtt_publish("a", b"2", flags=RETAIN)
+    writer.send(
+        mqtt_publish("a", b"1", 2, 7, RETAIN),
+        mqtt_publish("a", b"2", 1, 8, RETAIN),
+        mqtt_publish("a", b"1", 2, 7, RETAIN | DUP),
+    )
+    assert here(world, "late").send(subscribe(1, ("a", 0))) == suback(1, 0) + mqtt_publish(
+        "a", b"2", flags=RETAIN
+    )
 
 
 def test_a_release_of_what_was_never_received_is_completed() -> None:  # [MQTT-4.3.3-2]
@@ -134,15 +145,22 @@ def test_packet_identifiers_of_both_directions_are_independent() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_answers_come_in_the_order_of_the_publications(qos: int) -> None:  # [MQTT-4.6.0-2], [MQTT-4.6.0-3]
+def test_answers_come_in_the_order_of_the_publications(
+    qos: int,
+) -> None:  # [MQTT-4.6.0-2], [MQTT-4.6.0-3]
     world = World()
     keeper, writer = Client(world, connect("k", clean=False)), here(world, "w")
     keeper.send(subscribe(1, ("kept", 2)))
     keeper.vanish()
     world.slow_disk = True
     answer = puback if qos == 1 else pubrec
-    publishing = [mqtt_publish("kept", b"", qos, 1), mqtt_publish("light", b"", qos, 2), mqtt_publish("kept", b"", qos, 3, RETAIN),
-                  mqtt_publish("light", b"x", qos, 4, RETAIN), mqtt_publish("light", b"", qos, 5)]
+    publishing = [
+        mqtt_publish("kept", b"", qos, 1),
+        mqtt_publish("light", b"", qos, 2),
+        mqtt_publish("kept", b"", qos, 3, RETAIN),
+        mqtt_publish("light", b"x", qos, 4, RETAIN),
+        mqtt_publish("light", b"", qos, 5),
+    ]
     assert writer.send(*publishing) == b""
     world.durable()
     assert writer.read() == b"".join(answer(number) for number in range(1, 6))
@@ -154,7 +172,12 @@ def test_completions_wait_for_answers_that_wait_for_the_disk() -> None:  # [MQTT
     keeper, writer = Client(world, connect("k", clean=False)), here(world, "w")
     keeper.send(subscribe(1, ("kept", 2)))
     world.slow_disk = True
-    assert writer.send(mqtt_publish("kept", b"", 2, 1), pubrel(1), mqtt_publish("kept", b"", 1, 2), PINGREQ) == PINGRESP
+    assert (
+        writer.send(
+            mqtt_publish("kept", b"", 2, 1), pubrel(1), mqtt_publish("kept", b"", 1, 2), PINGREQ
+        )
+        == PINGRESP
+    )
     world.durable()
     assert writer.read() == pubrec(1) + pubcomp(1) + puback(2)
 
@@ -162,7 +185,10 @@ def test_completions_wait_for_answers_that_wait_for_the_disk() -> None:  # [MQTT
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_duplicate_over_a_new_connection_waits_for_the_same_disk(qos: int) -> None:
     world = World()
-    keeper, writer = Client(world, connect("k", clean=False)), Client(world, connect("w", clean=False))
+    keeper, writer = (
+        Client(world, connect("k", clean=False)),
+        Client(world, connect("w", clean=False)),
+    )
     keeper.send(subscribe(1, ("kept", 2)))
     world.slow_disk = True
     answer = puback if qos == 1 else pubrec
@@ -178,7 +204,9 @@ def test_a_duplicate_over_a_new_connection_waits_for_the_same_disk(qos: int) -> 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("flags", [0, RETAIN])
-def test_what_may_not_be_published_is_acknowledged_dropped_and_counted(qos: int, flags: int) -> None:  # [MQTT-3.3.5-2]
+def test_what_may_not_be_published_is_acknowledged_dropped_and_counted(
+    qos: int, flags: int
+) -> None:  # [MQTT-3.3.5-2]
     world = World()
     world.guests.identities["reader"] = Identity("reader", write="other")
     watcher = watched(world)
@@ -193,7 +221,9 @@ def test_what_may_not_be_published_is_acknowledged_dropped_and_counted(qos: int,
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_383, 16_384, 16_385, 70_000, 2_097_151, 2_097_152])
+@pytest.mark.parametrize(
+    "size", [0, 1, 126, 127, 128, 16_383, 16_384, 16_385, 70_000, 2_097_151, 2_097_152]
+)
 def test_bodies_of_every_size_arrive_whole(qos: int, size: int) -> None:
     world = World()
     reader, writer = here(world, "r"), here(world, "w")
@@ -232,7 +262,9 @@ def test_a_packet_that_is_no_publication_is_too_large_as_well() -> None:
 def test_what_came_before_a_fault_has_been_published() -> None:
     world = World()
     watcher, writer = watched(world), here(world, "w")
-    writer.send(mqtt_publish("a", b"1"), mqtt_publish("a", b"2"), b"\xf0\x00", mqtt_publish("a", b"3"))
+    writer.send(
+        mqtt_publish("a", b"1"), mqtt_publish("a", b"2"), b"\xf0\x00", mqtt_publish("a", b"3")
+    )
     assert writer.closed == "protocol_error"
     assert watcher.read() == mqtt_publish("a", b"1") + mqtt_publish("a", b"2")
     assert world.fates() == {"routed": 2}
@@ -277,7 +309,9 @@ def test_qos_2_publications_to_many_weigh_what_they_cost() -> None:
     for number in range(100):
         here(world, f"r{number}").send(subscribe(1, ("a", 0)))
     writer = here(world, "w")
-    writer.connection.receive_data(b"".join(mqtt_publish("a", b"x", 2, 1 + number) for number in range(300)))
+    writer.connection.receive_data(
+        b"".join(mqtt_publish("a", b"x", 2, 1 + number) for number in range(300))
+    )
     assert writer.connection.behind
     assert writer.read() == b"".join(pubrec(1 + number) for number in range(300))
 

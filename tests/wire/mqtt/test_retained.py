@@ -1,4 +1,6 @@
-"""Retained messages: kept, replaced, cleared, bounded, and served in slices to those who subscribe later."""
+"""Retained messages: kept, replaced, cleared, bounded, and served in slices to those who subscribe
+later.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ import time
 
 import pytest
 
-from broker import retained
-from broker.bounds import Bounds
-from broker.retained import INDEXED, SLICE
-from protocols.mqtt.sessions import MqttOptions
-from protocols.mqtt.subscriber import CROWDED
+from broker.limits import Bounds
+from broker.vhost import retained
+from broker.vhost.retained import INDEXED, SLICE
+from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.session.subscriptions import CROWDED
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     PINGREQ,
@@ -47,7 +49,9 @@ def retain(world: World, topic: str, body: bytes, qos: int = 0) -> None:
 
 def retain_many(world: World, body: bytes = b"x", qos: int = 0) -> None:
     writer = here(world, "retainer")
-    writer.send(*[mqtt_publish(f"t/{number}", body, qos, 1 if qos else 0, RETAIN) for number in range(MANY)])
+    writer.send(
+        *[mqtt_publish(f"t/{number}", body, qos, 1 if qos else 0, RETAIN) for number in range(MANY)]
+    )
     # The first pattern has the topics indexed.
     writer.send(subscribe(1, ("nothing/+", 0)), b"\xe0\x00")
     world.settle()
@@ -65,7 +69,9 @@ def heard(world: World, *filters: str, qos: int = 0) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("published", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
-def test_a_later_subscriber_gets_it_with_the_lower_qos_and_the_retain_flag(published: int, granted: int) -> None:
+def test_a_later_subscriber_gets_it_with_the_lower_qos_and_the_retain_flag(
+    published: int, granted: int
+) -> None:
     # [MQTT-3.3.1-5], [MQTT-3.3.1-6], [MQTT-3.3.1-8]
     world = World()
     retain(world, "a/b", b"kept", published)
@@ -89,7 +95,9 @@ def test_live_messages_have_no_retain_flag() -> None:  # [MQTT-3.3.1-9]
             assert (one.retain, one.qos) == (False, min(published, granted))
 
 
-def test_the_last_one_counts_and_an_empty_one_clears() -> None:  # [MQTT-3.3.1-5], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+def test_the_last_one_counts_and_an_empty_one_clears() -> (
+    None
+):  # [MQTT-3.3.1-5], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
     world = World()
     live = here(world, "live")
     live.send(subscribe(1, ("a", 0)))
@@ -108,14 +116,29 @@ def test_the_last_one_counts_and_an_empty_one_clears() -> None:  # [MQTT-3.3.1-5
 def test_what_is_not_retained_changes_nothing() -> None:  # [MQTT-3.3.1-12]
     world = World()
     retain(world, "a", b"kept")
-    here(world, "w").send(mqtt_publish("a", b"live"), mqtt_publish("a", b""), mqtt_publish("b", b"live", 1, 1))
+    here(world, "w").send(
+        mqtt_publish("a", b"live"), mqtt_publish("a", b""), mqtt_publish("b", b"live", 1, 1)
+    )
     assert heard(world, "#") == {"a": b"kept"}
 
 
-@pytest.mark.parametrize(("topic_filter", "topics"), [
-    ("#", ["a", "a/b", "a/b/c", "/", "b.c"]), ("+", ["a", "b.c"]), ("a/#", ["a", "a/b", "a/b/c"]), ("+/+", ["a/b", "/"]),
-    ("a/+/c", ["a/b/c"]), ("$x/#", ["$x", "$x/y"]), ("$x", ["$x"]), ("/#", ["/"]), ("+/b/#", ["a/b", "a/b/c"]), ("nothing/#", []),
-    ("b.c", ["b.c"]), ("b/c", [])])
+@pytest.mark.parametrize(
+    ("topic_filter", "topics"),
+    [
+        ("#", ["a", "a/b", "a/b/c", "/", "b.c"]),
+        ("+", ["a", "b.c"]),
+        ("a/#", ["a", "a/b", "a/b/c"]),
+        ("+/+", ["a/b", "/"]),
+        ("a/+/c", ["a/b/c"]),
+        ("$x/#", ["$x", "$x/y"]),
+        ("$x", ["$x"]),
+        ("/#", ["/"]),
+        ("+/b/#", ["a/b", "a/b/c"]),
+        ("nothing/#", []),
+        ("b.c", ["b.c"]),
+        ("b/c", []),
+    ],
+)
 def test_any_filter_finds_them(topic_filter: str, topics: list[str]) -> None:  # [MQTT-4.7.2-1]
     world = World()
     for topic in ("a", "a/b", "a/b/c", "/", "b.c", "$x", "$x/y"):
@@ -127,7 +150,9 @@ def test_several_filters_each_send_what_they_match() -> None:  # [MQTT-3.8.4-4]
     world = World()
     retain(world, "a", b"x", 1)
     octets = here(world, "late").send(subscribe(1, ("a", 0), ("#", 1), ("nothing", 0)))
-    assert octets == suback(1, 0, 1, 0) + mqtt_publish("a", b"x", flags=RETAIN) + mqtt_publish("a", b"x", 1, 1, RETAIN)
+    assert octets == suback(1, 0, 1, 0) + mqtt_publish("a", b"x", flags=RETAIN) + mqtt_publish(
+        "a", b"x", 1, 1, RETAIN
+    )
 
 
 def test_they_are_not_sent_for_filters_that_are_refused() -> None:
@@ -135,7 +160,9 @@ def test_they_are_not_sent_for_filters_that_are_refused() -> None:
     options.no_subscribe = ["a"]
     world = World(mqtt=options)
     retain(world, "a", b"x")
-    assert here(world, "late").send(subscribe(1, ("a", 0), ("$share/g/a", 0))) == suback(1, 0x80, 0x80)
+    assert here(world, "late").send(subscribe(1, ("a", 0), ("$share/g/a", 0))) == suback(
+        1, 0x80, 0x80
+    )
 
 
 def test_publishers_and_their_sessions_may_go() -> None:  # [MQTT-3.1.2.7]
@@ -151,7 +178,9 @@ def test_the_retain_flag_survives_a_reconnect() -> None:
     keeper = Client(world, connect("k", clean=False))
     keeper.send(subscribe(1, ("a", 2)))
     keeper.vanish()
-    assert Client(world, connect("k", clean=False)).greeting == RESUMED + mqtt_publish("a", b"x", 2, 1, RETAIN | 8)
+    assert Client(world, connect("k", clean=False)).greeting == RESUMED + mqtt_publish(
+        "a", b"x", 2, 1, RETAIN | 8
+    )
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -215,12 +244,17 @@ def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) 
     writer, late = here(world, "w"), here(world, "late")
     many = 4 * INDEXED
     for at in range(0, many, 500):
-        writer.send(*[mqtt_publish(f"t/{number}/x", b"old", flags=RETAIN) for number in range(at, at + 500)])
+        writer.send(
+            *[mqtt_publish(f"t/{number}/x", b"old", flags=RETAIN) for number in range(at, at + 500)]
+        )
     late.connection.receive_data(subscribe(1, (topic_filter, 0), ("t/7/x", 0)))
     some = publications(late.connection.data_to_send())
     assert [one.topic for one in some] == ["t/7/x"]  # No pattern: it needs no index.
-    writer.connection.receive_data(mqtt_publish("t/7/x", b"", flags=RETAIN) + mqtt_publish("t/8/x", b"new", flags=RETAIN)
-                                   + mqtt_publish("u/1/x", b"new", flags=RETAIN))
+    writer.connection.receive_data(
+        mqtt_publish("t/7/x", b"", flags=RETAIN)
+        + mqtt_publish("t/8/x", b"new", flags=RETAIN)
+        + mqtt_publish("u/1/x", b"new", flags=RETAIN)
+    )
     live = publications(late.connection.data_to_send())
     got: list[Publication] = []
     turns = 0
@@ -230,11 +264,17 @@ def test_topics_are_indexed_and_looked_through_in_slices_too(topic_filter: str) 
         assert len(some) <= SLICE
         got += some
         turns += 1
-    wanted = {f"t/{number}/x" for number in range(many)} - {"t/7/x", "t/8/x"} if topic_filter in ("#", "t/+/#") else set()
+    wanted = (
+        {f"t/{number}/x" for number in range(many)} - {"t/7/x", "t/8/x"}
+        if topic_filter in ("#", "t/+/#")
+        else set()
+    )
     assert {one.topic for one in got} == wanted
     assert len(got) == len(wanted)
     assert [one.body for one in live if one.topic == "t/8/x"] == [b"new"] * bool(wanted)
-    assert turns >= many // INDEXED + (len(wanted) // SLICE if wanted else topic_filter == "+/+/nothing")
+    assert turns >= many // INDEXED + (
+        len(wanted) // SLICE if wanted else topic_filter == "+/+/nothing"
+    )
 
 
 @pytest.mark.long
@@ -245,7 +285,9 @@ def test_no_turn_takes_more_than_5_ms_with_100000_of_them(topic_filter: str, qos
     world = World()
     writer, late, other = here(world, "w"), here(world, "late"), here(world, "other")
     for at in range(0, 100_000, 500):
-        topics = [f"homeassistant/sensor/{number % 100}/{number}/config" for number in range(at, at + 500)]
+        topics = [
+            f"homeassistant/sensor/{number % 100}/{number}/config" for number in range(at, at + 500)
+        ]
         writer.send(*[mqtt_publish(topic, bytes(100), 1, 1, RETAIN) for topic in topics])
     got, slowest = 0, 0.0
     gc.collect()
@@ -277,9 +319,11 @@ def test_what_changes_between_two_slices_is_told_as_it_happens() -> None:
     waiting = [f"t/{number}" for number in range(MANY) if f"t/{number}" not in seen]
     replaced, removed = waiting[:200], waiting[200:400]
     told = sorted(seen)[:10]
-    writer.connection.receive_data(b"".join(mqtt_publish(topic, b"new", flags=RETAIN) for topic in replaced + told)
-                                   + b"".join(mqtt_publish(topic, b"", flags=RETAIN) for topic in removed)
-                                   + mqtt_publish("t/fresh", b"new", flags=RETAIN))
+    writer.connection.receive_data(
+        b"".join(mqtt_publish(topic, b"new", flags=RETAIN) for topic in replaced + told)
+        + b"".join(mqtt_publish(topic, b"", flags=RETAIN) for topic in removed)
+        + mqtt_publish("t/fresh", b"new", flags=RETAIN)
+    )
     rest = publications(late.all())
     assert [one.topic for one in rest if not one.retain] == [*replaced, *told, *removed, "t/fresh"]
     again = [one for one in rest if one.retain]
@@ -311,7 +355,9 @@ def test_who_subscribes_again_between_two_slices_gets_all_of_it_again() -> None:
 
 @pytest.mark.parametrize("qos", [0, 1])
 def test_a_reader_that_cannot_follow_is_waited_for(qos: int) -> None:
-    """Retained messages are not dropped like live ones: they are still there when the reader is ready."""
+    """Retained messages are not dropped like live ones: they are still there when the reader is
+    ready.
+    """
     options = MqttOptions()
     options.receive_maximum = 65_535
     world = World(mqtt=options)
@@ -431,4 +477,6 @@ def test_answers_to_retained_publications_wait_for_the_disk(qos: int) -> None:
         world.durable()
         assert writer.read() == answer
         writer.send(b"\x62\x02\x00\x09")
-    assert writer.send(mqtt_publish("a", b"", qos, 9 if qos else 0, RETAIN)) == answer  # There is nothing to forget.
+    assert (
+        writer.send(mqtt_publish("a", b"", qos, 9 if qos else 0, RETAIN)) == answer
+    )  # There is nothing to forget.

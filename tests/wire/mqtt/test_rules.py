@@ -1,4 +1,6 @@
-"""Rules of 3.1.1 that have no better place: what comes first, what ends a connection, what a session keeps."""
+"""Rules of 3.1.1 that have no better place: what comes first, what ends a connection, what a
+session keeps.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,13 @@ def test_a_ping_is_answered() -> None:  # [MQTT-3.12.4-1]
     assert Client(World(), connect()).send(PINGREQ, PINGREQ) == PINGRESP * 2
 
 
-def test_everything_that_a_connect_may_hold_in_its_order() -> None:  # [MQTT-3.1.3-1], [MQTT-3.1.4-4], [MQTT-3.1.2-8]
+def test_everything_that_a_connect_may_hold_in_its_order() -> (
+    None
+):  # [MQTT-3.1.3-1], [MQTT-3.1.4-4], [MQTT-3.1.2-8]
     world = World()
-    client = Client(world, connect("me", will=Will("gone", b"x", 1, True), user="guest", password=b"guest"))
+    client = Client(
+        world, connect("me", will=Will("gone", b"x", 1, True), user="guest", password=b"guest")
+    )
     assert client.greeting == ACCEPTED
     client.vanish()
     [kept] = publications(Client(world, connect("late")).send(subscribe(1, ("gone", 1))))
@@ -56,14 +62,18 @@ def test_who_has_no_will_leaves_none(end: bytes) -> None:  # [MQTT-3.1.2-12]
 
 
 @pytest.mark.parametrize("flags", [0x06, 0x42, 0xC2, 0x82])
-def test_a_connect_without_the_fields_that_its_flags_name(flags: int) -> None:  # [MQTT-3.1.2-11], [MQTT-3.1.2-20], [MQTT-3.1.4-1]
+def test_a_connect_without_the_fields_that_its_flags_name(
+    flags: int,
+) -> None:  # [MQTT-3.1.2-11], [MQTT-3.1.2-20], [MQTT-3.1.4-1]
     client = Client(World(), packet(0x10, text("MQTT") + bytes([4, flags, 0, 60]) + text("c")))
     assert client.greeting == b""
     assert client.connection.finished
 
 
 @pytest.mark.parametrize("extra", [text("gone"), text("user"), text("password"), b"\x00"])
-def test_a_connect_with_fields_that_its_flags_do_not_name(extra: bytes) -> None:  # [MQTT-3.1.2-11], [MQTT-3.1.2-20], [MQTT-3.1.4-1]
+def test_a_connect_with_fields_that_its_flags_do_not_name(
+    extra: bytes,
+) -> None:  # [MQTT-3.1.2-11], [MQTT-3.1.2-20], [MQTT-3.1.4-1]
     client = Client(World(), packet(0x10, text("MQTT") + b"\x04\x02\x00\x3c" + text("c") + extra))
     assert client.greeting == b""
     assert client.connection.finished
@@ -77,7 +87,10 @@ def test_a_shared_subscription_is_no_client_identifier() -> None:  # [MQTT-3.1.3
 
 def test_nothing_behind_a_refused_connect_is_heard() -> None:  # [MQTT-3.1.4-5], [MQTT-3.2.2-5]
     world = World()
-    client = Client(world, connect(user="guest", password=b"wrong") + mqtt_publish("a", b"x", flags=RETAIN) + PINGREQ)
+    client = Client(
+        world,
+        connect(user="guest", password=b"wrong") + mqtt_publish("a", b"x", flags=RETAIN) + PINGREQ,
+    )
     assert client.greeting == b"\x20\x02\x00\x04"
     assert client.connection.finished
     assert len(world.vhost.retained) == 0
@@ -89,7 +102,9 @@ def test_the_client_identifier_says_whose_session_it_is() -> None:  # [MQTT-3.1.
         Client(world, connect(name, clean=False)).send(subscribe(1, (topic, 1)), DISCONNECT)
     Client(world, connect("w")).send(mqtt_publish("a", b"", 1, 1), mqtt_publish("b", b"", 1, 2))
     for name, topic in (("one", "a"), ("two", "b")):
-        assert [one.topic for one in publications(Client(world, connect(name, clean=False)).greeting)] == [topic]
+        assert [
+            one.topic for one in publications(Client(world, connect(name, clean=False)).greeting)
+        ] == [topic]
         assert publications(Client(world, connect(name)).greeting) == []
 
 
@@ -102,7 +117,9 @@ def test_retained_messages_are_no_part_of_a_session(clean: bool) -> None:  # [MQ
 
 
 @pytest.mark.parametrize("keep_alive", [1, 60, 65_535])
-def test_silence_of_one_and_a_half_keep_alives_ends_the_connection(keep_alive: int) -> None:  # [MQTT-3.1.2-24]
+def test_silence_of_one_and_a_half_keep_alives_ends_the_connection(
+    keep_alive: int,
+) -> None:  # [MQTT-3.1.2-24]
     world = World()
     client = Client(world, connect(keep_alive=keep_alive))
     world.sleep(keep_alive * 1_500 - 1)
@@ -114,24 +131,43 @@ def test_silence_of_one_and_a_half_keep_alives_ends_the_connection(keep_alive: i
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_the_answer_is_the_one_of_the_qos(qos: int) -> None:  # [MQTT-3.3.4-1], [MQTT-2.3.1-5], [MQTT-4.3.1-1]
+def test_the_answer_is_the_one_of_the_qos(
+    qos: int,
+) -> None:  # [MQTT-3.3.4-1], [MQTT-2.3.1-5], [MQTT-4.3.1-1]
     world = World()
     client = Client(world, connect())
     client.send(subscribe(1, ("a", 0)))
     heard = packets(client.send(mqtt_publish("a", b"\x00\x07x", qos, 7)))
-    assert mqtt_publish("a", b"\x00\x07x") in heard  # No identifier, no DUP: the payload is all that follows the topic.
+    assert (
+        mqtt_publish("a", b"\x00\x07x") in heard
+    )  # No identifier, no DUP: the payload is all that follows the topic.
     heard.remove(mqtt_publish("a", b"\x00\x07x"))
     assert heard == [[], [puback(7)], [pubrec(7)]][qos]
     if qos == 2:
         assert client.send(pubrel(7)) == pubcomp(7)
 
 
-@pytest.mark.parametrize("octets", [
-    packet(0x82, b"\x00\x01"), packet(0x82, b"\x00\x01\x00\x01a\x03"), packet(0x82, b"\x00\x01\x00\x01a\x04"),
-    packet(0x82, b"\x00\x01\x00\x01a\x80"),
-    packet(0x82, b"\x00\x01\x00\x01a\x00\x00\x01b\x41"), b"\xe1\x00", b"\xe2\x00", b"\xe0\x01\x00", b"\xc1\x00", b"\xf0\x00", b"\x00\x00",
-    packet(0x30, b"\x00\x05a"), packet(0x80, b"\x00\x01\x00\x01a\x00")])
-def test_a_violation_ends_the_connection(octets: bytes) -> None:  # [MQTT-3.8.3-3], [MQTT-3.8.3-4], [MQTT-3.14.1-1], [MQTT-4.8.0-1]
+@pytest.mark.parametrize(
+    "octets",
+    [
+        packet(0x82, b"\x00\x01"),
+        packet(0x82, b"\x00\x01\x00\x01a\x03"),
+        packet(0x82, b"\x00\x01\x00\x01a\x04"),
+        packet(0x82, b"\x00\x01\x00\x01a\x80"),
+        packet(0x82, b"\x00\x01\x00\x01a\x00\x00\x01b\x41"),
+        b"\xe1\x00",
+        b"\xe2\x00",
+        b"\xe0\x01\x00",
+        b"\xc1\x00",
+        b"\xf0\x00",
+        b"\x00\x00",
+        packet(0x30, b"\x00\x05a"),
+        packet(0x80, b"\x00\x01\x00\x01a\x00"),
+    ],
+)
+def test_a_violation_ends_the_connection(
+    octets: bytes,
+) -> None:  # [MQTT-3.8.3-3], [MQTT-3.8.3-4], [MQTT-3.14.1-1], [MQTT-4.8.0-1]
     world = World()
     client = Client(world, connect())
     assert client.send(octets) == b""
@@ -142,20 +178,33 @@ def test_a_violation_ends_the_connection(octets: bytes) -> None:  # [MQTT-3.8.3-
 def test_the_broker_takes_filters_with_wildcards() -> None:  # [MQTT-3.8.3-2]
     world = World()
     client = Client(world, connect())
-    assert client.send(subscribe(5, ("+/#", 1), ("#", 0), ("a/+/b", 2))) == suback(5, 1, 0, 2)  # [MQTT-2.3.1-7], [MQTT-3.8.4-1]
+    assert client.send(subscribe(5, ("+/#", 1), ("#", 0), ("a/+/b", 2))) == suback(
+        5, 1, 0, 2
+    )  # [MQTT-2.3.1-7], [MQTT-3.8.4-1]
 
 
 @pytest.mark.parametrize("count", [1, 3, 300])
-def test_suback_has_no_codes_but_those_of_the_specification(count: int) -> None:  # [MQTT-3.9.3-2], [MQTT-3.8.4-1]
+def test_suback_has_no_codes_but_those_of_the_specification(
+    count: int,
+) -> None:  # [MQTT-3.9.3-2], [MQTT-3.8.4-1]
     world = World()
     client = Client(world, connect())
-    filters = [("$share/g/" * (number % 5 == 4) + f"f/{number}" + "/x" * 250 * (number % 4 == 3), number % 3) for number in range(count)]
+    filters = [
+        (
+            "$share/g/" * (number % 5 == 4) + f"f/{number}" + "/x" * 250 * (number % 4 == 3),
+            number % 3,
+        )
+        for number in range(count)
+    ]
     said = client.send(subscribe(1, *filters))
     world.settle(client.connection)
     [answer] = packets(said + client.connection.data_to_send())
     codes = answer[-count:]
     assert set(codes) <= {0, 1, 2, 0x80}
-    assert all(code == (0x80 if len(name) > 400 else qos) for code, (name, qos) in zip(codes, filters, strict=True))
+    assert all(
+        code == (0x80 if len(name) > 400 else qos)
+        for code, (name, qos) in zip(codes, filters, strict=True)
+    )
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -190,9 +239,15 @@ def test_what_is_published_belongs_to_the_session_of_every_subscriber() -> None:
     here = {name: Client(world, connect(f"here {name}", keep_alive=0)) for name in filters}
     for name, client in here.items():
         client.send(subscribe(1, (name, 1)))
-        Client(world, connect(f"away {name}", clean=False)).send(subscribe(1, (name, 1)), DISCONNECT)
+        Client(world, connect(f"away {name}", clean=False)).send(
+            subscribe(1, (name, 1)), DISCONNECT
+        )
     world.sleep(1_000_000)
     Client(world, connect("w")).send(mqtt_publish("a/b", b"x", 1, 1))
     heard = {name for name, client in here.items() if publications(client.read())}
-    kept = {name for name in filters if publications(Client(world, connect(f"away {name}", clean=False)).greeting)}
+    kept = {
+        name
+        for name in filters
+        if publications(Client(world, connect(f"away {name}", clean=False)).greeting)
+    }
     assert heard == kept == {"a/b", "a/+", "#", "a/#", "+/b"}

@@ -1,6 +1,8 @@
-"""Runs: adjacent QoS 0 packets for the same listeners are relayed as one slice, and nobody can tell by the octets.
+"""Runs: adjacent QoS 0 packets for the same listeners are relayed as one slice, and nobody can tell
+by the octets.
 
-Rule 2b of the data plane: whatever takes a publication off the fast path, its readers get the same octets.
+Rule 2b of the data plane: whatever takes a publication off the fast path, its readers get the same
+octets.
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from collections.abc import Callable
 import pamqp.commands as spec
 import pytest
 
-from broker.gate import Gate
-from broker.route import Route
+from broker.routing.publish_context import Gate
+from broker.routing.route import Route
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     DISCONNECT,
@@ -61,22 +63,28 @@ def test_a_run_reaches_all_its_listeners_as_it_came() -> None:
     assert world.fates() == {"routed": 500}
 
 
-@pytest.mark.parametrize(("breaker", "answer", "heard"), [
-    (PINGREQ, PINGRESP, b""),
-    (mqtt_publish("a", b"q", 1, 9), puback(9), mqtt_publish("a", b"q")),
-    (mqtt_publish("a", b"q", 2, 9), pubrec(9), mqtt_publish("a", b"q")),
-    (mqtt_publish("a", b"r", flags=RETAIN), b"", mqtt_publish("a", b"r")),
-    (mqtt_publish("a", b"d", 1, 9, DUP), puback(9), mqtt_publish("a", b"d")),
-    (mqtt_publish("nobody", b"n"), b"", b""),
-    (mqtt_publish("b", b"other"), b"", mqtt_publish("b", b"other")),
-    (mqtt_publish("queued", b"x"), b"", mqtt_publish("queued", b"x")),
-    (mqtt_publish("$SYS/x", b"n"), b"", b""),
-    (subscribe(5, ("elsewhere", 0)), suback(5, 0), b""),
-    (subscribe(5, ("#", 2)), suback(5, 2), b""),
-    (unsubscribe(5, "a"), unsuback(5), b""),
-    (b"\x62\x02\x00\x09", b"\x70\x02\x00\x09", b""),
-    (b"\x40\x02\x00\x09", b"", b"")])
-def test_a_run_broken_by_something_else_keeps_its_order(breaker: bytes, answer: bytes, heard: bytes) -> None:
+@pytest.mark.parametrize(
+    ("breaker", "answer", "heard"),
+    [
+        (PINGREQ, PINGRESP, b""),
+        (mqtt_publish("a", b"q", 1, 9), puback(9), mqtt_publish("a", b"q")),
+        (mqtt_publish("a", b"q", 2, 9), pubrec(9), mqtt_publish("a", b"q")),
+        (mqtt_publish("a", b"r", flags=RETAIN), b"", mqtt_publish("a", b"r")),
+        (mqtt_publish("a", b"d", 1, 9, DUP), puback(9), mqtt_publish("a", b"d")),
+        (mqtt_publish("nobody", b"n"), b"", b""),
+        (mqtt_publish("b", b"other"), b"", mqtt_publish("b", b"other")),
+        (mqtt_publish("queued", b"x"), b"", mqtt_publish("queued", b"x")),
+        (mqtt_publish("$SYS/x", b"n"), b"", b""),
+        (subscribe(5, ("elsewhere", 0)), suback(5, 0), b""),
+        (subscribe(5, ("#", 2)), suback(5, 2), b""),
+        (unsubscribe(5, "a"), unsuback(5), b""),
+        (b"\x62\x02\x00\x09", b"\x70\x02\x00\x09", b""),
+        (b"\x40\x02\x00\x09", b"", b""),
+    ],
+)
+def test_a_run_broken_by_something_else_keeps_its_order(
+    breaker: bytes, answer: bytes, heard: bytes
+) -> None:
     world = World()
     world.amqp().queue("q", "amq.topic", "queued")
     listening = [reader(world, "r1", "a", "b", "queued"), reader(world, "r2", "a")]
@@ -93,11 +101,30 @@ def test_a_client_that_changes_its_own_subscriptions_in_the_middle_of_a_chunk() 
     world = World()
     client = here(world)
     octets = client.send(
-        mqtt_publish("a", b"0"), subscribe(1, ("a", 0)), mqtt_publish("a", b"1") * 2, unsubscribe(2, "a"), mqtt_publish("a", b"2"),
-        subscribe(3, ("+", 0), ("b", 0)), mqtt_publish("a", b"3"), mqtt_publish("b", b"4"), unsubscribe(4, "+"), mqtt_publish("a", b"5"),
-        mqtt_publish("b", b"6"), DISCONNECT, mqtt_publish("b", b"7"))
-    assert octets == (suback(1, 0) + mqtt_publish("a", b"1") * 2 + unsuback(2) + suback(3, 0, 0) + mqtt_publish("a", b"3")
-                      + mqtt_publish("b", b"4") + unsuback(4) + mqtt_publish("b", b"6"))
+        mqtt_publish("a", b"0"),
+        subscribe(1, ("a", 0)),
+        mqtt_publish("a", b"1") * 2,
+        unsubscribe(2, "a"),
+        mqtt_publish("a", b"2"),
+        subscribe(3, ("+", 0), ("b", 0)),
+        mqtt_publish("a", b"3"),
+        mqtt_publish("b", b"4"),
+        unsubscribe(4, "+"),
+        mqtt_publish("a", b"5"),
+        mqtt_publish("b", b"6"),
+        DISCONNECT,
+        mqtt_publish("b", b"7"),
+    )
+    assert octets == (
+        suback(1, 0)
+        + mqtt_publish("a", b"1") * 2
+        + unsuback(2)
+        + suback(3, 0, 0)
+        + mqtt_publish("a", b"3")
+        + mqtt_publish("b", b"4")
+        + unsuback(4)
+        + mqtt_publish("b", b"6")
+    )
     assert world.fates() == {"routed": 5, "unroutable": 3}
 
 
@@ -117,16 +144,29 @@ def test_another_client_that_comes_between_two_chunks() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_reader_gets_its_topics_in_the_order_of_publication(seed: int) -> None:  # [MQTT-4.6.0-5]
+def test_every_reader_gets_its_topics_in_the_order_of_publication(
+    seed: int,
+) -> None:  # [MQTT-4.6.0-5]
     chance = random.Random(seed)
     world = World()
     topics = ["a", "b", "a/b", "a/c", "queued", "nobody", "$x", "t" * 600]
     world.amqp().queue("q", "amq.topic", "queued")
-    filters = {"r1": ["a"], "r2": ["a", "b"], "r3": ["#"], "r4": ["a/+", "queued"], "r5": ["+"], "r6": ["t" * 600, "$x"]}
+    filters = {
+        "r1": ["a"],
+        "r2": ["a", "b"],
+        "r3": ["#"],
+        "r4": ["a/+", "queued"],
+        "r5": ["+"],
+        "r6": ["t" * 600, "$x"],
+    }
     wants: dict[str, Callable[[str], bool]] = {
-        "r1": lambda topic: topic == "a", "r2": lambda topic: topic in ("a", "b"), "r3": lambda topic: topic != "$x",
-        "r4": lambda topic: topic in ("a/b", "a/c", "queued"), "r5": lambda topic: "/" not in topic and topic != "$x",
-        "r6": lambda topic: topic in ("$x", "t" * 600)}
+        "r1": lambda topic: topic == "a",
+        "r2": lambda topic: topic in ("a", "b"),
+        "r3": lambda topic: topic != "$x",
+        "r4": lambda topic: topic in ("a/b", "a/c", "queued"),
+        "r5": lambda topic: "/" not in topic and topic != "$x",
+        "r6": lambda topic: topic in ("$x", "t" * 600),
+    }
     readers = {name: reader(world, name, *some) for name, some in filters.items()}
     writer = here(world, "w")
     octets = b""
@@ -143,7 +183,9 @@ def test_every_reader_gets_its_topics_in_the_order_of_publication(seed: int) -> 
         writer.send(octets[:cut])
         octets = octets[cut:]
     for name, one in readers.items():
-        assert [(got.topic, got.body) for got in publications(one.read())] == [got for got in sent if wants[name](got[0])]
+        assert [(got.topic, got.body) for got in publications(one.read())] == [
+            got for got in sent if wants[name](got[0])
+        ]
     assert world.fates() == {"routed": len(sent)}
 
 
@@ -164,8 +206,10 @@ def _bind_a_queue_with_a_limit(world: World) -> None:
 
 
 def _bind_a_headers_exchange(world: World) -> None:
-    world.amqp().send(spec.Exchange.Declare(exchange="by-headers", exchange_type="headers"),
-                      spec.Exchange.Bind(destination="by-headers", source="amq.topic", routing_key="#"))
+    world.amqp().send(
+        spec.Exchange.Declare(exchange="by-headers", exchange_type="headers"),
+        spec.Exchange.Bind(destination="by-headers", source="amq.topic", routing_key="#"),
+    )
 
 
 def _forget_the_route(world: World) -> None:
@@ -191,16 +235,28 @@ def _seat_somebody_who_stays(world: World) -> None:
     Client(world, connect("stays", clean=False)).send(subscribe(1, ("a", 1)))
 
 
-#: What happens after a first publication -> how many of this one and three more take the fast path with the route they end with.
+#: What happens after a first publication -> how many of this one and three more take the fast path
+#: with the route they end with.
 DETOURS: dict[Callable[[World], None], int] = {
-    _nothing: 4, _change_a_binding: 2, _bind_a_queue: 0, _bind_a_queue_with_a_limit: 0, _bind_a_headers_exchange: 0, _forget_the_route: 3,
-    _seat_somebody_who_is_away: 2, _seat_somebody_slow: 2, _seat_somebody_who_wants_all_of_it: 2, _seat_somebody_who_stays: 2}
+    _nothing: 4,
+    _change_a_binding: 2,
+    _bind_a_queue: 0,
+    _bind_a_queue_with_a_limit: 0,
+    _bind_a_headers_exchange: 0,
+    _forget_the_route: 3,
+    _seat_somebody_who_is_away: 2,
+    _seat_somebody_slow: 2,
+    _seat_somebody_who_wants_all_of_it: 2,
+    _seat_somebody_who_stays: 2,
+}
 
 
 @pytest.mark.parametrize("detour", DETOURS)
 @pytest.mark.parametrize("flags", [0, RETAIN])
 @pytest.mark.parametrize("size", [0, 100, 20_000])
-def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(detour: Callable[[World], None], flags: int, size: int) -> None:
+def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(
+    detour: Callable[[World], None], flags: int, size: int
+) -> None:
     world = World()
     readers = [reader(world, f"r{qos}", "a", qos=qos) for qos in range(3)]
     writer = here(world, "w")
@@ -219,7 +275,9 @@ def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(detour: Callable
 @pytest.mark.parametrize("detour", DETOURS)
 @pytest.mark.parametrize("flags", [0, RETAIN, DUP])
 @pytest.mark.parametrize("qos", [1, 2])
-def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(detour: Callable[[World], None], flags: int, qos: int) -> None:
+def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(
+    detour: Callable[[World], None], flags: int, qos: int
+) -> None:
     world = World()
     readers = [reader(world, f"r{granted}", "a", qos=granted) for granted in range(3)]
     only = reader(world, "only", "one/way", qos=1)
@@ -234,7 +292,9 @@ def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(detour: Call
         assert writer.send(mqtt_publish("a", b"x", qos, 3 + number, flags)) == answer(3 + number)
     for granted, one in enumerate(readers):
         lower = min(granted, qos)
-        assert one.read() == b"".join(mqtt_publish("a", b"x", lower, number if lower else 0) for number in range(1, 5))
+        assert one.read() == b"".join(
+            mqtt_publish("a", b"x", lower, number if lower else 0) for number in range(1, 5)
+        )
     world.fates()
 
 

@@ -1,4 +1,6 @@
-"""Sessions: what stays when a client goes, session-present, take-over, expiry by the clock, the backlog."""
+"""Sessions: what stays when a client goes, session-present, take-over, expiry by the clock, the
+backlog.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ import itertools
 import pamqp.commands as spec
 import pytest
 
-from protocols.mqtt.deadlines import SLICE
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.deadlines import SLICE
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,
@@ -44,7 +46,9 @@ def publish(world: World, *bodies: bytes, qos: int = 1, topic: str = "a") -> Non
 @pytest.mark.parametrize("first", [None, True, False])
 @pytest.mark.parametrize("second", [True, False])
 @pytest.mark.parametrize("parting", ["polite", "rude", "taken over"])
-def test_session_present_says_whether_there_was_one_and_it_is_used(first: bool | None, second: bool, parting: str) -> None:
+def test_session_present_says_whether_there_was_one_and_it_is_used(
+    first: bool | None, second: bool, parting: str
+) -> None:
     # [MQTT-3.2.2-1], [MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6]
     world = World()
     if first is not None:
@@ -78,7 +82,10 @@ def test_a_chain_of_sessions(steps: tuple[bool, ...]) -> None:
 def test_a_refused_connect_says_no_session_is_present() -> None:  # [MQTT-3.2.2-4]
     world = World()
     Client(world, connect("c", clean=False)).vanish()
-    assert Client(world, connect("c", clean=False, user="guest", password=b"wrong")).greeting == b"\x20\x02\x00\x04"
+    assert (
+        Client(world, connect("c", clean=False, user="guest", password=b"wrong")).greeting
+        == b"\x20\x02\x00\x04"
+    )
     assert Client(world, connect("c", clean=False)).greeting == RESUMED
 
 
@@ -91,7 +98,9 @@ def test_subscriptions_and_qos_of_a_persistent_session_stay() -> None:
     for topic in ("b", "c/d", "d"):
         publish(world, topic.encode(), qos=2, topic=topic)
     client = Client(world, connect("c", clean=False))
-    assert client.greeting == RESUMED + mqtt_publish("b", b"b", 1, 1) + mqtt_publish("c/d", b"c/d", 2, 2)
+    assert client.greeting == RESUMED + mqtt_publish("b", b"b", 1, 1) + mqtt_publish(
+        "c/d", b"c/d", 2, 2
+    )
     publish(world, b"live", qos=2, topic="a")
     assert client.read() == mqtt_publish("a", b"live")
     assert world.copies() == {"offline": 1, "auto_acknowledged": 1}
@@ -104,7 +113,9 @@ def test_qos_0_publications_do_not_wait_for_who_is_away(granted: int) -> None:
     client.send(subscribe(1, ("a", granted)))
     client.vanish()
     writer = here(world, "w")
-    writer.send(mqtt_publish("a", b"run"), mqtt_publish("a", b"run"), mqtt_publish("a", b"careful", flags=1))
+    writer.send(
+        mqtt_publish("a", b"run"), mqtt_publish("a", b"run"), mqtt_publish("a", b"careful", flags=1)
+    )
     client = Client(world, connect("c", clean=False))
     assert client.greeting == RESUMED
     assert world.copies() == {"offline": 3}
@@ -115,7 +126,9 @@ def test_qos_0_publications_do_not_wait_for_who_is_away(granted: int) -> None:
 
 @pytest.mark.parametrize("old", [True, False])
 @pytest.mark.parametrize("new", [True, False])
-def test_a_second_connection_of_a_client_ends_the_first(old: bool, new: bool) -> None:  # [MQTT-3.1.4-2]
+def test_a_second_connection_of_a_client_ends_the_first(
+    old: bool, new: bool
+) -> None:  # [MQTT-3.1.4-2]
     world = World()
     first = Client(world, connect("c", clean=old))
     first.send(subscribe(1, ("a", 1)))
@@ -125,7 +138,9 @@ def test_a_second_connection_of_a_client_ends_the_first(old: bool, new: bool) ->
     assert first.closed == "taken_over"
     assert first.connection.dirty
     resumed = not old and not new
-    assert second.greeting == (RESUMED + mqtt_publish("a", b"1", 1, 1, DUP) if resumed else ACCEPTED)
+    assert second.greeting == (
+        RESUMED + mqtt_publish("a", b"1", 1, 1, DUP) if resumed else ACCEPTED
+    )
     assert first.send(puback(1), mqtt_publish("b", b"x", 1, 1), PINGREQ) == b""
     first.vanish()
     publish(world, b"2")
@@ -195,7 +210,9 @@ def test_each_session_has_its_own_time() -> None:
         left.append(left[-1] - {f"c{number}"})
     world.sleep(89_999 + 2_000)
     for names in left:
-        persistent = {session.name for session in world.mqtt_front.sessions.all() if session.persistent}
+        persistent = {
+            session.name for session in world.mqtt_front.sessions.all() if session.persistent
+        }
         assert persistent == names
         world.sleep(1_000)
     world.sleep(2_000)
@@ -286,9 +303,15 @@ def test_an_inbox_is_no_queue_for_the_other_protocol() -> None:
     world = World()
     Client(world, connect("c", clean=False))
     name = "mqtt-subscription-cqos1"
-    for method in (spec.Queue.Declare(queue=name), spec.Queue.Declare(queue=name, passive=True), spec.Queue.Delete(queue=name),
-                   spec.Queue.Purge(queue=name), spec.Queue.Bind(queue=name, exchange="amq.topic", routing_key="#"),
-                   spec.Basic.Consume(queue=name), spec.Basic.Get(queue=name)):
+    for method in (
+        spec.Queue.Declare(queue=name),
+        spec.Queue.Declare(queue=name, passive=True),
+        spec.Queue.Delete(queue=name),
+        spec.Queue.Purge(queue=name),
+        spec.Queue.Bind(queue=name, exchange="amq.topic", routing_key="#"),
+        spec.Basic.Consume(queue=name),
+        spec.Basic.Get(queue=name),
+    ):
         [close] = world.amqp().send(method)
         assert (close.name, close.reply_code) == ("Channel.Close", 405), method
     world.amqp().publish("", name, b"x")
@@ -303,7 +326,16 @@ def test_sessions_are_described_for_operators() -> None:
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None
     assert session.describe() == {
-        "client_id": "c", "vhost": "/", "connected": True, "persistent": True, "subscriptions": 2,
-        "inbox": "mqtt-subscription-cqos1", "queued": 0, "in_flight": 1, "dropped": 0, "missed": 0}
+        "client_id": "c",
+        "vhost": "/",
+        "connected": True,
+        "persistent": True,
+        "subscriptions": 2,
+        "inbox": "mqtt-subscription-cqos1",
+        "queued": 0,
+        "in_flight": 1,
+        "dropped": 0,
+        "missed": 0,
+    }
     client.vanish()
     assert session.describe()["connected"] is False

@@ -1,12 +1,14 @@
-"""SUBSCRIBE and UNSUBSCRIBE: codes filter by filter, what replaces what, and which topics a filter takes."""
+"""SUBSCRIBE and UNSUBSCRIBE: codes filter by filter, what replaces what, and which topics a filter
+takes.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.access import Identity
-from protocols.mqtt.sessions import MqttOptions
-from protocols.mqtt.subscribing import LEVELS, SLICE
+from broker.access.identity import Identity
+from protocols.mqtt.connection.subscribing import LEVELS, SLICE
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
     PINGREQ,
@@ -35,7 +37,9 @@ class Choosy(Identity):
 
 
 @pytest.mark.parametrize("packet_id", [1, 255, 256, 32_768, 65_535])
-def test_suback_and_unsuback_carry_the_packet_identifier(packet_id: int) -> None:  # [MQTT-3.8.4-2], [MQTT-3.10.4-4]
+def test_suback_and_unsuback_carry_the_packet_identifier(
+    packet_id: int,
+) -> None:  # [MQTT-3.8.4-2], [MQTT-3.10.4-4]
     client = here(World())
     assert client.send(subscribe(packet_id, ("a", 1))) == suback(packet_id, 1)
     assert client.send(unsubscribe(packet_id, "a")) == unsuback(packet_id)
@@ -46,7 +50,16 @@ def test_every_filter_gets_its_code_in_order() -> None:  # [MQTT-3.8.4-5], [MQTT
     options.max_levels = 3
     world = World(mqtt=options)
     client = here(world)
-    wanted = [("a", 0), ("a/b/c/d", 2), ("b", 1), ("$share/group/a/b/c/d", 1), ("c/#", 2), ("a/b/c", 0), ("/" * 3, 0), ("d/+/+/#", 1)]
+    wanted = [
+        ("a", 0),
+        ("a/b/c/d", 2),
+        ("b", 1),
+        ("$share/group/a/b/c/d", 1),
+        ("c/#", 2),
+        ("a/b/c", 0),
+        ("/" * 3, 0),
+        ("d/+/+/#", 1),
+    ]
     assert client.send(subscribe(9, *wanted)) == suback(9, 0, 0x80, 1, 0x80, 2, 0, 0x80, 0x80)
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None
@@ -60,7 +73,9 @@ def test_a_thousand_filters_in_one_packet(clean: bool) -> None:  # [MQTT-3.8.4-4
     world = World()
     client, writer = here(world, clean=clean), here(world, "w")
     names = [f"t/{number}" for number in range(1_000)]
-    assert client.send(subscribe(1, *[(name, at % 3) for at, name in enumerate(names)])) == suback(1, *[at % 3 for at in range(1_000)])
+    assert client.send(subscribe(1, *[(name, at % 3) for at, name in enumerate(names)])) == suback(
+        1, *[at % 3 for at in range(1_000)]
+    )
     writer.send(mqtt_publish("t/7", b"x"), mqtt_publish("t/999", b"y"))
     assert client.read() == mqtt_publish("t/7", b"x") + mqtt_publish("t/999", b"y")
     assert client.send(unsubscribe(2, *names[:999])) == unsuback(2)
@@ -78,8 +93,13 @@ def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(cl
     session = world.mqtt_front.sessions.find(world.vhost, "c")
     assert session is not None
     for octets, answer, counts in (
-            (subscribe(1, *[(name, 0) for name in names]), suback(1, *[0] * len(names)) + kept, [SLICE, 2 * SLICE, 3 * SLICE]),
-            (unsubscribe(2, *names), unsuback(2), [2 * SLICE + 7, SLICE + 7, 7])):
+        (
+            subscribe(1, *[(name, 0) for name in names]),
+            suback(1, *[0] * len(names)) + kept,
+            [SLICE, 2 * SLICE, 3 * SLICE],
+        ),
+        (unsubscribe(2, *names), unsuback(2), [2 * SLICE + 7, SLICE + 7, 7]),
+    ):
         world.slow_disk = True
         client.connection.receive_data(octets + PINGREQ)
         for count in counts:
@@ -94,7 +114,9 @@ def test_thousands_of_filters_take_many_turns_and_others_are_served_meanwhile(cl
 
 
 @pytest.mark.parametrize(("levels", "some"), [(100, LEVELS // 100), (LEVELS, 1), (LEVELS + 1, 1)])
-def test_the_more_levels_filters_have_the_fewer_are_looked_at_in_a_turn(levels: int, some: int) -> None:
+def test_the_more_levels_filters_have_the_fewer_are_looked_at_in_a_turn(
+    levels: int, some: int
+) -> None:
     options = MqttOptions()
     options.max_levels = 2 * LEVELS
     world = World(mqtt=options)
@@ -115,7 +137,9 @@ def test_the_more_levels_filters_have_the_fewer_are_looked_at_in_a_turn(levels: 
 def test_who_leaves_while_its_filters_are_looked_at_gets_no_further() -> None:
     world = World()
     client = here(world, clean=False)
-    client.connection.receive_data(subscribe(1, *[(f"t/{number}", 0) for number in range(2 * SLICE)]))
+    client.connection.receive_data(
+        subscribe(1, *[(f"t/{number}", 0) for number in range(2 * SLICE)])
+    )
     client.connection.connection_lost()
     world.settle()
     session = world.mqtt_front.sessions.find(world.vhost, "c")
@@ -125,12 +149,27 @@ def test_who_leaves_while_its_filters_are_looked_at_gets_no_further() -> None:
     assert len(list(world.vhost.exchange("amq.topic"))) == 0
 
 
-@pytest.mark.parametrize("body", [
-    b"", b"\x00\x01", b"\x00", b"\x00\x00" + text("a") + b"\x00", b"\x00\x01" + text("a"), b"\x00\x01" + text("a") + b"\x03",
-    b"\x00\x01" + text("a") + b"\x04", b"\x00\x01" + text("a") + b"\x80", b"\x00\x01" + text("") + b"\x00",
-    b"\x00\x01" + text("a") + b"\x00\x00", b"\x00\x01" + text("a") + b"\x00" + text("b"), b"\x00\x01" + text("a\0") + b"\x00",
-    b"\x00\x01" + binary(b"\xff") + b"\x00", b"\x00\x01" + binary(b"\xed\xa0\x80") + b"\x00", b"\x00\x01\x00\x09abc",
-    b"\x00\x01" + text("ok") + b"\x01" + text("#/a") + b"\x01"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x00\x01",
+        b"\x00",
+        b"\x00\x00" + text("a") + b"\x00",
+        b"\x00\x01" + text("a"),
+        b"\x00\x01" + text("a") + b"\x03",
+        b"\x00\x01" + text("a") + b"\x04",
+        b"\x00\x01" + text("a") + b"\x80",
+        b"\x00\x01" + text("") + b"\x00",
+        b"\x00\x01" + text("a") + b"\x00\x00",
+        b"\x00\x01" + text("a") + b"\x00" + text("b"),
+        b"\x00\x01" + text("a\0") + b"\x00",
+        b"\x00\x01" + binary(b"\xff") + b"\x00",
+        b"\x00\x01" + binary(b"\xed\xa0\x80") + b"\x00",
+        b"\x00\x01\x00\x09abc",
+        b"\x00\x01" + text("ok") + b"\x01" + text("#/a") + b"\x01",
+    ],
+)
 def test_a_malformed_subscribe_closes_the_connection_and_subscribes_to_nothing(body: bytes) -> None:
     # [MQTT-3.8.3-1], [MQTT-3.8.3-3], [MQTT-3-8.3-4], [MQTT-2.3.1-1], [MQTT-4.7.3-1], [MQTT-4.7.3-2]
     world = World()
@@ -142,11 +181,24 @@ def test_a_malformed_subscribe_closes_the_connection_and_subscribes_to_nothing(b
     assert not session.subscriptions
 
 
-@pytest.mark.parametrize("body", [
-    b"", b"\x00\x01", b"\x00", b"\x00\x00" + text("a"), b"\x00\x02" + text("a") + text(""), b"\x00\x02" + text("a") + b"\x00",
-    b"\x00\x02" + text("a") + text("a\0"), b"\x00\x02" + text("a") + binary(b"\xff"), b"\x00\x02" + text("a") + b"\x00\x09abc",
-    b"\x00\x02" + text("a") + text("a+")])
-def test_a_malformed_unsubscribe_closes_the_connection_and_ends_no_subscription(body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x00\x01",
+        b"\x00",
+        b"\x00\x00" + text("a"),
+        b"\x00\x02" + text("a") + text(""),
+        b"\x00\x02" + text("a") + b"\x00",
+        b"\x00\x02" + text("a") + text("a\0"),
+        b"\x00\x02" + text("a") + binary(b"\xff"),
+        b"\x00\x02" + text("a") + b"\x00\x09abc",
+        b"\x00\x02" + text("a") + text("a+"),
+    ],
+)
+def test_a_malformed_unsubscribe_closes_the_connection_and_ends_no_subscription(
+    body: bytes,
+) -> None:
     # [MQTT-3.10.3-1], [MQTT-3.10.3-2], [MQTT-2.3.1-1]
     world = World()
     client = Client(world, connect("c", clean=False))
@@ -158,17 +210,41 @@ def test_a_malformed_unsubscribe_closes_the_connection_and_ends_no_subscription(
     assert list(session.subscriptions) == ["a"]
 
 
-@pytest.mark.parametrize("topic_filter", ["a#", "#a", "a/#/b", "#/", "##", "a/b#", "a+", "+a", "a/+b", "a/b+/c", "++", "+#", "#+", "a/#+"])
+@pytest.mark.parametrize(
+    "topic_filter",
+    [
+        "a#",
+        "#a",
+        "a/#/b",
+        "#/",
+        "##",
+        "a/b#",
+        "a+",
+        "+a",
+        "a/+b",
+        "a/b+/c",
+        "++",
+        "+#",
+        "#+",
+        "a/#+",
+    ],
+)
 @pytest.mark.parametrize("first", [0x82, 0xA2])
-def test_wildcards_stand_alone_and_a_hash_last(topic_filter: str, first: int) -> None:  # [MQTT-4.7.1-2], [MQTT-4.7.1-3]
+def test_wildcards_stand_alone_and_a_hash_last(
+    topic_filter: str, first: int
+) -> None:  # [MQTT-4.7.1-2], [MQTT-4.7.1-3]
     client = here(World())
-    client.send(packet(first, b"\x00\x01" + text(topic_filter) + (b"\x00" if first == 0x82 else b"")))
+    client.send(
+        packet(first, b"\x00\x01" + text(topic_filter) + (b"\x00" if first == 0x82 else b""))
+    )
     assert client.closed == "protocol_error"
 
 
 @pytest.mark.parametrize("flags", [0, 1, 3, 4, 8, 15])
 @pytest.mark.parametrize("kind", [0x80, 0xA0])
-def test_the_fixed_flags_must_be_2(flags: int, kind: int) -> None:  # [MQTT-3.8.1-1], [MQTT-3.10.1-1]
+def test_the_fixed_flags_must_be_2(
+    flags: int, kind: int
+) -> None:  # [MQTT-3.8.1-1], [MQTT-3.10.1-1]
     client = here(World())
     client.send(packet(kind | flags, b"\x00\x01" + text("a") + (b"\x00" if kind == 0x80 else b"")))
     assert client.closed == "protocol_error"
@@ -192,13 +268,21 @@ def test_filters_are_compared_character_by_character() -> None:  # [MQTT-3.10.4-
     assert client.read() == b""
 
 
-def test_a_second_subscription_replaces_the_first_and_sends_retained_messages_again() -> None:  # [MQTT-3.8.4-3]
+def test_a_second_subscription_replaces_the_first_and_sends_retained_messages_again() -> (
+    None
+):  # [MQTT-3.8.4-3]
     world = World()
     client, writer = here(world), here(world, "w")
     writer.send(mqtt_publish("a/b", b"kept", 2, 1, RETAIN))
-    assert client.send(subscribe(1, ("a/+", 0))) == suback(1, 0) + mqtt_publish("a/b", b"kept", flags=RETAIN)
-    assert client.send(subscribe(2, ("a/+", 2))) == suback(2, 2) + mqtt_publish("a/b", b"kept", 2, 1, RETAIN)
-    assert client.send(subscribe(3, ("a/+", 1))) == suback(3, 1) + mqtt_publish("a/b", b"kept", 1, 2, RETAIN)
+    assert client.send(subscribe(1, ("a/+", 0))) == suback(1, 0) + mqtt_publish(
+        "a/b", b"kept", flags=RETAIN
+    )
+    assert client.send(subscribe(2, ("a/+", 2))) == suback(2, 2) + mqtt_publish(
+        "a/b", b"kept", 2, 1, RETAIN
+    )
+    assert client.send(subscribe(3, ("a/+", 1))) == suback(3, 1) + mqtt_publish(
+        "a/b", b"kept", 1, 2, RETAIN
+    )
     writer.send(mqtt_publish("a/b", b"live", 2, 2))
     assert client.read() == mqtt_publish("a/b", b"live", 1, 3)
     client.send(unsubscribe(4, "a/+"))
@@ -219,10 +303,20 @@ def test_overlapping_filters_deliver_once_with_the_highest_qos() -> None:  # [MQ
     world = World()
     client, writer = here(world), here(world, "w")
     client.send(subscribe(1, ("a/b", 0), ("a/#", 1), ("+/b", 2), ("#", 0)))
-    writer.send(mqtt_publish("a/b", b"x", 2, 1), mqtt_publish("a/c", b"y", 2, 2), mqtt_publish("c", b"z", 2, 3))
-    assert client.read() == mqtt_publish("a/b", b"x", 2, 1) + mqtt_publish("a/c", b"y", 1, 2) + mqtt_publish("c", b"z")
+    writer.send(
+        mqtt_publish("a/b", b"x", 2, 1),
+        mqtt_publish("a/c", b"y", 2, 2),
+        mqtt_publish("c", b"z", 2, 3),
+    )
+    assert client.read() == mqtt_publish("a/b", b"x", 2, 1) + mqtt_publish(
+        "a/c", b"y", 1, 2
+    ) + mqtt_publish("c", b"z")
     client.send(unsubscribe(2, "+/b"))
-    writer.send(mqtt_publish("a/b", b"x", 2, 1, 8), packet(0x62, b"\x00\x01"), mqtt_publish("a/b", b"x", 2, 1))
+    writer.send(
+        mqtt_publish("a/b", b"x", 2, 1, 8),
+        packet(0x62, b"\x00\x01"),
+        mqtt_publish("a/b", b"x", 2, 1),
+    )
     assert client.read() == mqtt_publish("a/b", b"x", 1, 3)
 
 
@@ -240,39 +334,48 @@ def test_topic_rules_refuse_filter_by_filter_and_publication_by_publication() ->
     world = World()
     world.guests.identities["choosy"] = Choosy("choosy")
     client = Client(world, connect("c", user="choosy", password=b"guest"))
-    assert client.send(subscribe(1, ("mine/#", 1), ("theirs", 1), ("#", 0), ("mine", 0))) == suback(1, 1, 0x80, 0x80, 0)
-    octets = client.send(mqtt_publish("mine/a", b"1"), mqtt_publish("theirs", b"2"), mqtt_publish("mine", b"3", 1, 1))
+    assert client.send(subscribe(1, ("mine/#", 1), ("theirs", 1), ("#", 0), ("mine", 0))) == suback(
+        1, 1, 0x80, 0x80, 0
+    )
+    octets = client.send(
+        mqtt_publish("mine/a", b"1"), mqtt_publish("theirs", b"2"), mqtt_publish("mine", b"3", 1, 1)
+    )
     assert [one.body for one in publications(octets)] == [b"1", b"3"]
     assert world.fates() == {"routed": 2, "denied": 1}
 
 
-@pytest.mark.parametrize(("topic_filter", "topics", "others"), [
-    ("#", ["a", "a/b", "/", "/a", "a/", "a.b", "*", " "], ["$a", "$a/b", "$"]),
-    ("+", ["a", "a.b", "*", " "], ["a/b", "/", "/a", "$a", "$"]),
-    ("a/#", ["a", "a/", "a/b", "a/b/c", "a//"], ["b", "ab", "/a", "A/b"]),
-    ("/#", ["/", "/a", "//"], ["a", "a/b"]),
-    ("+/#", ["a", "a/b", "/", "/a"], ["$a", "$a/b"]),
-    ("a/+", ["a/b", "a/", "a/*", "a/.", "a/$x"], ["a", "a/b/c", "b/a"]),
-    ("+/+", ["a/b", "/", "/a", "a/", "a/$x"], ["a", "a/b/c", "$x/a", "//"]),
-    ("/+", ["/a", "/"], ["a", "/a/b"]),
-    ("+/", ["a/", "/"], ["a", "a/b"]),
-    ("+//+", ["a//b", "//"], ["a/b", "a/x/b"]),
-    ("a/+/b", ["a/x/b", "a//b"], ["a/b", "a/x/y/b"]),
-    ("a/+/#", ["a/", "a/b", "a/b/c"], ["a", "b/c"]),
-    ("*", ["*"], ["a", "**", "a/b"]),
-    ("a/*", ["a/*"], ["a/b", "a/"]),
-    ("*/#", ["*", "*/a"], ["a", "a/b"]),
-    ("a.b", ["a.b"], ["a/b", "a", "a.b.c"]),
-    ("a.b/+", ["a.b/c", "a.b/c.d"], ["a/b/c", "a.b"]),
-    ("a/b", ["a/b"], ["a.b", "A/b", "a/b/"]),
-    ("$x/#", ["$x", "$x/a", "$x/"], ["x/a", "$xy/a"]),
-    ("$x/+", ["$x/a", "$x/"], ["$x", "$y/a"]),
-    ("$", ["$"], ["$x"]),
-    ("ä/€", ["ä/€"], ["a/€"]),
-    (" ", [" "], ["  "]),
-    ("\ufeffa", ["\ufeffa"], ["a"]),
-])
-def test_which_topics_a_filter_takes(topic_filter: str, topics: list[str], others: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("topic_filter", "topics", "others"),
+    [
+        ("#", ["a", "a/b", "/", "/a", "a/", "a.b", "*", " "], ["$a", "$a/b", "$"]),
+        ("+", ["a", "a.b", "*", " "], ["a/b", "/", "/a", "$a", "$"]),
+        ("a/#", ["a", "a/", "a/b", "a/b/c", "a//"], ["b", "ab", "/a", "A/b"]),
+        ("/#", ["/", "/a", "//"], ["a", "a/b"]),
+        ("+/#", ["a", "a/b", "/", "/a"], ["$a", "$a/b"]),
+        ("a/+", ["a/b", "a/", "a/*", "a/.", "a/$x"], ["a", "a/b/c", "b/a"]),
+        ("+/+", ["a/b", "/", "/a", "a/", "a/$x"], ["a", "a/b/c", "$x/a", "//"]),
+        ("/+", ["/a", "/"], ["a", "/a/b"]),
+        ("+/", ["a/", "/"], ["a", "a/b"]),
+        ("+//+", ["a//b", "//"], ["a/b", "a/x/b"]),
+        ("a/+/b", ["a/x/b", "a//b"], ["a/b", "a/x/y/b"]),
+        ("a/+/#", ["a/", "a/b", "a/b/c"], ["a", "b/c"]),
+        ("*", ["*"], ["a", "**", "a/b"]),
+        ("a/*", ["a/*"], ["a/b", "a/"]),
+        ("*/#", ["*", "*/a"], ["a", "a/b"]),
+        ("a.b", ["a.b"], ["a/b", "a", "a.b.c"]),
+        ("a.b/+", ["a.b/c", "a.b/c.d"], ["a/b/c", "a.b"]),
+        ("a/b", ["a/b"], ["a.b", "A/b", "a/b/"]),
+        ("$x/#", ["$x", "$x/a", "$x/"], ["x/a", "$xy/a"]),
+        ("$x/+", ["$x/a", "$x/"], ["$x", "$y/a"]),
+        ("$", ["$"], ["$x"]),
+        ("ä/€", ["ä/€"], ["a/€"]),
+        (" ", [" "], ["  "]),
+        ("\ufeffa", ["\ufeffa"], ["a"]),
+    ],
+)
+def test_which_topics_a_filter_takes(
+    topic_filter: str, topics: list[str], others: list[str]
+) -> None:
     # [MQTT-4.7.1-1], [MQTT-4.7.2-1], [MQTT-4.7.3-4]
     world = World()
     writer = here(world, "w")
@@ -296,7 +399,9 @@ def test_topics_and_filters_of_every_length(characters: int) -> None:  # [MQTT-4
     assert [one.body for one in publications(client.read())] == [b"x", b"y"] * 2
     writer.send(mqtt_publish(topic, b"kept", flags=RETAIN))
     client.read()
-    assert client.send(subscribe(2, (topic, 0))) == suback(2, 0) + mqtt_publish(topic, b"kept", flags=RETAIN)
+    assert client.send(subscribe(2, (topic, 0))) == suback(2, 0) + mqtt_publish(
+        topic, b"kept", flags=RETAIN
+    )
     assert client.send(unsubscribe(3, topic)) == unsuback(3)
     assert world.fates() == {"routed": 5}
 
@@ -314,15 +419,21 @@ def test_200_levels_are_served(levels: int) -> None:
     assert world.fates() == ({"routed": 1} if served else {"denied": 1})
 
 
-@pytest.mark.parametrize("topic", ["$SYS", "$SYS/broker/uptime", "$SYS/", "$share", "$share/group/a"])
+@pytest.mark.parametrize(
+    "topic", ["$SYS", "$SYS/broker/uptime", "$SYS/", "$share", "$share/group/a"]
+)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("flags", [0, RETAIN])
-def test_publications_to_the_brokers_own_trees_are_acknowledged_and_dropped(topic: str, qos: int, flags: int) -> None:
+def test_publications_to_the_brokers_own_trees_are_acknowledged_and_dropped(
+    topic: str, qos: int, flags: int
+) -> None:
     options = MqttOptions()
     options.sys_interval_s = 0
     world = World(mqtt=options)
     client, writer = here(world), here(world, "w")
-    assert client.send(subscribe(1, ("$SYS/#", 0), ("#", 0), ("$SYS", 0), ("$share", 0))) == suback(1, 0, 0, 0, 0)
+    assert client.send(subscribe(1, ("$SYS/#", 0), ("#", 0), ("$SYS", 0), ("$share", 0))) == suback(
+        1, 0, 0, 0, 0
+    )
     answers = {0: b"", 1: b"\x40\x02\x00\x05", 2: b"\x50\x02\x00\x05"}
     assert writer.send(mqtt_publish(topic, b"x", qos, 5 if qos else 0, flags)) == answers[qos]
     assert client.read() == b""
@@ -330,10 +441,14 @@ def test_publications_to_the_brokers_own_trees_are_acknowledged_and_dropped(topi
     assert world.fates() == {"denied": 1}
 
 
-@pytest.mark.parametrize("topic", ["$", "$x", "$sys/a", "$SYSTEM/a", "$shared", "$SYS.a", "a/$SYS", "/$share"])
+@pytest.mark.parametrize(
+    "topic", ["$", "$x", "$sys/a", "$SYSTEM/a", "$shared", "$SYS.a", "a/$SYS", "/$share"]
+)
 def test_other_dollar_topics_are_ordinary(topic: str) -> None:  # [MQTT-4.7.2-1]
     world = World()
     client, writer = here(world), here(world, "w")
     client.send(subscribe(1, (topic, 0), ("+/#", 1)))
     writer.send(mqtt_publish(topic, b"x", 1, 1))
-    assert client.read() == (mqtt_publish(topic, b"x") if topic.startswith("$") else mqtt_publish(topic, b"x", 1, 1))
+    assert client.read() == (
+        mqtt_publish(topic, b"x") if topic.startswith("$") else mqtt_publish(topic, b"x", 1, 1)
+    )

@@ -6,10 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.access import Identity
-from protocols.mqtt.sessions import MqttOptions
+from broker.access.identity import Identity
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
-from tests.wire.mqtt.octets import ACCEPTED, DISCONNECT, RETAIN, Client, Will, connect, here, publications, suback, subscribe
+from tests.wire.mqtt.octets import (
+    ACCEPTED,
+    DISCONNECT,
+    RETAIN,
+    Client,
+    Will,
+    connect,
+    here,
+    publications,
+    suback,
+    subscribe,
+)
 
 WILL = Will("gone", b"farewell", 1)
 
@@ -58,14 +69,23 @@ def _be_taken_over_by_a_clean_session(client: Client) -> None:
 
 
 ENDS: list[tuple[Callable[[Client], None], str]] = [
-    (_lose, "lost"), (_fall_silent, "keep_alive_timeout"), (_send_garbage, "protocol_error"), (_connect_twice, "protocol_error"),
-    (_send_too_much, "too_large"), (_disconnect_badly, "protocol_error"), (_disconnect_with_flags, "protocol_error"),
-    (_be_taken_over, "taken_over"), (_be_taken_over_by_a_clean_session, "taken_over")]
+    (_lose, "lost"),
+    (_fall_silent, "keep_alive_timeout"),
+    (_send_garbage, "protocol_error"),
+    (_connect_twice, "protocol_error"),
+    (_send_too_much, "too_large"),
+    (_disconnect_badly, "protocol_error"),
+    (_disconnect_with_flags, "protocol_error"),
+    (_be_taken_over, "taken_over"),
+    (_be_taken_over_by_a_clean_session, "taken_over"),
+]
 
 
 @pytest.mark.parametrize(("end", "reason"), ENDS)
 @pytest.mark.parametrize("clean", [True, False])
-def test_it_is_published_once_on_every_kind_of_end(end: Callable[[Client], None], reason: str, clean: bool) -> None:
+def test_it_is_published_once_on_every_kind_of_end(
+    end: Callable[[Client], None], reason: str, clean: bool
+) -> None:
     world = World()
     watcher = watched(world)
     client = Client(world, connect("c", clean=clean, will=WILL))
@@ -131,14 +151,19 @@ def test_the_clients_own_persistent_session_gets_it_too() -> None:
     client = Client(world, connect("c", clean=False, will=WILL))
     client.send(subscribe(1, ("gone", 1)))
     client.vanish()
-    assert Client(world, connect("c", clean=False)).greeting == b"\x20\x02\x01\x00" + mqtt_publish("gone", b"farewell", 1, 1)
+    assert Client(world, connect("c", clean=False)).greeting == b"\x20\x02\x01\x00" + mqtt_publish(
+        "gone", b"farewell", 1, 1
+    )
 
 
 def test_who_is_not_let_in_leaves_none() -> None:
     world = World()
     watcher = watched(world)
-    for first in (connect("c", user="guest", password=b"wrong", will=WILL), connect("", clean=False, will=WILL),
-                  connect("c", level=5, will=WILL)):
+    for first in (
+        connect("c", user="guest", password=b"wrong", will=WILL),
+        connect("", clean=False, will=WILL),
+        connect("c", level=5, will=WILL),
+    ):
         Client(world, first).vanish()
     assert watcher.read() == b""
 
@@ -147,7 +172,9 @@ def test_one_that_may_not_be_published_is_counted_as_denied() -> None:
     world = World()
     world.guests.identities["reader"] = Identity("reader", write="")
     watcher = watched(world)
-    client = Client(world, connect("c", user="reader", password=b"guest", will=Will("gone", b"x", 1, True)))
+    client = Client(
+        world, connect("c", user="reader", password=b"guest", will=Will("gone", b"x", 1, True))
+    )
     assert client.greeting == ACCEPTED
     client.vanish()
     assert watcher.read() == b""
@@ -155,9 +182,13 @@ def test_one_that_may_not_be_published_is_counted_as_denied() -> None:
     assert world.fates() == {"denied": 1}
 
 
-@pytest.mark.parametrize("topic", ["$SYS/broker/uptime", "$share/group/a", "$SYS", "a" + "/a" * 200])
+@pytest.mark.parametrize(
+    "topic", ["$SYS/broker/uptime", "$share/group/a", "$SYS", "a" + "/a" * 200]
+)
 @pytest.mark.parametrize("retain", [False, True])
-def test_one_under_a_reserved_or_too_deep_topic_is_dropped_like_a_publication(topic: str, retain: bool) -> None:
+def test_one_under_a_reserved_or_too_deep_topic_is_dropped_like_a_publication(
+    topic: str, retain: bool
+) -> None:
     world = World()
     amqp = world.amqp()
     amqp.queue("q", "amq.topic", "#")
@@ -186,7 +217,10 @@ def test_a_clean_stop_publishes_those_of_sessions_that_end_and_not_of_those_that
 def test_hundreds_that_vanish_at_once_leave_hundreds_of_wills() -> None:
     world = World()
     watcher = watched(world)
-    clients = [Client(world, connect(f"c{number}", will=Will(f"gone/{number}", b"x"))) for number in range(1_200)]
+    clients = [
+        Client(world, connect(f"c{number}", will=Will(f"gone/{number}", b"x")))
+        for number in range(1_200)
+    ]
     for client in clients:
         client.connection.connection_lost()
     world.settle()

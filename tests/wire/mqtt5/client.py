@@ -1,4 +1,6 @@
-"""MQTT 5 clients for the tests: octets into the real front end, written and read by another codec (the package mqtt5)."""
+"""MQTT 5 clients for the tests: octets into the real front end, written and read by another codec
+(the package mqtt5).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from tests.wire.mqtt.octets import packets
 
 Q0, Q1, Q2 = mqtt5.QoS.AT_MOST_ONCE, mqtt5.QoS.AT_LEAST_ONCE, mqtt5.QoS.EXACTLY_ONCE
 QUALITIES = (Q0, Q1, Q2)
-HANDLINGS = (mqtt5.RetainHandling.SEND_ALWAYS, mqtt5.RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS, mqtt5.RetainHandling.SEND_NEVER)
+HANDLINGS = (
+    mqtt5.RetainHandling.SEND_ALWAYS,
+    mqtt5.RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS,
+    mqtt5.RetainHandling.SEND_NEVER,
+)
 
 
 def members(enum: Any) -> list[Any]:
@@ -30,36 +36,79 @@ def read(octets: bytes) -> list[Any]:
     return found
 
 
-def wish(topic_filter: str, qos: int = 2, no_local: bool = False, as_published: bool = False, handling: int = 0) -> mqtt5.TopicFilter:
-    return mqtt5.TopicFilter(topic_filter, max_qos=QUALITIES[qos], no_local=no_local, retain_as_published=as_published,
-                             retain_handling=HANDLINGS[handling])
+def wish(
+    topic_filter: str,
+    qos: int = 2,
+    no_local: bool = False,
+    as_published: bool = False,
+    handling: int = 0,
+) -> mqtt5.TopicFilter:
+    return mqtt5.TopicFilter(
+        topic_filter,
+        max_qos=QUALITIES[qos],
+        no_local=no_local,
+        retain_as_published=as_published,
+        retain_handling=HANDLINGS[handling],
+    )
 
 
-def publish(topic: str, body: bytes = b"", qos: int = 0, packet_id: int | None = None, **properties: Any) -> bytes:
+def publish(
+    topic: str, body: bytes = b"", qos: int = 0, packet_id: int | None = None, **properties: Any
+) -> bytes:
     """A PUBLISH packet."""
     packet_id = (packet_id or 1) if qos else None
     if topic:
-        return mqtt5.PublishPacket(topic, body, qos=QUALITIES[qos], packet_id=packet_id, **properties).write()
+        return mqtt5.PublishPacket(
+            topic, body, qos=QUALITIES[qos], packet_id=packet_id, **properties
+        ).write()
     # The other codec knows no empty topic name.
-    octets = mqtt5.PublishPacket("x", body, qos=QUALITIES[qos], packet_id=packet_id, **properties).write()
+    octets = mqtt5.PublishPacket(
+        "x", body, qos=QUALITIES[qos], packet_id=packet_id, **properties
+    ).write()
     at = 2 if octets[1] < 128 else 3
     return packet(octets[0], octets[at:].replace(b"\x00\x01x", b"\x00\x00", 1))
 
 
-def raw_connect(client_id: str = "c", flags: int = 2, properties: bytes = b"", payload: bytes = b"", keep_alive: int = 60) -> bytes:
+def raw_connect(
+    client_id: str = "c",
+    flags: int = 2,
+    properties: bytes = b"",
+    payload: bytes = b"",
+    keep_alive: int = 60,
+) -> bytes:
     """A CONNECT of level 5 from its octets."""
-    return packet(0x10, text("MQTT") + bytes([5, flags]) + keep_alive.to_bytes(2, "big") + bytes([len(properties)]) + properties
-                  + text(client_id) + payload)
+    return packet(
+        0x10,
+        text("MQTT")
+        + bytes([5, flags])
+        + keep_alive.to_bytes(2, "big")
+        + bytes([len(properties)])
+        + properties
+        + text(client_id)
+        + payload,
+    )
 
 
 class Client5:
     """Connects; `greeting` are the packets that came back."""
 
-    def __init__(self, world: World, client_id: str = "c", *, clean: bool = True, peer: Peer | None = None, octets: bytes | None = None,
-                 **options: Any) -> None:
+    def __init__(
+        self,
+        world: World,
+        client_id: str = "c",
+        *,
+        clean: bool = True,
+        peer: Peer | None = None,
+        octets: bytes | None = None,
+        **options: Any,
+    ) -> None:
         self.world = world
         self.connection: Connection = world.mqtt_front.connect(peer or Peer())
-        first = mqtt5.ConnectPacket(client_id, clean_start=clean, **options).write() if octets is None else octets
+        first = (
+            mqtt5.ConnectPacket(client_id, clean_start=clean, **options).write()
+            if octets is None
+            else octets
+        )
         self.greeting = self.send(first)
 
     @property
@@ -69,7 +118,9 @@ class Client5:
 
     def send(self, *some: Any) -> list[Any]:
         """Packets, or octets, as one chunk; returns what there is to read."""
-        self.connection.receive_data(b"".join(one if isinstance(one, bytes) else one.write() for one in some))
+        self.connection.receive_data(
+            b"".join(one if isinstance(one, bytes) else one.write() for one in some)
+        )
         return self.read()
 
     def read_octets(self) -> bytes:
@@ -90,7 +141,9 @@ class Client5:
     def bodies(self) -> list[bytes]:
         return [one.payload for one in self.publications()]
 
-    def subscribe(self, *wishes: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1) -> list[Any]:
+    def subscribe(
+        self, *wishes: mqtt5.TopicFilter, identifier: int | None = None, packet_id: int = 1
+    ) -> list[Any]:
         """Returns the reason codes, and then what else came."""
         rest = self.send(mqtt5.SubscribePacket(packet_id, list(wishes), subscription_id=identifier))
         # Publications may come before the SUBACK (section 3.8.4).

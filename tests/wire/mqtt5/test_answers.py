@@ -1,4 +1,6 @@
-"""Answers of the broker at level 5: which come, when, under which identifiers, and how large they are."""
+"""Answers of the broker at level 5: which come, when, under which identifiers, and how large they
+are.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +22,66 @@ CONNACK_CODES = {0, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B
 @pytest.mark.parametrize("name", [b"MQTX", b"mqtt", b"MQIsdp", b""])
 def test_the_name_of_another_protocol_ends_the_connection(name: bytes) -> None:  # [MQTT-3.1.2-1]
     world = World()
-    client = Client5(world, octets=packet(0x10, len(name).to_bytes(2, "big") + name + b"\x05\x02\x00\x3c\x00\x00\x01c"))
+    client = Client5(
+        world,
+        octets=packet(0x10, len(name).to_bytes(2, "big") + name + b"\x05\x02\x00\x3c\x00\x00\x01c"),
+    )
     assert all(int(one.reason_code) >= 0x80 for one in client.greeting)
     assert client.closed in ("protocol_error", "unacceptable_version")
     assert len(world.mqtt_front.sessions) == 0
 
 
-def test_everything_that_a_connect_may_hold_in_its_order() -> None:  # [MQTT-3.1.3-1], [MQTT-3.1.2-15]
+def test_everything_that_a_connect_may_hold_in_its_order() -> (
+    None
+):  # [MQTT-3.1.3-1], [MQTT-3.1.2-15]
     world = World()
     will = b"\x02\x01\x01" + text("gone/\N{SNOWMAN}") + text("farewell")
-    client = Client5(world, octets=raw_connect("me", 0xEE, b"\x11\x00\x00\x00\x0a", will + text("guest") + text("guest")))
+    client = Client5(
+        world,
+        octets=raw_connect(
+            "me", 0xEE, b"\x11\x00\x00\x00\x0a", will + text("guest") + text("guest")
+        ),
+    )
     assert int(client.connack.reason_code) == 0
     client.vanish()
     _, kept = Client5(world, "late").subscribe(wish("gone/#", 1))
-    assert (kept.topic, kept.payload, kept.retain, kept.payload_format_indicator) == ("gone/\N{SNOWMAN}", b"farewell", True, 1)
+    assert (kept.topic, kept.payload, kept.retain, kept.payload_format_indicator) == (
+        "gone/\N{SNOWMAN}",
+        b"farewell",
+        True,
+        1,
+    )
 
 
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_will_is_retained_if_it_says_so(retain: bool, qos: int) -> None:  # [MQTT-3.1.2-14], [MQTT-3.1.2-15]
+def test_a_will_is_retained_if_it_says_so(
+    retain: bool, qos: int
+) -> None:  # [MQTT-3.1.2-14], [MQTT-3.1.2-15]
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("gone"))
-    Client5(world, will=mqtt5.Will("gone", payload=b"x", retain=retain, qos=QUALITIES[qos])).vanish()
-    assert [(one.payload, one.retain, int(one.qos)) for one in watcher.publications()] == [(b"x", False, qos)]
+    Client5(
+        world, will=mqtt5.Will("gone", payload=b"x", retain=retain, qos=QUALITIES[qos])
+    ).vanish()
+    assert [(one.payload, one.retain, int(one.qos)) for one in watcher.publications()] == [
+        (b"x", False, qos)
+    ]
     _, *kept = Client5(world, "late").subscribe(wish("gone"))
     assert [(one.payload, one.retain) for one in kept] == [(b"x", True)] * retain
 
 
-@pytest.mark.parametrize("client_id", ["a", "0123456789abcdefghijklm", "nopqrstuvwxyzABCDEFGHIJ", "KLMNOPQRSTUVWXYZ",
-                                       "\N{SNOWMAN}" * 1_000, "a/b #+$"])
+@pytest.mark.parametrize(
+    "client_id",
+    [
+        "a",
+        "0123456789abcdefghijklm",
+        "nopqrstuvwxyzABCDEFGHIJ",
+        "KLMNOPQRSTUVWXYZ",
+        "\N{SNOWMAN}" * 1_000,
+        "a/b #+$",
+    ],
+)
 def test_client_identifiers_of_every_kind(client_id: str) -> None:  # [MQTT-3.1.3-5]
     assert int(Client5(World(), client_id).connack.reason_code) == 0
 
@@ -73,18 +105,36 @@ def test_the_connack_comes_before_all_else() -> None:  # [MQTT-3.2.0-1], [MQTT-3
     reader.vanish()
     writer.send(publish("a", b"waited", 1))
     first = mqtt5.ConnectPacket("r", clean_start=False).write()
-    again = Client5(world, octets=first + PINGREQ + mqtt5.SubscribePacket(9, [wish("b")]).write() + publish("b", b"own"))
+    again = Client5(
+        world,
+        octets=first
+        + PINGREQ
+        + mqtt5.SubscribePacket(9, [wish("b")]).write()
+        + publish("b", b"own"),
+    )
     kinds = [type(one) for one in again.greeting]
     assert kinds[0] is mqtt5.ConnAckPacket
     assert kinds.count(mqtt5.ConnAckPacket) == 1
     assert {mqtt5.PingRespPacket, mqtt5.SubAckPacket, mqtt5.PublishPacket} <= set(kinds)
 
 
-@pytest.mark.parametrize(("asked", "code"), [
-    (mqtt5.ConnectPacket("c", clean_start=False, username="guest", password=b"wrong").write(), 0x86),
-    (mqtt5.ConnectPacket("c", clean_start=False, authentication_method="NONE").write(), 0x8C),
-    (raw_connect(flags=0, properties=b"\x21\x00\x00"), 0x82), (raw_connect(flags=1), 0x81)])
-def test_a_refusal_says_that_no_session_is_present_and_ends_the_connection(asked: bytes, code: int) -> None:
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (
+            mqtt5.ConnectPacket(
+                "c", clean_start=False, username="guest", password=b"wrong"
+            ).write(),
+            0x86,
+        ),
+        (mqtt5.ConnectPacket("c", clean_start=False, authentication_method="NONE").write(), 0x8C),
+        (raw_connect(flags=0, properties=b"\x21\x00\x00"), 0x82),
+        (raw_connect(flags=1), 0x81),
+    ],
+)
+def test_a_refusal_says_that_no_session_is_present_and_ends_the_connection(
+    asked: bytes, code: int
+) -> None:
     # [MQTT-3.2.2-6], [MQTT-3.2.2-7], [MQTT-3.2.2-8]
     world = World()
     Client5(world, session_expiry_interval=100).vanish()
@@ -97,17 +147,23 @@ def test_a_refusal_says_that_no_session_is_present_and_ends_the_connection(asked
 
 @pytest.mark.parametrize("largest", [5, 10, 20, 50, 100])
 def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
-    # [MQTT-3.2.2-19..20], [MQTT-3.4.2-2..3], [MQTT-3.5.2-2..3], [MQTT-3.6.2-2..3], [MQTT-3.7.2-2..3], [MQTT-3.9.2-1..2],
-    # [MQTT-3.11.2-1..2], [MQTT-3.14.2-4], [MQTT-3.15.2-2..3]
+    # [MQTT-3.2.2-19..20], [MQTT-3.4.2-2..3], [MQTT-3.5.2-2..3], [MQTT-3.6.2-2..3],
+    # [MQTT-3.7.2-2..3], [MQTT-3.9.2-1..2], [MQTT-3.11.2-1..2], [MQTT-3.14.2-4], [MQTT-3.15.2-2..3]
     world, guests = riddling()
     size = b"\x27" + largest.to_bytes(4, "big")
     heard: list[bytes] = []
     for wrong in (size + b"\x21\x00\x00", size + b"\x15\x00\x05OTHER", size):
         heard += packets(Client5(world, octets=raw_connect(properties=wrong)).read_octets())
     client = Client5(world, "b", max_packet_size=largest)
-    for octets in (publish("$SYS/x", b"", 1, 1), publish("nobody", b"", 2, 2), b"\x50\x02\x00\x09", b"\x62\x02\x00\x09",
-                   mqtt5.SubscribePacket(3, [wish("/".join("x" * 300))]).write(), mqtt5.UnsubscribePacket(4, ["none"]).write(),
-                   b"\x30\x04\x00\x01+\x00"):
+    for octets in (
+        publish("$SYS/x", b"", 1, 1),
+        publish("nobody", b"", 2, 2),
+        b"\x50\x02\x00\x09",
+        b"\x62\x02\x00\x09",
+        mqtt5.SubscribePacket(3, [wish("/".join("x" * 300))]).write(),
+        mqtt5.UnsubscribePacket(4, ["none"]).write(),
+        b"\x30\x04\x00\x01+\x00",
+    ):
         client.connection.receive_data(octets)
         heard += packets(client.read_octets())
     assert len(heard) == 7
@@ -120,7 +176,9 @@ def test_no_answer_is_larger_than_its_client_takes(largest: int) -> None:
         assert getattr(one, "reason_string", None) is None or len(one.write()) <= largest
 
 
-def test_the_dup_flag_says_whether_the_broker_sends_again_and_nothing_else() -> None:  # [MQTT-3.3.1-1], [MQTT-3.3.1-3]
+def test_the_dup_flag_says_whether_the_broker_sends_again_and_nothing_else() -> (
+    None
+):  # [MQTT-3.3.1-1], [MQTT-3.3.1-3]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
     reader.subscribe(wish("a"))
@@ -149,7 +207,9 @@ def test_every_topic_alias_that_was_offered_is_accepted() -> None:  # [MQTT-3.3.
     reader.subscribe(wish("#"))
     writer.send(*[publish(f"t/{alias}", topic_alias=alias) for alias in range(1, 301)])
     writer.send(*[publish("", topic_alias=alias) for alias in range(1, 301)])
-    assert [one.topic for one in reader.publications()] == [f"t/{alias}" for alias in range(1, 301)] * 2
+    assert [one.topic for one in reader.publications()] == [
+        f"t/{alias}" for alias in range(1, 301)
+    ] * 2
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -166,7 +226,9 @@ def test_the_answer_is_the_one_of_the_qos(qos: int) -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_nothing_but_publications_waits_for_the_receive_maximum(qos: int) -> None:  # [MQTT-3.3.4-10], [MQTT-4.9.0-3]
+def test_nothing_but_publications_waits_for_the_receive_maximum(
+    qos: int,
+) -> None:  # [MQTT-3.3.4-10], [MQTT-4.9.0-3]
     world = World()
     client, writer = Client5(world, "r", receive_max=1), Client5(world, "w")
     client.subscribe(wish("a"))
@@ -175,8 +237,10 @@ def test_nothing_but_publications_waits_for_the_receive_maximum(qos: int) -> Non
     client.connection.receive_data(PINGREQ)
     assert client.read_octets() == PINGRESP
     assert client.subscribe(wish("b", 1), packet_id=5) == [[1]]
-    assert [type(one) for one in client.send(publish("c", b"", 1), publish("c", b"", 2, 3), mqtt5.PubRelPacket(3))] == [
-        mqtt5.PubAckPacket, mqtt5.PubRecPacket, mqtt5.PubCompPacket]
+    assert [
+        type(one)
+        for one in client.send(publish("c", b"", 1), publish("c", b"", 2, 3), mqtt5.PubRelPacket(3))
+    ] == [mqtt5.PubAckPacket, mqtt5.PubRecPacket, mqtt5.PubCompPacket]
     [answer] = client.send(mqtt5.UnsubscribePacket(6, ["b"]))
     assert (type(answer), answer.packet_id) == (mqtt5.UnsubAckPacket, 6)
 
@@ -190,7 +254,10 @@ def test_a_ping_is_answered() -> None:  # [MQTT-3.12.4-1]
 @pytest.mark.parametrize("expiry", [0, 1])
 def test_a_session_lasts_at_least_as_long_as_its_connection(expiry: int) -> None:  # [MQTT-4.1.0-1]
     world = World()
-    client, writer = Client5(world, session_expiry_interval=expiry, keep_alive=0), Client5(world, "w", keep_alive=0)
+    client, writer = (
+        Client5(world, session_expiry_interval=expiry, keep_alive=0),
+        Client5(world, "w", keep_alive=0),
+    )
     client.subscribe(wish("a"))
     world.sleep(10_000_000)
     writer.send(publish("a", b"x", 1))

@@ -8,7 +8,7 @@ from typing import Any
 import mqtt5
 import pytest
 
-from broker.access import Conversation, Credentials, Identity, Step, Verdict
+from broker.access.identity import Conversation, Credentials, Identity, Step, Verdict
 from tests.clients import Guests, World
 from tests.wire.mqtt5.client import Client5, farewell, members, publish, wish
 
@@ -64,21 +64,33 @@ def riddling() -> tuple[World, Riddling]:
 
 
 def auth(data: bytes, code: Any = CONTINUE, method: str | None = "RIDDLE") -> bytes:
-    return mqtt5.AuthPacket(reason_code=code, authentication_method=method, authentication_data=data).write()
+    return mqtt5.AuthPacket(
+        reason_code=code, authentication_method=method, authentication_data=data
+    ).write()
 
 
 def login(world: World, **options: Any) -> Client5:
     client = Client5(world, authentication_method="RIDDLE", **options)
     [connack] = client.send(auth(b"42"))
-    assert (int(connack.reason_code), connack.authentication_method, connack.authentication_data) == (0, "RIDDLE", b"welcome")
+    assert (
+        int(connack.reason_code),
+        connack.authentication_method,
+        connack.authentication_data,
+    ) == (0, "RIDDLE", b"welcome")
     return client
 
 
-def test_a_challenge_is_answered_and_the_client_is_in() -> None:  # [MQTT-4.12.0-2], [MQTT-4.12.0-3], [MQTT-3.15.2-1], [MQTT-3.2.0-1]
+def test_a_challenge_is_answered_and_the_client_is_in() -> (
+    None
+):  # [MQTT-4.12.0-2], [MQTT-4.12.0-3], [MQTT-3.15.2-1], [MQTT-3.2.0-1]
     world, _ = riddling()
     client = Client5(world, authentication_method="RIDDLE", authentication_data=b"hello")
     [challenge] = client.greeting
-    assert (int(challenge.reason_code), challenge.authentication_method, challenge.authentication_data) == (0x18, "RIDDLE", b"21")
+    assert (
+        int(challenge.reason_code),
+        challenge.authentication_method,
+        challenge.authentication_data,
+    ) == (0x18, "RIDDLE", b"21")
     [connack] = client.send(auth(b"42"))
     assert int(connack.reason_code) == 0
     assert client.subscribe(wish("a")) == [[2]]
@@ -96,10 +108,21 @@ def test_a_refusal_is_a_connack(data: bytes, code: int) -> None:  # [MQTT-4.12.0
     assert (int(connack.reason_code), client.closed) == (code, "login_refused")
 
 
-@pytest.mark.parametrize("octets", [
-    publish("a"), mqtt5.PingReqPacket().write(), mqtt5.SubscribePacket(1, [wish("a")]).write(), auth(b"42", AGAIN),
-    auth(b"42", method="OTHER"), b"\xf0\x02\x18\x00", mqtt5.ConnectPacket("c").write()])
-def test_nothing_else_is_heard_before_the_verdict(octets: bytes) -> None:  # [MQTT-3.1.2-30], [MQTT-4.12.0-5]
+@pytest.mark.parametrize(
+    "octets",
+    [
+        publish("a"),
+        mqtt5.PingReqPacket().write(),
+        mqtt5.SubscribePacket(1, [wish("a")]).write(),
+        auth(b"42", AGAIN),
+        auth(b"42", method="OTHER"),
+        b"\xf0\x02\x18\x00",
+        mqtt5.ConnectPacket("c").write(),
+    ],
+)
+def test_nothing_else_is_heard_before_the_verdict(
+    octets: bytes,
+) -> None:  # [MQTT-3.1.2-30], [MQTT-4.12.0-5]
     world, _ = riddling()
     client = Client5(world, authentication_method="RIDDLE")
     [connack] = client.send(octets)
@@ -151,7 +174,10 @@ def test_who_fails_to_authenticate_again_is_turned_out() -> None:  # [MQTT-4.12.
     assert farewell(client, auth(b"43")) == (0x87, "login_refused")
 
 
-@pytest.mark.parametrize("octets", [auth(b"42"), auth(b"", AGAIN, "OTHER"), b"\xf0\x00", b"\xf0\x02\x19\x00", b"\xf0\x02\x00\x00"])
+@pytest.mark.parametrize(
+    "octets",
+    [auth(b"42"), auth(b"", AGAIN, "OTHER"), b"\xf0\x00", b"\xf0\x02\x19\x00", b"\xf0\x02\x00\x00"],
+)
 def test_auth_out_of_place(octets: bytes) -> None:
     world, _ = riddling()
     assert farewell(login(world), octets) == (0x82, "protocol_error")

@@ -1,4 +1,6 @@
-"""Level 5 in any pieces: no exception, and the same answers to everybody; and the same octets on the fast path and the other."""
+"""Level 5 in any pieces: no exception, and the same answers to everybody; and the same octets on
+the fast path and the other.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.gate import Gate
+from broker.routing.publish_context import Gate
 from protocols.connection import Connection
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet
 from tests.wire.mqtt.octets import Client, connect, here, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
@@ -22,35 +24,84 @@ FILTERS = st.sampled_from(["a", "a/#", "+", "#", "b", "$share/g/a", "/#"])
 IDS = st.integers(1, 4)
 
 
-def _publish(topic: str, body: bytes, qos: int, packet_id: int, retain: bool, alias: int, properties: bool) -> bytes:
+def _publish(
+    topic: str, body: bytes, qos: int, packet_id: int, retain: bool, alias: int, properties: bool
+) -> bytes:
     options: dict[str, object] = {"retain": retain}
     if alias:
         options["topic_alias"] = alias
     if properties:
-        options |= {"user_properties": [("k", "v")], "message_expiry_interval": 30, "payload_format_indicator": 1}
+        options |= {
+            "user_properties": [("k", "v")],
+            "message_expiry_interval": 30,
+            "payload_format_indicator": 1,
+        }
     return publish(topic, body, qos, packet_id, **options)
 
 
 PUBLISHES = st.builds(
-    _publish, st.one_of(TOPICS, TOPICS, st.just("")), st.sampled_from([b"", b"x", bytes(130), bytes(17_000)]), st.integers(0, 2), IDS,
-    st.booleans(), st.integers(0, 2), st.booleans())
+    _publish,
+    st.one_of(TOPICS, TOPICS, st.just("")),
+    st.sampled_from([b"", b"x", bytes(130), bytes(17_000)]),
+    st.integers(0, 2),
+    IDS,
+    st.booleans(),
+    st.integers(0, 2),
+    st.booleans(),
+)
 RUNS = st.builds(lambda topic, count: publish(topic, b"run") * count, TOPICS, st.integers(1, 5))
 OTHERS = st.one_of(
-    st.builds(lambda name, qos, no_local, identifier: mqtt5.SubscribePacket(
-        1, [wish(name, qos, no_local and name[0] != "$")], subscription_id=identifier).write(),
-        FILTERS, st.integers(0, 2), st.booleans(), st.none() | st.integers(1, 5)),
+    st.builds(
+        lambda name, qos, no_local, identifier: mqtt5.SubscribePacket(
+            1, [wish(name, qos, no_local and name[0] != "$")], subscription_id=identifier
+        ).write(),
+        FILTERS,
+        st.integers(0, 2),
+        st.booleans(),
+        st.none() | st.integers(1, 5),
+    ),
     st.builds(lambda name: mqtt5.UnsubscribePacket(2, [name]).write(), FILTERS),
-    st.builds(lambda first, packet_id, code: packet(first, packet_id.to_bytes(2, "big") + code),
-              st.sampled_from([0x40, 0x50, 0x62, 0x70]), IDS, st.sampled_from([b"", b"\x00", b"\x00\x00"])),
-    st.just(b"\xc0\x00"))
+    st.builds(
+        lambda first, packet_id, code: packet(first, packet_id.to_bytes(2, "big") + code),
+        st.sampled_from([0x40, 0x50, 0x62, 0x70]),
+        IDS,
+        st.sampled_from([b"", b"\x00", b"\x00\x00"]),
+    ),
+    st.just(b"\xc0\x00"),
+)
 FAULTS = st.one_of(
-    st.sampled_from([*WRONG, b"\xe0\x00", b"\xe0\x02\x04\x00"]), st.builds(packet, st.integers(0, 255), st.binary(max_size=12)))
-CONNECTS = st.sampled_from([
-    raw_connect(), raw_connect(properties=b"\x11\x00\x00\x00\x10"), raw_connect(properties=b"\x22\x00\x02\x21\x00\x03"),
-    raw_connect(properties=b"\x27\x00\x00\x00\x40"), raw_connect(flags=0, properties=b"\x11\xff\xff\xff\xff")])
-STREAMS = st.builds(lambda first, some: first + b"".join(some), CONNECTS, st.lists(
-    st.one_of(PUBLISHES, RUNS, RUNS, OTHERS, OTHERS, st.one_of(PUBLISHES, PUBLISHES, PUBLISHES, FAULTS)), max_size=25))
-CUTS = st.lists(st.one_of(st.integers(1, 6), st.integers(1, 300), st.integers(1, 5_000)), min_size=1, max_size=30)
+    st.sampled_from([*WRONG, b"\xe0\x00", b"\xe0\x02\x04\x00"]),
+    st.builds(packet, st.integers(0, 255), st.binary(max_size=12)),
+)
+CONNECTS = st.sampled_from(
+    [
+        raw_connect(),
+        raw_connect(properties=b"\x11\x00\x00\x00\x10"),
+        raw_connect(properties=b"\x22\x00\x02\x21\x00\x03"),
+        raw_connect(properties=b"\x27\x00\x00\x00\x40"),
+        raw_connect(flags=0, properties=b"\x11\xff\xff\xff\xff"),
+    ]
+)
+STREAMS = st.builds(
+    lambda first, some: first + b"".join(some),
+    CONNECTS,
+    st.lists(
+        st.one_of(
+            PUBLISHES,
+            RUNS,
+            RUNS,
+            OTHERS,
+            OTHERS,
+            st.one_of(PUBLISHES, PUBLISHES, PUBLISHES, FAULTS),
+        ),
+        max_size=25,
+    ),
+)
+CUTS = st.lists(
+    st.one_of(st.integers(1, 6), st.integers(1, 300), st.integers(1, 5_000)),
+    min_size=1,
+    max_size=30,
+)
 
 
 @st.composite
@@ -60,12 +111,19 @@ def mutated(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, max(0, len(octets) - 1)))
         size = draw(st.integers(0, 4))
-        octets = octets[:at] + draw(st.sampled_from([b"", octets[at:at + size] * 2, draw(st.binary(max_size=4))])) + octets[at + size:]
+        octets = (
+            octets[:at]
+            + draw(st.sampled_from([b"", octets[at : at + size] * 2, draw(st.binary(max_size=4))]))
+            + octets[at + size :]
+        )
     return octets
 
 
 def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
-    """What everybody hears, and what is left, after one client said all this. `patient`: the verdict comes later."""
+    """What everybody hears, and what is left, after one client said all this.
+
+    `patient`: the verdict comes later.
+    """
     options = MqttOptions()
     options.max_packet = 20_000
     options.sys_interval_s = 0
@@ -78,7 +136,7 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
     at = 0
     while at < len(octets):
         for cut in cuts or [len(octets)]:
-            connection.receive_data(octets[at:at + cut])
+            connection.receive_data(octets[at : at + cut])
             at += cut
     world.guests.decide()
     world.settle(connection)
@@ -89,19 +147,33 @@ def told(octets: bytes, cuts: list[int], patient: bool) -> tuple[object, ...]:
     heard = [old.all(), new.read_octets()]
     connection.connection_lost()
     world.settle()
-    return (answer, heard, old.all(), new.read_octets(), connection.reason, world.fates(), world.copies(), len(world.vhost.retained),
-            len(world.store.state.messages), sorted(world.vhost.inboxes))
+    return (
+        answer,
+        heard,
+        old.all(),
+        new.read_octets(),
+        connection.reason,
+        world.fates(),
+        world.copies(),
+        len(world.vhost.retained),
+        len(world.store.state.messages),
+        sorted(world.vhost.inboxes),
+    )
 
 
 @settings(max_examples=150, deadline=None)
 @given(STREAMS, CUTS, st.booleans())
-def test_streams_mean_the_same_however_they_are_cut(octets: bytes, cuts: list[int], patient: bool) -> None:
+def test_streams_mean_the_same_however_they_are_cut(
+    octets: bytes, cuts: list[int], patient: bool
+) -> None:
     assert told(octets, cuts, patient) == told(octets, [], patient)
 
 
 @settings(max_examples=150, deadline=None)
 @given(mutated(), CUTS)
-def test_mutated_streams_raise_nothing_and_mean_the_same_however_they_are_cut(octets: bytes, cuts: list[int]) -> None:
+def test_mutated_streams_raise_nothing_and_mean_the_same_however_they_are_cut(
+    octets: bytes, cuts: list[int]
+) -> None:
     assert told(octets, cuts, False) == told(octets, [], False)
 
 
@@ -156,14 +228,26 @@ def _as_published(world: World) -> None:
     Client5(world, "as-published").subscribe(wish("a", 0, as_published=True))
 
 
-#: What disqualifies the relay of whole packets -> how many of four publications take it all the same.
+#: What disqualifies the relay of whole packets -> how many of four publications take it all the
+#: same.
 DETOURS: dict[Callable[[World], None], int] = {
-    _nothing: 4, _as_published: 2, _older_reader: 0, _aliases: 0, _identifier: 0, _limit: 0, _no_local: 0, _shared: 0, _queue: 0}
+    _nothing: 4,
+    _as_published: 2,
+    _older_reader: 0,
+    _aliases: 0,
+    _identifier: 0,
+    _limit: 0,
+    _no_local: 0,
+    _shared: 0,
+    _queue: 0,
+}
 
 
 @pytest.mark.parametrize("detour", DETOURS)
 @pytest.mark.parametrize("size", [0, 100, 20_000])
-def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(detour: Callable[[World], None], size: int) -> None:
+def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(
+    detour: Callable[[World], None], size: int
+) -> None:
     world = World()
     readers = [Client5(world, f"r{qos}") for qos in range(3)]
     for qos, one in enumerate(readers):
@@ -183,7 +267,9 @@ def test_qos_0_reaches_readers_as_the_same_octets_on_every_path(detour: Callable
 
 @pytest.mark.parametrize("detour", DETOURS)
 @pytest.mark.parametrize("qos", [1, 2])
-def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(detour: Callable[[World], None], qos: int) -> None:
+def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(
+    detour: Callable[[World], None], qos: int
+) -> None:
     world = World()
     readers = [Client5(world, f"r{granted}") for granted in range(3)]
     for granted, one in enumerate(readers):
@@ -195,7 +281,9 @@ def test_qos_1_and_2_reach_readers_as_the_same_octets_on_every_path(detour: Call
         writer.send(publish("a", b"x", qos, number))
     for granted, one in enumerate(readers):
         lower = min(granted, qos)
-        assert one.read_octets() == b"".join(publish("a", b"x", lower, number) for number in range(1, 5))
+        assert one.read_octets() == b"".join(
+            publish("a", b"x", lower, number) for number in range(1, 5)
+        )
     world.fates()
 
 

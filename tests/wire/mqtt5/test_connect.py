@@ -7,7 +7,7 @@ from typing import Any
 import mqtt5
 import pytest
 
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, connect_packet, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import ACCEPTED, Client, subscribe
 from tests.wire.mqtt5.client import Client5, farewell, publish, raw_connect, wish
@@ -24,12 +24,22 @@ def test_connack_tells_the_limits_of_the_broker() -> None:  # [MQTT-3.2.2-1], [M
     client = Client5(World())
     connack = client.connack
     assert (int(connack.reason_code), connack.session_present) == (0, False)
-    assert (connack.receive_max, connack.topic_alias_max, connack.max_packet_size) == (1_024, 16, 16 << 20)
-    assert (connack.session_expiry_interval, connack.assigned_client_id, connack.server_keep_alive, connack.response_info) == (
-        None, None, None, None)
+    assert (connack.receive_max, connack.topic_alias_max, connack.max_packet_size) == (
+        1_024,
+        16,
+        16 << 20,
+    )
+    assert (
+        connack.session_expiry_interval,
+        connack.assigned_client_id,
+        connack.server_keep_alive,
+        connack.response_info,
+    ) == (None, None, None, None)
 
 
-def test_a_client_without_an_identifier_is_given_one() -> None:  # [MQTT-3.1.3-6], [MQTT-3.1.3-7], [MQTT-3.2.2-16]
+def test_a_client_without_an_identifier_is_given_one() -> (
+    None
+):  # [MQTT-3.1.3-6], [MQTT-3.1.3-7], [MQTT-3.2.2-16]
     world = World()
     one, two = Client5(world, ""), Client5(world, "", clean=False)
     names = {one.connack.assigned_client_id, two.connack.assigned_client_id}
@@ -37,7 +47,9 @@ def test_a_client_without_an_identifier_is_given_one() -> None:  # [MQTT-3.1.3-6
     assert len(names) == 2
 
 
-@pytest.mark.parametrize(("asked", "granted"), [(0, 60), (10, None), (60, None), (61, 60), (65_535, 60)])
+@pytest.mark.parametrize(
+    ("asked", "granted"), [(0, 60), (10, None), (60, None), (61, 60), (65_535, 60)]
+)
 def test_the_keep_alive_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:
     # [MQTT-3.1.2-21], [MQTT-3.2.2-21], [MQTT-3.2.2-22]
     world = World(mqtt=options(keep_alive_max=60))
@@ -52,8 +64,12 @@ def test_the_keep_alive_has_a_cap_and_its_client_is_told(asked: int, granted: in
     assert client.closed == "keep_alive_timeout"
 
 
-@pytest.mark.parametrize(("asked", "granted"), [(0, None), (99, None), (100, None), (101, 100), (0xFFFFFFFF, 100)])
-def test_the_session_expiry_has_a_cap_and_its_client_is_told(asked: int, granted: int | None) -> None:  # [MQTT-4.1.0-2]
+@pytest.mark.parametrize(
+    ("asked", "granted"), [(0, None), (99, None), (100, None), (101, 100), (0xFFFFFFFF, 100)]
+)
+def test_the_session_expiry_has_a_cap_and_its_client_is_told(
+    asked: int, granted: int | None
+) -> None:  # [MQTT-4.1.0-2]
     world = World(mqtt=options(session_expiry_s=100))
     client = Client5(world, session_expiry_interval=asked)
     assert client.connack.session_expiry_interval == granted
@@ -72,8 +88,16 @@ def test_response_information_is_given_to_those_who_ask(asks: bool) -> None:  # 
     assert client.connack.response_info == ("responses/c" if asks else None)
 
 
-@pytest.mark.parametrize(("user", "password", "code"), [
-    ("guest", b"guest", 0), ("guest", b"no", 0x86), ("nobody", b"guest", 0x86), (None, b"no", 0x87), (None, None, 0)])
+@pytest.mark.parametrize(
+    ("user", "password", "code"),
+    [
+        ("guest", b"guest", 0),
+        ("guest", b"no", 0x86),
+        ("nobody", b"guest", 0x86),
+        (None, b"no", 0x87),
+        (None, None, 0),
+    ],
+)
 def test_credentials_are_judged(user: str | None, password: bytes | None, code: int) -> None:
     # [MQTT-3.1.4-2]
     world = World()
@@ -104,13 +128,35 @@ def test_a_later_version_is_told_so(level: int, answer: int) -> None:  # [MQTT-3
 
 #: Properties of a CONNECT that are wrong -> the reason code.
 WRONG = {
-    b"\x21\x00\x00": 0x82, b"\x27\x00\x00\x00\x00": 0x82, b"\x17\x02": 0x82, b"\x19\x02": 0x82, b"\x16\x00\x01x": 0x82,
-    b"\x11\x00\x00\x00\x01" * 2: 0x82, b"\x21\x00\x01" * 2: 0x82, b"\x22\x00\x01" * 2: 0x82, b"\x27\x00\x00\x00\x01" * 2: 0x82,
-    b"\x17\x01" * 2: 0x82, b"\x19\x01" * 2: 0x82, b"\x15\x00\x01x" * 2: 0x82, b"\x15\x00\x01x" + b"\x16\x00\x01x" * 2: 0x82,
-    b"\x01\x01": 0x82, b"\x02\x00\x00\x00\x01": 0x82, b"\x12\x00\x01x": 0x82, b"\x18\x00\x00\x00\x01": 0x82, b"\x23\x00\x01": 0x82,
-    b"\x1f\x00\x01x": 0x82, b"\x0b\x01": 0x82, b"\x00": 0x81, b"\x7f\x00": 0x81, b"\x2b\x00": 0x81, b"\x11\x00\x00\x00": 0x81,
+    b"\x21\x00\x00": 0x82,
+    b"\x27\x00\x00\x00\x00": 0x82,
+    b"\x17\x02": 0x82,
+    b"\x19\x02": 0x82,
+    b"\x16\x00\x01x": 0x82,
+    b"\x11\x00\x00\x00\x01" * 2: 0x82,
+    b"\x21\x00\x01" * 2: 0x82,
+    b"\x22\x00\x01" * 2: 0x82,
+    b"\x27\x00\x00\x00\x01" * 2: 0x82,
+    b"\x17\x01" * 2: 0x82,
+    b"\x19\x01" * 2: 0x82,
+    b"\x15\x00\x01x" * 2: 0x82,
+    b"\x15\x00\x01x" + b"\x16\x00\x01x" * 2: 0x82,
+    b"\x01\x01": 0x82,
+    b"\x02\x00\x00\x00\x01": 0x82,
+    b"\x12\x00\x01x": 0x82,
+    b"\x18\x00\x00\x00\x01": 0x82,
+    b"\x23\x00\x01": 0x82,
+    b"\x1f\x00\x01x": 0x82,
+    b"\x0b\x01": 0x82,
+    b"\x00": 0x81,
+    b"\x7f\x00": 0x81,
+    b"\x2b\x00": 0x81,
+    b"\x11\x00\x00\x00": 0x81,
     b"\x21": 0x81,
-    b"\x26\x00\x01a": 0x81, b"\x26\x00\x01a\x00\x01\xff": 0x81, b"\x26\x00\x01a\x00\x01\x00": 0x81}
+    b"\x26\x00\x01a": 0x81,
+    b"\x26\x00\x01a\x00\x01\xff": 0x81,
+    b"\x26\x00\x01a\x00\x01\x00": 0x81,
+}
 
 
 @pytest.mark.parametrize("properties", WRONG)
@@ -122,20 +168,39 @@ def test_wrong_properties_of_a_connect_are_answered_with_their_reason(properties
     assert len(world.mqtt_front.sessions) == 0
 
 
-@pytest.mark.parametrize(("octets", "code"), [
-    (raw_connect(flags=3), 0x81), (raw_connect(flags=0x1E), 0x81), (raw_connect(flags=0x0A), 0x81), (raw_connect(flags=0x22), 0x81),
-    (raw_connect(payload=b"x"), 0x81), (raw_connect(flags=0x82), 0x81), (raw_connect(flags=0x42), 0x81),
-    (raw_connect(flags=6), 0x81), (raw_connect(flags=6, payload=b"\x00"), 0x81), (raw_connect(flags=6, payload=b"\x00" + text("a")), 0x81),
-    (raw_connect(flags=6, payload=b"\x00\x00\x01\xff\x00\x00"), 0x81), (raw_connect(flags=0x82, payload=b"\x00\x01\xff"), 0x81),
-    (raw_connect(client_id="\0"), 0x81), (packet(0x10, text("MQTT") + b"\x05\x02\x00\x3c\x00\x00\x01\xff"), 0x81),
-    (packet(0x10, text("MQTT") + b"\x05\x02\x00\x3c\x00"), 0x81),
-    (raw_connect(flags=6, payload=b"\x00" + text("a/+") + b"\x00\x00"), 0x90),
-    (raw_connect(flags=6, payload=b"\x05\x18\x00\x00\x00\x01" + text("")), 0x90),
-    (raw_connect(flags=6, payload=b"\x05\x11\x00\x00\x00\x01" + text("a") + b"\x00\x00"), 0x82),
-    (raw_connect(flags=6, payload=b"\x0a" + b"\x18\x00\x00\x00\x01" * 2 + text("a") + b"\x00\x00"), 0x82)])
+@pytest.mark.parametrize(
+    ("octets", "code"),
+    [
+        (raw_connect(flags=3), 0x81),
+        (raw_connect(flags=0x1E), 0x81),
+        (raw_connect(flags=0x0A), 0x81),
+        (raw_connect(flags=0x22), 0x81),
+        (raw_connect(payload=b"x"), 0x81),
+        (raw_connect(flags=0x82), 0x81),
+        (raw_connect(flags=0x42), 0x81),
+        (raw_connect(flags=6), 0x81),
+        (raw_connect(flags=6, payload=b"\x00"), 0x81),
+        (raw_connect(flags=6, payload=b"\x00" + text("a")), 0x81),
+        (raw_connect(flags=6, payload=b"\x00\x00\x01\xff\x00\x00"), 0x81),
+        (raw_connect(flags=0x82, payload=b"\x00\x01\xff"), 0x81),
+        (raw_connect(client_id="\0"), 0x81),
+        (packet(0x10, text("MQTT") + b"\x05\x02\x00\x3c\x00\x00\x01\xff"), 0x81),
+        (packet(0x10, text("MQTT") + b"\x05\x02\x00\x3c\x00"), 0x81),
+        (raw_connect(flags=6, payload=b"\x00" + text("a/+") + b"\x00\x00"), 0x90),
+        (raw_connect(flags=6, payload=b"\x05\x18\x00\x00\x00\x01" + text("")), 0x90),
+        (raw_connect(flags=6, payload=b"\x05\x11\x00\x00\x00\x01" + text("a") + b"\x00\x00"), 0x82),
+        (
+            raw_connect(
+                flags=6, payload=b"\x0a" + b"\x18\x00\x00\x00\x01" * 2 + text("a") + b"\x00\x00"
+            ),
+            0x82,
+        ),
+    ],
+)
 def test_malformed_connects_are_answered_with_their_reason(octets: bytes, code: int) -> None:
-    # [MQTT-3.1.2-3], [MQTT-3.1.2-9], [MQTT-3.1.2-11..13], [MQTT-3.1.2-16..19], [MQTT-3.1.3-3], [MQTT-3.1.3-4], [MQTT-3.1.3-11],
-    # [MQTT-3.1.3-12], [MQTT-3.1.4-1], [MQTT-3.2.2-7], [MQTT-4.13.2-1]
+    # [MQTT-3.1.2-3], [MQTT-3.1.2-9], [MQTT-3.1.2-11..13], [MQTT-3.1.2-16..19], [MQTT-3.1.3-3],
+    # [MQTT-3.1.3-4], [MQTT-3.1.3-11], [MQTT-3.1.3-12], [MQTT-3.1.4-1], [MQTT-3.2.2-7],
+    # [MQTT-4.13.2-1]
     client = Client5(World(), octets=octets)
     assert (int(client.connack.reason_code), client.closed) == (code, "protocol_error")
 
@@ -144,7 +209,9 @@ def test_a_second_connect_is_a_protocol_error() -> None:  # [MQTT-3.1.0-2], [MQT
     assert farewell(Client5(World()), raw_connect()) == (0x82, "protocol_error")
 
 
-def test_a_newer_connection_takes_the_session_over_and_the_older_one_is_told() -> None:  # [MQTT-3.1.4-3]
+def test_a_newer_connection_takes_the_session_over_and_the_older_one_is_told() -> (
+    None
+):  # [MQTT-3.1.4-3]
     world = World()
     old = Client5(world, session_expiry_interval=100)
     old.subscribe(wish("a"))
@@ -160,8 +227,11 @@ def test_a_newer_connection_takes_the_session_over_and_the_older_one_is_told() -
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("expiry", [0, 100])
 @pytest.mark.parametrize("rude", [False, True])
-def test_session_present_is_right_in_every_combination(first_expiry: int, clean: bool, expiry: int, rude: bool) -> None:
-    # [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3], [MQTT-3.1.2-23], [MQTT-3.1.3-2], [MQTT-3.1.4-4]
+def test_session_present_is_right_in_every_combination(
+    first_expiry: int, clean: bool, expiry: int, rude: bool
+) -> None:
+    # [MQTT-3.1.2-4], [MQTT-3.1.2-5], [MQTT-3.1.2-6], [MQTT-3.2.2-2], [MQTT-3.2.2-3],
+    # [MQTT-3.1.2-23], [MQTT-3.1.3-2], [MQTT-3.1.4-4]
     world = World()
     first = Client5(world, clean=False, session_expiry_interval=first_expiry)
     assert first.connack.session_present is False
@@ -186,7 +256,9 @@ def test_a_session_may_pass_from_one_version_to_the_other_and_back() -> None:
     assert old.read() == mqtt_publish("a", b"1") + mqtt_publish("a", b"2", 1, 1)
     old.vanish()
     again = Client5(world, clean=False, session_expiry_interval=100)
-    assert [(one.payload, one.duplicate, one.content_type) for one in again.greeting[1:]] == [(b"2", True, "text")]
+    assert [(one.payload, one.duplicate, one.content_type) for one in again.greeting[1:]] == [
+        (b"2", True, "text")
+    ]
     writer.send(publish("a", b"3"))
     assert again.bodies() == [b"3"]
 
@@ -197,23 +269,43 @@ def test_the_will_is_published_on_every_end_but_a_normal_disconnect(how: str) ->
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("gone"))
-    mortal = Client5(world, will=mqtt5.Will("gone", payload=b"x", qos=mqtt5.QoS.AT_LEAST_ONCE, content_type="text",
-                                            user_properties=[("a", "1"), ("a", "2")], message_expiry_interval=50))
+    mortal = Client5(
+        world,
+        will=mqtt5.Will(
+            "gone",
+            payload=b"x",
+            qos=mqtt5.QoS.AT_LEAST_ONCE,
+            content_type="text",
+            user_properties=[("a", "1"), ("a", "2")],
+            message_expiry_interval=50,
+        ),
+    )
     if how == "gone":
         mortal.vanish()
     else:
         mortal.send(b"\xe0\x02" + bytes([int(how, 16), 0]))
-    assert [(one.payload, one.content_type, one.user_properties, one.message_expiry_interval) for one in watcher.publications()] == (
-        [] if how == "0x00" else [(b"x", "text", [("a", "1"), ("a", "2")], 50)])
+    assert [
+        (one.payload, one.content_type, one.user_properties, one.message_expiry_interval)
+        for one in watcher.publications()
+    ] == ([] if how == "0x00" else [(b"x", "text", [("a", "1"), ("a", "2")], 50)])
     assert mortal.closed == {"0x80": "client_error", "gone": "lost"}.get(how, "client")
 
 
-@pytest.mark.parametrize(("delay", "expiry", "after"), [(0, 100, 0), (10, 100, 10), (10, 5, 5), (10, 0, 0), (100, 100, 100)])
-def test_the_will_waits_for_its_delay_or_the_end_of_the_session(delay: int, expiry: int, after: int) -> None:  # [MQTT-3.1.2-8]
+@pytest.mark.parametrize(
+    ("delay", "expiry", "after"),
+    [(0, 100, 0), (10, 100, 10), (10, 5, 5), (10, 0, 0), (100, 100, 100)],
+)
+def test_the_will_waits_for_its_delay_or_the_end_of_the_session(
+    delay: int, expiry: int, after: int
+) -> None:  # [MQTT-3.1.2-8]
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("gone"))
-    Client5(world, session_expiry_interval=expiry, will=mqtt5.Will("gone", payload=b"x", will_delay_interval=delay)).vanish()
+    Client5(
+        world,
+        session_expiry_interval=expiry,
+        will=mqtt5.Will("gone", payload=b"x", will_delay_interval=delay),
+    ).vanish()
     if after:
         world.sleep(after * 1_000 - 1)
         assert watcher.bodies() == []
@@ -226,11 +318,17 @@ def test_the_will_waits_for_its_delay_or_the_end_of_the_session(delay: int, expi
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_who_comes_back_in_time_cancels_the_will_unless_the_session_begins_anew(clean: bool) -> None:  # [MQTT-3.1.3-9]
+def test_who_comes_back_in_time_cancels_the_will_unless_the_session_begins_anew(
+    clean: bool,
+) -> None:  # [MQTT-3.1.3-9]
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("gone"))
-    Client5(world, session_expiry_interval=100, will=mqtt5.Will("gone", payload=b"x", will_delay_interval=10)).vanish()
+    Client5(
+        world,
+        session_expiry_interval=100,
+        will=mqtt5.Will("gone", payload=b"x", will_delay_interval=10),
+    ).vanish()
     world.sleep(5_000)
     Client5(world, clean=clean, session_expiry_interval=100)
     assert watcher.bodies() == ([b"x"] if clean else [])
@@ -239,8 +337,13 @@ def test_who_comes_back_in_time_cancels_the_will_unless_the_session_begins_anew(
     assert watcher.bodies() == []
 
 
-@pytest.mark.parametrize(("at_connect", "at_disconnect", "kept"), [(100, 10, 10), (10, 100, 100), (100, 0, 0), (10, None, 10), (0, 0, 0)])
-def test_the_session_expiry_may_change_at_the_end(at_connect: int, at_disconnect: int | None, kept: int) -> None:
+@pytest.mark.parametrize(
+    ("at_connect", "at_disconnect", "kept"),
+    [(100, 10, 10), (10, 100, 100), (100, 0, 0), (10, None, 10), (0, 0, 0)],
+)
+def test_the_session_expiry_may_change_at_the_end(
+    at_connect: int, at_disconnect: int | None, kept: int
+) -> None:
     world = World()
     client = Client5(world, session_expiry_interval=at_connect)
     client.send(mqtt5.DisconnectPacket(session_expiry_interval=at_disconnect))
@@ -251,8 +354,12 @@ def test_the_session_expiry_may_change_at_the_end(at_connect: int, at_disconnect
     assert len(world.mqtt_front.sessions) == 0
 
 
-def test_a_session_that_ends_with_its_connection_cannot_be_kept_at_the_end() -> None:  # [MQTT-3.14.2-2]
-    assert farewell(Client5(World()), mqtt5.DisconnectPacket(session_expiry_interval=1).write()) == (0x82, "protocol_error")
+def test_a_session_that_ends_with_its_connection_cannot_be_kept_at_the_end() -> (
+    None
+):  # [MQTT-3.14.2-2]
+    assert farewell(
+        Client5(World()), mqtt5.DisconnectPacket(session_expiry_interval=1).write()
+    ) == (0x82, "protocol_error")
 
 
 def test_the_broker_says_that_it_shuts_down() -> None:
@@ -278,4 +385,6 @@ def test_versions_hear_each_other() -> None:
     assert [(one.topic, one.payload) for one in new.read()] == [("a", b"1"), ("b", b"2")]
     old.read()
     new.send(publish("c", b"3"), publish("d", b"4", content_type="text"), publish("e", b"5", 1))
-    assert old.read() == mqtt_publish("c", b"3") + mqtt_publish("d", b"4") + mqtt_publish("e", b"5", 1, 2)
+    assert old.read() == mqtt_publish("c", b"3") + mqtt_publish("d", b"4") + mqtt_publish(
+        "e", b"5", 1, 2
+    )

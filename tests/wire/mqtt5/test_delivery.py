@@ -23,21 +23,31 @@ def test_suback_and_unsuback_come_with_the_identifier_of_their_packet(packet_id:
         assert (type(answer), answer.packet_id) == (mqtt5.UnsubAckPacket, packet_id)
 
 
-def test_many_filters_in_one_packet_are_as_many_packets_with_one_answer() -> None:  # [MQTT-3.8.4-5], [MQTT-3.10.4-6]
+def test_many_filters_in_one_packet_are_as_many_packets_with_one_answer() -> (
+    None
+):  # [MQTT-3.8.4-5], [MQTT-3.10.4-6]
     world = World()
     client, writer = Client5(world), Client5(world, "w")
-    assert client.subscribe(*[wish(f"a/{number}", number % 3) for number in range(100)]) == [[number % 3 for number in range(100)]]
+    assert client.subscribe(*[wish(f"a/{number}", number % 3) for number in range(100)]) == [
+        [number % 3 for number in range(100)]
+    ]
     writer.send(*[publish(f"a/{number}", b"", 0) for number in range(100)])
     assert len(client.publications()) == 100
-    [answer] = client.send(mqtt5.UnsubscribePacket(2, [f"a/{number}" for number in range(0, 100, 2)]))
+    [answer] = client.send(
+        mqtt5.UnsubscribePacket(2, [f"a/{number}" for number in range(0, 100, 2)])
+    )
     assert len(answer.reason_codes) == 50
     writer.send(*[publish(f"a/{number}", b"", 0) for number in range(100)])
-    assert [one.topic for one in client.publications()] == [f"a/{number}" for number in range(1, 100, 2)]
+    assert [one.topic for one in client.publications()] == [
+        f"a/{number}" for number in range(1, 100, 2)
+    ]
 
 
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("published", [0, 1, 2])
-def test_the_lower_qos_of_publication_and_subscription_counts(granted: int, published: int) -> None:  # [MQTT-3.8.4-8]
+def test_the_lower_qos_of_publication_and_subscription_counts(
+    granted: int, published: int
+) -> None:  # [MQTT-3.8.4-8]
     world = World()
     client = Client5(world)
     client.subscribe(wish("a", granted))
@@ -46,7 +56,9 @@ def test_the_lower_qos_of_publication_and_subscription_counts(granted: int, publ
 
 
 @pytest.mark.parametrize("others", [(0, 1), (1, 2), (2, 0), (0, 0), (2, 2)])
-def test_overlapping_subscriptions_deliver_with_the_highest_qos(others: tuple[int, int]) -> None:  # [MQTT-3.3.4-2]
+def test_overlapping_subscriptions_deliver_with_the_highest_qos(
+    others: tuple[int, int],
+) -> None:  # [MQTT-3.3.4-2]
     world = World()
     client = Client5(world)
     client.subscribe(wish("a/#", others[0]), wish("a/+", others[1]))
@@ -57,8 +69,18 @@ def test_overlapping_subscriptions_deliver_with_the_highest_qos(others: tuple[in
 def test_filters_are_compared_character_by_character() -> None:  # [MQTT-3.10.4-1], [MQTT-4.7.3-4]
     world = World()
     client, writer = Client5(world), Client5(world, "w")
-    filters = ["a/+", "a/b", "A/b", "a/b/", "/a/b", "a//b", "\N{LATIN SMALL LETTER E WITH ACUTE}", "e\N{COMBINING ACUTE ACCENT}", " a",
-               "\ufeffa"]
+    filters = [
+        "a/+",
+        "a/b",
+        "A/b",
+        "a/b/",
+        "/a/b",
+        "a//b",
+        "\N{LATIN SMALL LETTER E WITH ACUTE}",
+        "e\N{COMBINING ACUTE ACCENT}",
+        " a",
+        "\ufeffa",
+    ]
     client.subscribe(*[wish(name, 0) for name in filters])
     [answer] = client.send(mqtt5.UnsubscribePacket(1, ["a/#", "A/B", "a/b//", "a", "a/c"]))
     assert [int(code) for code in answer.reason_codes] == [0x11] * 5
@@ -68,11 +90,15 @@ def test_filters_are_compared_character_by_character() -> None:  # [MQTT-3.10.4-
         [answer] = client.send(mqtt5.UnsubscribePacket(1, [name]))
         assert [int(code) for code in answer.reason_codes] == [0]
         writer.send(publish(name))
-        assert [one.topic for one in client.publications()] == ([name] if name == "a/b" else [])  # which a/+ matches too
+        assert [one.topic for one in client.publications()] == (
+            [name] if name == "a/b" else []
+        )  # which a/+ matches too
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_after_unsubscribing_what_was_begun_is_finished_and_nothing_new_comes(qos: int) -> None:  # [MQTT-3.10.4-2], [MQTT-3.10.4-3]
+def test_after_unsubscribing_what_was_begun_is_finished_and_nothing_new_comes(
+    qos: int,
+) -> None:  # [MQTT-3.10.4-2], [MQTT-3.10.4-3]
     world = World()
     client, writer = Client5(world, **KEPT), Client5(world, "w")
     client.subscribe(wish("a", qos))
@@ -107,7 +133,9 @@ def test_new_deliveries_have_identifiers_that_are_not_in_use_and_no_dup_flag(qos
     assert (heard[0].packet_id is None) == (qos == 0)
 
 
-def test_a_qos_1_delivery_stays_until_its_puback_and_a_second_one_is_ignored() -> None:  # [MQTT-4.3.2-3], [MQTT-4.4.0-1]
+def test_a_qos_1_delivery_stays_until_its_puback_and_a_second_one_is_ignored() -> (
+    None
+):  # [MQTT-4.3.2-3], [MQTT-4.4.0-1]
     world = World()
     client = Client5(world, **KEPT)
     client.subscribe(wish("a"))
@@ -117,41 +145,65 @@ def test_a_qos_1_delivery_stays_until_its_puback_and_a_second_one_is_ignored() -
         client.vanish()
         client = Client5(world, clean=False, **KEPT)
         assert [(one.packet_id, one.payload, one.duplicate) for one in client.greeting[1:]] == [
-            (one.packet_id, one.payload, True) for one in heard[:left]]
+            (one.packet_id, one.payload, True) for one in heard[:left]
+        ]
         last = heard[max(left - 1, 0)].packet_id
         assert client.send(mqtt5.PubAckPacket(last), mqtt5.PubAckPacket(last)) == []
 
 
-def test_a_qos_1_publication_after_its_puback_is_a_new_one_whatever_its_dup_flag() -> None:  # [MQTT-4.3.2-5]
+def test_a_qos_1_publication_after_its_puback_is_a_new_one_whatever_its_dup_flag() -> (
+    None
+):  # [MQTT-4.3.2-5]
     world = World()
     client, writer = Client5(world), Client5(world, "w")
     client.subscribe(wish("a"))
-    writer.send(publish("a", b"1", 1, 5), publish("a", b"2", 1, 5, duplicate=True), publish("a", b"3", 1, 5))
+    writer.send(
+        publish("a", b"1", 1, 5), publish("a", b"2", 1, 5, duplicate=True), publish("a", b"3", 1, 5)
+    )
     assert client.bodies() == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("present", [False, True])
-def test_what_is_published_belongs_to_the_session_of_every_subscriber(present: bool) -> None:  # [MQTT-4.5.0-1], [MQTT-3.3.2-3]
+def test_what_is_published_belongs_to_the_session_of_every_subscriber(
+    present: bool,
+) -> None:  # [MQTT-4.5.0-1], [MQTT-3.3.2-3]
     world = World()
-    clients = {name: Client5(world, name, **KEPT) for name in ("a/b", "a/+", "#", "a/#", "+/b", "b/#", "a/b/c", "$SYS/#")}
+    clients = {
+        name: Client5(world, name, **KEPT)
+        for name in ("a/b", "a/+", "#", "a/#", "+/b", "b/#", "a/b/c", "$SYS/#")
+    }
     for name, client in clients.items():
         client.subscribe(wish(name))
         if not present:
             client.vanish()
     Client5(world, "w").send(publish("a/b", b"x", 1))
-    heard = {name: client.publications() if present else Client5(world, name, clean=False).greeting[1:] for name, client in clients.items()}
-    assert {name for name, ones in heard.items() if any(one.topic == "a/b" for one in ones)} == {"a/b", "a/+", "#", "a/#", "+/b"}
+    heard = {
+        name: client.publications() if present else Client5(world, name, clean=False).greeting[1:]
+        for name, client in clients.items()
+    }
+    assert {name for name, ones in heard.items() if any(one.topic == "a/b" for one in ones)} == {
+        "a/b",
+        "a/+",
+        "#",
+        "a/#",
+        "+/b",
+    }
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_every_reader_hears_a_topic_in_the_order_of_publication(qos: int) -> None:  # [MQTT-4.6.0-5], [MQTT-4.6.0-6]
+def test_every_reader_hears_a_topic_in_the_order_of_publication(
+    qos: int,
+) -> None:  # [MQTT-4.6.0-5], [MQTT-4.6.0-6]
     world = World()
     readers = [Client5(world, f"r{number}") for number in range(3)]
     for reader, topic_filter in zip(readers, ("a", "#", "+"), strict=True):
         reader.subscribe(wish(topic_filter, qos))
     writer = Client5(world, "w")
     for number in range(60):
-        writer.send(publish("a", b"%d" % number, qos, number % 3 + 1), mqtt5.PubRelPacket(number % 3 + 1) if qos == 2 else b"")
+        writer.send(
+            publish("a", b"%d" % number, qos, number % 3 + 1),
+            mqtt5.PubRelPacket(number % 3 + 1) if qos == 2 else b"",
+        )
     for reader in readers:
         assert reader.bodies() == [b"%d" % number for number in range(60)]
 

@@ -1,7 +1,8 @@
-"""The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), under config/conformance.toml: 10 of 3.1.1, 27 of 5.
+"""The scenarios of Eclipse's interoperability suite (paho.mqtt.testing), under
+config/conformance.toml: 10 of 3.1.1, 27 of 5.
 
-Written from what the scenarios are about, without their waiting and beside the suite's text (client_test5.py of commit 1bfd446d),
-whose steps they follow.
+Written from what the scenarios are about, without their waiting and beside the suite's text
+(client_test5.py of commit 1bfd446d), whose steps they follow.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 import mqtt5
 
-from protocols.mqtt.sessions import MqttOptions
+from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,
@@ -53,7 +54,9 @@ class TestOf311:
     def test_basic(self) -> None:
         client = Client(world(), connect("myclientid"))
         client.send(subscribe(1, (TOPICS[0], 2)))
-        octets = client.send(*[mqtt_publish(TOPICS[0], b"qos %d" % qos, qos, 1) for qos in range(3)])
+        octets = client.send(
+            *[mqtt_publish(TOPICS[0], b"qos %d" % qos, qos, 1) for qos in range(3)]
+        )
         assert [one.body for one in publications(octets)] == [b"qos 0", b"qos 1", b"qos 2"]
         client.send(connect("myclientid"))
         assert client.closed == "protocol_error"
@@ -78,8 +81,12 @@ class TestOf311:
         broker = world()
         client = Client(broker, connect("a", clean=False))
         client.send(subscribe(1, ("+/+", 2)), DISCONNECT)
-        Client(broker, connect("b")).send(*[mqtt_publish(TOPICS[qos + 1], b"", qos, 1) for qos in range(3)])
-        assert [one.qos for one in publications(Client(broker, connect("a", clean=False)).greeting)] == [1, 2]
+        Client(broker, connect("b")).send(
+            *[mqtt_publish(TOPICS[qos + 1], b"", qos, 1) for qos in range(3)]
+        )
+        assert [
+            one.qos for one in publications(Client(broker, connect("a", clean=False)).greeting)
+        ] == [1, 2]
 
     def test_will_message(self) -> None:
         broker = world()
@@ -91,13 +98,17 @@ class TestOf311:
     def test_overlapping_subscriptions(self) -> None:
         client = Client(world(), connect("a"))
         client.send(subscribe(1, ("TopicA/#", 2), ("TopicA/+", 1)))
-        assert [one.qos for one in publications(client.send(mqtt_publish(TOPICS[3], b"", 2, 1)))] == [2]
+        assert [
+            one.qos for one in publications(client.send(mqtt_publish(TOPICS[3], b"", 2, 1)))
+        ] == [2]
 
     def test_keepalive(self) -> None:
         broker = world()
         watcher = Client(broker, connect("b", keep_alive=0))
         watcher.send(subscribe(1, (TOPICS[4], 2)))
-        client = Client(broker, connect("a", keep_alive=5, will=Will(TOPICS[4], b"keepalive expiry")))
+        client = Client(
+            broker, connect("a", keep_alive=5, will=Will(TOPICS[4], b"keepalive expiry"))
+        )
         broker.sleep(7_500)
         client.connection.advance(int(broker.broker.agenda.now))
         assert [one.body for one in publications(watcher.read())] == [b"keepalive expiry"]
@@ -113,7 +124,9 @@ class TestOf311:
         assert [(one.qos, one.dup) for one in publications(greeting)] == [(1, True), (2, True)]
 
     def test_subscribe_failure(self) -> None:
-        assert Client(world(), connect("a")).send(subscribe(1, ("test/nosubscribe", 2))) == suback(1, 0x80)
+        assert Client(world(), connect("a")).send(subscribe(1, ("test/nosubscribe", 2))) == suback(
+            1, 0x80
+        )
 
     def test_dollar_topics(self) -> None:
         client = Client(world(), connect("a"))
@@ -135,12 +148,24 @@ class TestOf5:
         client = Client5(world())
         client.subscribe(wish(TOPICS[0], 2))
         got = client.send(*[publish(TOPICS[0], b"qos %d" % qos, qos) for qos in range(3)])
-        assert [one.payload for one in got if isinstance(one, mqtt5.PublishPacket)] == [b"qos 0", b"qos 1", b"qos 2"]
+        assert [one.payload for one in got if isinstance(one, mqtt5.PublishPacket)] == [
+            b"qos 0",
+            b"qos 1",
+            b"qos 2",
+        ]
 
     def test_retained_message(self) -> None:
         client = Client5(world())
         for qos in range(3):
-            client.send(publish(TOPICS[qos + 1], b"x", qos, retain=True, user_properties=[("a", "2"), ("c", "3")]))
+            client.send(
+                publish(
+                    TOPICS[qos + 1],
+                    b"x",
+                    qos,
+                    retain=True,
+                    user_properties=[("a", "2"), ("c", "3")],
+                )
+            )
         _, *kept = client.subscribe(wish("+/+", 2))
         assert sorted(int(one.qos) for one in kept) == [0, 1, 2]
         assert [one.user_properties for one in kept] == [[("a", "2"), ("c", "3")]] * 3
@@ -149,8 +174,14 @@ class TestOf5:
         broker = world()
         watcher = Client5(broker, "b")
         watcher.subscribe(wish(TOPICS[2]))
-        Client5(broker, "a", will=mqtt5.Will(TOPICS[2], payload=b"gone", user_properties=[("a", "2"), ("c", "3")])).vanish()
-        assert [(one.payload, one.user_properties) for one in watcher.publications()] == [(b"gone", [("a", "2"), ("c", "3")])]
+        Client5(
+            broker,
+            "a",
+            will=mqtt5.Will(TOPICS[2], payload=b"gone", user_properties=[("a", "2"), ("c", "3")]),
+        ).vanish()
+        assert [(one.payload, one.user_properties) for one in watcher.publications()] == [
+            (b"gone", [("a", "2"), ("c", "3")])
+        ]
 
     def test_zero_length_clientid(self) -> None:
         for clean in (False, True):
@@ -170,18 +201,27 @@ class TestOf5:
         client.subscribe(wish("+/+"))
         client.send(mqtt5.DisconnectPacket())
         Client5(broker, "b").send(*[publish(TOPICS[qos + 1], b"", qos) for qos in range(3)])
-        assert [int(one.qos) for one in Client5(broker, "a", clean=False, **KEPT).greeting[1:]] == [1, 2]
+        assert [int(one.qos) for one in Client5(broker, "a", clean=False, **KEPT).greeting[1:]] == [
+            1,
+            2,
+        ]
 
     def test_overlapping_subscriptions(self) -> None:
         client = Client5(world())
         client.subscribe(wish("TopicA/#", 2), wish("TopicA/+", 1))
-        assert [int(one.qos) for one in client.send(publish(TOPICS[3], b"", 2)) if isinstance(one, mqtt5.PublishPacket)] == [2]
+        assert [
+            int(one.qos)
+            for one in client.send(publish(TOPICS[3], b"", 2))
+            if isinstance(one, mqtt5.PublishPacket)
+        ] == [2]
 
     def test_keepalive(self) -> None:
         broker = world()
         watcher = Client5(broker, "b")
         watcher.subscribe(wish(TOPICS[4]))
-        client = Client5(broker, "a", keep_alive=5, will=mqtt5.Will(TOPICS[4], payload=b"keepalive expiry"))
+        client = Client5(
+            broker, "a", keep_alive=5, will=mqtt5.Will(TOPICS[4], payload=b"keepalive expiry")
+        )
         broker.sleep(7_500)
         client.connection.advance(int(broker.broker.agenda.now))
         assert watcher.bodies() == [b"keepalive expiry"]
@@ -192,7 +232,10 @@ class TestOf5:
         client.subscribe(wish("TopicA/#", 2))
         client.send(publish(TOPICS[1], b"", 1, 1), publish(TOPICS[3], b"", 2, 2))
         client.vanish()
-        assert [(int(one.qos), one.duplicate) for one in Client5(broker, "b", clean=False, **KEPT).greeting[1:]] == [(1, True), (2, True)]
+        assert [
+            (int(one.qos), one.duplicate)
+            for one in Client5(broker, "b", clean=False, **KEPT).greeting[1:]
+        ] == [(1, True), (2, True)]
 
     def test_subscribe_failure(self) -> None:
         assert Client5(world()).subscribe(wish("test/nosubscribe")) == [[0x80]]
@@ -218,13 +261,21 @@ class TestOf5:
             again = Client5(broker, "a", clean=False, session_expiry_interval=expiry)
             assert again.connack.session_present is present
             again.send(mqtt5.DisconnectPacket(session_expiry_interval=0))
-            assert Client5(broker, "a", clean=False, session_expiry_interval=1).connack.session_present is False
-        Client5(broker, "a", session_expiry_interval=1).send(mqtt5.DisconnectPacket(session_expiry_interval=5))
+            assert (
+                Client5(broker, "a", clean=False, session_expiry_interval=1).connack.session_present
+                is False
+            )
+        Client5(broker, "a", session_expiry_interval=1).send(
+            mqtt5.DisconnectPacket(session_expiry_interval=5)
+        )
         broker.sleep(3_000)
         again = Client5(broker, "a", clean=False, session_expiry_interval=1)
         assert again.connack.session_present is True
         again.send(mqtt5.DisconnectPacket(session_expiry_interval=0))
-        assert Client5(broker, "a", clean=False, session_expiry_interval=1).connack.session_present is False
+        assert (
+            Client5(broker, "a", clean=False, session_expiry_interval=1).connack.session_present
+            is False
+        )
 
     def test_shared_subscriptions(self) -> None:
         broker = world()
@@ -239,14 +290,27 @@ class TestOf5:
         client = Client5(world())
         client.subscribe(wish(TOPICS[0]))
         pairs = [("a", "2"), ("c", "3")]
-        got = client.send(*[publish(TOPICS[0], b"", qos, user_properties=pairs) for qos in range(3)])
-        assert [one.user_properties for one in got if isinstance(one, mqtt5.PublishPacket)] == [pairs] * 3
+        got = client.send(
+            *[publish(TOPICS[0], b"", qos, user_properties=pairs) for qos in range(3)]
+        )
+        assert [one.user_properties for one in got if isinstance(one, mqtt5.PublishPacket)] == [
+            pairs
+        ] * 3
 
     def test_payload_format(self) -> None:
         client = Client5(world())
         client.subscribe(wish(TOPICS[0]))
-        got = client.send(*[publish(TOPICS[0], b"", qos, payload_format_indicator=1, content_type="My name") for qos in range(3)])
-        told = [(one.payload_format_indicator, one.content_type) for one in got if isinstance(one, mqtt5.PublishPacket)]
+        got = client.send(
+            *[
+                publish(TOPICS[0], b"", qos, payload_format_indicator=1, content_type="My name")
+                for qos in range(3)
+            ]
+        )
+        told = [
+            (one.payload_format_indicator, one.content_type)
+            for one in got
+            if isinstance(one, mqtt5.PublishPacket)
+        ]
         assert told == [(1, "My name")] * 3
 
     def test_publication_expiry(self) -> None:
@@ -256,7 +320,9 @@ class TestOf5:
         reader.send(mqtt5.DisconnectPacket())
         writer = Client5(broker, "a")
         for number, (qos, seconds) in enumerate([(1, 1), (2, 1), (1, 6), (2, 6)], start=1):
-            writer.send(publish(TOPICS[0], b"%d" % seconds, qos, number, message_expiry_interval=seconds))
+            writer.send(
+                publish(TOPICS[0], b"%d" % seconds, qos, number, message_expiry_interval=seconds)
+            )
         broker.sleep(3_000)
         got = Client5(broker, "b", clean=False, **KEPT).greeting[1:]
         assert [(one.payload, one.message_expiry_interval) for one in got] == [(b"6", 3), (b"6", 3)]
@@ -266,35 +332,56 @@ class TestOf5:
         asking, answering = Client5(broker, "a"), Client5(broker, "b")
         for client in (asking, answering):
             client.subscribe(wish(TOPICS[0], 2, no_local=True))
-        asking.send(publish(TOPICS[0], b"request", 1, response_topic=TOPICS[0], correlation_data=b"334"))
+        asking.send(
+            publish(TOPICS[0], b"request", 1, response_topic=TOPICS[0], correlation_data=b"334")
+        )
         [question] = answering.publications()
-        answering.send(publish(question.response_topic, b"response", 1, response_topic=question.response_topic,
-                               correlation_data=question.correlation_data))
-        assert [(one.payload, one.correlation_data) for one in asking.publications()] == [(b"response", b"334")]
+        answering.send(
+            publish(
+                question.response_topic,
+                b"response",
+                1,
+                response_topic=question.response_topic,
+                correlation_data=question.correlation_data,
+            )
+        )
+        assert [(one.payload, one.correlation_data) for one in asking.publications()] == [
+            (b"response", b"334")
+        ]
 
     def test_client_topic_alias(self) -> None:
         broker = world()
         client = Client5(broker)
         assert client.connack.topic_alias_max == 10
         client.subscribe(wish(TOPICS[0]))
-        got = client.send(publish(TOPICS[0], b"1", 1, 1, topic_alias=1), publish("", b"2", 1, 2, topic_alias=1))
+        got = client.send(
+            publish(TOPICS[0], b"1", 1, 1, topic_alias=1), publish("", b"2", 1, 2, topic_alias=1)
+        )
         assert [one.payload for one in got if isinstance(one, mqtt5.PublishPacket)] == [b"1", b"2"]
         client.send(mqtt5.DisconnectPacket())
         again = Client5(broker, clean=False, **KEPT)
-        [*_, farewell] = again.send(publish(TOPICS[0], b"3", 1, 3), publish("", b"4", 1, 4, topic_alias=1))
+        [*_, farewell] = again.send(
+            publish(TOPICS[0], b"3", 1, 3), publish("", b"4", 1, 4, topic_alias=1)
+        )
         assert int(farewell.reason_code) == 0x82  # Nobody knows the alias any more.
         for alias in (0, 11):
-            octets = publish(TOPICS[0], b"", 1, topic_alias=1).replace(b"\x23\x00\x01", b"\x23\x00" + bytes([alias]))
+            octets = publish(TOPICS[0], b"", 1, topic_alias=1).replace(
+                b"\x23\x00\x01", b"\x23\x00" + bytes([alias])
+            )
             assert int(Client5(broker, "d").send(octets)[-1].reason_code) == 0x94
 
     def test_server_topic_alias(self) -> None:
         for most in (1, 0):
             client = Client5(world(), topic_alias_max=most)
             client.subscribe(wish(TOPICS[0]))
-            client.connection.receive_data(b"".join(publish(TOPICS[0], b"%d" % qos, qos, qos) for qos in range(3)))
+            client.connection.receive_data(
+                b"".join(publish(TOPICS[0], b"%d" % qos, qos, qos) for qos in range(3))
+            )
             heard = [one for one in packets(client.read_octets()) if one[0] >> 4 == 3]
             assert [one[0] >> 1 & 3 for one in heard] == [0, 1, 2]
-            assert [b"TopicA" in one for one in heard] == ([True, False, False] if most else [True] * 3)
+            assert [b"TopicA" in one for one in heard] == (
+                [True, False, False] if most else [True] * 3
+            )
             assert [b"\x03\x23\x00\x01" in one for one in heard] == [bool(most)] * 3
 
     def test_maximum_packet_size(self) -> None:
@@ -352,12 +439,16 @@ class TestOf5:
         one, two = Client5(broker, "1"), Client5(broker, "2")
         for client in (one, two):
             client.subscribe(wish(TOPICS[0], 2, no_local=True))
-        assert [type(got) for got in one.send(publish(TOPICS[0], b"noLocal test", 1))] == [mqtt5.PubAckPacket]
+        assert [type(got) for got in one.send(publish(TOPICS[0], b"noLocal test", 1))] == [
+            mqtt5.PubAckPacket
+        ]
         assert two.bodies() == [b"noLocal test"]
         two.subscribe(wish(TOPICS[0], 2, as_published=True))
         one.send(publish(TOPICS[0], b"", 1, 2), publish(TOPICS[0], b"x", 1, 3, retain=True))
         assert [got.retain for got in two.publications()] == [False, True]
-        counts = [len(two.subscribe(wish("+", 0, handling=handling))) - 1 for handling in (1, 1, 2, 0, 0)]
+        counts = [
+            len(two.subscribe(wish("+", 0, handling=handling))) - 1 for handling in (1, 1, 2, 0, 0)
+        ]
         assert counts == [1, 0, 0, 1, 1]
 
     def test_subscribe_identifiers(self) -> None:
@@ -366,7 +457,11 @@ class TestOf5:
         one.subscribe(wish(TOPICS[0], 2), identifier=456_789)
         two.subscribe(wish(TOPICS[0], 2), identifier=2)
         two.subscribe(wish(f"{TOPICS[0]}/#", 2), identifier=3)
-        [got] = [answer for answer in two.send(publish(TOPICS[0], b"x", 1)) if isinstance(answer, mqtt5.PublishPacket)]
+        [got] = [
+            answer
+            for answer in two.send(publish(TOPICS[0], b"x", 1))
+            if isinstance(answer, mqtt5.PublishPacket)
+        ]
         assert sorted(got.subscription_ids) == [2, 3]
         assert [other.subscription_ids for other in one.publications()] == [[456_789]]
 

@@ -1,4 +1,6 @@
-"""Home automation: discovery topics, wills, take-over, bursts at boot; and thousands of connections that misbehave."""
+"""Home automation: discovery topics, wills, take-over, bursts at boot; and thousands of connections
+that misbehave.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ import random
 import mqtt5
 import pytest
 
-from protocols.mqtt.connection import MqttConnection
-from protocols.mqtt.session import Session
+from protocols.mqtt.connection.connection import MqttConnection
+from protocols.mqtt.session.session import Session
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import RETAIN, Client, Will, connect, publications, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish
@@ -21,8 +23,15 @@ DEVICES = 2_000
 
 def test_a_house_comes_up() -> None:
     world = World()
-    devices = [Client(world, connect(f"device-{number}", will=Will(f"device/{number}/availability", b"offline", 1, True)))
-               for number in range(20)]
+    devices = [
+        Client(
+            world,
+            connect(
+                f"device-{number}", will=Will(f"device/{number}/availability", b"offline", 1, True)
+            ),
+        )
+        for number in range(20)
+    ]
     for number in range(DEVICES):
         topic = f"homeassistant/sensor/{number}/config"
         devices[number % 20].send(mqtt_publish(topic, b'{"name": "%d"}' % number, 1, 1, RETAIN))
@@ -30,20 +39,32 @@ def test_a_house_comes_up() -> None:
         device.send(mqtt_publish(f"device/{number}/availability", b"online", 1, 2, RETAIN))
     # Home Assistant asks for everything at once, and hears it all, however slowly it reads.
     home = Client5(world, "home", session_expiry_interval=300, receive_max=50)
-    heard = home.send(mqtt5.SubscribePacket(1, [wish("homeassistant/#", 1), wish("device/+/availability", 1)]))
+    heard = home.send(
+        mqtt5.SubscribePacket(1, [wish("homeassistant/#", 1), wish("device/+/availability", 1)])
+    )
     topics: list[str] = []
     while heard:
         found = [one for one in heard if isinstance(one, mqtt5.PublishPacket)]
         assert len(found) <= 50
         assert all(one.retain for one in found)
         topics += [one.topic for one in found]
-        heard = home.send(*[mqtt5.PubAckPacket(one.packet_id or 0) for one in found]) if found else []
+        heard = (
+            home.send(*[mqtt5.PubAckPacket(one.packet_id or 0) for one in found]) if found else []
+        )
     assert len(topics) == len(set(topics)) == DEVICES + 20
-    # The network drops all devices; those with the same identifier take over what the broker still believes connected.
+    # The network drops all devices; those with the same identifier take over what the broker still
+    # believes connected.
     for number in range(0, 20, 2):
         devices[number].vanish()
-    again = [Client(world, connect(f"device-{number}", will=Will(f"device/{number}/availability", b"offline", 1, True)))
-             for number in range(20)]
+    again = [
+        Client(
+            world,
+            connect(
+                f"device-{number}", will=Will(f"device/{number}/availability", b"offline", 1, True)
+            ),
+        )
+        for number in range(20)
+    ]
     states: dict[str, list[bytes]] = {}
     heard = home.read()
     while heard:
@@ -55,26 +76,56 @@ def test_a_house_comes_up() -> None:
     for number, device in enumerate(again):
         device.send(mqtt_publish(f"device/{number}/availability", b"online", 1, 2, RETAIN))
     late = Client(world, connect("late"))
-    assert {one.body for one in publications(late.send(subscribe(1, ("device/+/availability", 0))))} == {b"online"}
+    assert {
+        one.body for one in publications(late.send(subscribe(1, ("device/+/availability", 0))))
+    } == {b"online"}
 
 
 @pytest.mark.parametrize("count", [1_000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_connections_that_misbehave_leave_no_object(count: int) -> None:
     chance = random.Random(count)
     world = World()
-    faults = [b"", *WRONG, publish("a", b"x", 2, 5), b"\xe0\x00", raw_connect(), b"\x30\xff\xff\xff\x7f", b"\x32"]
+    faults = [
+        b"",
+        *WRONG,
+        publish("a", b"x", 2, 5),
+        b"\xe0\x00",
+        raw_connect(),
+        b"\x30\xff\xff\xff\x7f",
+        b"\x32",
+    ]
     greetings = [raw_connect(f"c{number}") for number in range(5)] + [
-        raw_connect("kept", properties=b"\x11\x00\x00\x00\x01"), raw_connect("bad", properties=b"\x21\x00\x00"), connect("old"),
-        raw_connect("stays", flags=6, properties=b"\x11\x00\x00\x00\x05", payload=b"\x05\x18\x00\x00\x00\x09\x00\x01w\x00\x01x"),
+        raw_connect("kept", properties=b"\x11\x00\x00\x00\x01"),
+        raw_connect("bad", properties=b"\x21\x00\x00"),
+        connect("old"),
+        raw_connect(
+            "stays",
+            flags=6,
+            properties=b"\x11\x00\x00\x00\x05",
+            payload=b"\x05\x18\x00\x00\x00\x09\x00\x01w\x00\x01x",
+        ),
         *[raw_connect("wrong", properties=properties) for properties in WRONG_CONNECTS],
-        raw_connect("dies", flags=6, payload=b"\x05\x18\x00\x00\x00\x01\x00\x01w\x00\x01x"), b"\x10\x00", b"GET /", b""]
-    more = [mqtt5.SubscribePacket(1, [wish("$share/g/a", 1), wish("a/#", 2, no_local=True)], subscription_id=3).write(),
-            publish("a/b", b"x", 1, content_type="t", topic_alias=3), publish("a/b", b"x", 0, retain=True, message_expiry_interval=1)]
+        raw_connect("dies", flags=6, payload=b"\x05\x18\x00\x00\x00\x01\x00\x01w\x00\x01x"),
+        b"\x10\x00",
+        b"GET /",
+        b"",
+    ]
+    more = [
+        mqtt5.SubscribePacket(
+            1, [wish("$share/g/a", 1), wish("a/#", 2, no_local=True)], subscription_id=3
+        ).write(),
+        publish("a/b", b"x", 1, content_type="t", topic_alias=3),
+        publish("a/b", b"x", 0, retain=True, message_expiry_interval=1),
+    ]
 
     def misbehave(times: int) -> None:
         for _ in range(times):
             connection = world.raw_mqtt()
-            for octets in (chance.choice(greetings), *chance.sample(more, chance.randrange(4)), chance.choice(faults)):
+            for octets in (
+                chance.choice(greetings),
+                *chance.sample(more, chance.randrange(4)),
+                chance.choice(faults),
+            ):
                 connection.receive_data(octets)
             world.turn()
             connection.data_to_send()
@@ -88,11 +139,16 @@ def test_connections_that_misbehave_leave_no_object(count: int) -> None:
     gc.disable()
     others = {id(one) for one in gc.get_objects() if isinstance(one, (MqttConnection, Session))}
     try:
-        # Compiled, what is in flight when a test ends is not collected: clients of other tests may be here for ever.
+        # Compiled, what is in flight when a test ends is not collected: clients of other tests may
+        # be here for ever.
         others = {id(one) for one in gc.get_objects() if isinstance(one, (MqttConnection, Session))}
         before = len(gc.get_objects())
         misbehave(count)
-        left = [one for one in gc.get_objects() if isinstance(one, (MqttConnection, Session)) and id(one) not in others]
+        left = [
+            one
+            for one in gc.get_objects()
+            if isinstance(one, (MqttConnection, Session)) and id(one) not in others
+        ]
         after = len(gc.get_objects())
     finally:
         gc.enable()

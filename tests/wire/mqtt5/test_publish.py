@@ -14,8 +14,13 @@ from tests.wire.mqtt5.client import Client5, farewell, publish, wish
 from tests.wire.mqtt5.test_connect import options
 
 EVERYTHING: dict[str, Any] = {
-    "payload_format_indicator": 1, "message_expiry_interval": 100, "content_type": "text/plain", "response_topic": "answers/1",
-    "correlation_data": b"\x00\xff", "user_properties": [("b", "1"), ("a", "2"), ("b", "3"), ("", ""), ("b", "1")]}
+    "payload_format_indicator": 1,
+    "message_expiry_interval": 100,
+    "content_type": "text/plain",
+    "response_topic": "answers/1",
+    "correlation_data": b"\x00\xff",
+    "user_properties": [("b", "1"), ("a", "2"), ("b", "3"), ("", ""), ("b", "1")],
+}
 
 
 def told(one: Any) -> dict[str, Any]:
@@ -34,7 +39,13 @@ def test_properties_are_told_unaltered_and_in_order(qos: int, granted: int, reta
     answer = writer.send(publish("a", "grüße".encode(), qos, retain=retain, **EVERYTHING))
     assert len(answer) == bool(qos)
     [got] = reader.publications()
-    assert (got.topic, got.payload, got.qos, got.retain, told(got)) == ("a", "grüße".encode(), min(qos, granted), False, EVERYTHING)
+    assert (got.topic, got.payload, got.qos, got.retain, told(got)) == (
+        "a",
+        "grüße".encode(),
+        min(qos, granted),
+        False,
+        EVERYTHING,
+    )
     assert got.topic_alias is None
     if retain:
         late = Client5(world, "late")
@@ -54,18 +65,28 @@ def test_one_property_alone(size: int) -> None:
         assert got.payload == bytes(size)
 
 
-def test_what_is_left_of_the_expiry_is_told_and_what_has_expired_is_not_delivered() -> None:  # [MQTT-3.3.2-5], [MQTT-3.3.2-6]
+def test_what_is_left_of_the_expiry_is_told_and_what_has_expired_is_not_delivered() -> (
+    None
+):  # [MQTT-3.3.2-5], [MQTT-3.3.2-6]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=1_000), Client5(world, "w")
     reader.subscribe(wish("#", 1))
     reader.vanish()
     for seconds in (5, 10, 20, None):
-        writer.send(publish("a", str(seconds).encode(), 1, message_expiry_interval=seconds, retain=seconds == 20))
+        writer.send(
+            publish(
+                "a", str(seconds).encode(), 1, message_expiry_interval=seconds, retain=seconds == 20
+            )
+        )
     writer.send(publish("b", b"10", 1, message_expiry_interval=10, retain=True))
     world.sleep(7_500)
     again = Client5(world, "r", clean=False, session_expiry_interval=1_000)
     assert [(one.payload, one.message_expiry_interval) for one in again.greeting[1:]] == [
-        (b"10", 3), (b"20", 13), (b"None", None), (b"10", 3)]
+        (b"10", 3),
+        (b"20", 13),
+        (b"None", None),
+        (b"10", 3),
+    ]
     world.sleep(5_000)
     _, *kept = Client5(world, "late").subscribe(wish("#", 0))
     assert [(one.payload, one.message_expiry_interval) for one in kept] == [(b"20", 8)]
@@ -78,17 +99,32 @@ def test_the_topic_alias_of_a_client_stands_for_its_topic() -> None:  # [MQTT-3.
     reader = Client5(world, "r")
     reader.subscribe(wish("#", 1))
     writer, other = Client5(world, "w"), Client5(world, "o")
-    writer.send(publish("first/topic", b"1", topic_alias=1), publish("", b"2", topic_alias=1), publish("", b"3", 1, topic_alias=1),
-                publish("second", b"4", topic_alias=16), publish("", b"5", topic_alias=16), publish("third", b"6", topic_alias=1),
-                publish("", b"7", topic_alias=1, content_type="x"))
+    writer.send(
+        publish("first/topic", b"1", topic_alias=1),
+        publish("", b"2", topic_alias=1),
+        publish("", b"3", 1, topic_alias=1),
+        publish("second", b"4", topic_alias=16),
+        publish("", b"5", topic_alias=16),
+        publish("third", b"6", topic_alias=1),
+        publish("", b"7", topic_alias=1, content_type="x"),
+    )
     got = reader.publications()
     assert [(one.topic, one.payload) for one in got] == [
-        ("first/topic", b"1"), ("first/topic", b"2"), ("first/topic", b"3"), ("second", b"4"), ("second", b"5"), ("third", b"6"),
-        ("third", b"7")]
+        ("first/topic", b"1"),
+        ("first/topic", b"2"),
+        ("first/topic", b"3"),
+        ("second", b"4"),
+        ("second", b"5"),
+        ("third", b"6"),
+        ("third", b"7"),
+    ]
     assert got[-1].content_type == "x"
     assert farewell(other, publish("", b"x", topic_alias=1)) == (0x82, "protocol_error")
     writer.send(mqtt5.DisconnectPacket())
-    assert farewell(Client5(world, "w"), publish("", b"x", topic_alias=1)) == (0x82, "protocol_error")
+    assert farewell(Client5(world, "w"), publish("", b"x", topic_alias=1)) == (
+        0x82,
+        "protocol_error",
+    )
 
 
 @pytest.mark.parametrize("alias", [0, 17, 65_535])
@@ -97,7 +133,9 @@ def test_a_topic_alias_out_of_range(alias: int) -> None:  # [MQTT-3.3.2-8], [MQT
     assert farewell(Client5(World()), octets) == (0x94, "protocol_error")
 
 
-def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> None:  # [MQTT-3.1.2-26], [MQTT-3.1.2-27]
+def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> (
+    None
+):  # [MQTT-3.1.2-26], [MQTT-3.1.2-27]
     world = World()
     reader, writer = Client5(world, "r", topic_alias_max=2), Client5(world, "w")
     reader.subscribe(wish("#", 1))
@@ -107,7 +145,9 @@ def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> None:  # [MQTT
     octets = reader.read_octets()
     assert octets.count(b"first") == octets.count(b"second") == 1
     assert octets.count(b"third") == 2
-    assert octets.count(b"\x00\x00\x00\x05\x03\x23\x00\x01x") == 1  # packet identifier 5: again, by its alias alone
+    assert (
+        octets.count(b"\x00\x00\x00\x05\x03\x23\x00\x01x") == 1
+    )  # packet identifier 5: again, by its alias alone
     assert b"\x23\x00\x03" not in octets
     again = Client5(world, "r")
     again.subscribe(wish("#", 1))
@@ -116,9 +156,14 @@ def test_the_broker_uses_as_many_aliases_as_its_client_knows() -> None:  # [MQTT
 
 
 @pytest.mark.parametrize("maximum", [1, 2, 10])
-def test_the_receive_maximum_of_the_client_is_never_exceeded(maximum: int) -> None:  # [MQTT-3.3.4-9], [MQTT-4.9.0-1..3]
+def test_the_receive_maximum_of_the_client_is_never_exceeded(
+    maximum: int,
+) -> None:  # [MQTT-3.3.4-9], [MQTT-4.9.0-1..3]
     world = World()
-    reader, writer = Client5(world, "r", receive_max=maximum, session_expiry_interval=100), Client5(world, "w")
+    reader, writer = (
+        Client5(world, "r", receive_max=maximum, session_expiry_interval=100),
+        Client5(world, "w"),
+    )
     reader.subscribe(wish("a", 2))
     for number in range(25):
         writer.send(publish("a", b"%d" % number, 1 + number % 2, number + 1))
@@ -143,7 +188,9 @@ def test_the_receive_maximum_of_the_client_is_never_exceeded(maximum: int) -> No
     assert seen == [b"%d" % number for number in range(25)]
 
 
-def test_what_is_in_flight_is_resent_within_a_smaller_receive_maximum() -> None:  # [MQTT-3.3.1-1], [MQTT-4.4.0-1], [MQTT-4.6.0-1]
+def test_what_is_in_flight_is_resent_within_a_smaller_receive_maximum() -> (
+    None
+):  # [MQTT-3.3.1-1], [MQTT-4.4.0-1], [MQTT-4.6.0-1]
     world = World()
     reader, writer = Client5(world, "r", session_expiry_interval=100), Client5(world, "w")
     reader.subscribe(wish("a", 1))
@@ -155,21 +202,30 @@ def test_what_is_in_flight_is_resent_within_a_smaller_receive_maximum() -> None:
     while seen[-1].payload != b"5":
         assert len(seen) <= 6
         seen += again.send(mqtt5.PubAckPacket(seen[-1].packet_id))
-    assert [(one.payload, one.duplicate) for one in seen] == [(b"%d" % number, True) for number in range(6)]
+    assert [(one.payload, one.duplicate) for one in seen] == [
+        (b"%d" % number, True) for number in range(6)
+    ]
 
 
 def test_more_unreleased_publications_than_the_broker_takes() -> None:  # [MQTT-3.3.4-7]
     world = World(mqtt=options(receive_maximum=3))
     client = Client5(world)
-    assert [int(one.reason_code) for one in client.send(*[publish("a", b"x", 2, number) for number in (1, 2, 3)])] == [0x10] * 3
-    client.send(mqtt5.PubRelPacket(2), publish("a", b"x", 2, 1, duplicate=True), publish("a", b"x", 2, 4))
+    assert [
+        int(one.reason_code)
+        for one in client.send(*[publish("a", b"x", 2, number) for number in (1, 2, 3)])
+    ] == [0x10] * 3
+    client.send(
+        mqtt5.PubRelPacket(2), publish("a", b"x", 2, 1, duplicate=True), publish("a", b"x", 2, 4)
+    )
     assert client.closed == ""
     assert farewell(client, publish("a", b"x", 2, 5)) == (0x93, "receive_maximum")
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("size", [30, 100, 70_000])
-def test_no_packet_is_larger_than_its_client_takes(qos: int, size: int) -> None:  # [MQTT-3.1.2-24], [MQTT-3.1.2-25]
+def test_no_packet_is_larger_than_its_client_takes(
+    qos: int, size: int
+) -> None:  # [MQTT-3.1.2-24], [MQTT-3.1.2-25]
     world = World()
     reader, writer = Client5(world, "r", max_packet_size=size), Client5(world, "w")
     reader.subscribe(wish("a", 2))
@@ -207,7 +263,9 @@ def test_a_packet_larger_than_the_broker_takes() -> None:  # [MQTT-3.2.2-15]
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_reason_codes_of_publications(qos: int) -> None:  # [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.3.4-1]
+def test_reason_codes_of_publications(
+    qos: int,
+) -> None:  # [MQTT-3.4.2-1], [MQTT-3.5.2-1], [MQTT-3.3.4-1]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w")
     reader.subscribe(wish("heard", 2))
@@ -233,7 +291,9 @@ def test_a_payload_that_is_no_text_though_it_says_so(qos: int) -> None:
     assert world.fates() == {"refused": 1}
 
 
-def test_a_qos_2_publication_is_delivered_once_however_often_it_is_sent() -> None:  # [MQTT-4.3.3-2..13]
+def test_a_qos_2_publication_is_delivered_once_however_often_it_is_sent() -> (
+    None
+):  # [MQTT-4.3.3-2..13]
     world = World()
     reader, writer = Client5(world, "r"), Client5(world, "w", session_expiry_interval=100)
     reader.subscribe(wish("a", 0))
@@ -252,14 +312,22 @@ def test_a_qos_2_publication_is_delivered_once_however_often_it_is_sent() -> Non
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_refused_delivery_is_over(qos: int, code: int) -> None:  # [MQTT-4.4.0-2], [MQTT-4.3.3-4]
     world = World()
-    reader, writer = Client5(world, "r", receive_max=1, session_expiry_interval=100), Client5(world, "w")
+    reader, writer = (
+        Client5(world, "r", receive_max=1, session_expiry_interval=100),
+        Client5(world, "w"),
+    )
     reader.subscribe(wish("a", qos))
     writer.send(publish("a", b"1", qos, 1), publish("a", b"2", qos, 2))
     [first] = reader.publications()
-    [second] = reader.send(packet(0x40 if qos == 1 else 0x50, first.packet_id.to_bytes(2, "big") + bytes([code])))
+    [second] = reader.send(
+        packet(0x40 if qos == 1 else 0x50, first.packet_id.to_bytes(2, "big") + bytes([code]))
+    )
     assert second.payload == b"2"
     reader.vanish()
-    assert [one.payload for one in Client5(world, "r", clean=False, session_expiry_interval=100).greeting[1:]] == [b"2"]
+    assert [
+        one.payload
+        for one in Client5(world, "r", clean=False, session_expiry_interval=100).greeting[1:]
+    ] == [b"2"]
 
 
 def test_acknowledgements_of_what_is_not_in_flight() -> None:  # [MQTT-3.6.2-1], [MQTT-3.7.2-1]
@@ -280,53 +348,112 @@ def test_the_acknowledgement_of_another_qos_is_a_protocol_error(qos: int, kind: 
     reader.subscribe(wish("a", qos))
     Client5(world, "w").send(publish("a", b"x", qos))
     [got] = reader.publications()
-    assert farewell(reader, bytes([kind, 2]) + got.packet_id.to_bytes(2, "big")) == (0x82, "protocol_error")
+    assert farewell(reader, bytes([kind, 2]) + got.packet_id.to_bytes(2, "big")) == (
+        0x82,
+        "protocol_error",
+    )
 
 
 #: Packets that no client may send -> the reason code it hears.
 WRONG: dict[bytes, int] = {
-    b"\x30\x00": 0x81, b"\x30\x02\x00\x05": 0x81, b"\x30\x03\x00\x01a": 0x81, b"\x30\x03\x00\x00\x00": 0x82,
+    b"\x30\x00": 0x81,
+    b"\x30\x02\x00\x05": 0x81,
+    b"\x30\x03\x00\x01a": 0x81,
+    b"\x30\x03\x00\x00\x00": 0x82,
     b"\x32\x05\x00\x01a\x00\x01": 0x81,
-    b"\x32\x06\x00\x01a\x00\x00\x00": 0x81, b"\x30\x04\x00\x01+\x00": 0x90, b"\x30\x06\x00\x03a/#\x00": 0x90,
+    b"\x32\x06\x00\x01a\x00\x00\x00": 0x81,
+    b"\x30\x04\x00\x01+\x00": 0x90,
+    b"\x30\x06\x00\x03a/#\x00": 0x90,
     b"\x30\x04\x00\x01\x00\x00": 0x81,
-    b"\x30\x04\x00\x01\xff\x00": 0x81, b"\x36\x06\x00\x01a\x00\x01\x00": 0x81, b"\x38\x04\x00\x01a\x00": 0x81,
-    b"\x30\x06\x00\x01a\x02\x0b\x01": 0x82, b"\x30\x08\x00\x01a\x04\x08\x00\x01+": 0x90, b"\x30\x08\x00\x01a\x04\x01\x01\x01\x01": 0x82,
-    b"\x30\x06\x00\x01a\x02\x01\x02": 0x82, b"\x30\x05\x00\x01a\x01\x01": 0x81, b"\x30\x06\x00\x01a\x02\x21\x01": 0x82,
-    b"\x30\x06\x00\x01a\x02\x7e\x01": 0x81, b"\x30\x06\x00\x01a\x05\x01\x01": 0x81, b"\x30\x05\x00\x01a\x80\x00": 0x81,
-    b"\x00\x00": 0x82, b"\x10\x00": 0x82, b"\x20\x03\x00\x00\x00": 0x82, b"\x90\x04\x00\x01\x00\x00": 0x82,
+    b"\x30\x04\x00\x01\xff\x00": 0x81,
+    b"\x36\x06\x00\x01a\x00\x01\x00": 0x81,
+    b"\x38\x04\x00\x01a\x00": 0x81,
+    b"\x30\x06\x00\x01a\x02\x0b\x01": 0x82,
+    b"\x30\x08\x00\x01a\x04\x08\x00\x01+": 0x90,
+    b"\x30\x08\x00\x01a\x04\x01\x01\x01\x01": 0x82,
+    b"\x30\x06\x00\x01a\x02\x01\x02": 0x82,
+    b"\x30\x05\x00\x01a\x01\x01": 0x81,
+    b"\x30\x06\x00\x01a\x02\x21\x01": 0x82,
+    b"\x30\x06\x00\x01a\x02\x7e\x01": 0x81,
+    b"\x30\x06\x00\x01a\x05\x01\x01": 0x81,
+    b"\x30\x05\x00\x01a\x80\x00": 0x81,
+    b"\x00\x00": 0x82,
+    b"\x10\x00": 0x82,
+    b"\x20\x03\x00\x00\x00": 0x82,
+    b"\x90\x04\x00\x01\x00\x00": 0x82,
     b"\xb0\x04\x00\x01\x00\x00": 0x82,
-    b"\xf1\x02\x19\x00": 0x81, b"\x30\x08\x00\x01a\x04\x08\x00\x01\xff": 0x81, b"\x30\x08\x00\x01a\x04\x03\x00\x01\xff": 0x81,
-    b"\xd0\x00": 0x82, b"\xf0\x00": 0x82, b"\xf0\x02\x18\x00": 0x82, b"\xc1\x00": 0x81, b"\xc0\x01\x00": 0x81, b"\xe1\x00": 0x81,
-    b"\x41\x02\x00\x01": 0x81, b"\x51\x02\x00\x01": 0x81, b"\x60\x02\x00\x01": 0x81, b"\x61\x02\x00\x01": 0x81, b"\x71\x02\x00\x01": 0x81,
-    b"\x80\x07\x00\x01\x00\x00\x01a\x00": 0x81, b"\xa0\x06\x00\x01\x00\x00\x01a": 0x81, b"\x40\x02\x00\x00": 0x81, b"\x40\x01\x00": 0x81,
-    b"\x40\x03\x00\x01\x01": 0x82, b"\x40\x03\x00\x01\x92": 0x82, b"\x62\x03\x00\x01\x10": 0x82, b"\x40\x05\x00\x01\x00\x01\x1f": 0x81,
-    b"\x40\x06\x00\x01\x00\x02\x01\x01": 0x82, b"\xe0\x01\x8e": 0x82, b"\xe0\x03\x00\x00\x00": 0x81, b"\xe0\x04\x00\x02\x01\x01": 0x82,
-    b"\x82\x03\x00\x01\x00": 0x82, b"\x82\x07\x00\x00\x00\x00\x01a\x00": 0x81, b"\x82\x07\x00\x01\x00\x00\x01a\x03": 0x82,
-    b"\x82\x07\x00\x01\x00\x00\x01a\x30": 0x82, b"\x82\x07\x00\x01\x00\x00\x01a\x40": 0x81, b"\x82\x07\x00\x01\x00\x00\x01a\x80": 0x81,
-    b"\x82\x06\x00\x01\x00\x00\x01a": 0x81, b"\x82\x06\x00\x01\x00\x00\x00\x00": 0x81, b"\x82\x09\x00\x01\x02\x0b\x00\x00\x01a\x00": 0x82,
-    b"\x82\x0b\x00\x01\x04\x0b\x01\x0b\x02\x00\x01a\x00": 0x82, b"\x82\x0a\x00\x01\x00\x00\x04a/#b\x00": 0x81,
-    b"\x82\x08\x00\x01\x00\x00\x02a+\x00": 0x81, b"\xa2\x03\x00\x01\x00": 0x82, b"\xa2\x06\x00\x00\x00\x00\x01a": 0x81,
-    b"\xa2\x08\x00\x01\x02\x0b\x01\x00\x01a": 0x82, b"\xc0\xff\xff\xff\xff\x01": 0x81, b"\xc0\x80\x00": 0x81,
-    b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04": 0x82, b"\x82\x0f\x00\x01\x00\x00\x09$share//a\x00": 0x82,
-    b"\x82\x0e\x00\x01\x00\x00\x08$share/g\x00": 0x82, b"\x82\x0f\x00\x01\x00\x00\x09$share/g/\x00": 0x82,
-    b"\x82\x10\x00\x01\x00\x00\x0a$share/+/a\x00": 0x82}
+    b"\xf1\x02\x19\x00": 0x81,
+    b"\x30\x08\x00\x01a\x04\x08\x00\x01\xff": 0x81,
+    b"\x30\x08\x00\x01a\x04\x03\x00\x01\xff": 0x81,
+    b"\xd0\x00": 0x82,
+    b"\xf0\x00": 0x82,
+    b"\xf0\x02\x18\x00": 0x82,
+    b"\xc1\x00": 0x81,
+    b"\xc0\x01\x00": 0x81,
+    b"\xe1\x00": 0x81,
+    b"\x41\x02\x00\x01": 0x81,
+    b"\x51\x02\x00\x01": 0x81,
+    b"\x60\x02\x00\x01": 0x81,
+    b"\x61\x02\x00\x01": 0x81,
+    b"\x71\x02\x00\x01": 0x81,
+    b"\x80\x07\x00\x01\x00\x00\x01a\x00": 0x81,
+    b"\xa0\x06\x00\x01\x00\x00\x01a": 0x81,
+    b"\x40\x02\x00\x00": 0x81,
+    b"\x40\x01\x00": 0x81,
+    b"\x40\x03\x00\x01\x01": 0x82,
+    b"\x40\x03\x00\x01\x92": 0x82,
+    b"\x62\x03\x00\x01\x10": 0x82,
+    b"\x40\x05\x00\x01\x00\x01\x1f": 0x81,
+    b"\x40\x06\x00\x01\x00\x02\x01\x01": 0x82,
+    b"\xe0\x01\x8e": 0x82,
+    b"\xe0\x03\x00\x00\x00": 0x81,
+    b"\xe0\x04\x00\x02\x01\x01": 0x82,
+    b"\x82\x03\x00\x01\x00": 0x82,
+    b"\x82\x07\x00\x00\x00\x00\x01a\x00": 0x81,
+    b"\x82\x07\x00\x01\x00\x00\x01a\x03": 0x82,
+    b"\x82\x07\x00\x01\x00\x00\x01a\x30": 0x82,
+    b"\x82\x07\x00\x01\x00\x00\x01a\x40": 0x81,
+    b"\x82\x07\x00\x01\x00\x00\x01a\x80": 0x81,
+    b"\x82\x06\x00\x01\x00\x00\x01a": 0x81,
+    b"\x82\x06\x00\x01\x00\x00\x00\x00": 0x81,
+    b"\x82\x09\x00\x01\x02\x0b\x00\x00\x01a\x00": 0x82,
+    b"\x82\x0b\x00\x01\x04\x0b\x01\x0b\x02\x00\x01a\x00": 0x82,
+    b"\x82\x0a\x00\x01\x00\x00\x04a/#b\x00": 0x81,
+    b"\x82\x08\x00\x01\x00\x00\x02a+\x00": 0x81,
+    b"\xa2\x03\x00\x01\x00": 0x82,
+    b"\xa2\x06\x00\x00\x00\x00\x01a": 0x81,
+    b"\xa2\x08\x00\x01\x02\x0b\x01\x00\x01a": 0x82,
+    b"\xc0\xff\xff\xff\xff\x01": 0x81,
+    b"\xc0\x80\x00": 0x81,
+    b"\x82\x10\x00\x01\x00\x00\x0a$share/g/a\x04": 0x82,
+    b"\x82\x0f\x00\x01\x00\x00\x09$share//a\x00": 0x82,
+    b"\x82\x0e\x00\x01\x00\x00\x08$share/g\x00": 0x82,
+    b"\x82\x0f\x00\x01\x00\x00\x09$share/g/\x00": 0x82,
+    b"\x82\x10\x00\x01\x00\x00\x0a$share/+/a\x00": 0x82,
+}
 
 
 @pytest.mark.parametrize("octets", WRONG)
 @pytest.mark.parametrize("piecemeal", [False, True])
-def test_what_no_client_may_send_is_answered_with_its_reason(octets: bytes, piecemeal: bool) -> None:
-    # [MQTT-1.5.4-1..3], [MQTT-1.5.5-1], [MQTT-2.1.3-1], [MQTT-2.2.1-2..6], [MQTT-3.3.1-4], [MQTT-3.3.2-1..3], [MQTT-3.6.1-1],
-    # [MQTT-3.8.1-1], [MQTT-3.8.3-1..5], [MQTT-3.10.1-1], [MQTT-3.10.3-1..2], [MQTT-3.14.0-1], [MQTT-4.13.1-1], [MQTT-3.3.1-2],
-    # [MQTT-3.3.2-13..14], [MQTT-3.3.2-19], [MQTT-3.3.4-6], [MQTT-3.14.1-1], [MQTT-3.14.2-1], [MQTT-3.14.4-1..2], [MQTT-3.15.1-1],
-    # [MQTT-4.7.0-1], [MQTT-4.7.1-1..2], [MQTT-4.7.3-1..2], [MQTT-4.8.2-1..2], [MQTT-4.13.2-1]
+def test_what_no_client_may_send_is_answered_with_its_reason(
+    octets: bytes, piecemeal: bool
+) -> None:
+    # [MQTT-1.5.4-1..3], [MQTT-1.5.5-1], [MQTT-2.1.3-1], [MQTT-2.2.1-2..6], [MQTT-3.3.1-4],
+    # [MQTT-3.3.2-1..3], [MQTT-3.6.1-1], [MQTT-3.8.1-1], [MQTT-3.8.3-1..5], [MQTT-3.10.1-1],
+    # [MQTT-3.10.3-1..2], [MQTT-3.14.0-1], [MQTT-4.13.1-1], [MQTT-3.3.1-2], [MQTT-3.3.2-13..14],
+    # [MQTT-3.3.2-19], [MQTT-3.3.4-6], [MQTT-3.14.1-1], [MQTT-3.14.2-1], [MQTT-3.14.4-1..2],
+    # [MQTT-3.15.1-1], [MQTT-4.7.0-1], [MQTT-4.7.1-1..2], [MQTT-4.7.3-1..2], [MQTT-4.8.2-1..2],
+    # [MQTT-4.13.2-1]
     world = World()
     watcher = Client5(world, "watcher")
     watcher.subscribe(wish("gone"))
     client = Client5(world, will=mqtt5.Will("gone", payload=b"x"))
     answer: list[Any] = []
-    for piece in [octets[at:at + 1] for at in range(len(octets))] if piecemeal else [octets]:
+    for piece in [octets[at : at + 1] for at in range(len(octets))] if piecemeal else [octets]:
         answer += client.send(piece)
-    assert [(type(one), int(one.reason_code)) for one in answer] == [(mqtt5.DisconnectPacket, WRONG[octets])]
+    assert [(type(one), int(one.reason_code)) for one in answer] == [
+        (mqtt5.DisconnectPacket, WRONG[octets])
+    ]
     assert client.closed == "protocol_error"
     assert watcher.bodies() == [b"x"]
     assert client.send(publish("gone", b"again")) == []
@@ -344,7 +471,9 @@ def test_older_readers_and_queues_hear_bodies_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 20, 1_000])
-def test_the_last_word_is_no_larger_than_its_client_takes(size: int) -> None:  # [MQTT-3.14.2-3], [MQTT-3.1.2-24]
+def test_the_last_word_is_no_larger_than_its_client_takes(
+    size: int,
+) -> None:  # [MQTT-3.14.2-3], [MQTT-3.1.2-24]
     world = World()
     client = Client5(world, max_packet_size=size)
     client.connection.receive_data(b"\x30\x04\x00\x01+\x00")

@@ -38,18 +38,27 @@ def test_publications_are_dealt_out_in_turns(qos: int) -> None:
     other.subscribe(wish("$share/h/a/#", 2))
     alone.subscribe(wish("a/b", 2))
     for number in range(30):
-        writer.send(publish("a/b", b"%d" % number, qos, number + 1), mqtt5.PubRelPacket(number + 1) if qos == 2 else b"")
+        writer.send(
+            publish("a/b", b"%d" % number, qos, number + 1),
+            mqtt5.PubRelPacket(number + 1) if qos == 2 else b"",
+        )
     heard = [member.publications() for member in members]
     assert [len(some) for some in heard] == [10, 10, 10]
     assert sorted(int(one.payload) for some in heard for one in some) == list(range(30))
     assert {int(one.qos) for some in heard for one in some} == {qos}
-    assert [int(one.payload) for one in other.publications()] == [int(one.payload) for one in alone.publications()] == list(range(30))
+    assert (
+        [int(one.payload) for one in other.publications()]
+        == [int(one.payload) for one in alone.publications()]
+        == list(range(30))
+    )
     world.fates()
 
 
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_member_has_the_qos_that_it_was_granted(qos: int, granted: int) -> None:  # [MQTT-4.8.2-3]
+def test_each_member_has_the_qos_that_it_was_granted(
+    qos: int, granted: int
+) -> None:  # [MQTT-4.8.2-3]
     world = World()
     low, high, writer = Client5(world, "low"), Client5(world, "high"), Client5(world, "w")
     low.subscribe(wish(SHARED, granted))
@@ -66,11 +75,16 @@ def test_identifiers_and_retain_of_a_shared_subscription() -> None:
     writer = Client5(world, "w")
     writer.send(publish("a/b", b"kept", 1, retain=True))
     member = Client5(world, "m")
-    assert member.subscribe(wish(SHARED, 1), identifier=5) == [[1]]  # No retained messages (section 4.8.2).
+    assert member.subscribe(wish(SHARED, 1), identifier=5) == [
+        [1]
+    ]  # No retained messages (section 4.8.2).
     member.subscribe(wish("a/#", 1, handling=2), identifier=6)
     writer.send(publish("a/b", b"x", 1))
     got = member.publications()
-    assert sorted((one.payload, tuple(one.subscription_ids)) for one in got) == [(b"x", (5,)), (b"x", (6,))]
+    assert sorted((one.payload, tuple(one.subscription_ids)) for one in got) == [
+        (b"x", (5,)),
+        (b"x", (6,)),
+    ]
     writer.send(publish("a/b", b"y"))
     assert sorted(tuple(one.subscription_ids) for one in member.publications()) == [(5,), (6,)]
     member.subscribe(wish(SHARED, 1), identifier=7)
@@ -84,7 +98,9 @@ def test_older_versions_share_too() -> None:
     old, new, writer = Client(world, connect("old")), Client5(world, "new"), Client5(world, "w")
     old.send(subscribe(1, (SHARED, 1)))
     new.subscribe(wish(SHARED, 1))
-    writer.send(*[publish("a", b"%d" % number, 1, number + 1, content_type="x") for number in range(4)])
+    writer.send(
+        *[publish("a", b"%d" % number, 1, number + 1, content_type="x") for number in range(4)]
+    )
     Client(world, connect("w4")).send(mqtt_publish("a", b"4"), mqtt_publish("a", b"5"))
     bodies = [one.body for one in publications(old.read())] + new.bodies()
     assert sorted(bodies) == [b"%d" % number for number in range(6)]
@@ -104,7 +120,9 @@ def test_what_was_not_acknowledged_goes_to_another_member(expiry: int) -> None: 
     assert acknowledge(one, first[0]) == []
     one.vanish()
     got = two.publications()
-    assert sorted([first[0].payload, *[item.payload for item in got]]) == [b"%d" % number for number in range(6)]
+    assert sorted([first[0].payload, *[item.payload for item in got]]) == [
+        b"%d" % number for number in range(6)
+    ]
     assert not any(item.duplicate for item in got)
     if expiry:
         again = Client5(world, "1", clean=False, session_expiry_interval=expiry)
@@ -125,7 +143,8 @@ def test_what_was_given_at_qos_2_is_nobody_elses() -> None:  # [MQTT-4.8.2-5]
     assert len(two.publications()) == 4 - len(given)
     again = Client5(world, "1", clean=False, session_expiry_interval=100)
     assert [(item.payload, item.packet_id, item.duplicate) for item in again.greeting[1:]] == [
-        (item.payload, item.packet_id, True) for item in given]
+        (item.payload, item.packet_id, True) for item in given
+    ]
     again.vanish()
     world.sleep(100_000)
     assert two.publications() == []
@@ -191,8 +210,8 @@ def test_nobody_publishes_to_a_shared_subscription(topic: str) -> None:
 
 
 class Sharing(RuleBasedStateMachine):
-    """Three sessions in two groups, that come, go, subscribe and acknowledge: every publication is acknowledged by one member of
-    each group in the end, one of QoS 2 by no more than one."""
+    """Three sessions in two groups, that come, go, subscribe and acknowledge: every publication is
+    acknowledged by one member of each group in the end, one of QoS 2 by no more than one."""
 
     @initialize(persistent=st.booleans())
     def begin(self, persistent: bool) -> None:
@@ -234,7 +253,9 @@ class Sharing(RuleBasedStateMachine):
     def publish(self, qos: int, count: int) -> None:
         for _ in range(count):
             self.sent += 1
-            self.writer.send(publish("a", b"%d" % self.sent, qos, 1), mqtt5.PubRelPacket(1) if qos == 2 else b"")
+            self.writer.send(
+                publish("a", b"%d" % self.sent, qos, 1), mqtt5.PubRelPacket(1) if qos == 2 else b""
+            )
         self.listen()
 
     @rule(name=st.sampled_from("abc"), count=st.integers(1, 5))

@@ -13,24 +13,46 @@ from tests.wire.mqtt5.client import Client5, publish, wish
 from tests.wire.mqtt5.test_connect import options
 
 
-def test_every_filter_gets_its_reason_code_in_order() -> None:  # [MQTT-3.8.4-6], [MQTT-3.9.3-1], [MQTT-3.9.3-2]
+def test_every_filter_gets_its_reason_code_in_order() -> (
+    None
+):  # [MQTT-3.8.4-6], [MQTT-3.9.3-1], [MQTT-3.9.3-2]
     world = World(mqtt=options(max_levels=3, no_subscribe=["test/nosubscribe"]))
     client = Client5(world)
-    assert client.subscribe(wish("a", 0), wish("a/b/c/d", 2), wish("b", 1), wish("test/nosubscribe", 0), wish("$share/g/test/nosubscribe"),
-                            wish("c/#", 2), wish("a", 1)) == [[0, 0x8F, 1, 0x80, 0x80, 2, 1]]
+    assert client.subscribe(
+        wish("a", 0),
+        wish("a/b/c/d", 2),
+        wish("b", 1),
+        wish("test/nosubscribe", 0),
+        wish("$share/g/test/nosubscribe"),
+        wish("c/#", 2),
+        wish("a", 1),
+    ) == [[0, 0x8F, 1, 0x80, 0x80, 2, 1]]
     [answer] = client.send(mqtt5.UnsubscribePacket(2, ["a", "nothing", "c/#", "a", "$share/g/a"]))
-    assert [int(code) for code in answer.reason_codes] == [0, 0x11, 0, 0x11, 0x11]  # [MQTT-3.10.4-5], [MQTT-3.11.3-1], [MQTT-3.11.3-2]
+    assert [int(code) for code in answer.reason_codes] == [
+        0,
+        0x11,
+        0,
+        0x11,
+        0x11,
+    ]  # [MQTT-3.10.4-5], [MQTT-3.11.3-1], [MQTT-3.11.3-2]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_identifiers_of_all_matching_subscriptions_are_told(qos: int) -> None:  # [MQTT-3.3.4-3], [MQTT-3.3.4-4], [MQTT-3.3.4-5]
+def test_identifiers_of_all_matching_subscriptions_are_told(
+    qos: int,
+) -> None:  # [MQTT-3.3.4-3], [MQTT-3.3.4-4], [MQTT-3.3.4-5]
     world = World()
     reader, plain, writer = Client5(world, "r"), Client5(world, "p"), Client5(world, "w")
     reader.subscribe(wish("a/b", qos), wish("a/+", 0), identifier=268_435_455)
     reader.subscribe(wish("a/#", qos), identifier=1)
     reader.subscribe(wish("#", 0))
     plain.subscribe(wish("#", qos))
-    for topic, identifiers in (("a/b", {1, 268_435_455}), ("a/c", {1, 268_435_455}), ("a", {1}), ("b", set())):
+    for topic, identifiers in (
+        ("a/b", {1, 268_435_455}),
+        ("a/c", {1, 268_435_455}),
+        ("a", {1}),
+        ("b", set()),
+    ):
         writer.send(publish(topic, b"x", qos), mqtt5.PubRelPacket(1) if qos == 2 else b"")
         [got] = reader.publications()
         assert set(got.subscription_ids) == identifiers
@@ -57,14 +79,24 @@ def test_identifiers_stay_with_a_session_that_persists() -> None:  # [MQTT-3.1.2
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("topic_filter", ["a/b", "a/#", "+/b"])
-def test_no_local_keeps_a_client_from_hearing_itself(qos: int, topic_filter: str) -> None:  # [MQTT-3.8.3-3]
+def test_no_local_keeps_a_client_from_hearing_itself(
+    qos: int, topic_filter: str
+) -> None:  # [MQTT-3.8.3-3]
     world = World()
-    one, two, old = Client5(world, "1"), Client5(world, "2", session_expiry_interval=100), Client(world, connect("3"))
+    one, two, old = (
+        Client5(world, "1"),
+        Client5(world, "2", session_expiry_interval=100),
+        Client(world, connect("3")),
+    )
     one.subscribe(wish(topic_filter, 2, no_local=True))
     two.subscribe(wish(topic_filter, 2, no_local=True))
     for _ in range(2):
         [*answers] = one.send(publish("a/b", b"from one", qos))
-        assert [type(answer) for answer in answers] == [[], [mqtt5.PubAckPacket], [mqtt5.PubRecPacket]][qos]
+        assert [type(answer) for answer in answers] == [
+            [],
+            [mqtt5.PubAckPacket],
+            [mqtt5.PubRecPacket],
+        ][qos]
         assert two.bodies() == [b"from one"]
         if qos == 2:
             one.send(mqtt5.PubRelPacket(1))
@@ -72,7 +104,9 @@ def test_no_local_keeps_a_client_from_hearing_itself(qos: int, topic_filter: str
     assert one.bodies() == two.bodies() == [b"from another"]
     one.send(publish("a/b", b"kept", 1, retain=True))
     assert two.bodies() == [b"kept"]
-    assert [got.payload for got in one.subscribe(wish(topic_filter, 0, no_local=True))[1:]] == [b"kept"]  # No local is not about that.
+    assert [got.payload for got in one.subscribe(wish(topic_filter, 0, no_local=True))[1:]] == [
+        b"kept"
+    ]  # No local is not about that.
     world.fates()
 
 
@@ -80,7 +114,10 @@ def test_a_second_subscription_without_no_local_hears_what_the_first_does_not() 
     world = World()
     one = Client5(world)
     one.subscribe(wish("a/#", 1, no_local=True), wish("a/+", 0))
-    assert [type(got) for got in one.send(publish("a/b", b"x", 1))] == [mqtt5.PublishPacket, mqtt5.PubAckPacket]
+    assert [type(got) for got in one.send(publish("a/b", b"x", 1))] == [
+        mqtt5.PublishPacket,
+        mqtt5.PubAckPacket,
+    ]
     one.subscribe(wish("a/+", 0, no_local=True))
     [answer] = one.send(publish("a/b", b"x", 1))
     assert int(answer.reason_code) == 0x10
@@ -101,7 +138,9 @@ def test_a_will_is_local_to_who_left_it() -> None:
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize(("qos", "granted"), [(0, 0), (1, 1), (2, 2), (2, 1), (1, 0)])
 @pytest.mark.parametrize("old", [False, True])
-def test_retain_as_published(as_published: bool, retain: bool, qos: int, granted: int, old: bool) -> None:
+def test_retain_as_published(
+    as_published: bool, retain: bool, qos: int, granted: int, old: bool
+) -> None:
     # [MQTT-3.3.1-12], [MQTT-3.3.1-13]
     world = World()
     reader = Client5(world, "r", session_expiry_interval=100)
@@ -110,7 +149,9 @@ def test_retain_as_published(as_published: bool, retain: bool, qos: int, granted
         Client(world, connect("w")).send(mqtt_publish("a/b", b"x", qos, 1, RETAIN if retain else 0))
     else:
         Client5(world, "w").send(publish("a/b", b"x", qos, retain=retain))
-    assert [(one.retain, one.qos) for one in reader.publications()] == [(retain and as_published, min(qos, granted))]
+    assert [(one.retain, one.qos) for one in reader.publications()] == [
+        (retain and as_published, min(qos, granted))
+    ]
     late = Client5(world, "late")
     _, *kept = late.subscribe(wish("a/+", granted, as_published=as_published))
     assert [one.retain for one in kept] == [True] * retain  # [MQTT-3.3.1-8]
@@ -118,14 +159,18 @@ def test_retain_as_published(as_published: bool, retain: bool, qos: int, granted
 
 @pytest.mark.parametrize("handling", [0, 1, 2])
 @pytest.mark.parametrize("known", [False, True])
-def test_retain_handling(handling: int, known: bool) -> None:  # [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
+def test_retain_handling(
+    handling: int, known: bool
+) -> None:  # [MQTT-3.3.1-9], [MQTT-3.3.1-10], [MQTT-3.3.1-11]
     world = World()
     Client5(world, "w").send(publish("a", b"x", retain=True))
     reader = Client5(world, "r")
     if known:
         reader.subscribe(wish("a", 0, handling=2))
     _, *kept = reader.subscribe(wish("a", 0, handling=handling))
-    assert [one.payload for one in kept] == ([b"x"] if handling == 0 or handling == 1 and not known else [])
+    assert [one.payload for one in kept] == (
+        [b"x"] if handling == 0 or handling == 1 and not known else []
+    )
 
 
 def test_a_retained_message_has_the_identifier_of_the_subscription_that_asked() -> None:
@@ -133,8 +178,12 @@ def test_a_retained_message_has_the_identifier_of_the_subscription_that_asked() 
     Client5(world, "w").send(publish("a/b", b"x", 1, retain=True))
     for qos in range(3):
         reader = Client5(world, f"r{qos}")
-        assert [one.subscription_ids for one in reader.subscribe(wish("a/+", qos), identifier=1)[1:]] == [[1]]
-        assert [one.subscription_ids for one in reader.subscribe(wish("a/#", qos), identifier=2)[1:]] == [[2]]
+        assert [
+            one.subscription_ids for one in reader.subscribe(wish("a/+", qos), identifier=1)[1:]
+        ] == [[1]]
+        assert [
+            one.subscription_ids for one in reader.subscribe(wish("a/#", qos), identifier=2)[1:]
+        ] == [[2]]
         assert [one.subscription_ids for one in reader.subscribe(wish("#", qos))[1:]] == [[]]
 
 
@@ -144,10 +193,16 @@ def test_options_change_when_a_subscription_is_replaced() -> None:  # [MQTT-3.8.
     choices = list(itertools.product([0, 1], [False, True], [None, 5]))
     for first, second in itertools.permutations(choices, 2):
         for qos, as_published, identifier in (first, second):
-            reader.subscribe(wish("a", qos, as_published=as_published, handling=2), identifier=identifier)
+            reader.subscribe(
+                wish("a", qos, as_published=as_published, handling=2), identifier=identifier
+            )
         writer.send(publish("a", b"x", 1, retain=True))
         [got] = reader.publications()
-        assert (got.qos, got.retain, got.subscription_ids) == (second[0], second[1], [second[2]] if second[2] else [])
+        assert (got.qos, got.retain, got.subscription_ids) == (
+            second[0],
+            second[1],
+            [second[2]] if second[2] else [],
+        )
         if int(got.qos):
             reader.send(mqtt5.PubAckPacket(got.packet_id))
     session = world.mqtt_front.sessions.find(world.vhost, "r")

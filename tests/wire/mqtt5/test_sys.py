@@ -11,12 +11,34 @@ from tests.wire.mqtt5.test_connect import options
 
 #: Names that monitoring of Mosquitto reads (mosquitto's manual, "Broker Status").
 NAMES = {
-    "version", "uptime", "clients/connected", "clients/disconnected", "clients/total", "clients/maximum", "clients/expired",
-    "messages/received", "messages/sent", "messages/stored", "publish/messages/received", "publish/messages/sent",
-    "publish/messages/dropped", "bytes/received", "bytes/sent", "subscriptions/count", "retained messages/count",
-    "store/messages/count", "shared_subscriptions/count", "load/messages/received/1min", "load/messages/sent/5min",
-    "load/publish/received/15min", "load/publish/dropped/1min", "load/bytes/received/1min", "load/bytes/sent/15min",
-    "load/connections/1min", "load/sockets/5min"}
+    "version",
+    "uptime",
+    "clients/connected",
+    "clients/disconnected",
+    "clients/total",
+    "clients/maximum",
+    "clients/expired",
+    "messages/received",
+    "messages/sent",
+    "messages/stored",
+    "publish/messages/received",
+    "publish/messages/sent",
+    "publish/messages/dropped",
+    "bytes/received",
+    "bytes/sent",
+    "subscriptions/count",
+    "retained messages/count",
+    "store/messages/count",
+    "shared_subscriptions/count",
+    "load/messages/received/1min",
+    "load/messages/sent/5min",
+    "load/publish/received/15min",
+    "load/publish/dropped/1min",
+    "load/bytes/received/1min",
+    "load/bytes/sent/15min",
+    "load/connections/1min",
+    "load/sockets/5min",
+}
 
 
 def told(world: World, topic_filter: str) -> dict[str, str]:
@@ -34,7 +56,9 @@ def test_the_names_are_those_of_mosquitto() -> None:
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "+/broker/uptime", "+/#"])
-def test_wildcards_that_do_not_begin_with_sys_do_not_match_it(topic_filter: str) -> None:  # [MQTT-4.7.2-1]
+def test_wildcards_that_do_not_begin_with_sys_do_not_match_it(
+    topic_filter: str,
+) -> None:  # [MQTT-4.7.2-1]
     world = World()
     Client5(world, "m").subscribe(wish("$SYS/#"))
     assert told(world, topic_filter) == {}
@@ -44,14 +68,18 @@ def test_wildcards_that_do_not_begin_with_sys_do_not_match_it(topic_filter: str)
 def test_values_are_renewed_and_what_changed_is_told() -> None:
     world = World()
     monitor, old = Client5(world, "monitor"), Client(world, connect("old"))
-    monitor.subscribe(wish("$SYS/broker/publish/messages/received", 0), wish("$SYS/broker/uptime", 0, handling=2))
+    monitor.subscribe(
+        wish("$SYS/broker/publish/messages/received", 0), wish("$SYS/broker/uptime", 0, handling=2)
+    )
     old.send(subscribe(1, ("$SYS/broker/clients/connected", 1)))
     writer = Client5(world, "w")
     for _ in range(3):
         writer.send(publish("a", b"x"))
     world.sleep(10_000)
     assert [(one.topic, one.payload, one.retain) for one in monitor.publications()] == [
-        ("$SYS/broker/uptime", b"10 seconds", False), ("$SYS/broker/publish/messages/received", b"3", False)]
+        ("$SYS/broker/uptime", b"10 seconds", False),
+        ("$SYS/broker/publish/messages/received", b"3", False),
+    ]
     assert [(one.body, one.qos) for one in publications(old.read())] == [(b"3", 0)]
     world.sleep(10_000)
     assert [one.payload for one in monitor.publications()] == [b"20 seconds"]
@@ -103,4 +131,8 @@ def test_a_large_broker_is_counted_in_steps() -> None:
     monitor = Client5(world, "monitor")
     _, *heard = monitor.subscribe(wish("$SYS/broker/clients/+", 0))
     values = {one.topic.rpartition("/")[2]: one.payload for one in heard}
-    assert (values["connected"], values["disconnected"], values["total"]) == (b"501", b"2000", b"2501")
+    assert (values["connected"], values["disconnected"], values["total"]) == (
+        b"501",
+        b"2000",
+        b"2501",
+    )

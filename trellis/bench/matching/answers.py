@@ -1,8 +1,10 @@
-"""Did it find what it should? A number for all answers, the same in whatever order, in any language.
+"""Did it find what it should? A number for all answers, the same in whatever order, in any
+language.
 
     digest = sum over topics i and subscribers s of ((i + 1) K  xor  (s + 1) L)   modulo 2^64
 
-Topics and subscribers are numbers from 0. A subscriber that is missing, or there twice, changes count or digest.
+Topics and subscribers are numbers from 0. A subscriber that is missing, or there twice, changes
+count or digest.
 """
 
 from __future__ import annotations
@@ -40,10 +42,14 @@ def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> Ans
     return Answers(len(topics), found, digest & _ALL)
 
 
-def check(match: Callable[[str], Sequence[int]], topics: Sequence[str], expected: Sequence[Sequence[int]]) -> None:
-    """Raise Wrong unless the topics find what is expected: `Answers`, as lists, the fewest topics first.
+def check(
+    match: Callable[[str], Sequence[int]], topics: Sequence[str], expected: Sequence[Sequence[int]]
+) -> None:
+    """Raise Wrong unless the topics find what is expected: `Answers`, as lists, the fewest topics
+    first.
 
-    The first of them is compared whatever that takes, the others where that is likely to take no more than a second.
+    The first of them is compared whatever that takes, the others where that is likely to take no
+    more than a second.
     """
     rate = 0.0
     for wanted in expected:
@@ -52,6 +58,8 @@ def check(match: Callable[[str], Sequence[int]], topics: Sequence[str], expected
         began = time.monotonic()
         found = answers(match, topics[: wanted[0]])
         if list(found) != list(wanted):
-            raise Wrong(f"{found.topics} topics found {found.found:,} subscribers (digest {found.digest:x}), "
-                        f"not {wanted[1]:,} ({wanted[2]:x})")
+            raise Wrong(
+                f"{found.topics} topics found {found.found:,} subscribers (digest {found.digest:x}), "
+                f"not {wanted[1]:,} ({wanted[2]:x})"
+            )
         rate = (time.monotonic() - began) / wanted[0]

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trellis.bench.matching.step import CACHED
-from trellis.bench.matching.workloads import ARTICLE, ATTACKS, GROWING, ONE_FILTER, THREADS, ZIPF, Workload
+from trellis.bench.matching.workloads import (
+    ARTICLE,
+    ATTACKS,
+    GROWING,
+    ONE_FILTER,
+    THREADS,
+    ZIPF,
+    Workload,
+)
 
 #: Sizes: of a quick run, and of a whole one.
 QUICK: Final = (1_000,)
@@ -22,7 +30,10 @@ _EVERY: Final = (0, 1_000, 100, 10)
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that is measured: a request, and the words its files hold. `only` names who can do it, if not all."""
+    """One thing that is measured: a request, and the words its files hold.
+
+    `only` names who can do it, if not all.
+    """
 
     part: str
     workload: Workload
@@ -35,7 +46,11 @@ class Case:
     @property
     def key(self) -> str:
         """The name of the case in results."""
-        return " ".join(word for word in (self.part, self.workload.name, str(self.size), self.kind, self.variant) if word)
+        return " ".join(
+            word
+            for word in (self.part, self.workload.name, str(self.size), self.kind, self.variant)
+            if word
+        )
 
     @property
     def checked(self) -> bool:
@@ -45,7 +60,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """Cases that a contender does in one process in every round, or in one process each in a single round."""
+    """Cases that a contender does in one process in every round, or in one process each in a single
+    round.
+    """
 
     cases: list[Case]
     alone: bool = False
@@ -70,14 +87,27 @@ def _growing(workload: Workload) -> Part:
 
 
 def _article(sizes: Sequence[int]) -> Iterator[Case]:
-    yield Case("article", ARTICLE, 1, "cold", request={"pattern": "foo.*.baz.qux.quux", "topic": "foo.bar.baz.qux.quux"})
+    yield Case(
+        "article",
+        ARTICLE,
+        1,
+        "cold",
+        request={"pattern": "foo.*.baz.qux.quux", "topic": "foo.bar.baz.qux.quux"},
+    )
     yield Case("article", ARTICLE, _ARTICLE, "workload")
     yield Case("article", ARTICLE, _ARTICLE, "memory")
 
 
 def _threads(sizes: Sequence[int]) -> Iterator[Case]:
     def case(variant: str, readers: int, writers: int, mixed: int) -> Case:
-        return Case("threads", THREADS, _ARTICLE, "threads", variant, {"readers": readers, "writers": writers, "mixed": mixed})
+        return Case(
+            "threads",
+            THREADS,
+            _ARTICLE,
+            "threads",
+            variant,
+            {"readers": readers, "writers": writers, "mixed": mixed},
+        )
 
     for workers in _ARTICLE_WORKERS:
         yield case(f"50/50 {workers}", workers // 2, workers // 2, 0)
@@ -94,7 +124,9 @@ def _churn(sizes: Sequence[int]) -> Iterator[Case]:
         for every in _EVERY:
             variant = f"a change in {every:,}" if every else "no change"
             who = ("trie", CACHED, "nats", "nats-cached")
-            yield Case("churn", workload, min(10_000, max(sizes)), "churn", variant, {"every": every}, who)
+            yield Case(
+                "churn", workload, min(10_000, max(sizes)), "churn", variant, {"every": every}, who
+            )
 
 
 def _attacks(sizes: Sequence[int]) -> Iterator[Case]:
@@ -111,19 +143,36 @@ def _splitting(sizes: Sequence[int]) -> Iterator[Case]:
     yield Case("splitting", GROWING[0], _ARTICLE, "splitting", only=("naive",))
 
 
-PARTS: Final = {part.name: part for part in (
-    *map(_growing, GROWING),
-    Part("article", "article 1's table: subscribe, unsubscribe and lookup, cold and at 1,000 subscriptions", _article),
-    Part("threads", "articles 1 and 2: 2 to 16 workers, half or a tenth of their work subscribes; inserts to lookups 1:1, 1:3", _threads),
-    Part("churn", "publications while subscriptions come and go, with and without a cache of answers", _churn),
-    Part("attack", "patterns made to be slow", _attacks),
-    Part("one-filter", ONE_FILTER.text, _one_filter),
-    Part("splitting", "article 5: keys split once, or each time", _splitting),
-)}
+PARTS: Final = {
+    part.name: part
+    for part in (
+        *map(_growing, GROWING),
+        Part(
+            "article",
+            "article 1's table: subscribe, unsubscribe and lookup, cold and at 1,000 subscriptions",
+            _article,
+        ),
+        Part(
+            "threads",
+            "articles 1 and 2: 2 to 16 workers, half or a tenth of their work subscribes; inserts to lookups 1:1, 1:3",
+            _threads,
+        ),
+        Part(
+            "churn",
+            "publications while subscriptions come and go, with and without a cache of answers",
+            _churn,
+        ),
+        Part("attack", "patterns made to be slow", _attacks),
+        Part("one-filter", ONE_FILTER.text, _one_filter),
+        Part("splitting", "article 5: keys split once, or each time", _splitting),
+    )
+}
 
 
 def batches(names: Sequence[str], sizes: Sequence[int]) -> list[Batch]:
-    """The cases of these parts by size, the small ones first; those about memory at the end of their size."""
+    """The cases of these parts by size, the small ones first; those about memory at the end of
+    their size.
+    """
     cases = [case for name in names for case in PARTS[name].make(sizes)]
     found: list[Batch] = []
     for size in sorted({case.size for case in cases}):

@@ -1,4 +1,6 @@
-"""What does a publication cost while subscriptions come and go? With and without a cache of whole answers."""
+"""What does a publication cost while subscriptions come and go? With and without a cache of whole
+answers.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,17 @@ from trellis.bench.matching.measure import clock, drain, loaded
 _CHUNK: Final = 1_000
 
 
-def churn(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further: Sequence[str],
-          expected: Sequence[Sequence[int]], every: int, seconds: float) -> dict[str, float]:
-    """Nanoseconds a publication, with its share of one change every so many publications (0: none). Raises Wrong.
+def churn(
+    matcher: Any,
+    patterns: Sequence[str],
+    topics: Sequence[str],
+    further: Sequence[str],
+    expected: Sequence[Sequence[int]],
+    every: int,
+    seconds: float,
+) -> dict[str, float]:
+    """Nanoseconds a publication, with its share of one change every so many publications (0: none).
+    Raises Wrong.
 
     The topics are published once before, so that a cache is full.
     """
@@ -25,7 +35,12 @@ def churn(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further:
     drain(map(look, topics))
     size = every or _CHUNK
     chunks = [topics[at : at + size] for at in range(0, len(topics) - size + 1, size)]
-    limit, spent, done, changes = int(seconds * 1e9), 0, 0, cycle(_changes(matcher, patterns, further))
+    limit, spent, done, changes = (
+        int(seconds * 1e9),
+        0,
+        0,
+        cycle(_changes(matcher, patterns, further)),
+    )
     for chunk in cycle(chunks):
         began = clock()
         drain(map(look, chunk))
@@ -42,7 +57,9 @@ def churn(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further:
     return {"publish": spent / done}
 
 
-def _changes(matcher: Any, patterns: Sequence[str], further: Sequence[str]) -> list[tuple[Any, str, int]]:
+def _changes(
+    matcher: Any, patterns: Sequence[str], further: Sequence[str]
+) -> list[tuple[Any, str, int]]:
     """Each pattern comes, and goes again."""
     return [
         (change, pattern, len(patterns) + number)

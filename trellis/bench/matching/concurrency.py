@@ -1,7 +1,8 @@
-"""What happens when threads subscribe and publish at once? Articles 1 and 2: the time until all of them are done.
+"""What happens when threads subscribe and publish at once? Articles 1 and 2: the time until all of
+them are done.
 
-Each worker does 1,000 operations. Readers look up, writers subscribe, mixed ones subscribe one time in ten. A matcher
-that knows nothing of threads stands behind one lock, as in article 1.
+Each worker does 1,000 operations. Readers look up, writers subscribe, mixed ones subscribe one time
+in ten. A matcher that knows nothing of threads stands behind one lock, as in article 1.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from trellis.bench.matching.answers import Wrong
 
 _OPERATIONS: Final = 1_000
 _MIXED_WRITES: Final = _OPERATIONS // 10
-#: For so many seconds the new subscriptions are looked up afterwards, the first and the last ones before others.
+#: For so many seconds the new subscriptions are looked up afterwards, the first and the last ones
+#: before others.
 _PATIENCE: Final = 1.0
 #: What is safe among threads without a lock.
 LOCK_FREE: Final = ("cstrie", "snapshot")
@@ -74,8 +76,15 @@ class _Work:
                 match(topic)
 
 
-def threads(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further: Sequence[str],
-            readers: int, writers: int, mixed: int) -> dict[str, float]:
+def threads(
+    matcher: Any,
+    patterns: Sequence[str],
+    topics: Sequence[str],
+    further: Sequence[str],
+    readers: int,
+    writers: int,
+    mixed: int,
+) -> dict[str, float]:
     """Milliseconds on the wall. Raises Wrong when afterwards a subscription is not found."""
     for subscriber, pattern in enumerate(patterns):
         matcher.subscribe(pattern, subscriber)

@@ -22,7 +22,8 @@ from trellis.bench.matching.step import CACHED
 
 #: Where `trellis` and `matching` are; the same for the processes started.
 _SITE: Final = str(Path(trellis.__file__ or "").parent.parent)
-#: Interpreted, beside compiled, where a whole run is asked for: those that docs/matching.md has figures of.
+#: Interpreted, beside compiled, where a whole run is asked for: those that docs/matching.md has
+#: figures of.
 INTERPRETED: Final = ("trie", "shapes", "dfa")
 
 
@@ -48,13 +49,28 @@ class Slow(Exception):
 
 
 def ours(interpreted: Sequence[str] = ()) -> list[Contender]:
-    """Every algorithm, the route cache, and those named `interpreted` once more, without being compiled."""
+    """Every algorithm, the route cache, and those named `interpreted` once more, without being
+    compiled.
+    """
     found = [_ours(algorithm) for algorithm in matching.algorithms()]
-    found.append(Contender(CACHED, "route cache, trie", _command(CACHED), True, "answers kept by topic, before the trie", "our own"))
+    found.append(
+        Contender(
+            CACHED,
+            "route cache, trie",
+            _command(CACHED),
+            True,
+            "answers kept by topic, before the trie",
+            "our own",
+        )
+    )
     known = {contender.name: contender for contender in found}
     for name in interpreted:
         one, command = known[name], _command(name, "--interpreted")
-        found.append(Contender(f"{name}-py", f"{one.title}, pure", command, True, one.idea, one.origin, one.missing))
+        found.append(
+            Contender(
+                f"{name}-py", f"{one.title}, pure", command, True, one.idea, one.origin, one.missing
+            )
+        )
     return found
 
 
@@ -68,7 +84,15 @@ def missing(algorithm: Algorithm) -> str:
 
 
 def _ours(algorithm: Algorithm) -> Contender:
-    return Contender(algorithm.name, algorithm.name, _command(algorithm.name), True, algorithm.idea, algorithm.origin, missing(algorithm))
+    return Contender(
+        algorithm.name,
+        algorithm.name,
+        _command(algorithm.name),
+        True,
+        algorithm.idea,
+        algorithm.origin,
+        missing(algorithm),
+    )
 
 
 def _command(*words: str) -> tuple[str, ...]:
@@ -85,10 +109,30 @@ def peers(folder: Path) -> list[Contender]:
         raise ValueError(f"{file} is no list of peers: {error}") from None
 
 
-def _peer(folder: Path, name: str, title: str, command: Sequence[str], missing: str, idea: str = "", origin: str = "") -> Contender:
-    """Words of a command that are files in the folder are these; where its first word is none, the peer is not installed."""
-    found = [str((folder / word).absolute()) if (folder / word).is_file() else word for word in command]
-    return Contender(name, title, tuple(found), False, idea, origin, "" if Path(found[0]).is_absolute() else missing)
+def _peer(
+    folder: Path,
+    name: str,
+    title: str,
+    command: Sequence[str],
+    missing: str,
+    idea: str = "",
+    origin: str = "",
+) -> Contender:
+    """Words of a command that are files in the folder are these; where its first word is none, the
+    peer is not installed.
+    """
+    found = [
+        str((folder / word).absolute()) if (folder / word).is_file() else word for word in command
+    ]
+    return Contender(
+        name,
+        title,
+        tuple(found),
+        False,
+        idea,
+        origin,
+        "" if Path(found[0]).is_absolute() else missing,
+    )
 
 
 class Running:
@@ -97,13 +141,21 @@ class Running:
     def __init__(self, contender: Contender) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
         environment = {**os.environ, "PYTHONPATH": _SITE} if contender.ours else None
-        self._process = subprocess.Popen(contender.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-                                         env=environment)
+        self._process = subprocess.Popen(
+            contender.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
 
     def ask(self, request: dict[str, Any], patience: float) -> dict[str, Any]:
-        """Its answer. Raises Slow when there is none in so many seconds, Failed when there never will be."""
+        """Its answer.
+
+        Raises Slow when there is none in so many seconds, Failed when there never will be.
+        """
         line = b""
         until = time.monotonic() + patience
         try:

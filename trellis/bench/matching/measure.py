@@ -1,8 +1,9 @@
 """How long does a call take? Loops that run in C, on the processor time of the thread.
 
-`deque.extend(map(function, arguments))` calls and throws away without a step of the interpreter in between; what it
-costs around a call is `loop_ns`, measured on `len`: it is stated in results and not subtracted. The collector of
-cyclic garbage is off in a contender's process; it runs between the parts that are timed.
+`deque.extend(map(function, arguments))` calls and throws away without a step of the interpreter in
+between; what it costs around a call is `loop_ns`, measured on `len`: it is stated in results and
+not subtracted. The collector of cyclic garbage is off in a contender's process; it runs between the
+parts that are timed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from trellis.bench.matching.answers import answers, check
 
 clock: Final = time.thread_time_ns
 drain: Final = deque[object](maxlen=0).extend
-#: A chunk of calls is timed at a time: so long at least, as long as there are no more calls than that in it.
+#: A chunk of calls is timed at a time: so long at least, as long as there are no more calls than
+#: that in it.
 _CHUNK_NS: Final = 200_000
 _MOST_CALLS: Final = 4_096
 
@@ -47,8 +49,12 @@ def per_call(function: Callable[[Any], object], arguments: Sequence[Any], second
     return spent / done
 
 
-def first_pass(function: Callable[[Any], object], arguments: Sequence[Any], seconds: float) -> tuple[int, float]:
-    """Call with each argument once, as far as that takes so long: how many, and nanoseconds of a call."""
+def first_pass(
+    function: Callable[[Any], object], arguments: Sequence[Any], seconds: float
+) -> tuple[int, float]:
+    """Call with each argument once, as far as that takes so long: how many, and nanoseconds of a
+    call.
+    """
     limit, spent, done, calls = int(seconds * 1e9), 0, 0, 1
     while done < len(arguments) and (spent < limit or not done):
         chunk = arguments[done : done + calls]
@@ -63,7 +69,8 @@ def first_pass(function: Callable[[Any], object], arguments: Sequence[Any], seco
 
 
 def pairs(matcher: Any, patterns: Sequence[str], first: int, seconds: float) -> tuple[float, float]:
-    """Nanoseconds to subscribe, and to unsubscribe, one of these patterns; who subscribes is a number from `first` on.
+    """Nanoseconds to subscribe, and to unsubscribe, one of these patterns; who subscribes is a
+    number from `first` on.
 
     All are added, then all removed, again and again; fewer at a time where one takes long.
     """
@@ -92,12 +99,19 @@ def loaded(matcher: Any, patterns: Sequence[str]) -> float:
     return (clock() - began) / len(patterns)
 
 
-def workload(matcher: Any, patterns: Sequence[str], topics: Sequence[str], further: Sequence[str],
-             expected: Sequence[Sequence[int]], seconds: float) -> dict[str, float]:
+def workload(
+    matcher: Any,
+    patterns: Sequence[str],
+    topics: Sequence[str],
+    further: Sequence[str],
+    expected: Sequence[Sequence[int]],
+    seconds: float,
+) -> dict[str, float]:
     """All figures of one workload, in nanoseconds a call. Raises Wrong.
 
-    `first` is the first pass over the topics, in which some algorithms learn; `lookup` and `any` are what follows, on
-    those topics that the first pass came to in four times the time for a figure.
+    `first` is the first pass over the topics, in which some algorithms learn; `lookup` and `any`
+    are what follows, on those topics that the first pass came to in four times the time for a
+    figure.
     """
     load = loaded(matcher, patterns)
     done, first = first_pass(matcher.match, topics, 4 * seconds)
@@ -107,11 +121,20 @@ def workload(matcher: Any, patterns: Sequence[str], topics: Sequence[str], furth
     found_any = per_call(matcher.matches_any, warm, seconds)
     subscribe, unsubscribe = pairs(matcher, further, len(patterns), seconds)
     check(matcher.match, topics, expected[:1])
-    return {"lookup": lookup, "first": first, "any": found_any, "subscribe": subscribe, "unsubscribe": unsubscribe, "load": load}
+    return {
+        "lookup": lookup,
+        "first": first,
+        "any": found_any,
+        "subscribe": subscribe,
+        "unsubscribe": unsubscribe,
+        "load": load,
+    }
 
 
 def cold(make: Callable[[], Any], pattern: str, topic: str, seconds: float) -> dict[str, float]:
-    """Article 1's cold start: into an empty matcher, and out of it; a lookup where there is nothing else. Raises Wrong."""
+    """Article 1's cold start: into an empty matcher, and out of it; a lookup where there is nothing
+    else. Raises Wrong.
+    """
     limit, together, back, done = int(seconds * 1e9), 0, 0, 0
     join, leave = methodcaller("subscribe", pattern, 0), methodcaller("unsubscribe", pattern, 0)
     while together + back < limit:
@@ -126,4 +149,8 @@ def cold(make: Callable[[], Any], pattern: str, topic: str, seconds: float) -> d
     one = make()
     one.subscribe(pattern, 0)
     check(one.match, [topic], [answers(lambda _: [0], [topic])])
-    return {"subscribe": together / done, "unsubscribe": back / done, "lookup": per_call(one.match, [topic] * 256, seconds)}
+    return {
+        "subscribe": together / done,
+        "unsubscribe": back / done,
+        "lookup": per_call(one.match, [topic] * 256, seconds),
+    }

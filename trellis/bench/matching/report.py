@@ -1,4 +1,7 @@
-"""What was measured, for people at a terminal: rows of tables. (Pages and charts: benchmarks/matching/report.py.)"""
+"""What was measured, for people at a terminal: rows of tables.
+
+(Pages and charts: benchmarks/matching/report.py.)
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,15 @@ def environment(command: Sequence[str]) -> dict[str, Any]:
     """This machine, now; `load` is its load average before the run."""
     found = of_bench(command, {})
     return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"), "command": _command(command),
-        "trellis": found.trellis, "python": found.python, "cpu": found.cpu, "cpus": found.cpus, "kernel": found.kernel,
-        "machine": found.machine, "load": found.load,
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": _command(command),
+        "trellis": found.trellis,
+        "python": found.python,
+        "cpu": found.cpu,
+        "cpus": found.cpus,
+        "kernel": found.kernel,
+        "machine": found.machine,
+        "load": found.load,
     }
 
 
@@ -38,8 +47,10 @@ def _command(command: Sequence[str]) -> str:
 def heading(results: Results) -> str:
     """Where and how, in one line."""
     found = results.environment
-    return (f"{found['python']}, {found['kernel']}, {found['cpus']} x {found['cpu']}, load {found['load']:g}; medians of "
-            f"{results.rounds} rounds; ns of processor time, {results.loop_ns:.0f} of them our loop's")
+    return (
+        f"{found['python']}, {found['kernel']}, {found['cpus']} x {found['cpu']}, load {found['load']:g}; medians of "
+        f"{results.rounds} rounds; ns of processor time, {results.loop_ns:.0f} of them our loop's"
+    )
 
 
 def tables(results: Results) -> Iterator[tuple[str, list[Row]]]:
@@ -48,26 +59,45 @@ def tables(results: Results) -> Iterator[tuple[str, list[Row]]]:
     for key in timed:
         case = results.cases[key]
         title = f"{case.workload} {case.size:,}" + (" cold" if case.kind == "cold" else "")
-        memory = next((other for other, about in results.cases.items() if about.kind == "memory"
-                       and (about.workload, about.size) == (case.workload, case.size) and case.kind != "cold"), None)
+        memory = next(
+            (
+                other
+                for other, about in results.cases.items()
+                if about.kind == "memory"
+                and (about.workload, about.size) == (case.workload, case.size)
+                and case.kind != "cold"
+            ),
+            None,
+        )
         rows = [_row(results, name, key, memory) for name, of in results.cells.items() if key in of]
         yield title, sorted(rows, key=_by_lookup)
     for part, figure, unit in (("threads", "ms", "ms"), ("churn", "publish", "ns a publication")):
-        for workload in dict.fromkeys(case.workload for case in results.cases.values() if case.part == part):
-            keys = [key for key, case in results.cases.items() if (case.part, case.workload) == (part, workload)]
+        for workload in dict.fromkeys(
+            case.workload for case in results.cases.values() if case.part == part
+        ):
+            keys = [
+                key
+                for key, case in results.cases.items()
+                if (case.part, case.workload) == (part, workload)
+            ]
             yield f"{part}, {workload}, {unit}", _wide(results, keys, figure)
     for key in (key for key, case in results.cases.items() if case.kind == "splitting"):
         for of in results.cells.values():
             medians = of.get(key, Cell()).medians
             if medians:
-                yield "splitting, ns", [{"each time": _digits(medians["each"]), "once": _digits(medians["once"])}]
+                yield (
+                    "splitting, ns",
+                    [{"each time": _digits(medians["each"]), "once": _digits(medians["once"])}],
+                )
 
 
 def exceptions(results: Results) -> list[str]:
     """A line for each contender that was wrong or ended."""
     return [
         f"{name}, {key}: {cell.why}: {cell.wrong or cell.failed}"
-        for name, of in results.cells.items() for key, cell in of.items() if cell.wrong or cell.failed
+        for name, of in results.cells.items()
+        for key, cell in of.items()
+        if cell.wrong or cell.failed
     ]
 
 
@@ -94,7 +124,12 @@ def _wide(results: Results, keys: Sequence[str], figure: str) -> list[Row]:
     for name, about in results.contenders.items():
         found = {results.cases[key].variant: results.median(name, key, figure) for key in keys}
         if any(value is not None for value in found.values()):
-            rows.append({"": about.title, **{variant: value and _digits(value) for variant, value in found.items()}})
+            rows.append(
+                {
+                    "": about.title,
+                    **{variant: value and _digits(value) for variant, value in found.items()},
+                }
+            )
     return rows
 
 

@@ -1,4 +1,6 @@
-"""What does a run leave behind? Every round's figures by contender and case, medians, and what they depend on."""
+"""What does a run leave behind? Every round's figures by contender and case, medians, and what they
+depend on.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ class Cell:
     @property
     def why(self) -> str:
         """Why there is no figure, in a word."""
-        return next((word for word in ("wrong", "slow", "unable", "failed") if getattr(self, word)), "")
+        return next(
+            (word for word in ("wrong", "slow", "unable", "failed") if getattr(self, word)), ""
+        )
 
     @property
     def medians(self) -> dict[str, float]:
         """Of each figure by itself; none where the cell has no figures."""
         if self.why or not self.rounds:
             return {}
-        return {name: statistics.median(each[name] for each in self.rounds) for name in self.rounds[0]}
+        return {
+            name: statistics.median(each[name] for each in self.rounds) for name in self.rounds[0]
+        }
 
     def spread(self, name: str) -> float:
         """How far the rounds are apart: (highest - lowest) / median."""
@@ -68,7 +74,10 @@ class CaseAbout:
 
 @dataclass
 class Results:
-    """A run. `rounds` is how many were asked for; `loop_ns` is what the harness adds to each call of ours."""
+    """A run.
+
+    `rounds` is how many were asked for; `loop_ns` is what the harness adds to each call of ours.
+    """
 
     environment: dict[str, Any]
     rounds: int
@@ -108,7 +117,9 @@ def read(path: Path) -> Results:
         raise ValueError(f"{path} holds no results of format {FORMAT}")
     found["contenders"] = {name: About(**about) for name, about in found["contenders"].items()}
     found["cases"] = {key: CaseAbout(**about) for key, about in found["cases"].items()}
-    found["cells"] = {name: {key: _cell(cell) for key, cell in of.items()} for name, of in found["cells"].items()}
+    found["cells"] = {
+        name: {key: _cell(cell) for key, cell in of.items()} for name, of in found["cells"].items()
+    }
     return Results(**found)
 
 
@@ -119,7 +130,9 @@ def merged(runs: Sequence[Results]) -> Results:
     """
     first, *others = runs
     for several, one in (("commands", "command"), ("loads", "load")):
-        first.environment[several] = [each for run in runs for each in run.environment.get(several, [run.environment[one]])]
+        first.environment[several] = [
+            each for run in runs for each in run.environment.get(several, [run.environment[one]])
+        ]
     for run in others:
         first.contenders |= run.contenders
         first.cases |= run.cases

@@ -5,7 +5,8 @@
         for each round
             for each contender, beginning with another one each time: start it, do the batch's cases, end it
 
-Who is wrong, too slow, unable or ends is not asked that again, nor, if slow, the same in a larger size.
+Who is wrong, too slow, unable or ends is not asked that again, nor, if slow, the same in a larger
+size.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ from trellis.bench.matching.cases import Batch, Case
 from trellis.bench.matching.contenders import Contender, Failed, Running, Slow, ours
 from trellis.bench.matching.results import CaseAbout, Results
 
-#: What is found is compared over so many topics with `trie`, and with `naive` over as many as this many patterns let it try.
+#: What is found is compared over so many topics with `trie`, and with `naive` over as many as this
+#: many patterns let it try.
 _TOPICS: Final = 200
 _TRIED: Final = 40_000
-#: Seconds for what the contender does besides measuring: a million subscriptions in the slowest language.
+#: Seconds for what the contender does besides measuring: a million subscriptions in the slowest
+#: language.
 _ORACLE_PATIENCE: Final = 600.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Who measures what, how often, how long each figure takes and how long an answer may, in seconds."""
+    """Who measures what, how often, how long each figure takes and how long an answer may, in
+    seconds.
+    """
 
     contenders: Sequence[Contender]
     batches: Sequence[Batch]
@@ -42,7 +47,8 @@ class Plan:
     def steps(self) -> int:
         """How many requests at most."""
         return sum(
-            (1 if batch.alone else self.rounds) * sum(1 for case in batch.cases for one in self.contenders if _asked(one, case))
+            (1 if batch.alone else self.rounds)
+            * sum(1 for case in batch.cases for one in self.contenders if _asked(one, case))
             for batch in self.batches
         )
 
@@ -51,8 +57,13 @@ class Disagreement(Exception):
     """The two oracles find different things."""
 
 
-def measure(plan: Plan, results: Results, tell: Callable[[int, str], None], save: Callable[[], None]) -> None:
-    """Do the plan; results grow with every answer. `tell` hears how many requests are done, and which is next."""
+def measure(
+    plan: Plan, results: Results, tell: Callable[[int, str], None], save: Callable[[], None]
+) -> None:
+    """Do the plan; results grow with every answer.
+
+    `tell` hears how many requests are done, and which is next.
+    """
     bench = _Bench(plan, results, tell)
     for batch in plan.batches:
         with tempfile.TemporaryDirectory(prefix="trellis-matching-") as folder:
@@ -62,7 +73,11 @@ def measure(plan: Plan, results: Results, tell: Callable[[int, str], None], save
 
 def _asked(contender: Contender, case: Case) -> bool:
     """Whether the case is the contender's."""
-    return contender.name in case.only if case.only else contender.name not in ("route-cache", "nats-cached")
+    return (
+        contender.name in case.only
+        if case.only
+        else contender.name not in ("route-cache", "nats-cached")
+    )
 
 
 class _Bench:
@@ -74,7 +89,14 @@ class _Bench:
     def do(self, batch: Batch, folder: Path) -> None:
         requests = {case.key: self._request(case, folder) for case in batch.cases}
         for case in batch.cases:
-            self._results.cases[case.key] = CaseAbout(case.part, case.workload.name, case.size, case.kind, case.variant, case.workload.text)
+            self._results.cases[case.key] = CaseAbout(
+                case.part,
+                case.workload.name,
+                case.size,
+                case.kind,
+                case.variant,
+                case.workload.text,
+            )
         contenders = self._plan.contenders
         for number in range(1 if batch.alone else self._plan.rounds):
             turn = number % len(contenders)
@@ -94,25 +116,38 @@ class _Bench:
             words = case.workload.words(case.size)
             for name in ("patterns", "topics", "further"):
                 (folder / f"{stem}.{name}").write_text("\n".join(getattr(words, name)))
-        request |= {name: str(folder / f"{stem}.{name}") for name in ("patterns", "topics", "further")}
+        request |= {
+            name: str(folder / f"{stem}.{name}") for name in ("patterns", "topics", "further")
+        }
         if case.checked:
             request["expected"] = self._expected(case, request)
         return request
 
     def _expected(self, case: Case, request: dict[str, Any]) -> list[Answers]:
-        """What is to be found, by `naive` on a few topics, by `trie` on more. Raises Disagreement."""
+        """What is to be found, by `naive` on a few topics, by `trie` on more.
+
+        Raises Disagreement.
+        """
         self._tell(self._done, f"{case.workload.name} {case.size:,}: what is to be found")
         few = max(1, min(_TOPICS, _TRIED // case.size))
         found = []
         for name, topics in (("naive", few), ("trie", few), ("trie", _TOPICS)):
             with Running(self._oracles[name]) as process:
-                answer = process.ask({**request, "kind": "answers", "topics_asked": topics}, _ORACLE_PATIENCE)
+                answer = process.ask(
+                    {**request, "kind": "answers", "topics_asked": topics}, _ORACLE_PATIENCE
+                )
             found.append(Answers(**answer))
         if found[0] != found[1]:
             raise Disagreement(f"{case.key}: naive finds {found[0]}, trie {found[1]}")
         return found[1:]
 
-    def _cases(self, contender: Contender, cases: Sequence[Case], requests: dict[str, dict[str, Any]], number: int) -> None:
+    def _cases(
+        self,
+        contender: Contender,
+        cases: Sequence[Case],
+        requests: dict[str, dict[str, Any]],
+        number: int,
+    ) -> None:
         """All of these in one process, as long as it lives."""
         process: Running | None = None
         try:
@@ -148,7 +183,13 @@ class _Bench:
         """Who was too slow for less is too slow for more."""
         for key, cell in self._results.cells[contender.name].items():
             about = self._results.cases[key]
-            if cell.slow and about.size < case.size and (about.part, about.workload, about.kind, about.variant) == (
-                    case.part, case.workload.name, case.kind, case.variant):
-                self._results.cell(contender.name, case.key).slow = f"at {about.size:,} already: {cell.slow}"
+            if (
+                cell.slow
+                and about.size < case.size
+                and (about.part, about.workload, about.kind, about.variant)
+                == (case.part, case.workload.name, case.kind, case.variant)
+            ):
+                self._results.cell(
+                    contender.name, case.key
+                ).slow = f"at {about.size:,} already: {cell.slow}"
                 return

@@ -11,7 +11,9 @@ from trellis.bench.matching.measure import per_call
 
 def _fits(pattern: list[str], words: list[str]) -> bool:
     """Whether a pattern without `#` matches."""
-    return len(pattern) == len(words) and all(one in ("*", word) for one, word in zip(pattern, words, strict=True))
+    return len(pattern) == len(words) and all(
+        one in ("*", word) for one, word in zip(pattern, words, strict=True)
+    )
 
 
 class Scan:
@@ -22,7 +24,11 @@ class Scan:
         self._split = [AMQP.split(pattern) for pattern in self._patterns]
 
     def each_time(self, topic: str) -> list[int]:
-        return [number for number, pattern in enumerate(self._patterns) if _fits(AMQP.split(pattern), AMQP.split(topic))]
+        return [
+            number
+            for number, pattern in enumerate(self._patterns)
+            if _fits(AMQP.split(pattern), AMQP.split(topic))
+        ]
 
     def once(self, topic: str) -> list[int]:
         words = AMQP.split(topic)
@@ -34,4 +40,7 @@ def splitting(patterns: Sequence[str], topics: Sequence[str], seconds: float) ->
     scan = Scan(patterns)
     if any(scan.each_time(topic) != scan.once(topic) for topic in topics[:10]):
         raise Wrong("splitting once finds something else")
-    return {"each": per_call(scan.each_time, topics, seconds), "once": per_call(scan.once, topics, seconds)}
+    return {
+        "each": per_call(scan.each_time, topics, seconds),
+        "once": per_call(scan.once, topics, seconds),
+    }

@@ -1,4 +1,5 @@
-"""Does what it is asked, for one algorithm: `python -m trellis.bench.matching.step NAME [--interpreted]`.
+"""Does what it is asked, for one algorithm: `python -m trellis.bench.matching.step NAME
+[--interpreted]`.
 
 A request is a line of JSON, and so is its answer. A peer is a program that does the same.
 
@@ -37,7 +38,9 @@ class _Interpreted:
     """Finds the modules of `matching` as source, also where they are compiled."""
 
     @staticmethod
-    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if path is None or not name.startswith("matching."):
             return None
         return FileFinder(path[0], (SourceFileLoader, [".py"])).find_spec(name)
@@ -69,19 +72,52 @@ class Step:
         if kind == "memory":
             return {"octets": memory.octets(self.make, Path(request["patterns"]).read_bytes())}
         if kind == "cold":
-            return dict(measure.cold(self.make, request["pattern"], request["topic"], request["seconds"]))
-        patterns, topics, further = (Path(request[name]).read_text().split("\n") for name in ("patterns", "topics", "further"))
+            return dict(
+                measure.cold(self.make, request["pattern"], request["topic"], request["seconds"])
+            )
+        patterns, topics, further = (
+            Path(request[name]).read_text().split("\n")
+            for name in ("patterns", "topics", "further")
+        )
         if kind == "answers":
             matcher = self.make()
             measure.loaded(matcher, patterns)
             return answers.answers(matcher.match, topics[: request["topics_asked"]])._asdict()
         if kind == "workload":
-            return dict(measure.workload(self.make(), patterns, topics, further, request["expected"], request["seconds"]))
+            return dict(
+                measure.workload(
+                    self.make(), patterns, topics, further, request["expected"], request["seconds"]
+                )
+            )
         if kind == "threads":
-            matcher = self.make() if self.name in concurrency.LOCK_FREE else concurrency.Locked(self.make())
-            return dict(concurrency.threads(matcher, patterns, topics, further, request["readers"], request["writers"], request["mixed"]))
+            matcher = (
+                self.make()
+                if self.name in concurrency.LOCK_FREE
+                else concurrency.Locked(self.make())
+            )
+            return dict(
+                concurrency.threads(
+                    matcher,
+                    patterns,
+                    topics,
+                    further,
+                    request["readers"],
+                    request["writers"],
+                    request["mixed"],
+                )
+            )
         if kind == "churn":
-            return dict(churn.churn(self.make(), patterns, topics, further, request["expected"], request["every"], request["seconds"]))
+            return dict(
+                churn.churn(
+                    self.make(),
+                    patterns,
+                    topics,
+                    further,
+                    request["expected"],
+                    request["every"],
+                    request["seconds"],
+                )
+            )
         if kind == "splitting":
             return dict(splitting.splitting(patterns, topics, request["seconds"]))
         return {"unable": f"knows no request {kind!r}"}

@@ -1,7 +1,8 @@
-"""What is subscribed, and what is published? Patterns and topics of every workload, the same in every run.
+"""What is subscribed, and what is published? Patterns and topics of every workload, the same in
+every run.
 
-All are AMQP keys; a peer with another grammar translates them. The words of `tp`, `iot` and `adv` grow in number with
-the size, so that the patterns that match a topic do not become a share of all.
+All are AMQP keys; a peer with another grammar translates them. The words of `tp`, `iot` and `adv`
+grow in number with the size, so that the patterns that match a topic do not become a share of all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class Words:
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload: what it is like, and how it is made in any size; `size` is that of one which has only one."""
+    """A workload: what it is like, and how it is made in any size; `size` is that of one which has
+    only one.
+    """
 
     name: str
     text: str
@@ -47,14 +50,20 @@ def _seed(size: int, random: Random) -> Words:
 
     patterns = [*(literal() for _ in range(size - 1)), "foo.*.baz.qux.quux"]
     # The one topic again and again: a call is too short to be timed alone.
-    return Words(patterns, ["foo.bar.baz.qux.quux"] * _FURTHER, [literal() for _ in range(_FURTHER)])
+    return Words(
+        patterns, ["foo.bar.baz.qux.quux"] * _FURTHER, [literal() for _ in range(_FURTHER)]
+    )
 
 
 def _threads(size: int, random: Random) -> Words:
     """As `seed`, with more that come, and topics that are found."""
     words = _seed(size, random)
-    further = [".".join(str(random.getrandbits(63)) for _ in range(5)) for _ in range(32 * _FURTHER)]
-    return Words(words.patterns, [random.choice(words.patterns[:-1]) for _ in range(_FURTHER)], further)
+    further = [
+        ".".join(str(random.getrandbits(63)) for _ in range(5)) for _ in range(32 * _FURTHER)
+    ]
+    return Words(
+        words.patterns, [random.choice(words.patterns[:-1]) for _ in range(_FURTHER)], further
+    )
 
 
 def _tp(size: int, random: Random) -> Words:
@@ -79,7 +88,12 @@ def _iot(size: int, random: Random) -> Words:
     sites, devices = max(4, size // 250), 1_000
 
     def pattern() -> str:
-        kind, site, device, metric = random.random(), random.randrange(sites), random.randrange(devices), random.choice(_METRICS)
+        kind, site, device, metric = (
+            random.random(),
+            random.randrange(sites),
+            random.randrange(devices),
+            random.choice(_METRICS),
+        )
         if kind < 0.55:
             return f"site.s{site}.device.d{device}.#"
         if kind < 0.75:
@@ -92,13 +106,16 @@ def _iot(size: int, random: Random) -> Words:
             return f"site.*.device.d{device}.{metric}"
         if kind < 0.995:
             return f"site.s{site}.*.d{device}.{metric}"
-        return random.choice((f"site.*.device.*.{metric}", "site.#", f"*.s{site}.device.d{device}.{metric}"))
+        return random.choice(
+            (f"site.*.device.*.{metric}", "site.#", f"*.s{site}.device.d{device}.{metric}")
+        )
 
     patterns: dict[str, None] = {}
     while len(patterns) < size:  # each once; the kinds of which there are few are soon all there
         patterns[pattern()] = None
     topics = [
-        f"site.s{random.randrange(sites)}.device.d{random.randrange(devices)}.{random.choice(_METRICS)}" for _ in range(_TOPICS)
+        f"site.s{random.randrange(sites)}.device.d{random.randrange(devices)}.{random.choice(_METRICS)}"
+        for _ in range(_TOPICS)
     ]
     return Words(list(patterns), topics, [pattern() for _ in range(_FURTHER)])
 
@@ -108,8 +125,16 @@ def _adv(size: int, random: Random) -> Words:
 
     def pattern() -> str:
         if random.random() < 0.8:
-            return ".".join("*" if random.random() < 0.5 else random.choice(letters) for _ in range(8))
-        return ".".join("*" if random.random() < 0.4 else random.choice(letters) for _ in range(random.randint(2, 7))) + ".#"
+            return ".".join(
+                "*" if random.random() < 0.5 else random.choice(letters) for _ in range(8)
+            )
+        return (
+            ".".join(
+                "*" if random.random() < 0.4 else random.choice(letters)
+                for _ in range(random.randint(2, 7))
+            )
+            + ".#"
+        )
 
     patterns: dict[str, None] = {}
     while len(patterns) < size:
@@ -119,7 +144,9 @@ def _adv(size: int, random: Random) -> Words:
 
 
 def _zipf(exponent: float) -> Callable[[int, Random], Words]:
-    """`iot` whose topics are published as often as in life: the n-th of them as often as 1 / n^exponent says."""
+    """`iot` whose topics are published as often as in life: the n-th of them as often as 1 /
+    n^exponent says.
+    """
 
     def make(size: int, random: Random) -> Words:
         words = _iot(size, random)
@@ -137,17 +164,31 @@ def _many(hashes: int, words: int) -> Workload:
     pattern = ".".join(["#", "a"] * (hashes - 1) + ["#", "b"])
 
     def make(size: int, random: Random) -> Words:
-        return Words([pattern], [".".join("a" * words)], [f"x{number}.{pattern}" for number in range(10)])
+        return Words(
+            [pattern], [".".join("a" * words)], [f"x{number}.{pattern}" for number in range(10)]
+        )
 
-    return Workload(f"hashes-{hashes}x{words}", f"one pattern with {hashes} `#` which a topic of {words} words does not match", make, 1)
+    return Workload(
+        f"hashes-{hashes}x{words}",
+        f"one pattern with {hashes} `#` which a topic of {words} words does not match",
+        make,
+        1,
+    )
 
 
 def _stars(size: int, random: Random) -> Words:
     """Of ten words every subset replaced by `*`."""
     letters = "abcdefghij"
     masks = product((False, True), repeat=len(letters))
-    patterns = [".".join("*" if star else letter for letter, star in zip(letters, mask, strict=True)) for mask in masks]
-    return Words(patterns, ["a.b.c.d.e.f.g.h.i.j", "a.b.c.d.e.f.g.h.i.z"], [f"{pattern}.k" for pattern in patterns[:100]])
+    patterns = [
+        ".".join("*" if star else letter for letter, star in zip(letters, mask, strict=True))
+        for mask in masks
+    ]
+    return Words(
+        patterns,
+        ["a.b.c.d.e.f.g.h.i.j", "a.b.c.d.e.f.g.h.i.z"],
+        [f"{pattern}.k" for pattern in patterns[:100]],
+    )
 
 
 def _states(size: int, random: Random) -> Words:
@@ -157,16 +198,30 @@ def _states(size: int, random: Random) -> Words:
     return Words([pattern], topics, [f"{pattern}.x"])
 
 
-ARTICLE: Final = Workload("seed", "article 1: literal random patterns of five words and one with `*`, which the one topic meets", _seed)
-THREADS: Final = Workload("threads", "article 1: as `seed`, while threads subscribe and publish", _threads)
+ARTICLE: Final = Workload(
+    "seed",
+    "article 1: literal random patterns of five words and one with `*`, which the one topic meets",
+    _seed,
+)
+THREADS: Final = Workload(
+    "threads", "article 1: as `seed`, while threads subscribe and publish", _threads
+)
 GROWING: Final = (
     Workload("tp", "article 1's throughput test: three words, a tenth with `*` first", _tp),
     Workload("iot", "sites, devices and metrics, a wildcard in every pattern", _iot),
     Workload("adv", "eight words, half of them `*`, a fifth with `#` at the end", _adv),
 )
 ZIPF: Final = (
-    Workload("zipf-1", "`iot` by Zipf's law: of 50,000 topics the n-th comes 1 / n as often as the first", _zipf(1.0)),
-    Workload("zipf-1.7", "the same with 1 / n^1.7: ten topics are six sevenths of the traffic, a thousand nearly all", _zipf(1.7)),
+    Workload(
+        "zipf-1",
+        "`iot` by Zipf's law: of 50,000 topics the n-th comes 1 / n as often as the first",
+        _zipf(1.0),
+    ),
+    Workload(
+        "zipf-1.7",
+        "the same with 1 / n^1.7: ten topics are six sevenths of the traffic, a thousand nearly all",
+        _zipf(1.7),
+    ),
 )
 ONE_FILTER: Final = Workload("one-filter", "all subscribers on one pattern", _one_filter, 20_000)
 ATTACKS: Final = (
@@ -174,7 +229,11 @@ ATTACKS: Final = (
     _many(3, 30),
     _many(5, 60),
     _many(63, 128),
-    Workload("stars-10", "all 1,024 patterns made of ten words by writing `*` for some; a topic that all match, one that half of them do",
-             _stars, 1_024),
+    Workload(
+        "stars-10",
+        "all 1,024 patterns made of ten words by writing `*` for some; a topic that all match, one that half of them do",
+        _stars,
+        1_024,
+    ),
     Workload("states-16", "`#.a` and sixteen `*`: a DFA of 65,536 states", _states, 1),
 )

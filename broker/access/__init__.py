@@ -1,0 +1,1 @@
+"""Access control: identities, permissions, topic rules and users."""

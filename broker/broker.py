@@ -1,0 +1,129 @@
+"""The broker: its virtual hosts, and what they share: clock, store, authenticator, ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from broker.access.identity import Authenticator
+from broker.access.users import Users
+from broker.agenda import Agenda, Task
+from broker.alarms import Alarms
+from broker.errors import PreconditionFailed
+from broker.limits import Bounds
+from broker.store.contract import Defined, Store, Ticket, Undefined
+from broker.stream.streams import Streams
+from broker.vhost.vhost import VirtualHost
+
+#: Objects of a virtual host that are deleted in one turn, and milliseconds until the next ones are.
+SLICE: Final = 200
+PAUSE: Final = 5
+
+
+class Broker:
+    """Everything that is chance, time or waiting is given from above, so that a whole broker can be
+    simulated.
+
+    `new_id` returns a text that was never returned before and that nobody can guess.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        authenticator: Authenticator,
+        new_id: Callable[[], str],
+        bounds: Bounds | None = None,
+        name: str = "trellis",
+    ) -> None:
+        self.name = name
+        self.bounds = bounds or Bounds()
+        self.agenda = Agenda()
+        self.store = store
+        self.authenticator = authenticator
+        self.new_id = new_id
+        self.alarms = Alarms()
+        self.users = Users(store)
+        self.streams = Streams(store)
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.add_vhost("/")
+
+    def add_vhost(self, name: str) -> VirtualHost:
+        """A virtual host that is made now, or was before."""
+        vhost = self.vhosts[name] = VirtualHost(
+            name, self.agenda, self.store, self.bounds, self.streams
+        )
+        vhost.alarm(bool(self.alarms.on))
+        self.alarms.changed.append(vhost.alarm)
+        return vhost
+
+    def create_vhost(self, name: str, ticket: Ticket | None = None) -> VirtualHost:
+        """The virtual host of that name: made, and kept, if it is not there."""
+        known = self.vhosts.get(name)
+        if known is not None:
+            return known
+        self.store.append(Defined(name, "vhost", name, {}), ticket)
+        return self.add_vhost(name)
+
+    def close_vhost(self, name: str, ticket: Ticket | None = None) -> None:
+        """Delete a virtual host with all that it holds, in slices: nobody comes in any more, and
+        whoever is in is to be expelled. It is gone from `vhosts` in the end. The first one, which
+        others are counted under, stays.
+        """
+        if name == "/":
+            raise PreconditionFailed("vhost '/' cannot be deleted")
+        vhost = self.vhosts[name]
+        if not vhost.closing:
+            vhost.closing = True
+            self.users.leave(name, ticket)
+            Clearing(self, vhost).run()
+
+    def forget_vhost(self, vhost: VirtualHost) -> None:
+        """It is empty."""
+        del self.vhosts[vhost.name]
+        self.vhosts["/"].absorb(vhost)
+        self.alarms.changed.remove(vhost.alarm)
+        self.store.append(Undefined(vhost.name, "vhost", vhost.name), None)
+
+    def full(self, user: str, vhost: VirtualHost) -> str:
+        """Why this user may have no further connection to the virtual host; empty when there is
+        room.
+        """
+        most = self.bounds.vhost_connections
+        if 0 < most <= vhost.gates.users:
+            return f"access to vhost '{vhost.name}' refused for user '{user}': connection limit ({most}) is reached"
+        most = self.bounds.user_connections
+        if 0 < most <= sum(one.gates.by_name.get(user, 0) for one in self.vhosts.values()):
+            return (
+                f"connection refused for user '{user}': user connection limit ({most}) is reached"
+            )
+        return ""
+
+
+class Clearing(Task):
+    """A virtual host is emptied, some objects a turn."""
+
+    def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
+        self._broker = broker
+        self._vhost = vhost
+
+    def run(self) -> None:
+        vhost = self._vhost
+        for queue in list(islice(vhost.queues.values(), SLICE)):
+            vhost.delete_queue(queue)
+        for exchange in [one for one in islice(vhost.exchanges.values(), SLICE) if one.number >= 0]:
+            vhost.delete_exchange(exchange.name)
+        for name in list(vhost.policies.by_name):
+            vhost.clear_policy(name)
+        # Sessions and connections leave by themselves: the front ends are told.
+        done = (
+            not vhost.queues
+            and all(one.number < 0 for one in vhost.exchanges.values())
+            and not vhost.listeners
+            and not vhost.gates.users
+            and vhost.retained.clear(SLICE)
+        )
+        if done:
+            self._broker.forget_vhost(vhost)
+        else:
+            self._broker.agenda.at(self._broker.agenda.now + PAUSE, self)

@@ -1,0 +1,328 @@
+"""Definitions as RabbitMQ writes them into a JSON file: taken in, and given out.
+
+    {users, vhosts, permissions, topic_permissions, policies, exchanges, queues, bindings}      each a list of tables
+    {topic_rules}                                                                               ours: ordered rules about topics
+
+What is there already and the same is left alone; what differs, or is not understood, is reported
+and the rest taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from broker.broker import Broker
+from broker.errors import BrokerError, PreconditionFailed
+from broker.queues.destination import Destination
+from broker.queues.policies import policy_of
+from broker.queues.queue import Queue
+from broker.routing.binding import Binding
+from broker.routing.exchanges import Exchange
+from broker.routing.exchanges.base import Options
+from broker.store.contract import Ticket
+from broker.vhost.vhost import VirtualHost
+
+Row = Mapping[str, object]
+
+#: Lists that are taken in, in the order that each needs.
+SECTIONS: Final = (
+    "vhosts",
+    "users",
+    "permissions",
+    "topic_permissions",
+    "topic_rules",
+    "policies",
+    "exchanges",
+    "queues",
+    "bindings",
+)
+#: Lists of RabbitMQ's that mean nothing here; they are reported where they hold something.
+UNKNOWN: Final = ("parameters", "global_parameters", "operator_policies")
+
+
+class Imported:
+    """What came of it: how many of each are taken, and what is not, in words."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, int] = {}
+        self.refused: list[str] = []
+
+
+def load(
+    broker: Broker,
+    document: object,
+    check_hash: Callable[[str, str], str],
+    ticket: Ticket | None = None,
+) -> Imported:
+    """Take in what a decoded JSON document says. `check_hash` takes RabbitMQ's names of a hash and
+    its algorithm and gives the hash as accounts keep it, or raises ValueError."""
+    imported = Imported()
+    if not isinstance(document, dict):
+        raise PreconditionFailed(
+            "definitions are a JSON object with lists named " + ", ".join(SECTIONS)
+        )
+    importing = _Importing(broker, check_hash, ticket)
+    for section in SECTIONS:
+        rows = document.get(section, [])
+        if not isinstance(rows, list):
+            imported.refused.append(f"{section}: not a list")
+            continue
+        for at, row in enumerate(rows):
+            try:
+                if not isinstance(row, dict):
+                    raise PreconditionFailed("not an object")
+                importing.take(section, row)
+            except (BrokerError, ValueError) as error:
+                name = (
+                    row.get("name", row.get("user", row.get("source", "")))
+                    if isinstance(row, dict)
+                    else ""
+                )
+                imported.refused.append(f"{section}[{at}] {name!r}: {error}")
+            else:
+                imported.taken[section] = imported.taken.get(section, 0) + 1
+    for section in UNKNOWN:
+        if document.get(section):
+            imported.refused.append(f"{section}: this broker has nothing that these would be")
+    return imported
+
+
+class _Importing:
+    def __init__(
+        self, broker: Broker, check_hash: Callable[[str, str], str], ticket: Ticket | None
+    ) -> None:
+        self._broker = broker
+        self._check_hash = check_hash
+        self._ticket = ticket
+
+    def take(self, section: str, row: Row) -> None:
+        """Raises BrokerError, ValueError."""
+        if section == "vhosts":
+            self._broker.create_vhost(_text(row, "name"), self._ticket)
+        elif section == "users":
+            self._take_user(row)
+        elif section == "permissions":
+            self._vhost(row)
+            self._broker.users.permit(
+                _text(row, "vhost"),
+                _text(row, "user"),
+                _text(row, "configure"),
+                _text(row, "write"),
+                _text(row, "read"),
+                self._ticket,
+            )
+        elif section == "topic_permissions":
+            self._vhost(row)
+            self._broker.users.permit_topics(
+                _text(row, "vhost"),
+                _text(row, "user"),
+                _text(row, "exchange"),
+                (_text(row, "write"), _text(row, "read")),
+                self._ticket,
+            )
+        elif section == "topic_rules":
+            self._vhost(row)
+            rules = row.get("rules")
+            if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+                raise PreconditionFailed(f"its 'rules' is {rules!r}, not a list of texts")
+            self._broker.users.rule(
+                _text(row, "vhost"), _text(row, "user"), [str(rule) for rule in rules], self._ticket
+            )
+        elif section == "policies":
+            vhost = self._vhost(row)
+            vhost.set_policy(policy_of(vhost.name, _text(row, "name"), row), self._ticket)
+        elif section == "exchanges":
+            options = Options(
+                _flag(row, "durable"),
+                _flag(row, "auto_delete"),
+                _flag(row, "internal"),
+                _table(row, "arguments"),
+            )
+            self._vhost(row).declare_exchange(
+                _text(row, "name"), _text(row, "type"), options, self._ticket
+            )
+        elif section == "queues":
+            self._vhost(row).declare_queue(
+                _text(row, "name"),
+                _flag(row, "durable"),
+                _table(row, "arguments"),
+                None,
+                False,
+                _flag(row, "auto_delete"),
+                self._ticket,
+            )
+        else:
+            self._take_binding(row)
+
+    def _take_user(self, row: Row) -> None:
+        tags = row.get("tags", [])
+        if isinstance(tags, str):
+            tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+        password_hash = self._check_hash(
+            _text(row, "password_hash"), str(row.get("hashing_algorithm", ""))
+        )
+        self._broker.users.define(
+            _text(row, "name"),
+            password_hash,
+            [str(tag) for tag in tags] if isinstance(tags, list) else [],
+            self._ticket,
+        )
+
+    def _take_binding(self, row: Row) -> None:
+        vhost = self._vhost(row)
+        source, name = _text(row, "source"), _text(row, "destination")
+        if not source:
+            raise PreconditionFailed("the default exchange needs no bindings")
+        target: Destination = (
+            vhost.exchange(name) if row.get("destination_type") == "exchange" else vhost.queue(name)
+        )
+        vhost.bind(
+            source,
+            Binding(_text(row, "routing_key"), target, arguments=_table(row, "arguments")),
+            self._ticket,
+        )
+
+    def _vhost(self, row: Row) -> VirtualHost:
+        name = _text(row, "vhost")
+        vhost = self._broker.vhosts.get(name)
+        if vhost is None:
+            raise PreconditionFailed(f"there is no vhost '{name}'")
+        return vhost
+
+
+def dump(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> dict[str, list[Row]]:
+    """A document of all that lasts, by sections. `show_hash` is the inverse of `check_hash`."""
+    document: dict[str, list[Row]] = {section: [] for section in SECTIONS}
+    for section, row in rows(broker, show_hash):
+        document[section].append(row)
+    return document
+
+
+def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterator[tuple[str, Row]]:
+    """The same row by row, each with its section: there may be many, and others want a turn between
+    them.
+    """
+    vhosts = list(broker.vhosts.values())
+    users = list(broker.users.by_name.values())
+    for vhost in vhosts:
+        yield "vhosts", {"name": vhost.name}
+    for user in users:
+        password_hash, algorithm = show_hash(user.password_hash)
+        yield (
+            "users",
+            {
+                "name": user.name,
+                "password_hash": password_hash,
+                "hashing_algorithm": algorithm,
+                "tags": list(user.tags),
+            },
+        )
+    for user in users:
+        for name, (configure, write, read) in list(user.permissions.items()):
+            yield (
+                "permissions",
+                {
+                    "user": user.name,
+                    "vhost": name,
+                    "configure": configure,
+                    "write": write,
+                    "read": read,
+                },
+            )
+        for name, topics in list(user.topics.items()):
+            for exchange_name, (write, read) in topics.items():
+                yield (
+                    "topic_permissions",
+                    {
+                        "user": user.name,
+                        "vhost": name,
+                        "exchange": exchange_name,
+                        "write": write,
+                        "read": read,
+                    },
+                )
+        for name, rules in list(user.rules.items()):
+            yield "topic_rules", {"user": user.name, "vhost": name, "rules": list(rules)}
+    for vhost in vhosts:
+        for policy in list(vhost.policies.by_name.values()):
+            yield "policies", {"vhost": vhost.name, "name": policy.name, **policy.row}
+        for exchange in list(vhost.exchanges.values()):
+            if _lasts(exchange):
+                yield "exchanges", _exchange_row(vhost, exchange)
+        for queue in list(vhost.queues.values()):
+            if queue.durable:
+                yield (
+                    "queues",
+                    {
+                        "name": queue.name,
+                        "vhost": vhost.name,
+                        "durable": True,
+                        "auto_delete": queue.auto_delete,
+                        "arguments": dict(queue.terms.arguments),
+                    },
+                )
+        for exchange in list(vhost.exchanges.values()):
+            for mine in list(exchange.bindings.values()):
+                for binding in list(mine.values()):
+                    row = _binding_row(vhost, exchange, binding)
+                    if row is not None:
+                        yield "bindings", row
+
+
+def _lasts(exchange: Exchange) -> bool:
+    return exchange.options.durable and exchange.number > 0
+
+
+def _exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
+    options = exchange.options
+    return {
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": exchange.kind,
+        "durable": True,
+        "auto_delete": options.auto_delete,
+        "internal": options.internal,
+        "arguments": dict(options.arguments),
+    }
+
+
+def _binding_row(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row | None:
+    """None for one that does not last."""
+    target = binding.destination
+    kind = (
+        "queue"
+        if isinstance(target, Queue) and target.durable
+        else ("exchange" if isinstance(target, Exchange) and target.options.durable else "")
+    )
+    if not kind or not exchange.options.durable:
+        return None
+    return {
+        "source": exchange.name,
+        "vhost": vhost.name,
+        "destination": target.name,
+        "destination_type": kind,
+        "routing_key": binding.key,
+        "arguments": dict(binding.arguments),
+    }
+
+
+def _text(row: Row, field: str) -> str:
+    value = row.get(field)
+    if not isinstance(value, str):
+        raise PreconditionFailed(f"its '{field}' is {value!r}, not a text")
+    return value
+
+
+def _flag(row: Row, field: str) -> bool:
+    value = row.get(field, False)
+    if not isinstance(value, bool):
+        raise PreconditionFailed(f"its '{field}' is {value!r}, not true or false")
+    return value
+
+
+def _table(row: Row, field: str) -> dict[str, object]:
+    value = row.get(field, {})
+    if not isinstance(value, dict):
+        raise PreconditionFailed(f"its '{field}' is {value!r}, not an object")
+    return value

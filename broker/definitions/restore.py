@@ -1,0 +1,295 @@
+"""From stored definitions to a living broker: the second half of a start.
+
+    (number, Defined) in the order of numbers --> exchanges, queues, sessions --> what leads from one to another
+
+What does not fit any more (a matcher that is not allowed now, an argument that is refused now) is
+reported, and stays in the store: when it fits again, it is back.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.broker import Broker
+from broker.errors import BrokerError, PreconditionFailed
+from broker.queues.arguments import Terms
+from broker.queues.destination import Destination
+from broker.queues.policies import policy_of
+from broker.routing.binding import Binding
+from broker.routing.exchanges import Exchange
+from broker.routing.exchanges.base import Options
+from broker.routing.route import Listener
+from broker.store.contract import Defined
+from broker.store.durable import DurableStore
+from broker.store.opening import Opened
+from broker.stream.queue import StreamQueue
+from broker.vhost.vhost import VirtualHost
+from matching.grammar import AMQP, MQTT
+
+Definition = Mapping[str, object]
+
+_GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
+
+
+class Keeper:
+    """The role of the front end that sessions belong to."""
+
+    def restore(
+        self, vhost: VirtualHost, name: str, number: i64, definition: Definition
+    ) -> Listener:
+        """A session that was there before: nobody is connected to it. Raises BrokerError."""
+        raise NotImplementedError
+
+    def restore_subscription(self, listener: Listener, binding: Binding) -> None:
+        """It had this subscription, which is bound already."""
+        raise NotImplementedError
+
+    def restore_inbox(
+        self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]
+    ) -> None:
+        """These messages waited for it, or were in its client's hands; it said that it has those
+        `stepped`.
+        """
+        raise NotImplementedError
+
+    def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
+        """Its client sent messages under these packet identifiers, which are held."""
+        raise NotImplementedError
+
+    def restored(self) -> None:
+        """That was all."""
+        raise NotImplementedError
+
+
+class Refused:
+    """A definition that does not fit any more.
+
+    The messages of a queue or session that is refused are still wanted.
+    """
+
+    def __init__(self, number: int, entry: Defined, reason: str) -> None:
+        self.number = number
+        self.vhost = entry.vhost
+        self.kind = entry.kind
+        self.name = entry.name
+        self.reason = reason
+
+
+class Report:
+    """What came of it: how many of each kind are back, and what is not."""
+
+    def __init__(self) -> None:
+        self.restored: dict[str, int] = {}
+        self.refused: list[Refused] = []
+        #: Copies of messages that are back, and those whose queue is refused.
+        self.copies = 0
+        self.homeless = 0
+        self.retained = 0
+
+
+def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: Keeper) -> Report:
+    """Build what the definitions say, in a broker that nobody has used yet; `definitions` come in
+    the order of their numbers, which are positions, and the store has gone past them. The keeper
+    may append to the store.
+    """
+    restoring = Restoring(broker, keeper)
+    for number, entry in sorted(definitions, key=_later):
+        restoring.add(number, entry)
+    keeper.restored()
+    return restoring.report
+
+
+def reopen(broker: Broker, opened: Opened, keeper: Keeper) -> Report:
+    """Restore all that was in a data directory: what the definitions say, and who held which
+    message.
+    """
+    restoring = Restoring(broker, keeper)
+    for number, entry in sorted(opened.definitions, key=_later):
+        restoring.add(number, entry)
+    restoring.fill(opened)
+    keeper.restored()
+    for vhost in broker.vhosts.values():
+        vhost.record_topology(True)
+    return restoring.report
+
+
+class Restoring:
+    """Knows by their numbers what is back, for bindings know their ends by these."""
+
+    def __init__(self, broker: Broker, keeper: Keeper) -> None:
+        self.report = Report()
+        self._broker = broker
+        self._keeper = keeper
+        self._ends: dict[tuple[str, int], Destination] = {}
+        for vhost in broker.vhosts.values():
+            self._know(vhost)
+
+    def _know(self, vhost: VirtualHost) -> None:
+        """What is there from the beginning."""
+        for exchange in vhost.exchanges.values():
+            self._ends[vhost.name, int(exchange.number)] = exchange
+
+    def add(self, number: int, entry: Defined) -> None:
+        report = self.report
+        try:
+            self._restore(number, entry)
+        except BrokerError as error:
+            report.refused.append(Refused(number, entry, str(error)))
+        else:
+            report.restored[entry.kind] = report.restored.get(entry.kind, 0) + 1
+
+    def fill(self, opened: Opened) -> None:
+        """Give the queues, sessions and topics what they held."""
+        store, survivors, report = opened.store, opened.survivors, self.report
+        stepped = survivors.stepped_by_queue()
+        held = survivors.copies.by_queue()
+        for vhost in self._broker.vhosts.values():
+            found = 0
+            for queue in [*vhost.queues.values(), *vhost.delays.values()]:
+                positions = held.pop(queue.number, None)
+                if isinstance(queue, StreamQueue):
+                    found += int(queue.depth) + sum(
+                        queue.fates()
+                    )  # What retention found to be too much was there, too.
+                elif positions is not None:
+                    found += len(positions)
+                    queue.restore(positions, 1)
+            for listener in vhost.listeners:
+                inbox = listener.inbox
+                positions = held.pop(inbox.number, None)
+                if positions is not None:
+                    found += len(positions)
+                    self._keeper.restore_inbox(
+                        listener, store, positions, stepped.get(inbox.number, set())
+                    )
+                if inbox.number in survivors.received:
+                    self._keeper.restore_received(listener, list(survivors.received[inbox.number]))
+            vhost.internal.count_copies(found, 0)
+            report.copies += found
+        report.homeless = sum(len(positions) for positions in held.values())
+        queues = [
+            (entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"
+        ]
+        self._broker.streams.sweep(queues, survivors.known_to())
+        for (name, producer), sequence in store.sequences.items():
+            if name in self._broker.vhosts:
+                self._broker.vhosts[name].producers.last[producer] = sequence
+        reader = store.log.reader()
+        for (name, _), position in sorted(survivors.retained.items(), key=_position):
+            message = store.retained(reader, position)
+            if message is not None and name in self._broker.vhosts:
+                self._broker.vhosts[name].retained.restore(message)
+                report.retained += 1
+
+    def _restore(self, number: int, entry: Defined) -> None:
+        kind, name, definition = entry.kind, entry.name, entry.definition
+        vhost = self._broker.vhosts.get(entry.vhost)
+        if vhost is None:
+            if kind != "vhost":
+                raise PreconditionFailed(f"there is no vhost '{entry.vhost}'")
+            vhost = self._broker.add_vhost(entry.vhost)
+            self._know(vhost)
+        if kind == "exchange":
+            if name in vhost.exchanges:
+                raise PreconditionFailed(
+                    f"there is an exchange '{name}' in vhost '{vhost.name}' already"
+                )
+            options = Options(
+                True,
+                _flag(definition, "auto_delete"),
+                _flag(definition, "internal"),
+                _table(definition, "arguments"),
+            )
+            self._ends[vhost.name, number] = vhost.add_exchange(
+                name, _text(definition, "type"), options, number
+            )
+        elif kind == "queue":
+            arguments = _table(definition, "arguments")
+            terms = Terms(name, vhost.name, arguments, vhost.policies.terms(name, arguments))
+            self._ends[vhost.name, number] = vhost.add_queue(
+                name, True, _flag(definition, "auto_delete"), terms, number
+            )
+        elif kind == "session":
+            self._ends[vhost.name, number] = self._keeper.restore(vhost, name, number, definition)
+        elif kind in ("binding", "subscription"):
+            self._bind(vhost, definition)
+        elif kind == "policy":
+            vhost.add_policy(policy_of(vhost.name, name, definition))
+        elif kind == "user":
+            self._broker.users.add(name, definition)
+        elif kind == "permission":
+            self._broker.users.add_permission(vhost.name, name, definition)
+        elif kind != "vhost":
+            raise PreconditionFailed(f"nobody knows what a {kind} is")
+
+    def _bind(self, vhost: VirtualHost, definition: Definition) -> None:
+        source = self._end(vhost, definition, "source")
+        destination = self._end(vhost, definition, "destination")
+        if not isinstance(source, Exchange):
+            raise PreconditionFailed(f"its source, '{source.name}', is no exchange")
+        grammar = _GRAMMARS.get(_text(definition, "grammar"))
+        if grammar is None:
+            raise PreconditionFailed(f"nobody knows its grammar, {definition['grammar']!r}")
+        binding = Binding(
+            _text(definition, "key"),
+            destination,
+            _number(definition, "assurance"),
+            _table(definition, "arguments"),
+            grammar,
+        )
+        vhost.add_binding(source, binding)
+        if isinstance(destination, Listener):
+            self._keeper.restore_subscription(destination, binding)
+
+    def _end(self, vhost: VirtualHost, definition: Definition, field: str) -> Destination:
+        number = _number(definition, field)
+        end = self._ends.get((vhost.name, number))
+        if end is None:
+            raise PreconditionFailed(f"its {field}, number {number}, is not there")
+        return end
+
+
+def _later(numbered: tuple[int, Defined]) -> bool:
+    """Whether there is something that must be known before: a queue is made by the policies of its
+    virtual host, and a user keeps its permissions when its password changes."""
+    return numbered[1].kind not in ("vhost", "policy", "user")
+
+
+def _position(retained: tuple[tuple[str, str], int]) -> int:
+    return retained[1]
+
+
+def _flag(definition: Definition, field: str) -> bool:
+    value = definition.get(field)
+    if not isinstance(value, bool):
+        raise _odd(field, value)
+    return value
+
+
+def _number(definition: Definition, field: str) -> int:
+    value = definition.get(field)
+    if not isinstance(value, int):
+        raise _odd(field, value)
+    return value
+
+
+def _text(definition: Definition, field: str) -> str:
+    value = definition.get(field)
+    if not isinstance(value, str):
+        raise _odd(field, value)
+    return value
+
+
+def _table(definition: Definition, field: str) -> dict[str, object]:
+    value = definition.get(field)
+    if not isinstance(value, dict):
+        raise _odd(field, value)
+    return value
+
+
+def _odd(field: str, value: object) -> PreconditionFailed:
+    return PreconditionFailed(f"its {field} is {value!r}")

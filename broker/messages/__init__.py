@@ -1,0 +1,1 @@
+"""Messages: what is published, where output collects, and how copies end."""

@@ -1,0 +1,86 @@
+"""What a dead letter says of its deaths: the headers `x-death`, `x-first-death-*` and
+`x-last-death-*` (as RabbitMQ 4).
+
+x-death   [{queue, reason, count, exchange, routing-keys, time, original-expiration}, ...]   the
+last one first
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+#: Deaths that are counted; a publisher may have written any number there.
+COUNT_MAX: Final = 1 << 32
+
+Death = dict[str, object]
+
+
+def deaths_of(headers: Mapping[str, object]) -> list[Death]:
+    """The deaths that the headers tell of."""
+    value = headers.get("x-death")
+    return (
+        [dict(death) for death in value if isinstance(death, dict)]
+        if isinstance(value, list)
+        else []
+    )
+
+
+def looped(deaths: Sequence[Death], queue: str) -> bool:
+    """Whether a message with these deaths was in the queue before, and nobody has rejected it
+    since: then it would go round for ever."""
+    for death in deaths:
+        if death.get("reason") == "rejected":
+            return False
+        if death.get("queue") == queue:
+            return True
+    return False
+
+
+def record(
+    deaths: list[Death],
+    queue: str,
+    reason: str,
+    exchange: str,
+    keys: list[str],
+    time: int,
+    expiration: object,
+) -> None:
+    """Count another death in this queue for this reason, most recent first.
+
+    `time` is seconds since the epoch.
+    """
+    for death in deaths:
+        if death.get("queue") == queue and death.get("reason") == reason:
+            count = death.get("count")
+            death["count"] = count + 1 if isinstance(count, int) and 0 < count < COUNT_MAX else 1
+            deaths.remove(death)
+            deaths.insert(0, death)
+            return
+    death = {
+        "count": 1,
+        "reason": reason,
+        "queue": queue,
+        "time": datetime.fromtimestamp(time, UTC),
+        "exchange": exchange,
+        "routing-keys": list(keys),
+    }
+    if expiration is not None:
+        death["original-expiration"] = expiration
+    deaths.insert(0, death)
+
+
+def told(
+    headers: Mapping[str, object], deaths: list[Death], queue: str, reason: str, exchange: str
+) -> dict[str, object]:
+    """The headers of the letter that say all this."""
+    changed: dict[str, object] = {"x-death": deaths}
+    for which in ("first", "last"):
+        if which == "last" or f"x-{which}-death-queue" not in headers:
+            changed |= {
+                f"x-{which}-death-queue": queue,
+                f"x-{which}-death-reason": reason,
+                f"x-{which}-death-exchange": exchange,
+            }
+    return changed

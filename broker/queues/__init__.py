@@ -1,0 +1,1 @@
+"""Queues: order, limits, priorities, delays, consumers and their arguments."""

@@ -1,0 +1,305 @@
+"""Queues with arguments: time to live, length, overflow, dead letters, leases, deliveries that are
+counted.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, Task
+from broker.messages.fates import (
+    DEAD_LETTERED,
+    EXPIRED,
+    OVER_LIMIT,
+    OVERDELIVERED,
+    PURGED,
+    REJECTED,
+    UNREPRESENTABLE,
+)
+from broker.messages.message import Message, amend
+from broker.queues.arguments import ENDLESS, Terms
+from broker.queues.consumer import Consumer, Delivery, Returned
+from broker.queues.paged_tail import stored
+from broker.queues.queue import SLICE, Queue
+from broker.store.contract import LAPSES_MOST, LAPSES_SINCE, Store
+
+#: Why a message became a dead letter, as x-death and the metrics name it.
+REASONS: Final[dict[int, str]] = {
+    int(EXPIRED): "expired",
+    int(OVER_LIMIT): "maxlen",
+    int(REJECTED): "rejected",
+    int(OVERDELIVERED): "delivery_limit",
+    int(UNREPRESENTABLE): "rejected",
+}
+
+
+class Host:
+    """The role a virtual host plays for queues with arguments."""
+
+    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+        """The message is a dead letter of this queue."""
+        raise NotImplementedError
+
+    def release(self, queue: LimitedQueue, message: Message) -> None:
+        """The delay of a message is over."""
+        raise NotImplementedError
+
+    def let_lapse(self, queue: LimitedQueue) -> None:
+        """Nobody has used the queue for as long as it lives unused."""
+        raise NotImplementedError
+
+
+class LimitedQueue(Queue):
+    """A queue that follows its Terms."""
+
+    def __init__(
+        self,
+        vhost: str,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        durable: bool,
+        terms: Terms,
+        host: Host,
+    ) -> None:
+        super().__init__(vhost, name, agenda, store, durable)
+        self.terms = terms
+        #: Octets of the payloads that wait, where there is a limit for them.
+        self.octets: i64 = 0
+        self._host: Host | None = host
+        self._lease: Lease | None = None
+
+    def latest(self) -> i64:
+        return self.agenda.now + self.terms.ttl if self.terms.ttl >= 0 else -1
+
+    @property
+    def noted(self) -> bool:
+        return self.terms.ttl >= 0 or self.private
+
+    def note(self, lowered: bool) -> int:
+        ttl: i64 = self.terms.ttl
+        if ttl < 0:
+            return super().note(lowered)
+        when = math.ceil(self.agenda.wall + int(ttl) / 1_000) - LAPSES_SINCE
+        return when if 0 < when <= LAPSES_MOST else 0
+
+    def follow(self, terms: Terms) -> None:
+        """From now on these hold. What waits is measured again, as far as it is in memory."""
+        self.terms = terms
+        self.octets = 0
+        if terms.max_octets != ENDLESS:
+            for message in self.in_memory():
+                self._came(message)
+        self.use()
+        if not terms.reject_publish:
+            self._trim()
+
+    def in_memory(self) -> list[Message]:
+        """What waits, but for what is read when its turn comes."""
+        return [returned.message for returned in self._returned] + self._waiting.items()
+
+    def accepts(self, message: Message) -> bool:
+        """False when a publication must be refused; then it counts as over the limit."""
+        terms = self.terms
+        return (
+            not terms.reject_publish
+            or self.depth < terms.max_length
+            and (
+                terms.max_octets == ENDLESS
+                or self.octets + message.encoding.size(message.content) <= terms.max_octets
+            )
+        )
+
+    def refuse(self, message: Message) -> None:
+        """Count the copy that `accepts` kept out; with reject-publish-dlx it is a dead letter too."""
+        if self.terms.bury_refused:
+            copy = message.copy(message.assurance, message.retained)
+            copy.position = 0  # The store never kept it for this queue.
+            self.discard(copy, OVER_LIMIT)
+        else:
+            self.count(OVER_LIMIT)
+
+    # -- in
+
+    def put(self, message: Message) -> None:
+        ttl: i64 = self.terms.ttl
+        if ttl >= 0:
+            message = message.copy(message.assurance, message.retained)
+            latest = self.latest()
+            if message.expires == 0 or message.expires > latest:
+                message.expires = latest
+        before: i64 = self.depth
+        self.enqueue(message)
+        if self.depth > before:
+            self._came(message)
+            if self._trim() or 0 < message.expires <= self.agenda.now:
+                self.expire(SLICE)  # Who comes next does not find at the head what lives no longer.
+
+    def enqueue(self, message: Message) -> None:
+        """Hand over at once, or keep."""
+        super().put(message)
+
+    def requeue(self, delivery: Delivery) -> None:
+        limit: i64 = self.terms.delivery_limit
+        if 0 <= limit <= delivery.attempts and not self.dead:
+            self.unacked -= 1
+            self.discard(delivery.message, OVERDELIVERED)
+            self.stir()
+            return
+        self.take_back(delivery)
+        if not self.dead:
+            self._came(delivery.message)
+            if not self.terms.reject_publish:
+                self._trim()
+
+    def take_back(self, delivery: Delivery) -> None:
+        """To its old place."""
+        super().requeue(delivery)
+
+    def _came(self, message: Message) -> None:
+        if self.terms.max_octets != ENDLESS:
+            self.octets += message.encoding.size(message.content)
+
+    def _trim(self) -> bool:
+        """What is above the limits goes, from the head; whether there was any."""
+        terms = self.terms
+        before: i64 = self.depth
+        while self.depth > 0 and (self.depth > terms.max_length or self.octets > terms.max_octets):
+            self.drop_head(OVER_LIMIT)
+        return self.depth < before
+
+    def restore(self, positions: array[int], order: i64) -> None:
+        super().restore(positions, order)
+        if self.terms.max_octets != ENDLESS:  # Which is what there is to be read here, at most.
+            for message in stored(self.store, self.number, positions, False):
+                if message is not None:
+                    self._came(message)
+
+    # -- out
+
+    def run(self) -> None:
+        """Drain: deliver while something waits and a consumer is ready."""
+        self._stirred = False
+        now: i64 = self.agenda.now
+        while self.depth > 0:
+            consumer = self.pick()
+            if consumer is None:
+                self._watch(self._head().expires)
+                return
+            returned = self._pop()
+            if 0 < returned.message.expires <= now:
+                self.discard(returned.message, EXPIRED)
+            elif returned.attempts > 0:
+                consumer.redeliver(self._counted(returned).to(consumer))
+            else:
+                consumer.deliver(returned.message, returned.order)
+
+    def take(self, consumer: Consumer) -> Delivery | None:
+        self.use()
+        delivery = super().take(consumer)
+        if delivery is not None and delivery.attempts > 0:
+            return self._counted(Returned(delivery.message, delivery.order, delivery.attempts)).to(
+                consumer
+            )
+        return delivery
+
+    def _pop(self) -> Returned:
+        returned = self._leave()
+        if self.terms.max_octets != ENDLESS:
+            self.octets = max(
+                0, self.octets - returned.message.encoding.size(returned.message.content)
+            )
+        return returned
+
+    def _leave(self) -> Returned:
+        return super()._pop()
+
+    def _counted(self, returned: Returned) -> Returned:
+        """The message says how often it came back, where deliveries are counted."""
+        if self.terms.delivery_limit >= 0 or self.terms.quorum:
+            message = returned.message
+            counted = Message(
+                message.address,
+                message.content,
+                amend(message.encoding, {"x-delivery-count": int(returned.attempts)}, {}),
+                message.assurance,
+            )
+            counted.expires = message.expires
+            counted.position = message.position
+            returned.message = counted
+        return returned
+
+    def purge(self) -> int:
+        self.octets = 0
+        return super().purge()
+
+    def discard(self, message: Message, fate: i64) -> None:
+        host = self._host
+        if host is None or self.terms.dead_letter_exchange is None or fate == PURGED:
+            super().discard(message, fate)
+            return
+        self.count(DEAD_LETTERED)
+        host.bury(
+            self, message, REASONS[int(fate)]
+        )  # ... and forgets it, with the letter in the same record.
+
+    # -- how long an unused queue lives
+
+    def use(self) -> None:
+        """A new lease, where there are leases."""
+        if self.terms.expires > 0:
+            if self._lease is None:
+                self._lease = Lease(self)
+            self._lease.renew()
+
+    def unsubscribe(self, consumer: Consumer) -> None:
+        super().unsubscribe(consumer)
+        self.use()
+
+    def lapse(self) -> None:
+        """The lease is over."""
+        if self._host is not None and self.consumer_count == 0 and not self.dead:
+            self._host.let_lapse(self)
+
+    def die(self) -> int:
+        if self._lease is not None:
+            self._lease.queue = None
+        return super().die()
+
+
+class Lease(Task):
+    """How long a queue that nobody uses may stay. Keeps no queue that is gone."""
+
+    def __init__(self, queue: LimitedQueue) -> None:
+        self.queue: LimitedQueue | None = queue
+        self._end: i64 = 0
+        #: When the clock will call: 0 when it will not.
+        self._alarm: i64 = 0
+
+    def renew(self) -> None:
+        queue = self.queue
+        if queue is not None:
+            self._end = queue.agenda.now + queue.terms.expires
+            if self._alarm == 0 or self._alarm > self._end:
+                self._alarm = self._end
+                queue.agenda.at(self._end, self)
+
+    def run(self) -> None:
+        queue = self.queue
+        if queue is None:
+            return
+        now: i64 = queue.agenda.now
+        if now < self._alarm:
+            return  # An earlier alarm was set meanwhile, and this is the later one.
+        self._alarm = 0
+        if queue.terms.expires <= 0 or queue.consumer_count > 0:
+            return  # The last consumer to leave renews it.
+        if now >= self._end:
+            queue.lapse()
+        else:
+            self._alarm = self._end
+            queue.agenda.at(self._end, self)

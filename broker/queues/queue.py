@@ -1,0 +1,472 @@
+"""Queues: order, readiness, settlement.
+
+        put --> [ returned | waiting ] --> pick a ready consumer --> deliver --> settle
+                     ^                                                  |
+                     +------------------- requeue ----------------------+
+
+Everything in `returned` left the queue before anything in `waiting`, so it goes first. The
+invariant that saves a drain per publication: while something waits and no drain is due, no consumer
+is ready. Hence whatever makes a consumer ready (credit, room, a new consumer) must call `stir`.
+
+A durable queue that grows longer than the store's window forgets its newest messages, and reads
+them again when it comes to them: `put --> waiting --> tail --> (the store) --> waiting`. While
+there is a tail, everything new goes there.
+
+Every copy that is put has exactly one fate in the end: `copies == sum of fates + depth + unacked`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import insort
+from typing import Final
+
+from mypy_extensions import i64
+
+from broker.agenda import Agenda, Task
+from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
+from broker.messages.message import Message
+from broker.queues.arguments import ENDLESS
+from broker.queues.consumer import NOBODY, Consumer, Delivery, Returned, Source, newest_first
+from broker.queues.fifo import Fifo
+from broker.queues.paged_tail import Tail
+from broker.store.contract import Settled, Store
+
+#: Messages of a purged or expired queue that are let go in one turn.
+SLICE: Final[i64] = 2_000
+
+_NOTHING: Final[Fifo[Message]] = Fifo()
+_NONE_CAME_BACK: Final[list[Returned]] = []
+
+
+class Queue(Source):
+    """A queue without arguments. `LimitedQueue` has them, so that this one pays nothing for them.
+
+    Beyond `max_length` waiting messages the oldest are dropped.
+    """
+
+    def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
+        super().__init__(vhost, name, agenda, store, durable)
+        #: As its owner said; an exclusive queue keeps nothing all the same, for it goes with its
+        #: connection.
+        self.declared_durable = durable
+        #: The connection that alone may use it.
+        self.exclusive_to: object = None
+        self.auto_delete = False
+        #: Belongs to a session, not to those who declare queues.
+        self.private = False
+        self.depth: i64 = 0
+        #: The queue that this one became, when a policy asked for one that can do more.
+        self.heir: Queue | None = None
+        self._waiting = _NOTHING
+        self._returned = _NONE_CAME_BACK
+        self._tail: Tail | None = None
+        #: Messages in the tail.
+        self._paged: i64 = 0
+        self._max_length: i64 = ENDLESS
+        #: The depth from which on `put` has more to do.
+        self._bound: i64 = store.window if durable else ENDLESS
+        self._order: i64 = 0
+        self._stirred = False
+        self._alarm: i64 = 0
+        self._expiry: Expiry | None = None
+
+    @property
+    def max_length(self) -> int:
+        """Waiting messages beyond which the oldest are dropped."""
+        return int(self._max_length)
+
+    @max_length.setter
+    def max_length(self, most: int) -> None:
+        self._max_length = most
+        self._set_bound()
+
+    # -- in
+
+    def put(self, message: Message) -> None:
+        """Hand over at once when nobody is ahead and a consumer is ready, else keep. Hot path."""
+        if self.depth == 0:
+            consumer = self.pick()
+            if consumer is not None:
+                self._order += 1
+                consumer.deliver(message, self._order)
+                return
+        if self._waiting is _NOTHING:
+            self._waiting = Fifo()
+        self._waiting.push(message)
+        self.depth += 1
+        if message.expires > 0:
+            self._watch(message.expires)
+        if self.depth > self._bound:
+            self._crowd()
+
+    def _crowd(self) -> None:
+        """A message came, and the queue is too long, or too long for the memory."""
+        if self.durable and self.depth > self.store.window or self._paged > 0:
+            if self._tail is None:
+                self._tail = Tail(self.store, self.number)
+            self._tail.push(self._waiting.take_back())
+            self._paged += 1
+        if self.depth > self._max_length:
+            self.drop_head(OVER_LIMIT)
+        self._set_bound()
+
+    def _set_bound(self) -> None:
+        self._bound = (
+            -1
+            if self._paged > 0
+            else min(self._max_length, self.store.window if self.durable else ENDLESS)
+        )
+
+    def pass_by(self) -> i64:
+        """Use up the next place for what comes from elsewhere. Nothing may wait."""
+        self._order += 1
+        return self._order
+
+    def coming(self) -> i64:
+        """The `order` that the next message to come in will have."""
+        return self._order + self._waiting.size + self._paged + 1
+
+    @property
+    def noted(self) -> bool:
+        """Whether the store notes something of each message for this queue."""
+        return self.private
+
+    def note(self, lowered: bool) -> int:
+        """What it notes of the message that comes next: for a session how manieth it is (below 0:
+        of those that it takes with less assurance), otherwise when its time to live is over."""
+        if not self.private:
+            return 0
+        return -int(self.coming()) if lowered else int(self.coming())
+
+    def requeue(self, delivery: Delivery) -> None:
+        """Take back what a consumer did not settle, to its old place."""
+        if self.dead:
+            if self.heir is not None:
+                self.heir.requeue(delivery)
+            else:
+                self.forget(delivery.message)
+            return
+        self.unacked -= 1
+        self._came_back(Returned(delivery.message, delivery.order, delivery.attempts + 1))
+        self.depth += 1
+        expires: i64 = delivery.message.expires
+        if expires > 0:
+            self._watch(expires)
+        self.stir()
+
+    def _came_back(self, returned: Returned) -> None:
+        if self._returned is _NONE_CAME_BACK:
+            self._returned = []
+        insort(self._returned, returned, key=newest_first)
+
+    # -- after a restart
+
+    def restore(self, positions: array[int], order: i64) -> None:
+        """It held these messages when the broker stopped, the first of them as its `order`th."""
+        tail = self._tail = Tail(self.store, self.number)
+        tail.restore(positions, self.latest())
+        self._order = order - 1
+        self._paged = len(positions)
+        self.depth += self._paged
+        self._set_bound()
+        self._read_on()
+
+    def restore_returned(self, message: Message, order: i64) -> None:
+        """... and before those this one, which a consumer may have had."""
+        self._came_back(Returned(message, order, 1))
+        self._order = max(self._order, order)
+        self.depth += 1
+
+    def restore_unacked(self, order: i64) -> None:
+        """... and this one was in a consumer's hands, and still is."""
+        self._order = max(self._order, order)
+        self.unacked += 1
+
+    def lose(self) -> None:
+        """... and one that cannot be read."""
+        self.count(UNREADABLE)
+
+    def latest(self) -> i64:
+        """When messages of now expire at the latest, in ms; -1: never."""
+        return -1
+
+    # -- out
+
+    def stir(self) -> None:
+        """Something may be deliverable: drain at the end of this turn."""
+        if self.depth > 0 and not self._stirred:
+            self._stirred = True
+            self.agenda.add(self)
+
+    def run(self) -> None:
+        """Drain: deliver while something waits and a consumer is ready. Hot path."""
+        self._stirred = False
+        now: i64 = self.agenda.now
+        while self.depth > self._paged:
+            consumer = self.pick()
+            if consumer is None:
+                self._watch(self._head().expires)
+                return
+            self.depth -= 1
+            if self._returned:
+                returned = self._returned.pop()
+                if 0 < returned.message.expires <= now:
+                    self.discard(returned.message, EXPIRED)
+                else:
+                    consumer.redeliver(returned.to(consumer))
+                continue
+            message = self._waiting.pop()
+            self._order += 1
+            if 0 < message.expires <= now:
+                self.discard(message, EXPIRED)
+            else:
+                consumer.deliver(message, self._order)
+        if self._paged > 0:
+            self._read_on()
+            self._stirred = True
+            self.agenda.later(self)
+
+    def _read_on(self) -> None:
+        """Nothing is in memory any more: read what comes next."""
+        tail = self._tail
+        assert tail is not None
+        while self._paged > 0 and self._waiting.size == 0:
+            for message in tail.pop():
+                self._paged -= 1
+                if message is None:
+                    self._order += 1
+                    self.depth -= 1
+                    self.count(UNREADABLE)
+                else:
+                    if self._waiting is _NOTHING:
+                        self._waiting = Fifo()
+                    self._waiting.push(message)
+        if self._paged == 0:
+            self._tail = None
+            self._set_bound()
+        if self._waiting.size:
+            self._watch(self._head().expires)
+
+    def take(self, consumer: Consumer) -> Delivery | None:
+        """The next message for one who asks instead of consuming."""
+        self.expire(ENDLESS)
+        if self.depth == 0:
+            return None
+        delivery = self._pop().to(consumer)
+        if self.depth > 0:
+            self._watch(self._head().expires)  # It may have expired while it stood behind this one.
+        return delivery
+
+    def _pop(self) -> Returned:
+        """What is at the head, out of the queue."""
+        self.depth -= 1
+        if self._returned:
+            returned = self._returned.pop()
+        else:
+            self._order += 1
+            returned = Returned(self._waiting.pop(), self._order, 0)
+        if 0 < self._paged == self.depth:
+            self._read_on()
+        return returned
+
+    # -- settled
+
+    def settle(self, message: Message) -> None:
+        """A consumer is done with the message. Hot path."""
+        if self.dead:
+            if self.heir is not None:
+                self.heir.settle(message)
+            else:
+                self.forget(message)
+            return
+        self.unacked -= 1
+        self.acknowledged += 1
+        if message.position > 0:
+            self.forget(message)
+        if self.depth > 0 and not self._stirred:
+            self.stir()
+
+    def consumed(self, message: Message) -> None:
+        """The message went to somebody who need not answer. Hot path."""
+        self.auto_acknowledged += 1
+        if message.position > 0:
+            self.forget(message)
+
+    def forget(self, message: Message) -> None:
+        """Tell the store that this queue needs the message no more."""
+        if self.durable and message.position > 0:
+            self.let_go(message.position)
+
+    def let_go(self, position: i64) -> None:
+        """The same, of a message at this position. A queue that is gone has said all with that."""
+        if self.dead:
+            self.store.abandon(self.number, position)
+        else:
+            self.store.append(Settled(self.number, position), None)
+
+    def reject(self, message: Message) -> None:
+        """A consumer refused the message for good."""
+        if self.dead:
+            if self.heir is not None:
+                self.heir.reject(message)
+            else:
+                self.forget(message)
+            return
+        self.unacked -= 1
+        self.discard(message, REJECTED)
+        self.stir()
+
+    def unsayable(self, message: Message) -> None:
+        """The consumer cannot be told the message that it holds."""
+        self.unacked -= 1
+        self.discard(message, UNREPRESENTABLE)
+
+    def discard(self, message: Message, fate: i64) -> None:
+        """The message leaves without having been consumed."""
+        self.count(fate)
+        self.forget(message)
+
+    def use(self) -> None:
+        """Somebody declared the queue, asked for a message or consumed: one that expires is needed
+        from now on.
+        """
+
+    def expire(self, most: i64) -> None:
+        """Discard from the head what has expired, up to so many now and the rest in later turns.
+        (Deeper down a message waits for its turn.)"""
+        while self.depth > 0:
+            expires: i64 = self._head().expires
+            if expires == 0 or expires > self.agenda.now:
+                self._watch(expires)
+                return
+            if most == 0:
+                if self._expiry is not None:
+                    self.agenda.later(self._expiry)
+                return
+            most -= 1
+            self.drop_head(EXPIRED)
+
+    def alarmed(self) -> None:
+        """The time that `_watch` noted has come."""
+        self._alarm = 0
+        self.expire(SLICE)
+
+    def _watch(self, expires: i64) -> None:
+        """See to it that `expire` is called at this time (0: no need), or before."""
+        if expires > 0 and (self._alarm == 0 or expires < self._alarm):
+            self._alarm = expires
+            if self._expiry is None:
+                self._expiry = Expiry(self)
+            self.agenda.at(expires, self._expiry)
+
+    def drop_head(self, fate: i64) -> None:
+        self.discard(self._pop().message, fate)
+
+    def inherit(self, old: Queue) -> None:
+        """Take the place of a queue of this name, with all that it holds and all who consume it."""
+        self.number, self.declared_durable, self.exclusive_to = (
+            old.number,
+            old.declared_durable,
+            old.exclusive_to,
+        )
+        self.auto_delete, self.depth, self.unacked = old.auto_delete, old.depth, old.unacked
+        self.acknowledged, self.auto_acknowledged = old.acknowledged, old.auto_acknowledged
+        self.consumers, self.others = old.consumers, old.others
+        self._fates, self._waiting, self._returned = old._fates, old._waiting, old._returned
+        self._tail, self._paged, self._order = old._tail, old._paged, old._order
+        self._set_bound()
+        for consumer in self.consumers + self.others:
+            consumer.queue = self
+        old.dead = True
+        old.heir = self
+        old.consumers, old.others, old.depth, old._paged = NOBODY, NOBODY, 0, 0
+        old._waiting, old._returned, old._tail = _NOTHING, _NONE_CAME_BACK, None
+        if self.depth > 0:
+            self._watch(self._head().expires)
+            self.stir()
+
+    def purge(self) -> int:
+        """Discard what waits; returns how many.
+
+        They are gone at once, their memory goes in slices.
+        """
+        purged = int(self.depth)
+        if purged:
+            self.count(PURGED, purged)
+            # The places of those who come later are behind all of these.
+            self._order += self._waiting.size + self._paged
+            self.depth = self._paged = 0
+            emptying = Emptying(self, self._waiting, self._returned, self._tail)
+            self._waiting = _NOTHING
+            self._returned = _NONE_CAME_BACK
+            self._tail = None
+            self._set_bound()
+            emptying.run()
+        return purged
+
+    def die(self) -> int:
+        """The queue is deleted: nothing comes in or back any more.
+
+        Returns how many messages waited.
+        """
+        self.dead = True
+        purged = self.purge()
+        if self._expiry is not None:
+            self._expiry.queue = None
+        if self.unacked:
+            self.count(PURGED, int(self.unacked))
+        self.unacked = 0
+        consumers = self.consumers + self.others
+        self.consumers, self.others = NOBODY, NOBODY
+        for consumer in consumers:
+            consumer.cancelled()
+        return purged
+
+    def _head(self) -> Message:
+        message = self._returned[-1].message if self._returned else self._waiting.peek()
+        assert message is not None
+        return message
+
+
+class Emptying(Task):
+    """Lets go of purged messages, some a turn."""
+
+    def __init__(
+        self, queue: Queue, waiting: Fifo[Message], returned: list[Returned], tail: Tail | None
+    ) -> None:
+        self._queue = queue
+        self._waiting = waiting
+        self._returned = returned
+        self._tail = tail
+
+    def run(self) -> None:
+        left: i64 = SLICE
+        while left > 0 and self._returned:
+            self._queue.forget(self._returned.pop().message)
+            left -= 1
+        while left > 0 and self._waiting.size > 0:
+            self._queue.forget(self._waiting.pop())
+            left -= 1
+        tail = self._tail
+        while left > 0 and tail is not None and not tail.empty:
+            for position in tail.pop_positions():
+                left -= 1
+                if position > 0:
+                    self._queue.let_go(position)
+        if left <= 0:
+            self._queue.agenda.later(self)
+
+
+class Expiry(Task):
+    """A message at the head of this queue may have expired.
+
+    A queue that is gone is not kept by its alarms.
+    """
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue: Queue | None = queue
+
+    def run(self) -> None:
+        if self.queue is not None:
+            self.queue.alarmed()

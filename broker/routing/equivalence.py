@@ -1,0 +1,68 @@
+"""What is declared again must be as it was declared before, or the difference is named."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.errors import ResourceLocked, Typed, inequivalent
+from broker.queues.arguments import Terms
+from broker.queues.queue import Queue
+from broker.routing.exchanges import Exchange
+from broker.routing.exchanges.base import Options
+
+#: Arguments of an exchange that count when it is declared again.
+COMPARED: Final = (
+    "alternate-exchange",
+    "x-matcher",
+    "x-delayed-type",
+    "hash-header",
+    "hash-property",
+)
+
+
+def check_exchange(known: Exchange, vhost: str, kind: str, options: Options) -> None:
+    """Raises PreconditionFailed when the exchange differs from what is declared."""
+    thing = f"exchange '{known.name}'"
+    current = known.options
+    if known.kind != kind:
+        raise inequivalent("type", thing, vhost, kind, known.kind)
+    for field, received, is_ in (
+        ("durable", options.durable, current.durable),
+        ("auto_delete", options.auto_delete, current.auto_delete),
+        ("internal", options.internal, current.internal),
+    ):
+        if received != is_:
+            raise inequivalent(field, thing, vhost, received, is_)
+    for argument in COMPARED:
+        if options.arguments.get(argument) != current.arguments.get(argument):
+            raise inequivalent(
+                argument,
+                thing,
+                vhost,
+                Typed(options.arguments.get(argument)),
+                Typed(current.arguments.get(argument)),
+            )
+
+
+def check_queue(
+    known: Queue, vhost: str, durable: bool, exclusive: bool, auto_delete: bool, terms: Terms
+) -> None:
+    """Raises PreconditionFailed when the queue differs from what is declared, ResourceLocked when
+    it is another connection's.
+    """
+    thing = f"queue '{known.name}'"
+    if exclusive != (known.exclusive_to is not None):
+        raise ResourceLocked(
+            f"cannot obtain exclusive access to locked queue '{known.name}' in vhost '{vhost}'. It could be originally "
+            "declared on another connection or the exclusive property value does not match that of the original declaration."
+        )
+    if known.declared_durable != durable:
+        raise inequivalent("durable", thing, vhost, durable, known.declared_durable)
+    if known.auto_delete != auto_delete:
+        raise inequivalent("auto_delete", thing, vhost, auto_delete, known.auto_delete)
+    given, current = terms.given, known.terms.given
+    for argument in sorted(given.keys() | current.keys()):
+        if given.get(argument) != current.get(argument):
+            raise inequivalent(
+                argument, thing, vhost, Typed(given.get(argument)), Typed(current.get(argument))
+            )

@@ -1,0 +1,33 @@
+"""The direct exchange: the routing key is the binding key (AMQP 0-9-1 section 3.1.3.1)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from broker.messages.message import Properties
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import Exchange, Options
+from matching.bucket import Bucket, joined, members, parted
+
+
+class DirectExchange(Exchange):
+    """One probe of a dict."""
+
+    kind: ClassVar[str] = "direct"
+
+    def __init__(self, name: str, options: Options) -> None:
+        super().__init__(name, options)
+        self._keys: dict[str, Bucket[Binding]] = {}
+
+    def added(self, binding: Binding) -> None:
+        self._keys[binding.key] = joined(self._keys.get(binding.key), binding)
+
+    def removed(self, binding: Binding) -> None:
+        left = parted(self._keys[binding.key], binding)
+        if left is None:
+            del self._keys[binding.key]
+        else:
+            self._keys[binding.key] = left
+
+    def match(self, key: str, properties: Properties) -> list[Binding]:
+        return members(self._keys.get(key))

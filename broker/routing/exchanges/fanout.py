@@ -1,0 +1,18 @@
+"""The fanout exchange: everything goes everywhere (AMQP 0-9-1 section 3.1.3.2)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from broker.messages.message import Properties
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import Exchange
+
+
+class FanoutExchange(Exchange):
+    """Its answer is its bindings."""
+
+    kind: ClassVar[str] = "fanout"
+
+    def match(self, key: str, properties: Properties) -> list[Binding]:
+        return list(self)

@@ -1,0 +1,43 @@
+"""The headers exchange: a binding's arguments are compared with the message's headers.
+
+What they ask for, and how values are compared, is `matching.fields`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from broker.errors import PreconditionFailed
+from broker.messages.message import Properties
+from broker.routing.binding import Binding
+from broker.routing.exchanges.base import Exchange, Options
+from matching.fields import create
+from matching.fields.criteria import Criteria, InvalidCriteria
+from matching.fields.matcher import HeadersMatcher
+
+
+class HeadersExchange(Exchange):
+    """Finds bindings by their rarest criterion (AMQP 0-9-1 section 3.1.3.4)."""
+
+    kind: ClassVar[str] = "headers"
+    by_headers: ClassVar[bool] = True
+
+    def __init__(self, name: str, options: Options) -> None:
+        super().__init__(name, options)
+        self._matcher: HeadersMatcher[Binding] = create()
+
+    def check(self, binding: Binding) -> None:
+        try:
+            Criteria(binding.arguments)
+        except InvalidCriteria as error:
+            raise PreconditionFailed(str(error)) from None
+
+    def added(self, binding: Binding) -> None:
+        self._matcher.bind(binding.arguments, binding)
+
+    def removed(self, binding: Binding) -> None:
+        self._matcher.unbind(binding.arguments, binding)
+
+    def match(self, key: str, properties: Properties) -> list[Binding]:
+        headers = properties.get("headers")
+        return self._matcher.match(headers if isinstance(headers, dict) else {})

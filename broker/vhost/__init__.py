@@ -1,0 +1,1 @@
+"""Virtual hosts: declarations, bindings, retained messages, dead letters, background work."""

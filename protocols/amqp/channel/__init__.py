@@ -1,0 +1,1 @@
+"""AMQP channels: publishing, consumers, confirms, transactions."""

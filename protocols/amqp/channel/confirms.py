@@ -1,0 +1,104 @@
+"""Publisher confirms: the longest ready prefix, in the order of publishing.
+
+published   1  2  3  4  5  6          each number is confirmed exactly once; a run of acks is one
+frame pending           3t    5n            t waits for a ticket, n is a nack; 1, 2 may go, 4 and 6
+wait for 3
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import write_i64_be
+from mypy_extensions import i64, u8
+
+from broker.messages.outlet import Outlet
+from broker.store.contract import Ticket, Waiter
+from protocols.amqp.codec.frames import FRAME_END
+from protocols.tally import Tally
+
+_NACK: Final[i64] = 120
+_ACK: Final[i64] = 80
+
+
+class Pending:
+    """A number that is not simply ready: it waits for a ticket, or it is refused."""
+
+    __slots__ = ("number", "refused", "ticket")
+
+    def __init__(self, number: i64, ticket: Ticket | None, refused: bool) -> None:
+        self.number: i64 = number
+        self.ticket = ticket
+        self.refused = refused
+
+
+class Confirms(Waiter):
+    """Of one channel in confirm mode.
+
+    The hot loop counts `published` up; everything without a Pending is ready.
+    """
+
+    def __init__(self, outlet: Outlet, tally: Tally, channel: i64) -> None:
+        self.published: i64 = 0
+        self._outlet = outlet
+        self._tally = tally
+        self._confirmed: i64 = 0
+        self._pending: list[Pending] = []
+        self._head = b"\x01" + int(channel).to_bytes(2, "big") + b"\x00\x00\x00\x0d\x00\x3c\x00"
+
+    def add(self, ticket: Ticket | None, refused: bool) -> None:
+        """The next publication: it waits for the ticket if that is outstanding, and is nacked if
+        refused.
+        """
+        self.published += 1
+        waits = ticket is not None and ticket.outstanding > 0
+        if waits or refused:
+            self._pending.append(Pending(self.published, ticket if waits else None, refused))
+
+    def flush(self) -> None:
+        """Confirm whatever may be: one frame for a run of acks."""
+        pending = self._pending
+        done = 0
+        for entry in pending:
+            ticket = entry.ticket
+            if ticket is not None and ticket.outstanding > 0:
+                break
+            done += 1
+            if entry.refused:
+                self._nack(entry.number)
+        if done:
+            del pending[:done]
+        last: i64 = pending[0].number - 1 if pending else self.published
+        if last > self._confirmed:
+            self._answer(_ACK, last, 1 if last - self._confirmed > 1 else 0)
+
+    @property
+    def waiting(self) -> int:
+        """Publications that are not confirmed yet."""
+        return int(self.published - self._confirmed)
+
+    def settled(self) -> None:
+        if self._pending:
+            self.flush()
+
+    def close(self) -> None:
+        """The channel is gone: nobody wants to hear more."""
+        self._pending.clear()
+        self._confirmed = self.published
+
+    def _nack(self, number: i64) -> None:
+        before: i64 = number - 1
+        if before > self._confirmed:
+            self._answer(_ACK, before, 1 if before - self._confirmed > 1 else 0)
+        self._answer(_NACK, number, 0)
+
+    def _answer(self, method: i64, number: i64, multiple: i64) -> None:
+        self._tally.confirmed += number - self._confirmed
+        self._confirmed = number
+        out = self._outlet.out
+        out.write(self._head)
+        out.append(u8(method))
+        write_i64_be(out, number)
+        out.append(u8(multiple))
+        out.append(u8(FRAME_END))
+        self._outlet.touch()

@@ -1,0 +1,168 @@
+"""basic.consume: how a queue's messages become basic.deliver on a channel."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import write_i32_be, write_i64_be
+from mypy_extensions import i32, i64, u8
+
+from broker.messages.message import Message
+from broker.messages.outlet import LARGE, Outlet
+from broker.queues.consumer import Consumer, Delivery, Pool, Source
+from broker.queues.queue import Queue
+from protocols.amqp.codec.contents import Frames, content_for
+from protocols.amqp.codec.frames import FRAME_END
+from protocols.tally import Tally
+from protocols.window import Window
+
+#: Credit of a consumer that never runs out of it.
+UNLIMITED: Final[i64] = 1 << 40
+
+_DELIVER: Final = b"\x00\x3c\x00\x3c"
+
+
+class Owner:
+    """The role a channel plays for its consumers."""
+
+    def lost(self, consumer: AmqpConsumer) -> None:
+        """The consumer's queue is gone."""
+        raise NotImplementedError
+
+
+class AmqpConsumer(Consumer):
+    """One consumer tag, or (for basic.get) a consumer for one message that its queue does not know.
+
+    Writes ``frame header, class and method, tag | delivery tag | redelivered, address``.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        outlet: Outlet,
+        owner: Owner,
+        unacked: Window,
+        frames: Frames,
+        tally: Tally,
+        tag: str,
+        no_ack: bool,
+        prefetch: i64,
+        pool: Pool | None,
+    ) -> None:
+        super().__init__(
+            queue,
+            outlet,
+            UNLIMITED if no_ack or prefetch == 0 else prefetch,
+            None if no_ack else pool,
+        )
+        self.tag = tag
+        self.no_ack = no_ack
+        self.exclusive = False
+        self.prefetch: i64 = prefetch
+        self.frames = frames
+        self._owner = owner
+        self._unacked = unacked
+        self._tally = tally
+        self._method = _DELIVER + bytes([len(tag.encode())]) + tag.encode()
+        self._channel = b"\x01" + int(frames.channel).to_bytes(2, "big")
+
+    def deliver(self, message: Message, order: i64) -> None:
+        """Hot path."""
+        number: i64
+        if self.no_ack:
+            number = self._unacked.skip()
+            self._tally.delivered_auto += 1
+            self.queue.consumed(message)
+        else:
+            number = self._hold(Delivery(message, self, order))
+        self._write(message, number, 0)
+
+    def redeliver(self, delivery: Delivery) -> None:
+        number: i64
+        self._tally.redelivered += 1
+        if self.no_ack:
+            number = self._unacked.skip()
+            self._tally.delivered_auto += 1
+            self.queue.consumed(delivery.message)
+        else:
+            number = self._hold(delivery)
+        self._write(delivery.message, number, 1)
+
+    def _hold(self, delivery: Delivery) -> i64:
+        """Keep the delivery until it is settled; returns its tag."""
+        self.credit -= 1
+        if self.pool is not None:
+            self.pool.credit -= 1
+        self.queue.unacked += 1
+        self._tally.delivered_manual += 1
+        return self._unacked.add(delivery)
+
+    def _write(self, message: Message, number: i64, redelivered: i64) -> None:
+        content = message.content
+        if message.encoding is not self.frames:
+            content = content_for(message, self.frames)
+            if not content:
+                self._leave_unsaid(number)
+                return
+        outlet = self.outlet
+        out = outlet.out
+        method = self._method
+        address = message.address.octets
+        out.write(self._channel)
+        write_i32_be(out, i32(len(method) + len(address) + 9))
+        out.write(method)
+        write_i64_be(out, number)
+        out.append(u8(redelivered))
+        out.write(address)
+        out.append(u8(FRAME_END))
+        if len(content) < LARGE:
+            out.write(content)
+        else:
+            outlet.attach(content)
+        if not outlet.dirty:
+            outlet.touch()
+
+    def _leave_unsaid(self, number: i64) -> None:
+        """This client's frames are too small for the message's properties: it is not told, and its
+        delivery tag goes unused.
+        """
+        delivery = self._unacked.take(number)
+        if delivery is not None:
+            _free(self).unsayable(delivery.message)
+
+    def retune(self, prefetch: i64) -> None:
+        """Another prefetch count for a consumer that is at work."""
+        if not self.no_ack:
+            self.credit += (prefetch or UNLIMITED) - (self.prefetch or UNLIMITED)
+            self.prefetch = prefetch
+            self.queue.stir()
+
+    def cancelled(self) -> None:
+        self._owner.lost(self)
+
+
+def settle(delivery: Delivery) -> None:
+    """The client is done with it. Hot path."""
+    consumer = delivery.consumer
+    consumer.credit += 1
+    if consumer.pool is not None:
+        consumer.pool.give_back()
+    consumer.queue.settle(delivery.message)
+
+
+def put_back(delivery: Delivery) -> None:
+    """The client did not settle it: it goes to its old place."""
+    _free(delivery.consumer).requeue(delivery)
+
+
+def refuse(delivery: Delivery) -> None:
+    """The client refused it for good."""
+    _free(delivery.consumer).reject(delivery.message)
+
+
+def _free(consumer: Consumer) -> Source:
+    """The consumer holds one less; its queue will hear why."""
+    consumer.credit += 1
+    if consumer.pool is not None:
+        consumer.pool.give_back()
+    return consumer.queue

@@ -1,0 +1,230 @@
+"""Consuming a stream: rows become basic.deliver, as they came but for one header, x-stream-offset.
+
+    deliver      frame, method, tag | delivery tag | 0, exchange, key
+    header       frame, class, weight, size | flags and properties up to the headers' end, "x-stream-offset" l | offset | the rest
+    body         frames
+
+What does not change from row to row is kept from the last one that looked the same.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i32_le, write_i32_be, write_i64_be
+from mypy_extensions import i32, i64, u8
+
+from broker.messages.message import PLAIN, Address, Message
+from broker.messages.outlet import LARGE
+from broker.queues.consumer import Delivery
+from broker.store.disk import StoreError
+from broker.stream.archive import Gone
+from broker.stream.arrow import FIRST_BUFFER, View
+from broker.stream.offsets import resolve
+from broker.stream.queue import StreamQueue, StreamReader
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.connection_interface import Client
+from protocols.amqp.channel.consumer import AmqpConsumer
+from protocols.amqp.codec.frames import FRAME_END, OVERHEAD
+from protocols.amqp.codec.properties import split_properties
+from protocols.amqp.errors import AmqpError
+from protocols.tally import Tally
+from protocols.window import Window
+
+#: The header that says where a message stands, and its type: a signed number of 8 octets.
+_OFFSET: Final = b"\x0fx-stream-offsetl"
+_DELIVER: Final = b"\x00\x3c\x00\x3c"
+_CONSUME: Final[i64] = 60 << 16 | 20
+#: Octets of class, weight and size.
+_FIXED: Final[i64] = 12
+_HEADERS: Final = 1 << 13
+#: Of a delivery from a stream only its place counts.
+_NOTHING: Final = Message(Address("", ""), b"", PLAIN, 0)
+
+_EXCHANGE: Final[i64] = FIRST_BUFFER["exchange"]
+_TOPIC: Final[i64] = FIRST_BUFFER["topic"]
+_HEADER: Final[i64] = FIRST_BUFFER["content_header"]
+_BODY: Final[i64] = FIRST_BUFFER["body"]
+
+
+class AmqpReader(StreamReader):
+    """One consumer tag on a stream."""
+
+    def __init__(
+        self, consumer: AmqpConsumer, offset: i64, connection: Client, unacked: Window, tally: Tally
+    ) -> None:
+        super().__init__(consumer, offset)
+        frames = consumer.frames
+        channel = int(frames.channel).to_bytes(2, "big")
+        self._connection = connection
+        self._number: i64 = frames.channel
+        self._unacked = unacked
+        self._tally = tally
+        self._room: i64 = frames.frame_max - OVERHEAD
+        self._method = _DELIVER + bytes([len(consumer.tag.encode())]) + consumer.tag.encode()
+        self._method_head = b"\x01" + channel
+        self._header_head = b"\x02" + channel
+        self._body_head = b"\x03" + channel
+        #: Flags and properties as the last row had them, and what is written before and behind its
+        #: offset.
+        self._said = b""
+        self._before = b""
+        self._behind = b""
+
+    def serve(self, batch: View, row: i64) -> i64:
+        """Hot path."""
+        consumer = self.consumer
+        pool = consumer.pool
+        outlet = consumer.outlet
+        unacked = self._unacked
+        octets = batch.octets
+        exchange_ends: i64 = batch.place(_EXCHANGE + 1)
+        exchange_data: i64 = batch.place(_EXCHANGE + 2)
+        topic_ends: i64 = batch.place(_TOPIC + 1)
+        topic_data: i64 = batch.place(_TOPIC + 2)
+        header_ends: i64 = batch.place(_HEADER + 1)
+        header_data: i64 = batch.place(_HEADER + 2)
+        body_ends: i64 = batch.place(_BODY + 1)
+        body_data: i64 = batch.place(_BODY + 2)
+        odd = not batch.null_free("routing_key")
+        method = self._method
+        overhead: i64 = len(method) + 11
+        rows: i64 = batch.rows
+        first: i64 = row
+        while row < rows:
+            if consumer.credit <= 0 or pool is not None and pool.credit <= 0 or not outlet.open():
+                break
+            at: i64 = 4 * row
+            start: i64 = header_data + i64(read_i32_le(octets, header_ends + at))
+            stop: i64 = header_data + i64(read_i32_le(octets, header_ends + at + 4))
+            said = octets[start + _FIXED : stop]
+            if said != self._said:
+                self._learn(said)
+            before, behind = self._before, self._behind
+            size: i64 = _FIXED + len(before) + 8 + len(behind)
+            if size > self._room:
+                row += 1  # This client's frames are too small for the properties: it is not told.
+                continue
+            exchange = octets[
+                exchange_data + i64(read_i32_le(octets, exchange_ends + at)) : exchange_data
+                + i64(read_i32_le(octets, exchange_ends + at + 4))
+            ]
+            key = octets[
+                topic_data + i64(read_i32_le(octets, topic_ends + at)) : topic_data
+                + i64(read_i32_le(octets, topic_ends + at + 4))
+            ]
+            if odd and not batch.null("routing_key", row):
+                key = batch.text("routing_key", row)
+            if len(key) > 255:
+                key = key[:255]
+            offset: i64 = batch.base + row
+            consumer.credit -= 1
+            if pool is not None:
+                pool.credit -= 1
+            out = outlet.out
+            out.write(self._method_head)
+            write_i32_be(out, i32(overhead + len(exchange) + len(key)))
+            out.write(method)
+            write_i64_be(out, unacked.add(Delivery(_NOTHING, consumer, offset)))
+            out.append(u8(0))
+            out.append(u8(len(exchange)))
+            out.write(exchange)
+            out.append(u8(len(key)))
+            out.write(key)
+            out.append(u8(FRAME_END))
+            out.write(self._header_head)
+            write_i32_be(out, i32(size))
+            out.write(octets[start : start + _FIXED])
+            out.write(before)
+            write_i64_be(out, offset)
+            out.write(behind)
+            out.append(u8(FRAME_END))
+            start = body_data + i64(read_i32_le(octets, body_ends + at))
+            stop = body_data + i64(read_i32_le(octets, body_ends + at + 4))
+            if stop - start < LARGE and stop - start <= self._room:
+                if stop > start:
+                    out.write(self._body_head)
+                    write_i32_be(out, i32(stop - start))
+                    out.write(octets[start:stop])
+                    out.append(u8(FRAME_END))
+            else:
+                self._write_large(octets, start, stop)
+            row += 1
+        if row > first:
+            self._tally.delivered_manual += row - first
+            if not outlet.dirty:
+                outlet.touch()
+        return row - first
+
+    def _write_large(self, octets: bytes, start: i64, stop: i64) -> None:
+        """A body in as many frames as it needs, not copied into the buffer."""
+        outlet = self.consumer.outlet
+        while start < stop:
+            end: i64 = min(start + self._room, stop)
+            outlet.out.write(self._body_head)
+            write_i32_be(outlet.out, i32(end - start))
+            outlet.attach(octets[start:end])
+            outlet.out.append(u8(FRAME_END))
+            start = end
+
+    def _learn(self, said: bytes) -> None:
+        """Where the offset goes among these properties."""
+        self._said = said
+        self._before, self._behind = with_offset(said)
+
+    def fail(self, reason: str) -> None:
+        self._connection.lose_channel(self._number, AmqpError(406, reason), _CONSUME)
+
+
+def with_offset(said: bytes) -> tuple[bytes, bytes]:
+    """Flags and properties with the header x-stream-offset, last of the headers: what comes before
+    its value, and behind.
+    """
+    flags = int.from_bytes(said[:2], "big")
+    before: list[bytes] = []
+    table = b""
+    at = 2
+    for name, kind, octets in split_properties(said):
+        if kind == "table":
+            table = octets[4:]
+        elif name not in ("content_type", "content_encoding"):
+            break
+        else:
+            before.append(octets)
+        at += len(octets)
+    table += _OFFSET
+    head = (
+        (flags | _HEADERS).to_bytes(2, "big")
+        + b"".join(before)
+        + (len(table) + 8).to_bytes(4, "big")
+        + table
+    )
+    return head, said[at:]
+
+
+def check(queue: StreamQueue, vhost: VirtualHost, no_ack: bool, limited: bool) -> None:
+    """Raises AmqpError for what a stream does not do, in RabbitMQ's words.
+
+    `limited`: there is a prefetch count.
+    """
+    thing = f"queue '{queue.name}' in vhost '{vhost.name}'"
+    if not limited:
+        raise AmqpError(406, f"consumer prefetch count is not set for stream {thing}")
+    if no_ack:
+        raise AmqpError(540, f"automatic acknowledgement not supported by stream {thing}")
+
+
+def begin(queue: StreamQueue, vhost: VirtualHost, wanted: object) -> i64:
+    """The offset at which a consumer begins. Raises PreconditionFailed, AmqpError."""
+    now_us = i64(vhost.agenda.wall * 1_000_000)
+    try:
+        return resolve(
+            queue.archive,
+            queue.pages,
+            wanted,
+            queue.end,
+            now_us,
+            f"queue '{queue.name}' in vhost '{vhost.name}'",
+        )
+    except (Gone, StoreError) as error:
+        raise AmqpError(406, str(error)) from error

@@ -1,0 +1,1 @@
+"""AMQP frames, field tables, properties and contents: bytes to values and back."""

@@ -1,0 +1,280 @@
+"""Contents: what follows a publish or a deliver, as frames.
+
+    content   header frame: class(2) weight(2) body size(8) property flags(2) properties   then body frames
+
+A content is relayed as it came: one slice of the input, headers and bodies together. It is written
+anew only for another channel number, a smaller frame_max, or a reader of another protocol.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i16_be, read_i32_be, read_i64_be
+from mypy_extensions import i64
+
+from broker.messages.message import (
+    AT_LEAST_ONCE,
+    HEADERS,
+    PERSISTENCE,
+    PLAIN,
+    PRIORITY,
+    REPLY_TO,
+    Amended,
+    Encoding,
+    Message,
+    Properties,
+)
+from broker.routing.deduplication import PRODUCER
+from protocols.amqp.codec.frames import BODY, FRAME_END, HEADER, OVERHEAD
+from protocols.amqp.codec.properties import amended, read_properties, write_properties
+from protocols.amqp.errors import AmqpError
+from protocols.crossing import MARK
+
+#: The name of a header with which a producer numbers its messages.
+NUMBERED: Final = PRODUCER.encode()
+#: Octets of a header frame's payload before the properties.
+FIXED_HEADER: Final[i64] = 14
+
+#: The name under which a channel asks for replies without a queue, and consumes them.
+DIRECT: Final = b"amq.rabbitmq.reply-to"
+
+_TIMESTAMP: Final[i64] = 1 << 6
+
+
+class Frames(Encoding):
+    """Content as the frames of one channel, none above frame_max."""
+
+    def __init__(self, channel: i64, frame_max: i64) -> None:
+        self.channel: i64 = channel
+        self.frame_max: i64 = frame_max
+
+    def body(self, content: bytes) -> bytes:
+        at: i64 = i64(read_i32_be(content, 3)) + OVERHEAD
+        if read_i64_be(content, 11) == len(content) - at - OVERHEAD:
+            return content[at + 7 : -1]
+        parts: list[bytes] = []
+        while at < len(content):
+            end: i64 = at + i64(read_i32_be(content, at + 3)) + OVERHEAD
+            parts.append(content[at + 7 : end - 1])
+            at = end
+        return b"".join(parts)
+
+    def properties(self, content: bytes) -> Properties:
+        return read_properties(self.header(content))
+
+    def size(self, content: bytes) -> i64:
+        return read_i64_be(content, 11)
+
+    def priority(self, content: bytes) -> i64:
+        at = _property_at(content, 0, PRIORITY) if property_flags(content, 0) & PRIORITY else 0
+        return content[at] if at > 0 else 0
+
+    def header(self, content: bytes) -> bytes:
+        """Property flags and properties, as they came."""
+        end: i64 = 7 + i64(read_i32_be(content, 3))
+        return content[19:end]
+
+    def whole_header(self, content: bytes) -> bytes:
+        """... with the class, weight and body size before them."""
+        end: i64 = 7 + i64(read_i32_be(content, 3))
+        return content[7:end]
+
+
+#: Encodings that are remembered; those of clients with odd frame sizes beyond that are made anew
+#: each time.
+_KNOWN_MAX: Final = 4_096
+_known: Final[dict[tuple[int, int], Frames]] = {}
+
+
+def frames_of(channel: i64, frame_max: i64) -> Frames:
+    """The encoding of a channel; the same object for all connections with this frame_max."""
+    known = _known.get((channel, frame_max))
+    if known is None:
+        known = Frames(channel, frame_max)
+        if len(_known) < _KNOWN_MAX:
+            _known[channel, frame_max] = known
+    return known
+
+
+def content_end(data: bytes, start: i64, number: i64, frame_max: i64) -> i64:
+    """Where the content ends whose header frame begins at `start`; 0 when it is not all here or not
+    as it should be (an empty body frame is dropped): then it must be taken frame by frame. Hot
+    path.
+    """
+    size: i64 = len(data)
+    if (
+        size - start < FIXED_HEADER + OVERHEAD
+        or i64(read_i32_be(data, start)) >> 8 != HEADER << 16 | number
+    ):
+        return 0
+    length: i64 = i64(read_i32_be(data, start + 3))
+    stop: i64 = start + length + OVERHEAD
+    if (
+        length < FIXED_HEADER
+        or length > frame_max - OVERHEAD
+        or stop > size
+        or data[stop - 1] != FRAME_END
+    ):
+        return 0
+    if i64(read_i32_be(data, start + 7)) != 60 << 16:
+        return 0
+    left: i64 = read_i64_be(data, start + 11)
+    while left > 0:
+        if size - stop < OVERHEAD or i64(read_i32_be(data, stop)) >> 8 != BODY << 16 | number:
+            return 0
+        length = i64(read_i32_be(data, stop + 3))
+        if length <= 0 or length > left or length > frame_max - OVERHEAD:
+            return 0
+        stop += length + OVERHEAD
+        if stop > size or data[stop - 1] != FRAME_END:
+            return 0
+        left -= length
+    return stop if left == 0 else 0
+
+
+def property_flags(content: bytes, start: i64) -> i64:
+    """Which properties the content has whose header frame begins at `start`."""
+    return i64(read_i16_be(content, start + 19)) & 0xFFFF
+
+
+def persistent(data: bytes, start: i64) -> bool:
+    """Whether the content whose header frame begins at `start` has delivery_mode 2.
+
+    Hot path for durable queues.
+    """
+    if not property_flags(data, start) & PERSISTENCE:
+        return False
+    at = _property_at(data, start, PERSISTENCE)
+    return at > 0 and data[at] == 2
+
+
+def needs_care(care: i64, data: bytes, start: i64) -> i64:
+    """What is left of the reasons for care once the content whose header frame begins at `start` is
+    looked at.
+    """
+    if care & PERSISTENCE and not persistent(data, start):
+        care -= PERSISTENCE
+    if care & HEADERS and not names_keys(data, start):
+        end = _header_end(data, start)
+        if data.find(MARK, start, end) < 0 and data.find(NUMBERED, start, end) < 0:
+            care -= HEADERS
+    if care & REPLY_TO and not asks_directly(data, start):
+        care -= REPLY_TO
+    return care
+
+
+def names_keys(data: bytes, start: i64) -> bool:
+    """Whether the headers may name further routing keys."""
+    end = _header_end(data, start)
+    return data.find(b"\x02CC", start, end) >= 0 or data.find(b"\x03BCC", start, end) >= 0
+
+
+def _header_end(data: bytes, start: i64) -> i64:
+    return start + 7 + i64(read_i32_be(data, start + 3))
+
+
+def asks_directly(data: bytes, start: i64) -> bool:
+    """Whether the reply is wanted without a queue."""
+    at = _property_at(data, start, REPLY_TO)
+    return at > 0 and data[at] == len(DIRECT) and data[at + 1 : at + 1 + len(DIRECT)] == DIRECT
+
+
+def short_property(content: bytes, wanted: i64) -> bytes:
+    """The octets of a short string property that the content has. Raises AmqpError."""
+    at = _property_at(content, 0, wanted)
+    if at == 0 or at + content[at] >= 7 + i64(read_i32_be(content, 3)):
+        raise AmqpError(501, "a property is longer than its frame")
+    return content[at + 1 : at + 1 + content[at]]
+
+
+def _property_at(data: bytes, start: i64, wanted: i64) -> i64:
+    """Where a property stands: behind those with higher flags, none of which is decoded.
+
+    0 when its frame ends before it.
+    """
+    flags = property_flags(data, start)
+    end: i64 = start + 7 + i64(read_i32_be(data, start + 3))
+    at: i64 = start + 7 + FIXED_HEADER
+    flag: i64 = 1 << 15
+    while flag > wanted and at < end:
+        if flags & flag:
+            if flag & (PERSISTENCE | PRIORITY):
+                at += 1
+            elif flag == _TIMESTAMP:
+                at += 8
+            elif flag == HEADERS:
+                table: i64 = i64(read_i32_be(data, at)) if at + 4 <= end else -1
+                at = at + 4 + table if table >= 0 else end
+            else:
+                octets: i64 = data[at]
+                at += 1 + octets
+        flag >>= 1
+    return at if at < end else 0
+
+
+def content_for(message: Message, frames: Frames) -> bytes:
+    """The message's content in the frames of another channel. Once per message and kind of reader.
+    Nothing when its properties do not fit into a frame of this reader's: a header cannot be split.
+    """
+    source = message.encoding
+    if message.recoding is frames:
+        return message.recoded
+    if isinstance(source, Frames) and source.frame_max <= frames.frame_max:
+        if source.channel == frames.channel:
+            return message.content
+        return message.remember(frames, _rechannel(message.content, frames.channel))
+    if isinstance(source, Frames):
+        header = source.header(message.content)
+    elif isinstance(source, Amended):
+        return message.remember(
+            frames,
+            _fitting(amended_content(source, message.content, frames, message.assurance), frames),
+        )
+    elif source is PLAIN:
+        header = b"\x10\x00\x02" if message.assurance else b"\x10\x00\x01"
+    else:
+        header = write_properties(
+            {"delivery_mode": 2 if message.assurance else 1} | message.properties
+        )
+    return message.remember(frames, _fitting(_split(header, message.body, frames), frames))
+
+
+def _fitting(content: bytes, frames: Frames) -> bytes:
+    return content if i64(read_i32_be(content, 3)) <= frames.frame_max - OVERHEAD else b""
+
+
+def amended_content(
+    encoding: Amended, content: bytes, frames: Frames, assurance: i64 = AT_LEAST_ONCE
+) -> bytes:
+    """A content in frames, with what changed in it."""
+    source = encoding.source
+    if isinstance(source, Frames):
+        header = amended(source.header(content), encoding.headers, encoding.changed)
+    else:
+        header = write_properties(
+            {"delivery_mode": 2 if assurance else 1} | encoding.properties(content)
+        )
+    return _split(header, encoding.body(content), frames)
+
+
+def _split(flags_and_properties: bytes, body: bytes, frames: Frames) -> bytes:
+    """A header frame, and body frames not above frame_max. No body frame is empty."""
+    channel = int(frames.channel).to_bytes(2, "big")
+    header = b"\x00\x3c\x00\x00" + len(body).to_bytes(8, "big") + flags_and_properties
+    parts = [b"\x02", channel, len(header).to_bytes(4, "big"), header, b"\xce"]
+    room = int(frames.frame_max - OVERHEAD)
+    for at in range(0, len(body), room):
+        part = body[at : at + room]
+        parts += [b"\x03", channel, len(part).to_bytes(4, "big"), part, b"\xce"]
+    return b"".join(parts)
+
+
+def _rechannel(content: bytes, channel: i64) -> bytes:
+    octets = int(channel).to_bytes(2, "big")
+    out = bytearray(content)
+    at: i64 = 0
+    while at < len(content):
+        out[at + 1 : at + 3] = octets
+        at += i64(read_i32_be(content, at + 3)) + OVERHEAD
+    return bytes(out)

@@ -1,0 +1,42 @@
+"""How AMQP contents are written in the store: as they came, with the channel and the frame_max that
+their frames are for.
+
+tag 1     channel u16, frame_max u32     frames
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from broker.messages.message import Amended, Encoding
+from broker.store.codecs import Codec, Codecs
+from protocols.amqp.codec.contents import Frames, amended_content, frames_of
+
+TAG: Final = 1
+_PARAMETERS: Final = struct.Struct(">HI")
+#: The frames of a dead letter, which is written anew.
+_LETTER: Final = frames_of(1, 128 << 10)
+
+
+class FrameCodec(Codec):
+    """Contents of publishers, and dead letters of any protocol."""
+
+    def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
+        if isinstance(encoding, Amended):
+            content = amended_content(encoding, content, _LETTER)
+            encoding = _LETTER
+        assert isinstance(encoding, Frames)
+        return TAG, _PARAMETERS.pack(encoding.channel, encoding.frame_max), content
+
+    def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
+        try:
+            channel, frame_max = _PARAMETERS.unpack(parameters)
+        except struct.error as error:
+            raise ValueError(str(error)) from error
+        return frames_of(channel, frame_max)
+
+
+def register(codecs: Codecs) -> None:
+    """Let a store know AMQP's contents."""
+    codecs.register(FrameCodec(), [Frames, Amended], [TAG])

@@ -1,0 +1,1 @@
+"""AMQP connections: handshake, life cycle and the table of methods."""

@@ -1,0 +1,195 @@
+"""CONNECT: the one packet that says which version the rest is written in.
+
+protocol name  level(1)  flags(1)  keep-alive(2)  [properties]  client identifier  [[properties]
+will]  [user]  [password]
+
+flags   7 user  6 password  5 will retain  4,3 will QoS  2 will  1 clean session (clean start)  0
+nothing
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.mqtt.codec.packets import (
+    CONNECT,
+    UNACCEPTABLE_VERSION,
+    MalformedPacket,
+    Reader,
+    connack,
+)
+from protocols.mqtt.codec.packets5 import connack5
+from protocols.mqtt.codec.properties import (
+    AUTHENTICATION_DATA,
+    AUTHENTICATION_METHOD,
+    MAXIMUM_PACKET_SIZE,
+    RECEIVE_MAXIMUM,
+    REQUEST_PROBLEM,
+    REQUEST_RESPONSE,
+    RESPONSE_TOPIC,
+    SESSION_EXPIRY,
+    TOPIC_ALIAS_MAXIMUM,
+    WILL,
+    WILL_DELAY,
+    Properties5,
+    read_properties,
+)
+from protocols.mqtt.codec.reasons import PROTOCOL_ERROR, TOPIC_NAME_INVALID, UNSUPPORTED_VERSION
+
+#: Levels of MQTT 3.1, 3.1.1 and 5.
+LEVEL_31: Final = 3
+LEVEL_311: Final = 4
+LEVEL_5: Final = 5
+_NAMES: Final = {LEVEL_31: b"MQIsdp", LEVEL_311: b"MQTT", LEVEL_5: b"MQTT"}
+#: A session that never expires.
+NEVER: Final = 0xFFFFFFFF
+
+
+class UnacceptableVersion(Exception):
+    """A level that nobody speaks here; `answer` is what its client is told, as far as we know its
+    language.
+    """
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__("protocol level")
+        self.answer = answer
+
+
+class LeftWill:
+    """What a client wants published when it disappears."""
+
+    def __init__(
+        self, topic: str, body: bytes, assurance: int, retain: bool, properties: Properties5
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        self.assurance = assurance
+        self.retain = retain
+        self.properties = properties
+
+    @property
+    def delay(self) -> int:
+        """Seconds."""
+        return self.properties.number(WILL_DELAY, 0)
+
+
+class Connect:
+    """A CONNECT, checked. What MQTT 5 lets a client say has its default here for the older ones."""
+
+    def __init__(
+        self,
+        level: int,
+        keep_alive: int,
+        clean: bool,
+        client_id: str,
+        will: LeftWill | None,
+        user: str | None,
+        password: bytes | None,
+        properties: Properties5,
+    ) -> None:
+        self.level = level
+        self.keep_alive = keep_alive
+        self.clean = clean
+        self.client_id = client_id
+        self.will = will
+        self.user = user
+        self.password = password
+        self.properties = properties
+
+    @property
+    def expiry(self) -> int:
+        """Seconds that the session outlives its connection; NEVER for ever."""
+        if self.level == LEVEL_5:
+            return self.properties.number(SESSION_EXPIRY, 0)
+        return 0 if self.clean else NEVER
+
+    @property
+    def receive_maximum(self) -> int:
+        return self.properties.number(RECEIVE_MAXIMUM, 65_535)
+
+    @property
+    def maximum_packet_size(self) -> int:
+        """0 for none."""
+        return self.properties.number(MAXIMUM_PACKET_SIZE, 0)
+
+    @property
+    def topic_alias_maximum(self) -> int:
+        return self.properties.number(TOPIC_ALIAS_MAXIMUM, 0)
+
+    @property
+    def wants_response_information(self) -> bool:
+        return self.properties.number(REQUEST_RESPONSE, 0) == 1
+
+    @property
+    def wants_problems(self) -> bool:
+        return self.properties.number(REQUEST_PROBLEM, 1) == 1
+
+    @property
+    def method(self) -> str | None:
+        return self.properties.text(AUTHENTICATION_METHOD)
+
+    @property
+    def method_data(self) -> bytes:
+        return self.properties.binary(AUTHENTICATION_DATA) or b""
+
+
+def read_level(packet: bytes) -> int:
+    """The protocol level that a CONNECT names: 0 where it names none."""
+    try:
+        reader = Reader(packet)
+        reader.binary()
+        return reader.byte()
+    except MalformedPacket:
+        return 0
+
+
+def read_connect(reader: Reader) -> Connect:
+    """Raises MalformedPacket, UnacceptableVersion."""
+    name, level = reader.binary(), reader.byte()
+    if name not in (b"MQTT", b"MQIsdp"):
+        raise MalformedPacket("protocol name")  # [MQTT-3.1.2-1]
+    if _NAMES.get(level) != name:
+        # [MQTT-3.1.2-2]: one that wants more than 5 reads the answer of 5. (Some bridges set bit 7,
+        # and come again without.)
+        raise UnacceptableVersion(
+            connack5(False, UNSUPPORTED_VERSION, Properties5())
+            if level & 127 > LEVEL_311
+            else connack(False, UNACCEPTABLE_VERSION)
+        )
+    flags, keep_alive = reader.byte(), reader.short()
+    assurance, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64
+    # [MQTT-3.1.2-3], [MQTT-3.1.2-11], [MQTT-3.1.2-12], [MQTT-3.1.2-13]; a password alone is new in
+    # 5 [MQTT-3.1.2-22 of 3.1.1]
+    if (
+        flags & 1
+        or assurance == 3
+        or not has_will
+        and flags & 0x38
+        or has_password
+        and not has_user
+        and level < LEVEL_5
+    ):
+        raise MalformedPacket("connect flags")
+    properties = read_properties(reader, CONNECT) if level == LEVEL_5 else Properties5()
+    if properties.has(AUTHENTICATION_DATA) and not properties.has(AUTHENTICATION_METHOD):
+        raise MalformedPacket("authentication data without a method", code=PROTOCOL_ERROR)
+    client_id = reader.text()
+    will: LeftWill | None = None
+    if has_will:
+        of_will = read_properties(reader, WILL) if level == LEVEL_5 else Properties5()
+        topic = topic_name(reader.text())
+        response = of_will.text(RESPONSE_TOPIC)
+        if response is not None:
+            topic_name(response)
+        will = LeftWill(topic, reader.binary(), assurance, bool(flags & 32), of_will)
+    user = reader.text() if has_user else None
+    password = reader.binary() if has_password else None
+    reader.end()
+    return Connect(level, keep_alive, bool(flags & 2), client_id, will, user, password, properties)
+
+
+def topic_name(name: str) -> str:
+    """A topic name. Raises MalformedPacket [MQTT-3.3.2-2], [MQTT-4.7.3-1]."""
+    if not name or "+" in name or "#" in name:
+        raise MalformedPacket("topic name", code=TOPIC_NAME_INVALID)
+    return name

@@ -1,0 +1,248 @@
+"""Contents as MQTT publishers give them, and their properties in the core's neutral words, both
+ways.
+
+    PLAIN              the body alone                              what has no properties, most of the time
+    Publication        the body, or properties and body; and whether it was published with RETAIN or exactly once
+
+MQTT -> neutral (AMQP's words)                                  neutral -> MQTT
+    Content Type              content_type                      the reverse
+    User Properties           headers                           and message_id, type, ... under their AMQP names
+    Response Topic            header x-reply-to-topic, as a key
+    Correlation Data          correlation_id, or header x-correlation-id if that cannot hold it
+    Message Expiry            expiration (ms)                   what is left of it
+    Payload Format            header x-mqtt-payload-format
+    RETAIN, QoS 2             headers x-mqtt-retain, x-mqtt-qos
+    what a table cannot hold  header x-mqtt-user-properties: all of them, [name, value, name, value, ...]
+                              header x-mqtt-content-type
+
+The headers are read back, so that a publication that went through AMQP comes back equal.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Final
+
+from broker.messages.message import PLAIN, Encoding, Properties
+from matching.grammar import swap
+from protocols.crossing import ALL, CORRELATION, FORMAT, QOS, REPLY_TO, RETAIN, TYPE, USER
+from protocols.mqtt.codec.packets import PUBLISH, MalformedPacket, Reader
+from protocols.mqtt.codec.properties import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
+    MESSAGE_EXPIRY,
+    PAYLOAD_FORMAT,
+    RESPONSE_TOPIC,
+    Properties5,
+    read_properties,
+)
+
+#: Octets of a short string.
+_SHORT: Final = 255
+#: Octets of a name in a field table (AMQP 0-9-1 section 4.2.5.5).
+_NAME: Final = 128
+#: AMQP's properties that MQTT has no word for: they become user properties.
+_FOREIGN: Final = (
+    "content_encoding",
+    "priority",
+    "reply_to",
+    "message_id",
+    "timestamp",
+    "type",
+    "user_id",
+    "app_id",
+    "cluster_id",
+)
+
+
+class Publication(Encoding):
+    """A content of MQTT that is not PLAIN. Interned: see `encoding_of`.
+
+    `described` is whether the content begins with properties, written as in a PUBLISH, the message
+    expiry first.
+    """
+
+    def __init__(self, described: bool, retain: bool, exactly_once: bool) -> None:
+        self.described = described
+        self.retain = retain
+        self.exactly_once = exactly_once
+
+    def body(self, content: bytes) -> bytes:
+        return content[properties_end(content) :] if self.described else content
+
+    def properties(self, content: bytes) -> Properties:
+        if not self.described:
+            return self._with_flags({}, {})
+        try:
+            given = read_properties(Reader(content), PUBLISH)
+        except MalformedPacket:
+            return self._with_flags({}, {})  # It was checked when it came.
+        properties: Properties = {}
+        headers: dict[str, object] = {}
+        content_type = given.text(CONTENT_TYPE)
+        if content_type is not None:
+            if len(content_type.encode()) <= _SHORT:
+                properties["content_type"] = content_type
+            else:
+                headers[TYPE] = content_type
+        _write_user(given.user, headers)
+        response = given.text(RESPONSE_TOPIC)
+        if response is not None:
+            headers[REPLY_TO] = swap(response)
+        correlation = given.binary(CORRELATION_DATA)
+        if correlation is not None:
+            text = _short_text(correlation)
+            if text is None:
+                headers[CORRELATION] = correlation
+            else:
+                properties["correlation_id"] = text
+        expiry = given.number(MESSAGE_EXPIRY, -1)
+        if expiry >= 0:
+            properties["expiration"] = str(expiry * 1000)
+        if PAYLOAD_FORMAT in given.numbers:
+            headers[FORMAT] = given.numbers[PAYLOAD_FORMAT]
+        return self._with_flags(properties, headers)
+
+    def _with_flags(self, properties: Properties, headers: dict[str, object]) -> Properties:
+        if self.retain:
+            headers[RETAIN] = True
+        if self.exactly_once:
+            headers[QOS] = 2
+        if headers:
+            properties["headers"] = headers
+        return properties
+
+
+_ENCODINGS: Final = [
+    Publication(bool(number & 1), bool(number & 2), bool(number & 4)) for number in range(8)
+]
+
+
+def encoding_of(described: bool, retain: bool, exactly_once: bool) -> Encoding:
+    """The one encoding of contents like this."""
+    number = (1 if described else 0) | (2 if retain else 0) | (4 if exactly_once else 0)
+    return _ENCODINGS[number] if number else PLAIN
+
+
+def number_of(encoding: Publication) -> int:
+    """The number under which the log knows it."""
+    return (
+        (1 if encoding.described else 0)
+        | (2 if encoding.retain else 0)
+        | (4 if encoding.exactly_once else 0)
+    )
+
+
+def numbered(number: int) -> Encoding:
+    """The encoding of this number. Raises ValueError."""
+    if not 0 < number < len(_ENCODINGS):
+        raise ValueError(f"no encoding has number {number}")
+    return _ENCODINGS[number]
+
+
+def properties_end(content: bytes) -> int:
+    """Where the properties at the beginning of a content end."""
+    size, shift, at = 0, 0, 0
+    while content[at] >= 128:
+        size |= (content[at] & 127) << shift
+        shift += 7
+        at += 1
+    return at + 1 + (size | content[at] << shift)
+
+
+def described_by(properties: Properties, expires: bool) -> Properties5:
+    """The neutral properties of a message from elsewhere, in MQTT's words. One that `expires` has
+    an expiry of 0 there: the pen writes what is left."""
+    given = Properties5()
+    headers = properties.get("headers")
+    table: dict[str, object] = headers if isinstance(headers, dict) else {}
+    if expires:
+        given.numbers[MESSAGE_EXPIRY] = 0
+    payload_format = table.get(FORMAT)
+    if payload_format in (0, 1) and isinstance(payload_format, int):
+        given.numbers[PAYLOAD_FORMAT] = int(payload_format)
+    content_type = _text(table.get(TYPE, properties.get("content_type")))
+    if content_type is not None:
+        given.texts[CONTENT_TYPE] = content_type
+    response = table.get(REPLY_TO)
+    topic = _text(swap(response) if isinstance(response, str) else None)
+    if topic and "+" not in topic and "#" not in topic:
+        given.texts[RESPONSE_TOPIC] = topic
+    correlation = table.get(CORRELATION, properties.get("correlation_id"))
+    octets = correlation.encode() if isinstance(correlation, str) else correlation
+    if isinstance(octets, bytes) and len(octets) <= 65_535:
+        given.octets[CORRELATION_DATA] = octets
+    _read_user(table, given.user)
+    names = {name for name, _ in given.user}
+    for name in _FOREIGN:
+        value = (
+            _text(_as_text(properties[name])) if name in properties and name not in names else None
+        )
+        if value is not None:
+            given.user.append((name, value))
+    return given
+
+
+def _write_user(user: list[tuple[str, str]], headers: dict[str, object]) -> None:
+    """User properties as headers; and as a list too, where a table would not give them back as they
+    are.
+    """
+    odd = False
+    for name, value in user:
+        if not name or name in headers or name in ALL or len(name.encode()) > _NAME:
+            odd = True
+        else:
+            headers[name] = value
+    if odd:
+        headers[USER] = [text for pair in user for text in pair]
+
+
+def _read_user(headers: dict[str, object], user: list[tuple[str, str]]) -> None:
+    listed = headers.get(USER)
+    names: set[str] = set()
+    if isinstance(listed, list) and len(listed) % 2 == 0:
+        texts = [_text(one) for one in listed]
+        if None not in texts:
+            for at in range(0, len(texts), 2):
+                name, value = texts[at], texts[at + 1]
+                assert name is not None and value is not None
+                user.append((name, value))
+                names.add(name)
+    for header, content in headers.items():
+        if header in names or header in ALL:
+            continue
+        key, text = _text(header), _text(_as_text(content))
+        if key is not None and text is not None:
+            user.append((key, text))
+
+
+def _as_text(value: object) -> str:
+    """A header's value as a text: what JSON says of it, if it is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return json.dumps(value, default=_as_text, ensure_ascii=False, separators=(",", ":"))
+
+
+def _text(value: object) -> str | None:
+    """What can be written as a text of MQTT, or None."""
+    if not isinstance(value, str) or "\0" in value:
+        return None
+    try:
+        return value if len(value.encode()) <= 65_535 else None
+    except UnicodeEncodeError:
+        return None
+
+
+def _short_text(octets: bytes) -> str | None:
+    """Octets as a short string that gives them back, or None."""
+    if len(octets) > _SHORT:
+        return None
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return None

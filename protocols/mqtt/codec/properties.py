@@ -1,0 +1,263 @@
+"""Properties of MQTT 5 packets (section 2.2.2): what each is called, how it is written, and where
+it may stand.
+
+    properties   length(variable)   identifier(1) value   identifier(1) value   ...
+
+Rules that hold for every packet: User Property may come again and again, and a Subscription
+Identifier in a PUBLISH; everything else comes once. What is wrong inside a value is malformed; a
+property in the wrong packet, or a second one, is a protocol error.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.mqtt.codec.packets import (
+    AUTH,
+    CONNACK,
+    CONNECT,
+    DISCONNECT,
+    PUBACK,
+    PUBCOMP,
+    PUBLISH,
+    PUBREC,
+    PUBREL,
+    SUBACK,
+    SUBSCRIBE,
+    UNSUBACK,
+    UNSUBSCRIBE,
+    MalformedPacket,
+    Reader,
+    remaining_length,
+)
+from protocols.mqtt.codec.reasons import PROTOCOL_ERROR, TOPIC_ALIAS_INVALID
+
+PAYLOAD_FORMAT: Final = 0x01
+MESSAGE_EXPIRY: Final = 0x02
+CONTENT_TYPE: Final = 0x03
+RESPONSE_TOPIC: Final = 0x08
+CORRELATION_DATA: Final = 0x09
+SUBSCRIPTION_IDENTIFIER: Final = 0x0B
+SESSION_EXPIRY: Final = 0x11
+ASSIGNED_CLIENT_IDENTIFIER: Final = 0x12
+SERVER_KEEP_ALIVE: Final = 0x13
+AUTHENTICATION_METHOD: Final = 0x15
+AUTHENTICATION_DATA: Final = 0x16
+REQUEST_PROBLEM: Final = 0x17
+WILL_DELAY: Final = 0x18
+REQUEST_RESPONSE: Final = 0x19
+RESPONSE_INFORMATION: Final = 0x1A
+SERVER_REFERENCE: Final = 0x1C
+REASON: Final = 0x1F
+RECEIVE_MAXIMUM: Final = 0x21
+TOPIC_ALIAS_MAXIMUM: Final = 0x22
+TOPIC_ALIAS: Final = 0x23
+MAXIMUM_QOS: Final = 0x24
+RETAIN_AVAILABLE: Final = 0x25
+USER_PROPERTY: Final = 0x26
+MAXIMUM_PACKET_SIZE: Final = 0x27
+WILDCARDS_AVAILABLE: Final = 0x28
+IDENTIFIERS_AVAILABLE: Final = 0x29
+SHARED_AVAILABLE: Final = 0x2A
+
+#: How values are written.
+_BYTE: Final = 0
+_TWO: Final = 1
+_FOUR: Final = 2
+_VARIABLE: Final = 3
+_TEXT: Final = 4
+_BINARY: Final = 5
+_PAIR: Final = 6
+
+#: The place of a will's properties, which stand in a CONNECT.
+WILL: Final = 0
+
+_ANSWERS: Final = (int(PUBACK), int(PUBREC), int(PUBREL), int(PUBCOMP), int(SUBACK), int(UNSUBACK))
+_EVERYWHERE: Final = (
+    WILL,
+    int(CONNECT),
+    int(CONNACK),
+    int(PUBLISH),
+    *_ANSWERS,
+    int(SUBSCRIBE),
+    int(UNSUBSCRIBE),
+    int(DISCONNECT),
+    int(AUTH),
+)
+
+
+class Property:
+    """One line of the table in section 2.2.2.2."""
+
+    def __init__(
+        self, kind: int, places: tuple[int, ...], least: int = 0, most: int = 1 << 32
+    ) -> None:
+        self.kind = kind
+        self.places = places
+        #: Numbers outside of these are a protocol error.
+        self.least = least
+        self.most = most
+
+
+_TABLE: Final[dict[int, Property]] = {
+    PAYLOAD_FORMAT: Property(_BYTE, (PUBLISH, WILL), most=1),
+    MESSAGE_EXPIRY: Property(_FOUR, (PUBLISH, WILL)),
+    CONTENT_TYPE: Property(_TEXT, (PUBLISH, WILL)),
+    RESPONSE_TOPIC: Property(_TEXT, (PUBLISH, WILL)),
+    CORRELATION_DATA: Property(_BINARY, (PUBLISH, WILL)),
+    SUBSCRIPTION_IDENTIFIER: Property(_VARIABLE, (PUBLISH, SUBSCRIBE), least=1),
+    SESSION_EXPIRY: Property(_FOUR, (CONNECT, CONNACK, DISCONNECT)),
+    ASSIGNED_CLIENT_IDENTIFIER: Property(_TEXT, (CONNACK,)),
+    SERVER_KEEP_ALIVE: Property(_TWO, (CONNACK,)),
+    AUTHENTICATION_METHOD: Property(_TEXT, (CONNECT, CONNACK, AUTH)),
+    AUTHENTICATION_DATA: Property(_BINARY, (CONNECT, CONNACK, AUTH)),
+    REQUEST_PROBLEM: Property(_BYTE, (CONNECT,), most=1),
+    WILL_DELAY: Property(_FOUR, (WILL,)),
+    REQUEST_RESPONSE: Property(_BYTE, (CONNECT,), most=1),
+    RESPONSE_INFORMATION: Property(_TEXT, (CONNACK,)),
+    SERVER_REFERENCE: Property(_TEXT, (CONNACK, DISCONNECT)),
+    REASON: Property(_TEXT, (CONNACK, *_ANSWERS, DISCONNECT, AUTH)),
+    RECEIVE_MAXIMUM: Property(_TWO, (CONNECT, CONNACK), least=1),
+    TOPIC_ALIAS_MAXIMUM: Property(_TWO, (CONNECT, CONNACK)),
+    TOPIC_ALIAS: Property(_TWO, (PUBLISH,), least=1),
+    MAXIMUM_QOS: Property(_BYTE, (CONNACK,), most=1),
+    RETAIN_AVAILABLE: Property(_BYTE, (CONNACK,), most=1),
+    USER_PROPERTY: Property(_PAIR, _EVERYWHERE),
+    MAXIMUM_PACKET_SIZE: Property(_FOUR, (CONNECT, CONNACK), least=1),
+    WILDCARDS_AVAILABLE: Property(_BYTE, (CONNACK,), most=1),
+    IDENTIFIERS_AVAILABLE: Property(_BYTE, (CONNACK,), most=1),
+    SHARED_AVAILABLE: Property(_BYTE, (CONNACK,), most=1),
+}
+
+
+class Properties5:
+    """The properties of one packet: numbers, texts and octets by identifier; and the two kinds that
+    may come repeatedly, in order.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+        self.texts: dict[int, str] = {}
+        self.octets: dict[int, bytes] = {}
+        self.user: list[tuple[str, str]] = []
+        self.identifiers: list[int] = []
+
+    def number(self, identifier: int, default: int) -> int:
+        return self.numbers.get(identifier, default)
+
+    def text(self, identifier: int) -> str | None:
+        return self.texts.get(identifier)
+
+    def binary(self, identifier: int) -> bytes | None:
+        return self.octets.get(identifier)
+
+    def has(self, identifier: int) -> bool:
+        return identifier in self.numbers or identifier in self.texts or identifier in self.octets
+
+    def encoded(self) -> bytes:
+        """With its length before it.
+
+        The message expiry stands first, if there is one, so that it can be counted down in place.
+        """
+        parts: list[bytes] = []
+        expiry = self.numbers.get(MESSAGE_EXPIRY)
+        if expiry is not None:
+            parts.append(_number(MESSAGE_EXPIRY, expiry))
+        for identifier, number in self.numbers.items():
+            if identifier != MESSAGE_EXPIRY:
+                parts.append(_number(identifier, number))
+        for identifier, text in self.texts.items():
+            parts.append(bytes([identifier]) + prefixed(text.encode()))
+        for identifier, octets in self.octets.items():
+            parts.append(bytes([identifier]) + prefixed(octets))
+        for identifier in self.identifiers:
+            parts.append(bytes([SUBSCRIPTION_IDENTIFIER]) + remaining_length(identifier))
+        for name, value in self.user:
+            parts.append(
+                bytes([USER_PROPERTY]) + prefixed(name.encode()) + prefixed(value.encode())
+            )
+        block = b"".join(parts)
+        return remaining_length(len(block)) + block
+
+
+def read_properties(reader: Reader, place: int) -> Properties5:
+    """The properties that come next, of a packet of this type (or of a WILL).
+
+    Raises MalformedPacket.
+    """
+    properties = Properties5()
+    size = reader.variable()
+    if size:
+        _read(Reader(reader.octets(size)), place, properties)
+    return properties
+
+
+def _read(reader: Reader, place: int, properties: Properties5) -> None:
+    while reader.more:
+        identifier = reader.byte()
+        known = _TABLE.get(identifier)
+        if known is None:
+            raise MalformedPacket(f"unknown property {identifier}")
+        if place not in known.places:
+            raise MalformedPacket(
+                f"property {identifier} in a packet of type {place}", code=PROTOCOL_ERROR
+            )
+        kind = known.kind
+        if kind == _PAIR:
+            name = reader.text()
+            properties.user.append((name, reader.text()))
+            continue
+        if kind == _VARIABLE:
+            number = reader.variable()
+            if number == 0 or properties.identifiers and place != PUBLISH:
+                raise MalformedPacket(
+                    "subscription identifier", code=PROTOCOL_ERROR
+                )  # [MQTT-3.8.2-1]
+            properties.identifiers.append(number)
+            continue
+        if properties.has(identifier):
+            raise MalformedPacket(f"property {identifier} twice", code=PROTOCOL_ERROR)
+        if kind == _TEXT:
+            properties.texts[identifier] = reader.text()
+        elif kind == _BINARY:
+            properties.octets[identifier] = reader.binary()
+        else:
+            number = (
+                reader.byte()
+                if kind == _BYTE
+                else reader.short()
+                if kind == _TWO
+                else reader.four()
+            )
+            if number < known.least or number > known.most:
+                raise MalformedPacket(
+                    f"property {identifier} is {number}",
+                    code=TOPIC_ALIAS_INVALID if identifier == TOPIC_ALIAS else PROTOCOL_ERROR,
+                )
+            properties.numbers[identifier] = number
+
+
+def _number(identifier: int, number: int) -> bytes:
+    kind = _TABLE[identifier].kind
+    return bytes([identifier]) + number.to_bytes(
+        1 if kind == _BYTE else 2 if kind == _TWO else 4, "big"
+    )
+
+
+def prefixed(octets: bytes) -> bytes:
+    """With its length in two octets."""
+    return len(octets).to_bytes(2, "big") + octets
+
+
+def user_property(name: str, value: str) -> Properties5:
+    """Only this one."""
+    properties = Properties5()
+    properties.user.append((name, value))
+    return properties
+
+
+def reason(text: str) -> Properties5:
+    """Only a Reason String."""
+    properties = Properties5()
+    properties.texts[REASON] = text
+    return properties

@@ -1,0 +1,1 @@
+"""MQTT connections: login, packet handlers of each level, subscribing, reauthorization."""

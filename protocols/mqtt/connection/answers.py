@@ -1,0 +1,83 @@
+"""PUBACKs and PUBRECs that wait for the store, in the order of their publications [MQTT-4.6.0-2],
+[MQTT-4.6.0-3].
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.messages.outlet import Outlet
+from broker.store.contract import Ticket, Waiter
+from protocols.mqtt.codec.packets import write_answer
+from protocols.mqtt.codec.packets5 import answer5
+
+
+class Answer:
+    """The first octet of a packet, its identifier, what it waits for, and the reason code if it is
+    not 0.
+    """
+
+    __slots__ = ("code", "first", "packet_id", "ticket")
+
+    def __init__(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
+        self.first: i64 = first
+        self.packet_id: i64 = packet_id
+        self.ticket = ticket
+        self.code: i64 = code
+
+
+class Answers(Waiter):
+    """Of one connection."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet: Outlet | None = outlet
+        self._waiting: list[Answer] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    def give(self, first: i64, packet_id: i64, ticket: Ticket | None) -> None:
+        """Write the answer now, or when its turn and its ticket have come. Hot path."""
+        if ticket is not None and ticket.outstanding > 0:
+            self._waiting.append(Answer(first, packet_id, ticket, 0))
+        elif self._waiting:
+            self._waiting.append(Answer(first, packet_id, None, 0))
+        elif self._outlet is not None:
+            write_answer(self._outlet.out, first, packet_id)
+
+    def give_code(self, first: i64, packet_id: i64, ticket: Ticket | None, code: i64) -> None:
+        """The same with a reason code, in the language of level 5."""
+        if code == 0:
+            self.give(first, packet_id, ticket)
+        elif ticket is not None and ticket.outstanding > 0:
+            self._waiting.append(Answer(first, packet_id, ticket, code))
+        elif self._waiting:
+            self._waiting.append(Answer(first, packet_id, None, code))
+        elif self._outlet is not None:
+            self._outlet.out.write(answer5(int(first), int(packet_id), int(code)))
+
+    def settled(self) -> None:
+        waiting, outlet = self._waiting, self._outlet
+        if outlet is None:
+            return
+        done = 0
+        for answer in waiting:
+            if answer.ticket is not None and answer.ticket.outstanding > 0:
+                break
+            done += 1
+            if answer.code:
+                outlet.out.write(
+                    answer5(int(answer.first), int(answer.packet_id), int(answer.code))
+                )
+            else:
+                write_answer(outlet.out, answer.first, answer.packet_id)
+        if done:
+            del waiting[:done]
+            outlet.touch()
+
+    def close(self) -> None:
+        """Nobody is there to hear them."""
+        self._waiting.clear()
+        self._outlet = None

@@ -1,0 +1,160 @@
+"""What all MQTT connections of a broker share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.access.identity import Credentials
+from broker.broker import Broker
+from broker.messages.fates import DROPPED, OVER_LIMIT
+from protocols.connection import Connection, Peer
+from protocols.front import Front
+from protocols.mqtt.codec.topics import TopicRules
+from protocols.mqtt.session.sessions import MqttOptions, Sessions
+from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
+
+#: What a protocol level is called in metrics and listings; before its CONNECT, what clients speak
+#: most.
+NAMES: Final = {0: "mqtt311", 3: "mqtt310", 4: "mqtt311", 5: "mqtt50"}
+
+
+class MqttService(Front):
+    """Sessions, topic rules, and whose credentials a client gives."""
+
+    def __init__(self, broker: Broker, options: MqttOptions) -> None:
+        super().__init__("mqtt", broker)
+        self.ways_in = tuple(sorted(set(NAMES.values())))
+        self.options = options
+        self.sessions = Sessions(broker.agenda, options, self.tally)
+        self.sys = SysTree(
+            broker.agenda,
+            options.sys_interval_s,
+            f"trellis {options.version}".rstrip(),
+            Surveying(self),
+        )
+        self.sessions.sys = self.sys
+        #: Octets of connections that are gone, in and out, and the most clients that there were at
+        #: once.
+        self.octets_in = 0
+        self.octets_out = 0
+        self.most = 0
+        self.topics = TopicRules(options.max_levels, options.no_subscribe)
+
+    def enter(self, connection: Connection) -> None:
+        super().enter(connection)
+        self.most = max(self.most, len(self.connections))
+
+    def leave(self, connection: Connection) -> None:
+        super().leave(connection)
+        self.octets_in += int(connection.octets_in)
+        self.octets_out += int(connection.octets_out)
+
+    def credentials(
+        self, user: str | None, password: bytes, client_id: str, peer: Peer
+    ) -> Credentials:
+        """A user name may begin with a virtual host and a colon.
+
+        Who gives none may have one in its certificate.
+        """
+        vhost = "/"
+        proven = user is None and peer.certificate != ""
+        if proven:
+            user = peer.certificate
+        elif user is not None:
+            head, colon, tail = user.partition(":")
+            if colon and head in self.broker.vhosts:
+                vhost, user = head, tail
+        login = Credentials(user, password, vhost, peer.address, peer.local, client_id)
+        login.proven = proven
+        login.foreign = peer.foreign
+        return login
+
+
+class Surveying(Surveyor):
+    """Surveys of one front end."""
+
+    def __init__(self, service: MqttService) -> None:
+        self._service = service
+
+    def survey(self) -> Survey:
+        return BrokerSurvey(self._service)
+
+
+class BrokerSurvey(Survey):
+    """What $SYS tells, by Mosquitto's names."""
+
+    def __init__(self, service: MqttService) -> None:
+        self._service = service
+        self._sessions = service.sessions.all()
+        self._connections = list(service.connections)
+        vhosts = list(service.broker.vhosts.values())
+        self._censuses = [vhost.census() for vhost in vhosts]
+        self._retained = sum(len(vhost.retained) for vhost in vhosts)
+        ingress = [vhost.gates.ingress() for vhost in vhosts]
+        self._received = sum(
+            one[name].received for one in ingress for name in service.ways_in if name in one
+        )
+        self._connected = 0
+        self._subscriptions = 0
+        self._octets_in = service.octets_in
+        self._octets_out = service.octets_out
+
+    def step(self, most: int) -> bool:
+        while most > 0 and self._sessions:
+            most -= 1
+            session = self._sessions.pop()
+            self._connected += session.outlet is not None
+            self._subscriptions += session.subscription_count
+        while most > 0 and self._connections:
+            most -= 1
+            connection = self._connections.pop()
+            if not connection.finished:
+                self._octets_in += int(connection.octets_in)
+                self._octets_out += int(connection.octets_out)
+        more = [census.step(most) for census in self._censuses]
+        return bool(self._sessions or self._connections) or any(more)
+
+    def counts(self) -> dict[str, int]:
+        service = self._service
+        tally, total, connected, retained = (
+            service.tally,
+            len(service.sessions),
+            self._connected,
+            self._retained,
+        )
+        waiting = sum(int(census.inbox_ready + census.inbox_unacked) for census in self._censuses)
+        dropped = sum(census.fates[DROPPED] + census.fates[OVER_LIMIT] for census in self._censuses)
+        sent = sum(census.relayed for census in self._censuses) + int(
+            tally.delivered_manual + tally.redelivered
+        )
+        published, received = self._received, self._received + int(tally.acknowledged)
+        return {
+            "clients/connected": connected,
+            "clients/disconnected": total - connected,
+            "clients/total": total,
+            "clients/active": connected,
+            "clients/inactive": total - connected,
+            "clients/maximum": service.most,
+            "clients/expired": service.sessions.expired,
+            "messages/received": received,
+            "messages/sent": sent,
+            "messages/stored": retained + waiting,
+            "store/messages/count": retained + waiting,
+            "retained messages/count": retained,
+            "publish/messages/received": published,
+            "publish/messages/sent": sent,
+            "publish/messages/dropped": dropped,
+            "bytes/received": self._octets_in,
+            "bytes/sent": self._octets_out,
+            "subscriptions/count": self._subscriptions,
+            "shared_subscriptions/count": len(service.sessions.groups),
+            "load/messages/received": received,
+            "load/messages/sent": sent,
+            "load/publish/received": published,
+            "load/publish/sent": sent,
+            "load/publish/dropped": dropped,
+            "load/bytes/received": self._octets_in,
+            "load/bytes/sent": self._octets_out,
+            "load/connections": sum(service.logins.values()),
+            "load/sockets": service.opened,
+        }

@@ -1,0 +1,1 @@
+"""MQTT sessions: subscriptions, packets in flight, wills, shared subscriptions, retained delivery."""

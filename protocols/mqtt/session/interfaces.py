@@ -1,0 +1,62 @@
+"""What a session knows of its shared subscriptions, of its client's will and of where it is listed:
+roles, played elsewhere.
+"""
+
+from __future__ import annotations
+
+from broker.access.identity import Identity
+from broker.agenda import Task
+from broker.definitions.restore import Keeper
+from broker.messages.outlet import Outlet
+from broker.routing.route import Listener
+from broker.store.contract import Ticket
+
+
+class Membership:
+    """A shared subscription of a session."""
+
+    def __init__(self, name: str, assurance: int) -> None:
+        self.name = name
+        self.assurance = assurance
+        #: 0 for none.
+        self.identifier = 0
+
+    def attach(self, outlet: Outlet) -> None:
+        """The session is here."""
+        raise NotImplementedError
+
+    def detach(self) -> None:
+        """It is gone."""
+        raise NotImplementedError
+
+    def stir(self) -> None:
+        """It has room again."""
+        raise NotImplementedError
+
+    def leave(self, ticket: Ticket | None) -> None:
+        """The subscription ends."""
+        raise NotImplementedError
+
+
+class LateWill(Task):
+    """A will that waits for its client to come back: `run` publishes it."""
+
+    def review(self, identity: Identity) -> None:
+        """Whoever left it has these rights now."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """The client is back."""
+        raise NotImplementedError
+
+
+class Register(Keeper):
+    """Where all sessions are listed."""
+
+    def expire(self, session: Listener) -> None:
+        """The session's client stayed away for too long: forget it."""
+        raise NotImplementedError
+
+    def forget_will(self, session: Listener) -> None:
+        """The will of the session's client is published: the store need not keep it any more."""
+        raise NotImplementedError

@@ -1,0 +1,83 @@
+"""A session's inbox after a restart: what is in its client's hands, what may be, and what certainly
+is not.
+
+    positions   1 2 . . 5 6 7 8 9 ...           rising; a gap is a message that was settled before others
+                in flight | returned | tail     up to the last PUBREC | as many as may be in flight, and all gaps | the rest
+
+A message has the same place in the inbox as before, hence the same packet identifier.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from mypy_extensions import i64
+
+from broker.queues.consumer import Delivery
+from broker.store.contract import Kept
+from broker.store.durable import DurableStore
+from broker.store.layout import SERIALS
+from protocols.mqtt.session.inflight import NOWHERE, InboxConsumer, identifier
+from protocols.mqtt.session.session import Session
+
+
+def restore_inbox(
+    session: Session, store: DurableStore, positions: array[int], stepped: set[int]
+) -> None:
+    """Give the session its messages back; `stepped` are the positions of those that it said it has."""
+    inbox = session.inbox
+    reader = store.log.reader()
+    last = _order(store.kept(reader, positions[-1]), inbox.number, 0)
+    reader = store.log.reader()
+    count = len(positions)
+    in_hand = max(
+        (at + 1 for at, position in enumerate(positions) if position in stepped), default=0
+    )
+    some = max(in_hand, min(int(session.receive_maximum), count))
+    order: i64 = 0
+    at = 0
+    holder = InboxConsumer(session, NOWHERE, 0)
+    while at < count:
+        kept = store.kept(reader, positions[at])
+        if kept is None:
+            at += 1
+            inbox.lose()
+            continue
+        order = _order(kept, inbox.number, order)
+        if at >= some and last - order == count - 1 - at:
+            break
+        if at < in_hand:
+            _take(
+                session,
+                Delivery(kept.taken_by(inbox.number), holder, order),
+                positions[at] in stepped,
+            )
+        else:
+            inbox.restore_returned(kept.taken_by(inbox.number), order)
+        at += 1
+    if at < count:
+        inbox.restore(positions[at:], order)
+
+
+def _take(session: Session, delivery: Delivery, stepped: bool) -> None:
+    """It was in the client's hands."""
+    window = session.window()
+    window.skip_to(delivery.order)
+    window.add(delivery)
+    session.inbox.restore_unacked(delivery.order)
+    if stepped:
+        session.step(identifier(delivery.order))
+
+
+def _order(kept: Kept | None, inbox: i64, before: i64) -> i64:
+    """The place in the inbox, which is behind that of the message before."""
+    if kept is None or kept.serials is None:
+        return before + 1
+    order: i64 = abs(kept.serials[kept.queues.index(inbox)])
+    if order > before:
+        return order
+    while order <= before:
+        order += SERIALS  # They began anew ...
+    return (
+        order if order - before < SERIALS // 2 else before + 1
+    )  # ... or this is none of ours: nobody walks so far.

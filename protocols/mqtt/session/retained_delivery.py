@@ -1,0 +1,70 @@
+"""Retained messages on their way to a new subscription."""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from broker.agenda import Task
+from broker.messages.message import AT_MOST_ONCE, Message
+from broker.routing.binding import PARTLY, Binding
+from broker.store.contract import Kept
+from broker.vhost.retained import Receiver
+from matching.grammar import MQTT
+from protocols.mqtt.codec.packets import RETAIN
+from protocols.mqtt.session.session import Session
+from protocols.mqtt.session.subscription_options import Addressed, identifier_of
+
+
+def send_retained(session: Session, topic_filter: str) -> None:
+    """Send the retained messages that a subscription matches [MQTT-3.3.1-9]."""
+    binding = session.subscription(topic_filter)
+    if binding is not None:
+        session.vhost.retained.deliver(topic_filter, MQTT, Latecomer(session, binding))
+
+
+class Latecomer(Receiver):
+    """A new subscription, for the retained messages it matches."""
+
+    def __init__(self, session: Session, binding: Binding) -> None:
+        self._session = session
+        self._binding = binding
+
+    @property
+    def _obsolete(self) -> bool:
+        """Whether the subscription ended, or another one took its place."""
+        return (
+            self._session.dead or self._session.subscription(self._binding.key) is not self._binding
+        )
+
+    def crowded(self, task: Task) -> bool:
+        return not self._obsolete and self._session.crowded(self._binding.key, task)
+
+    def receive_retained(self, message: Message) -> bool:
+        if self._obsolete:
+            return False
+        session, binding = self._session, self._binding
+        if PARTLY in binding.arguments and not session.may_hear(message.address.topic):
+            return True
+        session.vhost.internal.count_copies(1, 0)
+        granted: i64 = min(message.assurance, binding.assurance)
+        copy = message
+        if session.views is not None:
+            copy = Addressed(message, int(granted), True, identifier_of(binding), message.encoding)
+        elif granted > AT_MOST_ONCE:
+            copy = message.copy(granted, True)
+        if granted > AT_MOST_ONCE:
+            inbox = session.inbox
+            if session.persistent:
+                copy.position = inbox.store.append(
+                    Kept(inbox.vhost, copy, [inbox.number], [inbox.coming()]), None
+                )
+            inbox.put(copy)
+            return True
+        outlet = session.outlet
+        if outlet is None:
+            session.missed += 1
+        elif outlet.paused:
+            session.dropped += 1
+        else:
+            session.tell(outlet, copy, RETAIN)
+        return True

@@ -1,0 +1,171 @@
+"""$SYS/broker/...: what the broker says of itself, under the names that Mosquitto uses.
+
+A tree of its own: nothing of it is routed, so no queue hears it, and nobody can publish there. It
+grows when somebody subscribes to a filter that begins with `$SYS`, and is renewed every so often as
+long as such a session is connected; until then it costs nothing. Values are texts; QoS is 0.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import Final
+
+from broker.agenda import Agenda, Task
+from broker.messages.message import AT_MOST_ONCE, PLAIN, Address, Message
+from matching.grammar import MQTT, swap
+from matching.topics import TopicIndex
+from protocols.mqtt.codec.topics import EXCHANGE
+from protocols.mqtt.session.retained_delivery import Latecomer
+from protocols.mqtt.session.session import Session
+
+#: What filters of this tree begin with.
+ROOT: Final = "$SYS"
+#: Minutes over which loads are averaged.
+AVERAGES: Final = (1, 5, 15)
+
+
+#: Sessions, connections and queues counted in one turn.
+STEP: Final = 2_000
+
+
+class Survey:
+    """A count of all that the tree tells of, in steps: the role of the front end."""
+
+    def step(self, most: int) -> bool:
+        """Count so many things; whether there are more."""
+        raise NotImplementedError
+
+    def counts(self) -> dict[str, int]:
+        """Numbers under their names, without `$SYS/broker/`; of those that begin with `load/` the
+        averages are told.
+        """
+        raise NotImplementedError
+
+
+class Surveyor:
+    """... who begins one."""
+
+    def survey(self) -> Survey:
+        raise NotImplementedError
+
+
+class Load:
+    """How fast a count grows, per minute, as moving averages."""
+
+    def __init__(self) -> None:
+        self.rates = [0.0] * len(AVERAGES)
+        self._last = -1
+
+    def take(self, count: int, seconds: float) -> None:
+        """The count is so high now, after so many seconds."""
+        if self._last >= 0 and seconds > 0:
+            rate = max(0, count - self._last) * 60 / seconds
+            for at, minutes in enumerate(AVERAGES):
+                weight = exp(-seconds / (60 * minutes))
+                self.rates[at] = rate + weight * (self.rates[at] - rate)
+        self._last = count
+
+
+class SysTree(Task):
+    """The topics with their values, and who watches them."""
+
+    def __init__(self, agenda: Agenda, interval_s: int, version: str, surveyor: Surveyor) -> None:
+        self._agenda = agenda
+        self._interval_s = interval_s
+        self._version = version
+        self._surveyor = surveyor
+        self._survey: Survey | None = None
+        self._began = agenda.now
+        self._index: TopicIndex[Message] = TopicIndex(MQTT)
+        self._values: dict[str, str] = {}
+        self._loads: dict[str, Load] = {}
+        self._watchers: dict[Session, None] = {}
+        self._running = False
+        self._told_at = 0
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def watch(self, session: Session) -> None:
+        """A session subscribed to a filter that begins with $SYS: tell it what changes."""
+        if self._interval_s == 0:
+            return
+        self._watchers[session] = None
+        if not self._running:
+            self._running = True
+            survey = self._surveyor.survey()
+            if survey.step(STEP):
+                self._survey = survey
+                self._agenda.later(self)
+            else:
+                self._renew(survey.counts())
+                self._wait()
+
+    def tell(self, session: Session, topic_filter: str) -> None:
+        """Tell it what there is, as retained messages."""
+        binding = session.subscription(topic_filter)
+        if binding is not None:
+            latecomer = Latecomer(session, binding)
+            for message in list(self._index.walk(topic_filter)):
+                latecomer.receive_retained(message)
+
+    def run(self) -> None:
+        """Renew the values, and tell those who watch."""
+        if self._survey is None:
+            for session in [
+                session for session in self._watchers if session.dead or not _watches(session)
+            ]:
+                del self._watchers[session]
+            if not self._watchers:
+                self._running = False
+                return
+            self._survey = self._surveyor.survey()
+        if self._survey.step(STEP):
+            self._agenda.later(self)
+            return
+        changed = self._renew(self._survey.counts())
+        self._survey = None
+        for session in self._watchers:
+            filters = [
+                topic_filter
+                for topic_filter in session.subscriptions
+                if topic_filter.startswith(ROOT)
+            ]
+            if session.outlet is not None:
+                for topic, message in changed:
+                    if any(MQTT.matches(topic_filter, topic) for topic_filter in filters):
+                        session.vhost.internal.count_copies(1, 0)
+                        session.offer(message)
+        self._wait()
+
+    def _wait(self) -> None:
+        self._agenda.at(self._agenda.now + self._interval_s * 1000, self)
+
+    def _renew(self, counts: dict[str, int]) -> list[tuple[str, Message]]:
+        now = int(self._agenda.now)
+        seconds = (now - self._told_at) / 1000
+        self._told_at = now
+        values = {"version": self._version, "uptime": f"{int(now - self._began) // 1000} seconds"}
+        for name, count in counts.items():
+            if name.startswith("load/"):
+                load = self._loads.setdefault(name, Load())
+                load.take(count, seconds)
+                for at, minutes in enumerate(AVERAGES):
+                    values[f"{name}/{minutes}min"] = f"{load.rates[at]:.2f}"
+            else:
+                values[name] = str(count)
+        changed: list[tuple[str, Message]] = []
+        for name, value in values.items():
+            if self._values.get(name) != value:
+                self._values[name] = value
+                topic = f"{ROOT}/broker/{name}"
+                message = Message(
+                    Address(EXCHANGE, swap(topic)), value.encode(), PLAIN, AT_MOST_ONCE
+                )
+                self._index.put(topic, message.copy(AT_MOST_ONCE, True))
+                changed.append((topic, message))
+        return changed
+
+
+def _watches(session: Session) -> bool:
+    return any(topic_filter.startswith(ROOT) for topic_filter in session.subscriptions)

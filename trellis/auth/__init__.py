@@ -1,0 +1,1 @@
+"""Authentication: passwords, tokens, plugins, login throttling and publish rates."""

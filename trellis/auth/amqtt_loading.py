@@ -1,0 +1,237 @@
+"""amqtt's plugins in a thread of their own: found, given their options, started and closed (the
+optional extra `amqtt`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from enum import Enum
+from importlib import import_module
+from inspect import iscoroutinefunction
+from pathlib import Path
+from typing import Any, Final
+
+import dacite
+from amqtt.contexts import BaseContext
+from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
+
+from trellis import logs
+from trellis.auth.authenticate import stand_back
+from trellis.settings.errors import SettingsError, nearest
+from trellis.settings.schema import Plugins
+
+KEY: Final = "amqtt.plugins"
+#: Seconds that the plugins may take to load, and to close.
+LOADING: Final = 30.0
+CLOSING: Final = 5.0
+
+
+class PluginThread:
+    """Where plugins live: an event loop of their own.
+
+    They may hash, or talk to a database, and ours never waits.
+    """
+
+    def __init__(self, wanted: Plugins) -> None:
+        self.loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._loaded: Future[list[BasePlugin]] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=[wanted], name="trellis-amqtt", daemon=True
+        )
+        self._thread.start()
+        try:
+            self.plugins = self._loaded.result(LOADING)
+        except TimeoutError:
+            raise SettingsError(KEY, f"not loaded within {LOADING:g} s") from None
+
+    def _run(self, wanted: Plugins) -> None:
+        stand_back()
+        asyncio.run(self._live(wanted))
+
+    async def _live(self, wanted: Plugins) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        try:
+            plugins = [load(path, options) for path, options in wanted.items()]
+            for path, plugin in zip(wanted, plugins, strict=True):
+                await _start(path, plugin)
+        except BaseException as error:  # noqa: BLE001  (it is raised where the result is waited for)
+            self._loaded.set_exception(error)
+            return
+        self._loaded.set_result(plugins)
+        await self._stop.wait()
+        for plugin in plugins:
+            await _end(plugin)
+
+    def close(self) -> None:
+        post(self.loop, self._stop.set)
+        self._thread.join(CLOSING)
+        if self._thread.is_alive():
+            logs.warning("amqtt_not_closed", after=f"{CLOSING:g}s")
+
+
+async def _start(path: str, plugin: BasePlugin) -> None:
+    """amqtt's event for plugins that prepare something, such as a database.
+
+    Raises SettingsError.
+    """
+    try:
+        if hasattr(plugin, "on_broker_pre_start"):
+            await plugin.on_broker_pre_start()
+    except Exception as error:
+        raise SettingsError(key_of(path), f"cannot start: {told(error)}") from error
+
+
+async def _end(plugin: BasePlugin) -> None:
+    try:
+        if hasattr(plugin, "on_broker_pre_shutdown"):
+            await plugin.on_broker_pre_shutdown()
+        await plugin.close()
+    except Exception as error:  # noqa: BLE001  (we are leaving)
+        logs.warning("amqtt_not_closed", plugin=path_of(plugin), problem=place_of(error))
+
+
+def load(path: str, options: Mapping[str, object]) -> BasePlugin:
+    """The plugin at `module.Class`, with its options. Raises SettingsError."""
+    kind = _find(path)
+    config = configure(path, kind, options)
+    context = BaseContext()
+    context.loop = asyncio.get_running_loop()
+    context.logger = logging.getLogger(f"amqtt.broker.plugins.{kind.__name__}")
+    context.config = config
+    try:
+        plugin = kind(context)
+    except Exception as error:
+        raise SettingsError(key_of(path), f"cannot be made: {told(error)}") from error
+    roles = {
+        "authenticate": isinstance(plugin, BaseAuthPlugin),
+        "topic_filtering": isinstance(plugin, BaseTopicPlugin),
+    }
+    asked = [role for role, has in roles.items() if has]
+    for role in asked:
+        if not iscoroutinefunction(getattr(plugin, role)):
+            raise SettingsError(key_of(path), f"its {role} is not an async function")
+    logs.info("amqtt_plugin", plugin=path, asked=",".join(asked))
+    return plugin
+
+
+def _find(path: str) -> Any:
+    module_path, _, name = path.rpartition(".")
+    if not module_path:
+        raise SettingsError(key_of(path), "must be the path of a class, written module.Class")
+    try:
+        module = import_module(module_path)
+    except Exception as error:
+        raise SettingsError(key_of(path), f"cannot be imported: {told(error)}") from error
+    kind = getattr(module, name, None)
+    if _is_plugin(kind):
+        return kind
+    if kind is None:
+        known = [other for other, thing in vars(module).items() if _is_plugin(thing)]
+        hint = f"; the nearest is {nearest(name, known)}" if known else ""
+        raise SettingsError(key_of(path), f"there is no {name} in {module_path}{hint}")
+    raise SettingsError(
+        key_of(path), "is neither an authentication nor a topic plugin; others do nothing here"
+    )
+
+
+def _is_plugin(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, (BaseAuthPlugin, BaseTopicPlugin))
+
+
+def configure(path: str, kind: Any, options: Mapping[str, object]) -> object:
+    """The plugin's own `Config` dataclass, made of the options; `-` in their names is `_`. Raises
+    SettingsError.
+
+    Values are not repeated in errors: some are secrets.
+    """
+    table: Any = kind.Config
+    if not dataclasses.is_dataclass(kind.Config):
+        raise SettingsError(key_of(path), "its Config is not a dataclass")
+    fields = {field.name: field for field in dataclasses.fields(table) if field.init}
+    given: dict[str, object] = {}
+    for option, value in options.items():
+        name, key = option.replace("-", "_"), f"{key_of(path)}.{option}"
+        if name.startswith("receive_"):
+            if name not in fields or not _required(fields[name]):
+                raise SettingsError(
+                    key,
+                    "is not supported: plugins are asked at publish and subscribe, not at each delivery",
+                )
+            logs.warning(
+                "amqtt_option_unused",
+                plugin=path,
+                option=name,
+                note="plugins are not asked at each delivery",
+            )
+        if name not in fields:
+            hint = (
+                f"; the nearest is {nearest(name, fields)}" if fields else "; this plugin has none"
+            )
+            raise SettingsError(key, f"unknown option{hint}")
+        if name in given:
+            raise SettingsError(key, "is given twice, with - and with _")
+        given[name] = value
+    for name, field in fields.items():
+        if name not in given and _required(field):
+            raise SettingsError(f"{key_of(path)}.{name}", "must be given")
+    try:
+        return dacite.from_dict(table, given, dacite.Config(strict=True, cast=[Enum]))
+    except dacite.WrongTypeError as error:
+        raise SettingsError(
+            f"{key_of(path)}.{error.field_path}", f"must be {_written(error.field_type)}"
+        ) from None
+    except Exception as error:
+        raise SettingsError(key_of(path), f"its options are refused: {told(error)}") from error
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _written(kind: Any) -> str:
+    """A type as its declaration has it."""
+    return (
+        str(kind.__name__)
+        if isinstance(kind, type) and not hasattr(kind, "__args__")
+        else str(kind).replace("pathlib.", "")
+    )
+
+
+def key_of(path: str) -> str:
+    return f'{KEY}."{path}"'
+
+
+def path_of(plugin: BasePlugin) -> str:
+    return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+
+
+def told(error: BaseException) -> str:
+    """What went wrong with the settings, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+
+
+def place_of(error: BaseException) -> str:
+    """What a plugin raised, and where; not its text, which may hold a password."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = (
+        ""
+        if trace is None
+        else f" in {Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+    )
+    return f"{type(error).__name__}{where}"
+
+
+def post(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
+    """Have it done in the loop's thread; a loop that is closed has nobody left who waits."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *arguments)

@@ -1,0 +1,393 @@
+"""amqtt's authentication and topic plugins as this broker's Authenticator (the optional extra
+`amqtt`).
+
+    credentials --+-- no authentication plugin ------------------------------------------------> the accounts decide
+                  +-- room: each is asked, in the --+-- one says False, or fails -------------> refused
+                  |   plugins' own thread           +-- one says True, none False ------------> let in, with every right
+                  |                                 +-- all say None -------------------------> the accounts decide
+                  +-- too many wait, or no answer in time ------------------------------------> busy
+
+    whoever was let in --+-- no topic plugin --> the identity as it is
+                         +-- PluginIdentity: all topic plugins must say yes, once per route and subscription
+
+Answers are combined as amqtt's own broker does (amqtt/broker.py: `_authenticate`,
+`_topic_filtering`), but for one thing: where every authentication plugin says None, amqtt refuses
+and we ask the accounts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from broker.access.identity import ALL, NONE, Authenticator, Credentials, Identity, Verdict
+from trellis import logs
+from trellis.auth.authenticate import Answer
+from trellis.settings.errors import SettingsError
+from trellis.settings.schema import Plugins
+
+try:
+    from amqtt.contexts import Action
+    from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
+    from amqtt.session import Session
+    from transitions import Machine
+
+    from trellis.auth.amqtt_loading import PluginThread, path_of, place_of, post
+except ImportError as error:  # This module is imported only where the settings name plugins.
+    raise SettingsError(
+        "amqtt.plugins", f"amqtt cannot be imported ({error}); pip install 'trellis-broker[amqtt]'"
+    ) from error
+
+#: Logins that may wait for the plugins.
+QUEUE: Final = 1_024
+#: Seconds that plugins may take over a login: less than a client's whole handshake may, so that it
+#: hears the answer.
+PATIENCE: Final = 8.0
+#: Identities remembered for clients that come back, so that they find their gate and its routes;
+#: the oldest go first.
+IDENTITIES: Final = 1_000
+#: The name of those who give none.
+NOBODY: Final = "anonymous"
+
+
+# -- topics
+
+
+class PluginSession(Session):  # type: ignore[misc]  # amqtt ships no types
+    """What a plugin is told of a client: amqtt's Session, always connected. A state machine for
+    each would be most of its 24 KB and 300 us; what amqtt keeps there of a client's traffic stays
+    empty.
+    """
+
+    _connected: Final = Machine(states=Session.states, initial="connected")
+
+    def _init_states(self) -> None:
+        self.transitions = self._connected
+
+
+def session_of(credentials: Credentials) -> PluginSession:
+    """Octets of a password that are no UTF-8 become surrogates: they equal no text that could be
+    right.
+    """
+    session = PluginSession()
+    session.username = credentials.user
+    session.password = credentials.password.decode("utf-8", "surrogateescape") or None
+    session.client_id = credentials.client_id
+    session.remote_address = credentials.address
+    return session
+
+
+class TopicRules:
+    """The topic plugins.
+
+    They are asked on the broker's thread, which does not wait: what they need they must have.
+    """
+
+    def __init__(self, plugins: list[BaseTopicPlugin]) -> None:
+        self._plugins = plugins
+        self._reported: set[tuple[str, str]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._plugins)
+
+    def allow(self, session: PluginSession, topic: str, action: Action) -> bool:
+        """Whether every plugin says yes. None is no, as in amqtt."""
+        return all(self._ask(plugin, session, topic, action) for plugin in self._plugins)
+
+    def _ask(
+        self, plugin: BaseTopicPlugin, session: PluginSession, topic: str, action: Action
+    ) -> bool:
+        question = plugin.topic_filtering(session=session, topic=topic, action=action)
+        try:
+            question.send(None)
+        except StopIteration as done:
+            return bool(done.value)
+        except Exception as error:  # noqa: BLE001  (whatever a plugin raises is no yes)
+            self._report(plugin, place_of(error))
+            return False
+        self._report(plugin, "its topic_filtering waits, and the broker does not")
+        with contextlib.suppress(Exception):
+            question.close()
+        return False
+
+    def _report(self, plugin: BaseTopicPlugin, problem: str) -> None:
+        """Once for each problem: clients choose how many topics they publish to."""
+        if (path_of(plugin), problem) not in self._reported:
+            self._reported.add((path_of(plugin), problem))
+            logs.warning("amqtt_topic_denied", plugin=path_of(plugin), problem=problem)
+
+
+class Vouched(Identity):
+    """Somebody whom plugins let in, with every right: no account says who that is."""
+
+
+class PluginIdentity(Identity):
+    """The rights of an account, or every right, narrowed by the topic plugins.
+
+    Gates keep what they answered.
+    """
+
+    def __init__(
+        self, name: str, rights: Identity | None, session: PluginSession, rules: TopicRules
+    ) -> None:
+        super().__init__(name)
+        self._rights = rights
+        self._session = session
+        self._rules = rules
+        self._within: dict[str, tuple[Identity, PluginIdentity]] = {}
+        if rights is not None:
+            self.administrator, self.tags, self.nameless = (
+                rights.administrator,
+                rights.tags,
+                rights.nameless,
+            )
+
+    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+        """An account is somebody in its virtual hosts only, plugins or not.
+
+        (Each client has an identity of its own here.)
+        """
+        if self._rights is None:
+            return self
+        rights = self._rights.within(vhost, client_id)
+        if rights is None or rights is self._rights:
+            return None if rights is None else self
+        known = self._within.get(vhost)
+        if known is None or known[0] is not rights:
+            known = self._within[vhost] = (
+                rights,
+                PluginIdentity(self.name, rights, self._session, self._rules),
+            )
+        return known[1]
+
+    def renewed(self, accounts: Authenticator) -> Identity | None:
+        """The same with what its account may do now."""
+        if self._rights is None:
+            return self
+        rights = accounts.renew(self._rights)
+        if rights is None or rights is self._rights:
+            return None if rights is None else self
+        return PluginIdentity(self.name, rights, self._session, self._rules)
+
+    def fits(self, rights: Identity | None, session: PluginSession) -> bool:
+        """Whether a plugin asked about the two of them would see the same."""
+        mine = self._session
+        return (
+            self._rights is rights
+            and mine.password == session.password
+            and mine.is_anonymous == session.is_anonymous
+            and bool(mine.attributes == session.attributes)
+        )
+
+    def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
+        if self._rights is None:
+            super().may(operation, kind, name, vhost)
+        else:
+            self._rights.may(operation, kind, name, vhost)
+
+    def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
+        allowed = self._rights is None or self._rights.may_route(exchange, key, topic)
+        return allowed and self.may_publish(topic)
+
+    def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+        if not self.may_subscribe(topic_filter):
+            return NONE
+        return (
+            ALL if self._rights is None else self._rights.hears(exchange, key, topic_filter, hides)
+        )
+
+    def may_hear(self, topic: bytes) -> bool:
+        return self._rights is None or self._rights.may_hear(topic)
+
+    def may_publish(self, topic: bytes) -> bool:
+        try:
+            return self._rules.allow(self._session, topic.decode(), Action.PUBLISH)
+        except UnicodeDecodeError:
+            return False  # amqtt has no words for it.
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        return self._rules.allow(self._session, topic_filter, Action.SUBSCRIBE)
+
+
+# -- logins
+
+
+class Login:
+    """Credentials on their way through the plugins' thread."""
+
+    __slots__ = ("answer", "answered", "credentials", "loop", "session", "task", "timer")
+
+    def __init__(
+        self, credentials: Credentials, answer: Answer, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.credentials = credentials
+        self.answer = answer
+        self.loop = loop
+        self.answered = False
+        self.session: PluginSession | None = None
+        self.task: asyncio.Task[bool | None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class PluginAuthenticator(Authenticator):
+    """Loads the plugins (class path -> options), and asks them before the accounts. Raises
+    SettingsError.
+
+    At most `queue` logins wait for plugins, each `patience` seconds.
+    """
+
+    def __init__(
+        self,
+        plugins: Plugins,
+        accounts: Authenticator,
+        queue: int = QUEUE,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._accounts = accounts
+        self._queue = queue
+        self._patience = patience
+        self._thread = PluginThread(plugins)
+        self._judges = [
+            plugin for plugin in self._thread.plugins if isinstance(plugin, BaseAuthPlugin)
+        ]
+        self._rules = TopicRules(
+            [plugin for plugin in self._thread.plugins if isinstance(plugin, BaseTopicPlugin)]
+        )
+        self._identities: dict[tuple[str | None, str], Identity] = {}
+        #: Logins that wait for plugins now, that they were asked about so far, and that they left
+        #: without an answer.
+        self.waiting = 0
+        self.asked = 0
+        self.late = 0
+
+    def authenticate(self, credentials: Credentials, answer: Answer) -> None:
+        if credentials.proven or not self._judges:  # Of a certificate, plugins know nothing.
+            self._ask_accounts(credentials, session_of(credentials), answer)
+        elif credentials.user is None and credentials.foreign:
+            answer(Verdict(None, "a page of another host must say for whom it speaks"))
+        elif self.waiting >= self._queue:
+            answer(Verdict(None, "too many logins at once", busy=True))
+        else:
+            self.waiting += 1
+            self.asked += 1
+            login = Login(credentials, answer, asyncio.get_running_loop())
+            login.timer = login.loop.call_later(self._patience, self._give_up, login)
+            post(self._thread.loop, self._begin, login)
+
+    def close(self) -> None:
+        """Close the plugins; waits for them, up to CLOSING seconds."""
+        self._thread.close()
+
+    # in the plugins' thread
+
+    def _begin(self, login: Login) -> None:
+        if login.answered:  # It took too long to come to it.
+            post(login.loop, self._told, login, None)
+            return
+        login.task = self._thread.loop.create_task(self._judge(login))
+        login.task.add_done_callback(
+            lambda task: post(login.loop, self._told, login, not task.cancelled() and task.result())
+        )
+
+    def _drop(self, login: Login) -> None:
+        if login.task is not None:
+            login.task.cancel()
+
+    async def _judge(self, login: Login) -> bool | None:
+        """What the plugins say together: yes, no, or nothing at all."""
+        session = login.session = session_of(login.credentials)
+        answers = await asyncio.gather(*(_ask(plugin, session) for plugin in self._judges))
+        opinions = [answer for answer in answers if answer is not None]
+        return all(opinions) if opinions else None
+
+    # on the broker's thread
+
+    def _give_up(self, login: Login) -> None:
+        """The plugins may still be at it: the login keeps its place among those that wait until
+        they have ended.
+        """
+        self.late += 1
+        login.answered = True
+        login.timer = None
+        post(self._thread.loop, self._drop, login)
+        logs.warning(
+            "amqtt_login_late",
+            user=login.credentials.user or NOBODY,
+            after=f"{self._patience:g}s",
+            waiting=self.waiting,
+        )
+        login.answer(Verdict(None, "no answer from the plugins in time", busy=True))
+
+    def _told(self, login: Login, opinion: bool | None) -> None:
+        self.waiting -= 1
+        if login.answered:
+            return
+        login.answered = True
+        assert login.timer is not None and login.session is not None
+        login.timer.cancel()
+        if opinion is None:
+            self._ask_accounts(login.credentials, login.session, login.answer)
+        elif opinion:
+            login.answer(Verdict(self._identity(login.credentials, login.session, None)))
+        else:
+            login.answer(Verdict(None, "a plugin says no"))
+
+    def renew(self, identity: Identity) -> Identity | None:
+        if isinstance(identity, Vouched):
+            return identity
+        return (
+            identity.renewed(self._accounts)
+            if isinstance(identity, PluginIdentity)
+            else self._accounts.renew(identity)
+        )
+
+    def named(self, user: str) -> Identity | None:
+        """Where plugins narrow rights, a name alone says nothing."""
+        return None if self._rules else self._accounts.named(user)
+
+    def _ask_accounts(
+        self, credentials: Credentials, session: PluginSession, answer: Answer
+    ) -> None:
+        def narrow(verdict: Verdict) -> None:
+            rights = verdict.identity
+            answer(
+                verdict if rights is None else Verdict(self._identity(credentials, session, rights))
+            )
+
+        self._accounts.authenticate(credentials, narrow)
+
+    def _identity(
+        self, credentials: Credentials, session: PluginSession, rights: Identity | None
+    ) -> Identity:
+        """The same object for the same client; `rights` is None for every right."""
+        if rights is not None and not self._rules:
+            return rights
+        key = credentials.user, credentials.client_id if self._rules else ""
+        known = self._identities.pop(key, None)
+        if known is None or isinstance(known, PluginIdentity) and not known.fits(rights, session):
+            name = credentials.user or NOBODY if rights is None else rights.name
+            known = (
+                PluginIdentity(name, rights, session, self._rules) if self._rules else Vouched(name)
+            )
+        while len(self._identities) >= IDENTITIES:
+            del self._identities[next(iter(self._identities))]
+        self._identities[key] = known
+        return known
+
+
+async def _ask(plugin: BaseAuthPlugin, session: PluginSession) -> bool | None:
+    try:
+        return (
+            bool(answer)
+            if (answer := await plugin.authenticate(session=session)) is not None
+            else None
+        )
+    except Exception as error:  # noqa: BLE001  (whatever a plugin raises is no yes)
+        logs.warning(
+            "amqtt_login_refused",
+            plugin=path_of(plugin),
+            user=session.username or NOBODY,
+            problem=place_of(error),
+        )
+        return False

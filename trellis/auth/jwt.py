@@ -1,0 +1,345 @@
+"""Logins by JSON Web Tokens (RFC 7519), signed by keys that are in a file here.
+
+A token comes as a password (the user name does not matter then), as a user name without a password,
+as what a client of MQTT 5 says by the method `JWT`, or as a Bearer over HTTP. It names its user,
+says until when it is good, and in its scopes what may be done:
+
+    read:VHOST/NAME/ROUTING-KEY     or write:, configure:     `*` is any text, `%2F` a `/`; without the last part every key
+    tag:administrator               or monitoring, ...        what the HTTP API is asked for
+
+(the language of RabbitMQ's scopes). A connection ends with its token, unless the client brings a
+new one in time: by connection.update-secret, or AUTH of MQTT 5.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from broker.access.identity import (
+    ALL,
+    NONE,
+    Authenticator,
+    Conversation,
+    Credentials,
+    Identity,
+    Step,
+    Verdict,
+)
+from broker.errors import AccessRefused
+from trellis import logs
+from trellis.settings import SettingsError
+from trellis.settings.schema import Jwt
+
+#: The authentication method of MQTT 5.
+METHOD: Final = "JWT"
+#: Octets of the longest token, and keys and scopes that are looked at.
+TOKEN_MAX: Final = 16 << 10
+KEYS_MAX: Final = 64
+SCOPES_MAX: Final = 200
+#: `#` in a binding key: with more of them it is not compared with scopes, and refused.
+GAPS_MAX: Final = 3
+
+_TOKEN: Final = re.compile(rb"eyJ[A-Za-z0-9_-]*\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+_VERBS: Final = ("configure", "write", "read")
+
+Answer = Callable[[Verdict], None]
+
+
+class Scope:
+    """What one scope allows. Raises ValueError for one of another kind."""
+
+    def __init__(self, text: str) -> None:
+        self.verb, colon, rest = text.partition(":")
+        parts = rest.split("/")
+        if self.verb not in _VERBS or not colon or not 2 <= len(parts) <= 3:
+            raise ValueError(text)
+        self.vhost, self.name, self.key = (_glob(part) for part in [*parts, "*"][:3])
+
+
+def _glob(part: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(unquote(piece)) for piece in part.split("*")), re.DOTALL)
+
+
+class TokenIdentity(Identity):
+    """Whom a token names. In a virtual host it is somebody if a scope is about that."""
+
+    def __init__(self, name: str, scopes: list[Scope], tags: list[str], expires: float) -> None:
+        super().__init__(name, "^$", "^$", "^$")
+        self.scopes = scopes
+        self.tags = tags
+        self.administrator = "administrator" in tags
+        self.expires = expires
+        self._within: dict[str, ScopedIdentity | None] = {}
+
+    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+        if vhost not in self._within:
+            scopes = [scope for scope in self.scopes if scope.vhost.fullmatch(vhost)]
+            self._within[vhost] = ScopedIdentity(self.name, scopes) if scopes else None
+        return self._within[vhost]
+
+
+class ScopedIdentity(Identity):
+    """The same in one virtual host."""
+
+    def __init__(self, name: str, scopes: list[Scope]) -> None:
+        super().__init__(name, "^$", "^$", "^$")
+        self._scopes = scopes
+        self.weight = 1 + len(scopes)
+
+    def may(self, operation: str, kind: str, name: str, vhost: str) -> None:
+        if not any(
+            scope.verb == operation and scope.name.fullmatch(name) for scope in self._scopes
+        ):
+            raise AccessRefused(
+                f"{operation} access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}': no scope of "
+                "its token allows it"
+            )
+
+    def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
+        return self._allows("write", exchange, key)
+
+    def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+        """A pattern is allowed where it is as a text, also where its `#` are no words at all."""
+        words = key.split(".")
+        gaps = words.count("#")
+        if gaps > GAPS_MAX:
+            return NONE
+        for kept in product((True, False), repeat=gaps):
+            left = iter(kept)
+            spelled = ".".join([word for word in words if word != "#" or next(left)])
+            if not self._allows("read", exchange, spelled) and not self._names(
+                "read", exchange, key
+            ):
+                return NONE
+        return ALL
+
+    def _allows(self, verb: str, exchange: str, key: str) -> bool:
+        return any(
+            scope.verb == verb and scope.name.fullmatch(exchange) and scope.key.fullmatch(key)
+            for scope in self._scopes
+        )
+
+    def _names(self, verb: str, exchange: str, key: str) -> bool:
+        """Whether a scope says just this binding key."""
+        return any(
+            scope.verb == verb
+            and scope.name.fullmatch(exchange)
+            and scope.key.pattern == re.escape(key)
+            for scope in self._scopes
+        )
+
+
+class Tokens:
+    """The keys, and what a token must say. Raises SettingsError."""
+
+    def __init__(self, settings: Jwt) -> None:
+        try:
+            from joserfc import jwt
+        except ImportError:
+            raise SettingsError(
+                "jwt.keys: tokens need a package that is not installed: pip install 'trellis-broker[jwt]'"
+            ) from None
+        self._decode: Any = jwt.decode
+        self._settings = settings
+        self._keys: list[Any] = _keys(Path(settings.keys).expanduser())
+        wanted: dict[str, Any] = {"exp": {"essential": True}}
+        if settings.issuer:
+            wanted["iss"] = {"essential": True, "value": settings.issuer}
+        if settings.audience:
+            wanted["aud"] = {"essential": True, "value": settings.audience}
+        self._claims: Any = jwt.JWTClaimsRegistry(leeway=settings.leeway, **wanted)
+
+    def identity(self, token: bytes) -> TokenIdentity:
+        """Whom a token names. Raises ValueError with the reason why nobody."""
+        from joserfc.errors import JoseError
+
+        if len(token) > TOKEN_MAX:
+            raise ValueError(f"longer than {TOKEN_MAX} octets")
+        try:
+            decoded = self._verified(token)
+            claims: dict[str, Any] = decoded.claims
+            self._claims.validate(claims)
+        except (
+            JoseError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            raise ValueError(str(error) or type(error).__name__) from None
+        user, scopes, expires = (
+            claims.get(self._settings.user),
+            claims.get(self._settings.scopes, ""),
+            claims["exp"],
+        )
+        if not isinstance(user, str) or not user:
+            raise ValueError(f"its claim '{self._settings.user}' names nobody")
+        if not isinstance(expires, int | float) or isinstance(expires, bool):
+            raise ValueError("its claim 'exp' is no time")
+        words = (
+            scopes.split()
+            if isinstance(scopes, str)
+            else scopes
+            if isinstance(scopes, list)
+            else []
+        )
+        return self._granted(
+            user, [str(word) for word in words[:SCOPES_MAX]], float(expires) + self._settings.leeway
+        )
+
+    def _verified(self, token: bytes) -> Any:
+        """The token, by the key that it names, or by any that fits.
+
+        Raises JoseError, ValueError.
+        """
+        header = json.loads(_unpadded(token.split(b".", 1)[0]))
+        name = header.get("kid") if isinstance(header, dict) else None
+        keys = [key for key in self._keys if name is None or key.kid is None or key.kid == name]
+        failure: Exception = ValueError("no key of this name")
+        for key in keys:
+            try:
+                return self._decode(token.decode(), key, algorithms=list(self._settings.algorithms))
+            except Exception as error:  # noqa: BLE001  (whatever goes wrong with one key, another may fit)
+                failure = error
+        raise ValueError(str(failure) or type(failure).__name__)
+
+    def _granted(self, user: str, words: list[str], expires: float) -> TokenIdentity:
+        scopes: list[Scope] = []
+        tags: list[str] = []
+        for word in words:
+            if not word.startswith(self._settings.prefix):
+                continue
+            word = word.removeprefix(self._settings.prefix)
+            if word.startswith("tag:"):
+                tags.append(word[4:])
+                continue
+            try:
+                scopes.append(Scope(word))
+            except ValueError:
+                continue  # Of somebody else.
+        return TokenIdentity(user, scopes, tags, expires)
+
+
+def _unpadded(part: bytes) -> bytes:
+    from base64 import urlsafe_b64decode
+
+    return urlsafe_b64decode(part + b"=" * (-len(part) % 4))
+
+
+def _keys(path: Path) -> list[Any]:
+    """Public keys of a PEM file, or of a JWKS (RFC 7517). Raises SettingsError."""
+    from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
+
+    try:
+        octets = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"jwt.keys: {path}: {error.strerror}") from None
+    try:
+        if octets.lstrip().startswith(b"{"):
+            document = json.loads(octets)
+            found = list(
+                KeySet.import_key_set(document if "keys" in document else {"keys": [document]}).keys
+            )
+        else:
+            blocks = re.findall(rb"-----BEGIN [^-]+-----.+?-----END [^-]+-----", octets, re.DOTALL)
+            found = [_pem(block, (RSAKey, ECKey, OKPKey)) for block in blocks]
+    except Exception as error:  # noqa: BLE001  (whatever the package says of a file, it is no file of keys)
+        raise SettingsError(
+            f"jwt.keys: {path}: holds no keys, in PEM or as a JWKS ({error or type(error).__name__})"
+        ) from None
+    if not 0 < len(found) <= KEYS_MAX:
+        raise SettingsError(
+            f"jwt.keys: {path}: holds {len(found)} keys; 1 to {KEYS_MAX} are wanted"
+        )
+    return found
+
+
+def _pem(block: bytes, kinds: tuple[Any, ...]) -> Any:
+    for kind in kinds:
+        try:
+            return kind.import_key(block + b"\n")
+        except Exception:  # noqa: BLE001  (a key of another kind)
+            continue
+    raise ValueError("a key of an unknown kind")
+
+
+class TokenAuthenticator(Authenticator):
+    """Judges tokens; everything else is `others`' affair."""
+
+    def __init__(self, settings: Jwt, others: Authenticator) -> None:
+        self._tokens = Tokens(settings)
+        self._others = others
+        #: Tokens that were good, and those that were not.
+        self.accepted = 0
+        self.refused = 0
+
+    def reload(self, settings: Jwt) -> None:
+        """The keys of now, and what is asked of tokens.
+
+        Raises SettingsError, and has changed nothing then.
+        """
+        self._tokens = Tokens(settings)
+
+    def authenticate(self, credentials: Credentials, answer: Answer) -> None:
+        token = token_of(credentials)
+        if token:
+            answer(self.judge(token, credentials))
+        else:
+            self._others.authenticate(credentials, answer)
+
+    def judge(self, token: bytes, credentials: Credentials) -> Verdict:
+        try:
+            identity = self._tokens.identity(token)
+        except ValueError as error:
+            self.refused += 1
+            logs.info("login_refused", token=str(error)[:200], address=credentials.address)
+            return Verdict(None, "a token that is not good here")
+        self.accepted += 1
+        return Verdict(identity)
+
+    def converse(self, method: str, credentials: Credentials) -> Conversation | None:
+        return (
+            TokenConversation(self, credentials)
+            if method == METHOD
+            else self._others.converse(method, credentials)
+        )
+
+    def renew(self, identity: Identity) -> Identity | None:
+        if isinstance(identity, TokenIdentity):
+            return identity if identity.expires > time.time() else None
+        return self._others.renew(identity)
+
+    def named(self, user: str) -> Identity | None:
+        return self._others.named(user)
+
+    def close(self) -> None:
+        self._others.close()
+
+
+class TokenConversation(Conversation):
+    """AUTH of MQTT 5 by the method JWT: the token, and nothing else."""
+
+    def __init__(self, authenticator: TokenAuthenticator, credentials: Credentials) -> None:
+        self._authenticator = authenticator
+        self._credentials = credentials
+
+    def hear(self, data: bytes, answer: Callable[[Step], None]) -> None:
+        answer(Step(self._authenticator.judge(data, self._credentials), b""))
+
+
+def token_of(credentials: Credentials) -> bytes:
+    """The token among the credentials; nothing if there is none."""
+    if credentials.proven:
+        return b""
+    if _TOKEN.fullmatch(credentials.password):
+        return credentials.password
+    user = (credentials.user or "").encode("utf-8", "surrogateescape")
+    return user if not credentials.password and _TOKEN.fullmatch(user) else b""

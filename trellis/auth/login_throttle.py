@@ -1,0 +1,86 @@
+"""Guessing passwords is slowed: who fails again and again waits, before anything is hashed.
+
+    failures in a row      1 .. 5     6       7       8     ...          one is forgiven every FORGIVEN seconds
+    wait in seconds        none       0.1     0.2     0.4   ... up to ADDRESS (by address), USER (by user name)
+
+A name waits less than an address, for others can make it wait; credentials that were verified just
+now never do. Addresses of this machine do not count: whoever is there shares them. Both tables are
+bounded; what failed longest ago goes first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Failures that nobody waits for, and seconds that make good one of them.
+FREE: Final = 5
+FORGIVEN: Final = 30.0
+#: Seconds of the first wait, and of the longest ones. (A handshake may take `limits.handshake`, 10
+#: s.)
+FIRST: Final = 0.1
+ADDRESS: Final = 5.0
+USER: Final = 2.0
+#: Addresses, and names, that are remembered. Names may be anything: longer ones are remembered by
+#: their beginning.
+REMEMBERED: Final = 10_000
+NAME: Final = 255
+
+
+class Failures:
+    """Failures by a key, each with the time of the last one."""
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def _left(self, key: str, now: float) -> float:
+        count, last = self._known.get(key, (0.0, now))
+        return max(0.0, count - (now - last) / FORGIVEN)
+
+    def wait(self, key: str, now: float) -> float:
+        """Seconds that the next attempt waits."""
+        over = round(self._left(key, now)) - FREE
+        return 0.0 if over < 0 else min(self._most, FIRST * 2 ** min(over, 20))
+
+    def add(self, key: str, now: float) -> None:
+        count = self._left(key, now) + 1
+        self._known.pop(key, None)
+        if len(self._known) >= REMEMBERED:
+            del self._known[next(iter(self._known))]
+        self._known[key] = count, now
+
+    def forget(self, key: str) -> None:
+        self._known.pop(key, None)
+
+
+class Guessing:
+    """Who failed how often of late. Times are seconds of a clock that never goes back."""
+
+    def __init__(self) -> None:
+        self.addresses = Failures(ADDRESS)
+        self.users = Failures(USER)
+        #: Attempts that had to wait.
+        self.delayed = 0
+
+    def wait(self, user: str, address: str, local: bool, now: float) -> float:
+        """Seconds that an attempt waits."""
+        seconds = max(
+            self.users.wait(user[:NAME], now), 0.0 if local else self.addresses.wait(address, now)
+        )
+        self.delayed += seconds > 0
+        return seconds
+
+    def failed(self, user: str, address: str, local: bool, now: float) -> None:
+        self.users.add(user[:NAME], now)
+        if not local:
+            self.addresses.add(address, now)
+
+    def succeeded(self, user: str) -> None:
+        """Its name is good again.
+
+        The address is not: one good account is no excuse for guessing at others.
+        """
+        self.users.forget(user[:NAME])

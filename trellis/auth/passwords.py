@@ -1,0 +1,72 @@
+"""Passwords and their hashes: argon2id, which we make, and RabbitMQ's, which come with imported
+users.
+
+$argon2id$v=19$...                                    ours
+rabbit_password_hashing_sha256:BASE64                 RabbitMQ's: 4 octets of salt, then the hash of
+salt and password
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from typing import Final
+
+import argon2
+
+#: Parameters of the hashes we make: the least that OWASP recommends, 24 ms and 19 MiB here.
+HASHER: Final = argon2.PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
+_PREFIX: Final = "rabbit_password_hashing_"
+#: RabbitMQ's algorithms, and octets of their hashes.
+_SIZES: Final = {"sha256": 32, "sha512": 64, "md5": 16}
+_SALT: Final = 4
+
+
+def verify(password_hash: str, password: bytes) -> bool:
+    """Whether this is the password. Slow, for our hashes; never for RabbitMQ's."""
+    if password_hash.startswith(_PREFIX):
+        algorithm, salted = _parse(password_hash)
+        digest = hashlib.new(algorithm, salted[:_SALT] + password, usedforsecurity=False).digest()
+        return bool(password) and hmac.compare_digest(digest, salted[_SALT:])
+    try:
+        return HASHER.verify(password_hash, password)
+    except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
+        return False
+
+
+def check_hash(password_hash: str, algorithm: str) -> str:
+    """The hash of an imported user as it is kept. An empty one is nobody's: such a user cannot log
+    in with a password. Raises ValueError."""
+    if password_hash.startswith("$argon2"):
+        argon2.extract_parameters(password_hash)
+        return password_hash
+    kept = f"{algorithm or _PREFIX + 'sha256'}:{password_hash}"
+    if password_hash:
+        _parse(kept)
+    return kept
+
+
+def show_hash(password_hash: str) -> tuple[str, str]:
+    """The hash and its algorithm as definitions name them."""
+    algorithm, colon, octets = password_hash.partition(":")
+    return (octets, algorithm) if colon else (password_hash, "argon2id")
+
+
+def _parse(password_hash: str) -> tuple[str, bytes]:
+    name, _, text = password_hash.partition(":")
+    algorithm = name.removeprefix(_PREFIX)
+    if algorithm not in _SIZES:
+        raise ValueError(
+            f"unknown hashing algorithm '{name}'; known are {', '.join(_PREFIX + one for one in _SIZES)}"
+        )
+    try:
+        salted = base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError("its password_hash is not base64") from None
+    if text and len(salted) != _SALT + _SIZES[algorithm]:
+        raise ValueError(
+            f"its password_hash has {len(salted)} octets, and {name} has {_SALT + _SIZES[algorithm]}"
+        )
+    return algorithm, salted

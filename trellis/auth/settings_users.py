@@ -1,0 +1,136 @@
+"""The accounts that the settings make, and the one that is made when they make none."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+import argon2
+import msgspec
+
+from broker.access.identity import Identity
+from broker.access.rules import Rights
+from trellis import logs
+from trellis.auth.authenticate import Account, Accounts
+from trellis.auth.passwords import HASHER
+from trellis.settings import Settings, SettingsError
+from trellis.settings.schema import User
+
+GUEST: Final = "guest"
+#: Where the hash of a generated password is kept.
+GENERATED: Final = "generated-user.json"
+
+
+class Kept(msgspec.Struct):
+    """What the file GENERATED holds."""
+
+    name: str
+    password_hash: str
+
+
+class Listed(Identity):
+    """A user of the settings, who is somebody in the virtual hosts named there."""
+
+    def __init__(self, user: User) -> None:
+        super().__init__(user.name, user.configure, user.write, user.read)
+        self.administrator = user.administrator
+        self.tags = ["administrator"] if user.administrator else list(user.tags)
+        permission = (user.configure, user.write, user.read)
+        self.rights = {
+            vhost: Rights(user.name, vhost, permission, user.rules) for vhost in user.vhosts
+        }
+
+    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+        rights = self.rights.get(vhost)
+        return None if rights is None else rights.identity(client_id)
+
+
+def almighty(name: str) -> Identity:
+    """A user with every right."""
+    identity = Identity(name)
+    identity.administrator = True
+    identity.tags = ["administrator"]
+    return identity
+
+
+def accounts_of(settings: Settings, directory: Path | None) -> Accounts:
+    """Checks who may log in. Raises SettingsError."""
+    return Accounts(
+        everybody(settings, directory),
+        anonymous(settings),
+        settings.mqtt.anonymous == "true",
+        settings.auth.threads,
+        settings.auth.queue,
+        settings.auth.remember,
+    )
+
+
+def anonymous(settings: Settings) -> Identity | None:
+    """Whose rights they have who give no name, if they may come in at all."""
+    if settings.mqtt.anonymous == "false":
+        return None
+    identity = Identity("anonymous")
+    identity.nameless = True
+    return identity
+
+
+def everybody(settings: Settings, directory: Path | None) -> list[Account]:
+    """All who may log in.
+
+    Slow: passwords that are not hashed yet are hashed here. Raises SettingsError.
+    """
+    found = [
+        Account(Listed(user), user.password_hash, user.loopback_only) for user in settings.users
+    ]
+    if settings.user and settings.password:
+        found.append(Account(almighty(settings.user), HASHER.hash(settings.password), False))
+    if settings.auth.guest:
+        found.append(Account(almighty(GUEST), HASHER.hash(GUEST), True))
+    if not found or settings.user and not settings.password:
+        found.append(_generated(settings.user or "trellis", directory))
+    return found
+
+
+def _generated(name: str, directory: Path | None) -> Account:
+    """A user with a password that is printed once; its hash stays in the data directory."""
+    path = None if directory is None else directory / GENERATED
+    if path is not None and path.exists():
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+            argon2.extract_parameters(kept.password_hash)
+        except (OSError, ValueError, RecursionError) as error:
+            what = error.strerror if isinstance(error, OSError) else error
+            raise SettingsError(
+                f"{path}: unreadable ({what}); delete it to have a new password made"
+            ) from error
+        if kept.name == name:
+            return Account(almighty(name), kept.password_hash, False)
+    password = secrets.token_urlsafe(18)
+    password_hash = HASHER.hash(password)
+    if path is not None:
+        _keep(path, Kept(name, password_hash))
+    logs.warning(
+        "generated_password",
+        user=name,
+        password=password,
+        note="shown once; set user and password to choose your own",
+    )
+    return Account(almighty(name), password_hash, False)
+
+
+def _keep(path: Path, kept: Kept) -> None:
+    """Write the file whole or not at all. Raises SettingsError."""
+    new = path.with_suffix(".new")
+    try:
+        new.unlink(missing_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(kept))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: cannot be written ({error.strerror}); set user and password to do without it"
+        ) from error

@@ -1,0 +1,1 @@
+"""HTTP: the server, the management API, stream files and the metrics endpoint."""

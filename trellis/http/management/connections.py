@@ -1,0 +1,285 @@
+"""Who is here: connections, channels, consumers; and how one is sent away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from broker.vhost.vhost import VirtualHost
+from protocols.amqp.channel.channel import Channel
+from protocols.amqp.channel.consumer import AmqpConsumer
+from protocols.amqp.connection.lifecycle import Lifecycle
+from protocols.connection import Connection
+from protocols.mqtt.connection.login import Client
+from trellis.http.management.answers import Call, Done, Listing, Refusal, Row, missing
+
+#: Protocols as RabbitMQ names them.
+PROTOCOLS: Final = {
+    "amqp091": "AMQP 0-9-1",
+    "mqtt310": "MQTT 3.1",
+    "mqtt311": "MQTT 3.1.1",
+    "mqtt50": "MQTT 5.0",
+}
+
+
+def name_of(connection: Connection) -> str:
+    """Nobody else's while it is here."""
+    peer = f"unix:{connection.serial}" if connection.peer.port == 0 else str(connection.peer)
+    return f"{peer} -> {connection.peer.entrance or connection.front.name}"
+
+
+def vhost_of(connection: Connection) -> VirtualHost | None:
+    """Where it is, once it has logged in."""
+    if isinstance(connection, Lifecycle):
+        return connection.vhost
+    return (
+        connection.vhost
+        if isinstance(connection, Client) and connection.session is not None
+        else None
+    )
+
+
+def _seen(call: Call) -> list[Connection]:
+    """Who may look at others sees all; others see their own."""
+    return [
+        connection
+        for front in call.node.fronts
+        for connection in list(front.connections)
+        if call.sees_all or connection.describe()["user"] == call.identity.name
+    ]
+
+
+def connection_row(connection: Connection, node: str) -> Row:
+    told = connection.describe()
+    vhost = vhost_of(connection)
+    row: Row = {
+        "name": name_of(connection),
+        "node": node,
+        "type": "network",
+        "user": told["user"],
+        "user_who_performed_action": told["user"],
+        "vhost": "" if vhost is None else vhost.name,
+        "protocol": PROTOCOLS.get(str(told["protocol"]), str(told["protocol"])),
+        "peer_host": connection.peer.address,
+        "peer_port": connection.peer.port,
+        "host": connection.peer.entrance,
+        "port": 0,
+        "ssl": connection.peer.entrance in ("amqps", "mqtts", "wss"),
+        "connected_at": int(connection.opened * 1000),
+        "recv_oct": int(connection.octets_in),
+        "send_oct": int(connection.octets_out),
+        "send_pend": int(connection.unsent),
+        "state": "blocked" if connection.paused else str(told["state"]),
+        "client_properties": {},
+    }
+    if connection.peer.certificate:
+        row["peer_cert_subject"] = connection.peer.certificate
+    if isinstance(connection, Lifecycle):
+        row |= {
+            "channels": len(connection.channels),
+            "channel_max": int(connection.channel_max),
+            "frame_max": int(connection.frame_max),
+            "timeout": int(connection.heartbeat),
+            "auth_mechanism": connection.mechanism,
+            "client_properties": {
+                "product": connection.product,
+                "version": connection.version,
+                "capabilities": dict(connection.capabilities),
+            },
+        }
+        if connection.title:
+            row["user_provided_name"] = row["client_properties"]["connection_name"] = (
+                connection.title
+            )
+    elif isinstance(connection, Client):
+        row |= {
+            "channels": 0,
+            "timeout": int(connection.keep_alive),
+            "client_properties": {"client_id": connection.client_id},
+            "variable_map": {"client_id": connection.client_id},
+        }
+    return row
+
+
+async def connections(call: Call) -> Listing:
+    seen = [one for one in _seen(call) if not call.parts or _in(call, one)]
+
+    async def rows() -> AsyncIterator[Row]:
+        for connection in seen:
+            if _here(connection):
+                yield connection_row(connection, call.broker.name)
+
+    return Listing(rows())
+
+
+def _in(call: Call, connection: Connection) -> bool:
+    """Whether it is in the virtual host of the path."""
+    return vhost_of(connection) is call.vhost(call.parts[0])
+
+
+def _here(connection: Connection) -> bool:
+    """Whether it has not been told to go."""
+    return not connection.finished and not (
+        isinstance(connection, Lifecycle) and connection.state == "closing"
+    )
+
+
+def _named(call: Call) -> Connection:
+    for connection in _seen(call):
+        if _here(connection) and name_of(connection) == call.parts[0]:
+            return connection
+    raise missing(f"there is no connection '{call.parts[0]}'")
+
+
+async def connection(call: Call) -> Row:
+    return connection_row(_named(call), call.broker.name)
+
+
+async def delete_connection(call: Call) -> Done:
+    """Its own, or an administrator any.
+
+    The header X-Reason of RabbitMQ's tools is not read: the reason is always the same.
+    """
+    found = _named(call)
+    if not call.identity.administrator and found.describe()["user"] != call.identity.name:
+        raise Refusal(
+            403, "not_authorised", "a connection of somebody else is closed by administrators only"
+        )
+    _expel(call, [found])
+    return Done()
+
+
+async def user_connections(call: Call) -> Listing:
+    mine = [one for one in _seen(call) if one.describe()["user"] == call.parts[0]]
+
+    async def rows() -> AsyncIterator[Row]:
+        for connection in mine:
+            if _here(connection):
+                yield connection_row(connection, call.broker.name)
+
+    return Listing(rows())
+
+
+async def delete_user_connections(call: Call) -> Done:
+    _expel(call, [one for one in _seen(call) if one.describe()["user"] == call.parts[0]])
+    return Done()
+
+
+def _expel(call: Call, connections: list[Connection]) -> None:
+    call.node.turn.schedule()
+    for connection in connections:
+        if not connection.finished:
+            connection.expel("closed by an operator")
+
+
+# -- channels
+
+
+def _channels(call: Call) -> list[tuple[Lifecycle, Channel]]:
+    return [
+        (connection, channel)
+        for connection in _seen(call)
+        if isinstance(connection, Lifecycle)
+        for channel in list(connection.channels.values())
+    ]
+
+
+def _details(connection: Connection) -> Row:
+    return {
+        "name": name_of(connection),
+        "peer_host": connection.peer.address,
+        "peer_port": connection.peer.port,
+    }
+
+
+def channel_row(connection: Lifecycle, channel: Channel, node: str) -> Row:
+    return {
+        "name": f"{name_of(connection)} ({int(channel.number)})",
+        "number": int(channel.number),
+        "user": connection.user,
+        "vhost": channel.vhost.name,
+        "node": node,
+        "connection_details": _details(connection),
+        "state": "running",
+        "consumer_count": len(channel.consumers),
+        "prefetch_count": int(channel.prefetch),
+        "global_prefetch_count": int(channel.shared_prefetch),
+        "messages_unacknowledged": int(channel.unacked.count),
+        "messages_unconfirmed": 0 if channel.confirms is None else channel.confirms.waiting,
+        "messages_uncommitted": 0,
+        "acks_uncommitted": 0,
+        "confirm": channel.confirms is not None,
+        "transactional": channel.transaction is not None,
+    }
+
+
+async def channels(call: Call) -> Listing:
+    """Of all, or of one connection, or in one virtual host."""
+    found = _channels(call)
+    if call.parts and call.request.path.startswith("/api/connections/"):
+        named = _named(call)
+        found = [(connection, channel) for connection, channel in found if connection is named]
+    elif call.parts:
+        vhost = call.vhost(call.parts[0])
+        found = [(connection, channel) for connection, channel in found if channel.vhost is vhost]
+
+    async def rows() -> AsyncIterator[Row]:
+        for connection, channel in found:
+            yield channel_row(connection, channel, call.broker.name)
+
+    return Listing(rows())
+
+
+async def channel(call: Call) -> Row:
+    for connection, found in _channels(call):
+        row = channel_row(connection, found, call.broker.name)
+        if row["name"] == call.parts[0]:
+            row["consumer_details"] = [
+                _consumer_row(connection, found, one, call.broker.name)
+                for one in found.consumers.values()
+            ]
+            return row
+    raise missing(f"there is no channel '{call.parts[0]}'")
+
+
+# -- consumers
+
+
+def _consumer_row(
+    connection: Lifecycle, channel: Channel, consumer: AmqpConsumer, node: str
+) -> Row:
+    queue = consumer.queue
+    active = not queue.terms.single or consumer in queue.consumers
+    return {
+        "queue": {"name": queue.name, "vhost": channel.vhost.name},
+        "consumer_tag": consumer.tag,
+        "exclusive": consumer.exclusive,
+        "ack_required": not consumer.no_ack,
+        "prefetch_count": int(consumer.prefetch),
+        "active": active,
+        "activity_status": "up" if active else "waiting",
+        "arguments": {"x-priority": int(consumer.priority)} if consumer.priority else {},
+        "channel_details": {
+            "name": f"{name_of(connection)} ({int(channel.number)})",
+            "number": int(channel.number),
+            "node": node,
+            "user": connection.user,
+            "connection_name": name_of(connection),
+            "peer_host": connection.peer.address,
+            "peer_port": connection.peer.port,
+        },
+    }
+
+
+async def consumers(call: Call) -> Listing:
+    vhost = call.vhost(call.parts[0]) if call.parts else None
+    found = [pair for pair in _channels(call) if vhost is None or pair[1].vhost is vhost]
+    if vhost is None and not call.sees_all and not call.vhosts:
+        raise Refusal(403, "not_authorised", "no virtual host is seen")
+
+    async def rows() -> AsyncIterator[Row]:
+        for connection, channel in found:
+            for consumer in list(channel.consumers.values()):
+                yield _consumer_row(connection, channel, consumer, call.broker.name)
+
+    return Listing(rows())

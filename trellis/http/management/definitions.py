@@ -1,0 +1,43 @@
+"""Definitions as documents: of all, or of one virtual host."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trellis.http.management import definitions_files as defining
+from trellis.http.management.answers import JSON, Call, Row, encode, wrong
+from trellis.http.server import Response
+
+
+async def give_out(call: Call) -> Response:
+    return Response(200, await defining.give_out_slowly(call.broker), JSON)
+
+
+async def take_in(call: Call) -> Response:
+    """200, with what was taken in and what was not.
+
+    (RabbitMQ stops at what it does not take; here the rest is taken.)
+    """
+    imported = defining.take_in(call.broker, call.request.body)
+    call.node.review()
+    return Response(200, encode({"taken": imported.taken, "refused": imported.refused}), JSON)
+
+
+async def give_out_vhost(call: Call) -> Response:
+    vhost = call.vhost(call.parts[0])
+    return Response(200, await defining.give_out_slowly(call.broker, vhost.name), JSON)
+
+
+async def take_in_vhost(call: Call) -> Response:
+    vhost, document = call.vhost(call.parts[0]), call.body()
+    whole: Row = {}
+    for section in defining.OWN:
+        rows = document.get(section, [])
+        if not isinstance(rows, list):
+            raise wrong(f"'{section}' is no list")
+        whole[section] = [
+            {**row, "vhost": vhost.name} if isinstance(row, dict) else row for row in rows
+        ]
+    imported = await asyncio.get_running_loop().run_in_executor(None, encode, whole)
+    taken = defining.take_in(call.broker, imported)
+    return Response(200, encode({"taken": taken.taken, "refused": taken.refused}), JSON)

@@ -1,0 +1,91 @@
+"""Definitions from files and over HTTP: decoded here, taken in by the core."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker.broker import Broker
+from broker.definitions import rabbitmq as definitions
+from broker.errors import BrokerError
+from trellis import logs
+from trellis.auth.passwords import check_hash, show_hash
+from trellis.settings import SettingsError
+
+#: Refusals that get a line each in the log.
+LINES = 100
+#: Rows made, or written, without letting others have a turn.
+STEP = 200
+#: Sections of a virtual host's own document.
+OWN = ("exchanges", "queues", "bindings", "policies")
+
+_HEAD = {"product_name": "Trellis"}
+
+
+def take_in(broker: Broker, octets: bytes) -> definitions.Imported:
+    """Raises ValueError for what is no such document."""
+    try:
+        document = msgspec.json.decode(octets)
+        return definitions.load(broker, document, check_hash)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    except BrokerError as error:
+        raise ValueError(str(error)) from None
+
+
+def give_out(broker: Broker) -> bytes:
+    """All definitions as JSON, at once."""
+    return _written({**_HEAD, **definitions.dump(broker, show_hash)})
+
+
+async def give_out_slowly(broker: Broker, vhost: str | None = None) -> bytes:
+    """The same, while others have their turns; or those of one virtual host, whose rows do not name
+    it.
+    """
+    document: dict[str, list[definitions.Row]] = {
+        section: [] for section in (definitions.SECTIONS if vhost is None else OWN)
+    }
+    for at, (section, row) in enumerate(definitions.rows(broker, show_hash)):
+        if vhost is None:
+            document[section].append(row)
+        elif section in document and row["vhost"] == vhost:
+            document[section].append({key: value for key, value in row.items() if key != "vhost"})
+        if at % STEP == 0:
+            await asyncio.sleep(0)
+    return await asyncio.get_running_loop().run_in_executor(None, _written, {**_HEAD, **document})
+
+
+def _written(document: dict[str, Any]) -> bytes:
+    """JSON, in small steps: a thread that does this lets others go on."""
+    parts: list[bytes] = []
+    for section, value in document.items():
+        if isinstance(value, list):
+            pieces = [
+                msgspec.json.encode(value[at : at + STEP], enc_hook=str)[1:-1]
+                for at in range(0, len(value), STEP)
+            ]
+            text = b"[" + b",".join(pieces) + b"]"
+        else:
+            text = msgspec.json.encode(value)
+        parts.append(msgspec.json.encode(section) + b":" + text)
+    return b"{" + b",".join(parts) + b"}"
+
+
+def take_in_file(broker: Broker, path: str) -> None:
+    """The file of the settings.
+
+    Raises SettingsError for one that cannot be read; what is refused in it is logged.
+    """
+    try:
+        imported = take_in(broker, Path(path).expanduser().read_bytes())
+    except (OSError, ValueError, RuntimeError) as error:
+        what = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(f"definitions.file: {path}: {what}") from None
+    for line in imported.refused[:LINES]:
+        logs.warning("definition_refused", reason=line)
+    if len(imported.refused) > LINES:
+        logs.warning("definition_refused", more=len(imported.refused) - LINES)
+    logs.info("definitions", file=path, **imported.taken)

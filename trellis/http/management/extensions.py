@@ -1,0 +1,32 @@
+"""Our own part of the API: flat rows for `trellis list`, and messages that an operator lets go of."""
+
+from __future__ import annotations
+
+import asyncio
+
+from trellis.http.management.answers import JSON, Call, missing
+from trellis.http.server import Response
+from trellis.monitoring import listings
+
+
+async def rows(call: Call) -> Response:
+    kind = call.parts[0]
+    if kind not in listings.KINDS:
+        raise missing(f"nobody lists '{kind}'; there are {', '.join(listings.KINDS)}")
+    found = await listings.rows(call.node, kind)
+    if not call.sees_all:
+        seen = {vhost.name for vhost in call.vhosts}
+        found = [row for row in found if row.get("vhost", "") in ("", *seen)]
+    return Response(
+        200, await asyncio.get_running_loop().run_in_executor(None, listings.encode, found), JSON
+    )
+
+
+async def cancel(call: Call) -> Response:
+    """A delayed message is not published."""
+    vhost, name, order = (call.query.get(field, "") for field in ("vhost", "exchange", "id"))
+    waiting = call.broker.vhosts[vhost].delays.get(name) if vhost in call.broker.vhosts else None
+    call.node.turn.schedule()
+    if waiting is None or not order.isdecimal() or not waiting.withdraw(int(order)):
+        raise missing(f"no message {order} is delayed by exchange '{name}' in vhost '{vhost}'")
+    return Response(200, b"[]", JSON)

@@ -1,0 +1,119 @@
+"""Checks: 200 with `{"status": "ok"}`, or 503 with what is wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from broker.messages.message import AT_MOST_ONCE, PLAIN, Message
+from broker.vhost.vhost import VirtualHost
+from trellis.http.management.answers import JSON, Call, Row, encode, wrong
+from trellis.http.management.overview import listeners
+from trellis.http.server import Response
+
+OK: Final[Row] = {"status": "ok"}
+#: Units of a time, in days.
+UNITS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+#: The queue of the test whether a message comes through.
+ALIVE: Final = "aliveness-test"
+
+
+def failed(reason: str, **more: object) -> Response:
+    return Response(503, encode({"status": "failed", "reason": reason, **more}), JSON)
+
+
+async def always(call: Call) -> Row:
+    """Who answers is well: there is one node."""
+    return OK
+
+
+async def alarms(call: Call) -> Row | Response:
+    on = list(call.broker.alarms.on)
+    return (
+        failed(
+            "There are alarms in effect",
+            alarms=[{"node": call.broker.name, "resource": name} for name in on],
+        )
+        if on
+        else OK
+    )
+
+
+async def ready(call: Call) -> Row | Response:
+    return OK if call.node.ready else failed("the broker is starting or stopping")
+
+
+async def virtual_hosts(call: Call) -> Row | Response:
+    closing = [vhost.name for vhost in call.broker.vhosts.values() if vhost.closing]
+    return (
+        failed("Some virtual hosts are being deleted", **{"virtual-hosts": closing})
+        if closing
+        else OK
+    )
+
+
+async def port_listener(call: Call) -> Row | Response:
+    wanted = call.parts[0]
+    if not wanted.isdecimal():
+        raise wrong(f"'{wanted[:20]}' is no port")
+    ports = [row["port"] for row in listeners(call)]
+    return (
+        {"status": "ok", "port": int(wanted)}
+        if int(wanted[:9]) in ports
+        else failed("No active listener", missing=wanted, ports=ports)
+    )
+
+
+async def protocol_listener(call: Call) -> Row | Response:
+    wanted = call.parts[0].lower()
+    protocols = [row["protocol"] for row in listeners(call)]
+    names = {
+        "amqp091": "amqp",
+        "amqp0.9.1": "amqp",
+        "amqp/ssl": "amqp/ssl",
+        "amqps": "amqp/ssl",
+        "mqtts": "mqtt/ssl",
+    }
+    if names.get(wanted, wanted) in protocols:
+        return {"status": "ok", "protocol": wanted}
+    return failed("No active listener", missing=wanted, protocols=protocols)
+
+
+async def certificates(call: Call) -> Row | Response:
+    count, unit = call.parts
+    if unit not in UNITS or not count.isdecimal() or len(count) > 6:
+        raise wrong(f"'{count[:20]} {unit[:20]}' is no time: a number of {', '.join(UNITS)}")
+    until = datetime.now(UTC).timestamp() + int(count) * UNITS[unit] * 86_400
+    expired = [
+        {"file": file, "not_after": datetime.fromtimestamp(end, UTC).isoformat()}
+        for file, end in call.node.certificates.ends.items()
+        if end < until
+    ]
+    return failed("Certificates expiring", expired=expired) if expired else OK
+
+
+async def aliveness(call: Call) -> Row | Response:
+    """Declare a queue, publish a message to it, and take it from there."""
+    vhost = call.vhost(call.parts[0])
+    for operation, kind, name in (
+        ("configure", "queue", ALIVE),
+        ("write", "exchange", "amq.default"),
+        ("read", "queue", ALIVE),
+    ):
+        call.may(operation, kind, name, vhost)
+    if ALIVE not in vhost.queues:
+        await call.durable(lambda ticket: vhost.declare_queue(ALIVE, ticket=ticket))
+    call.node.turn.schedule()
+    return OK if _comes_through(vhost) else failed("a message did not come through")
+
+
+def _comes_through(vhost: VirtualHost) -> bool:
+    queue = vhost.queues[ALIVE]
+    queue.purge()
+    gate = vhost.internal
+    route = vhost.route(gate, "", ALIVE)
+    gate.received += 1
+    vhost.publish(gate, route, Message(route, b"test_message", PLAIN, AT_MOST_ONCE), None)
+    came = queue.depth == 1
+    queue.purge()
+    return bool(came)

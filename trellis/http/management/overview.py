@@ -1,0 +1,208 @@
+"""What the broker is: overview, its one node, who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+
+import trellis
+from broker.messages.fates import COPY_FATES
+from broker.routing.exchanges import TYPES, DelayedExchange
+from broker.vhost.vhost import VirtualHost
+from trellis import process
+from trellis.http.management.answers import Call, Listing, Row, missing
+from trellis.http.management.serializers import counts
+from trellis.http.management.topology import COUNTED, _listed
+
+
+class Totals:
+    """What all virtual hosts that are seen hold."""
+
+    def __init__(self) -> None:
+        self.ready = self.unacked = self.queues = self.consumers = self.published = 0
+        self.fates = [0] * len(COPY_FATES)
+
+    async def count(self, vhost: VirtualHost) -> None:
+        census = vhost.census()
+        more = True
+        while more:
+            more = census.step(COUNTED)
+            await asyncio.sleep(0)
+        self.ready += int(census.ready + census.inbox_ready)
+        self.unacked += int(census.unacked + census.inbox_unacked)
+        self.queues += census.queues + census.listeners
+        self.consumers += int(census.consumers)
+        self.published += sum(one.received for one in vhost.gates.ingress().values())
+        for at, fate in enumerate(census.fates):
+            self.fates[at] += fate
+
+
+async def overview(call: Call) -> Row:
+    totals = Totals()
+    vhosts = call.vhosts
+    for vhost in vhosts:
+        await totals.count(vhost)
+    tally = call.node.amqp.tally
+    name = call.broker.name
+    confirmed = int(tally.confirmed)
+    return {
+        "management_version": trellis.__version__,
+        "rabbitmq_version": trellis.__version__,
+        "product_version": trellis.__version__,
+        "product_name": "Trellis",
+        "rates_mode": "none",
+        "sample_retention_policies": {},
+        "cluster_name": name,
+        "node": name,
+        "cluster_tags": {},
+        "node_tags": {},
+        "erlang_version": "",
+        "erlang_full_version": f"Python {platform.python_version()}",
+        "exchange_types": [
+            {"name": kind, "description": "", "enabled": True}
+            for kind in sorted([*TYPES, DelayedExchange.kind])
+        ],
+        "disable_stats": False,
+        "enable_queue_totals": True,
+        "is_op_policy_updating_enabled": False,
+        "statistics_db_event_queue": 0,
+        "message_stats": {
+            "publish": totals.published,
+            "confirm": confirmed,
+            "ack": totals.fates[0],
+            "deliver_get": totals.fates[0] + totals.fates[1],
+            "redeliver": int(tally.redelivered),
+        },
+        "churn_rates": {
+            "connection_created": sum(front.opened for front in call.node.fronts),
+            "connection_closed": sum(sum(front.closed.values()) for front in call.node.fronts),
+            "channel_created": int(tally.channels_opened),
+            "channel_closed": int(tally.channels_closed),
+            "queue_declared": sum(vhost.queues_declared for vhost in vhosts),
+            "queue_created": sum(vhost.queues_created for vhost in vhosts),
+            "queue_deleted": sum(vhost.queues_deleted for vhost in vhosts),
+        },
+        "queue_totals": counts(totals.ready, totals.unacked),
+        "object_totals": {
+            "channels": int(tally.channels_opened - tally.channels_closed),
+            "connections": sum(len(front.connections) for front in call.node.fronts),
+            "consumers": totals.consumers,
+            "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
+            "queues": totals.queues,
+        },
+        "listeners": listeners(call),
+        "contexts": [],
+    }
+
+
+def listeners(call: Call) -> list[Row]:
+    found: list[Row] = []
+    for name, address in call.node.addresses.items():
+        host, _, port = address.rpartition(":")
+        protocol = {
+            "amqps": "amqp/ssl",
+            "mqtts": "mqtt/ssl",
+            "ws": "http/web-mqtt",
+            "wss": "https/web-mqtt",
+            "metrics": "http/prometheus",
+        }.get(name, name)
+        found.append(
+            {
+                "node": call.broker.name,
+                "protocol": protocol,
+                "ip_address": host.strip("[]"),
+                "port": int(port),
+                "socket_opts": {},
+            }
+        )
+    return found
+
+
+def node_row(call: Call) -> Row:
+    node, watch, alarms = call.node, call.node.watch, call.broker.alarms.on
+    opened = sum(len(front.connections) for front in node.fronts)
+    return {
+        "name": call.broker.name,
+        "type": "disc" if node.directory is not None else "ram",
+        "running": node.ready,
+        "being_drained": not node.ready,
+        "os_pid": str(os.getpid()),
+        "uptime": int((time.monotonic() - node.began) * 1000),
+        "mem_used": process.resident(),
+        "mem_limit": watch.memory_limit,
+        "mem_alarm": "memory" in alarms,
+        "disk_free": 0 if node.directory is None else process.free_disk(node.directory),
+        "disk_free_limit": watch.disk_limit,
+        "disk_free_alarm": "disk" in alarms,
+        "fd_used": process.descriptors(),
+        "fd_total": node.max_descriptors,
+        "sockets_used": opened,
+        "sockets_total": node.admission.connections,
+        "proc_used": 1,
+        "proc_total": 1,
+        "run_queue": 0,
+        "processors": os.cpu_count() or 1,
+        "rates_mode": "none",
+        "net_ticktime": 0,
+        "partitions": [],
+        "log_files": [],
+        "db_dir": str(node.directory or ""),
+        "config_files": [],
+        "enabled_plugins": ["rabbitmq_management", "rabbitmq_mqtt"],
+        "auth_mechanisms": [
+            {"name": name, "description": "", "enabled": True}
+            for name in ("PLAIN", "AMQPLAIN", "EXTERNAL")
+        ],
+        "exchange_types": [
+            {"name": kind, "description": "", "enabled": True}
+            for kind in sorted([*TYPES, DelayedExchange.kind])
+        ],
+        "applications": [
+            {"name": "trellis", "description": "Trellis", "version": trellis.__version__}
+        ],
+        "contexts": [],
+    }
+
+
+async def nodes(call: Call) -> Listing:
+    return Listing(
+        _listed([await asyncio.get_running_loop().run_in_executor(None, node_row, call)])
+    )
+
+
+async def node(call: Call) -> Row:
+    if call.parts[0] != call.broker.name:
+        raise missing(f"there is no node '{call.parts[0]}'; this one is '{call.broker.name}'")
+    return await asyncio.get_running_loop().run_in_executor(None, node_row, call)
+
+
+async def whoami(call: Call) -> Row:
+    return {"name": call.identity.name, "tags": list(call.identity.tags), "is_internal_user": True}
+
+
+async def cluster_name(call: Call) -> Row:
+    return {"name": call.broker.name}
+
+
+async def nothing(call: Call) -> Listing:
+    """What a broker of this kind has none of: tools ask, and an empty list is the answer."""
+    return Listing(_listed([]))
+
+
+async def attempts(call: Call) -> Listing:
+    """Logins by protocol."""
+    return Listing(
+        _listed(
+            [
+                {
+                    "protocol": name,
+                    "auth_attempts": sum(logins.values()),
+                    "auth_attempts_succeeded": logins.get("accepted", 0),
+                    "auth_attempts_failed": sum(logins.values()) - logins.get("accepted", 0),
+                }
+                for name, logins in call.node.logins.items()
+            ]
+        )
+    )

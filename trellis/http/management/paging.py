@@ -1,0 +1,147 @@
+"""Pages of long lists: filtered, sorted and cut as the question wants it, without holding the loop.
+
+    page, page_size (at most 500)     name, use_regex     sort, sort_reverse     columns
+
+A list without `page` is a JSON list; with it, an object with the list as `items` and how many there
+are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from trellis.http.management.answers import STEP, Listing, Refusal, Row, encode, encode_many, wrong
+
+PAGE_SIZE: Final = 100
+PAGE_SIZE_MAX: Final = 500
+#: Rows that are sorted at once.
+SORTED: Final = 1_000
+
+
+class Wanted:
+    """What of a list is wanted. Raises Refusal."""
+
+    def __init__(self, query: Mapping[str, str]) -> None:
+        self.paged = "page" in query
+        self.page = _number(query, "page", 1)
+        self.size = _number(query, "page_size", PAGE_SIZE)
+        if self.size > PAGE_SIZE_MAX:
+            raise wrong(f"page_size is {self.size}; the most is {PAGE_SIZE_MAX}")
+        self.columns = [name for name in query.get("columns", "").split(",") if name]
+        self.sort = query.get("sort", "")
+        self.reverse = query.get("sort_reverse") in ("true", "1")
+        self.takes = _filter(query.get("name", ""), query.get("use_regex") in ("true", "1"))
+
+
+async def page_of(listing: Listing, query: Mapping[str, str]) -> bytes:
+    """The JSON text of a list, or of a page of it. Raises Refusal."""
+    wanted = Wanted(query)
+    rows: list[Row] = []
+    total = 0
+    async for row in listing.rows:
+        total += 1
+        if wanted.takes is None or wanted.takes(str(row.get("name", ""))):
+            rows.append(row)
+        if total % STEP == 0:
+            await asyncio.sleep(0)
+    return await asyncio.get_running_loop().run_in_executor(None, _written, rows, total, wanted)
+
+
+def _written(rows: list[Row], total: int, wanted: Wanted) -> bytes:
+    """In a thread."""
+    if wanted.sort:
+        rows = _sorted(rows, wanted.sort, wanted.reverse)
+    if not wanted.paged:
+        return encode_many(_cut(rows, wanted.columns))
+    count = len(rows)
+    pages = max(1, -(-count // wanted.size))
+    if wanted.page > pages:
+        raise Refusal(
+            400, "page_out_of_range", f"page {wanted.page} is asked for; the last is {pages}"
+        )
+    start = (wanted.page - 1) * wanted.size
+    items = _cut(rows[start : start + wanted.size], wanted.columns)
+    head = encode(
+        {
+            "filtered_count": count,
+            "item_count": len(items),
+            "page": wanted.page,
+            "page_count": pages,
+            "page_size": wanted.size,
+            "total_count": total,
+        }
+    )
+    while rows:
+        del rows[-STEP:]
+    return head[:-1] + b',"items":' + encode_many(items) + b"}"
+
+
+def _sorted(rows: list[Row], column: str, reverse: bool) -> list[Row]:
+    """Sorted piece by piece: a list of 100,000, sorted at once, would hold the interpreter."""
+    key = _key_of(column)
+    pieces = [
+        sorted(rows[at : at + SORTED], key=key, reverse=reverse)
+        for at in range(0, len(rows), SORTED)
+    ]
+    return list(heapq.merge(*pieces, key=key, reverse=reverse))
+
+
+def _key_of(column: str) -> Callable[[Row], tuple[int, float, str]]:
+    path = column.split(".")
+
+    def key(row: Row) -> tuple[int, float, str]:
+        value = _value(row, path)
+        if isinstance(value, int | float):
+            return (1, float(value), "")
+        return (0, 0.0, "") if value is None else (2, 0.0, str(value))
+
+    return key
+
+
+def _cut(rows: list[Row], columns: list[str]) -> list[Row]:
+    if not columns:
+        return rows
+    cut: list[Row] = []
+    for row in rows:
+        kept: Row = {}
+        for column in columns:
+            path = column.split(".")
+            value = _value(row, path)
+            if value is None:
+                continue
+            place = kept
+            for part in path[:-1]:
+                place = place.setdefault(part, {})
+            place[path[-1]] = value
+        cut.append(kept)
+    return cut
+
+
+def _value(row: Row, path: list[str]) -> Any:
+    value: Any = row
+    for part in path:
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _filter(name: str, regex: bool) -> Callable[[str], object] | None:
+    if not name:
+        return None
+    if not regex:
+        lower = name.lower()
+        return lambda text: lower in text.lower()
+    try:
+        return re.compile(name, re.IGNORECASE).search
+    except (re.error, RecursionError, OverflowError) as error:
+        raise wrong(f"name is no regular expression ({error})") from None
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    text = query.get(name, "") or str(default)
+    if not text.isdecimal() or int(text) < 1 or len(text) > 9:
+        raise wrong(f"{name} is '{text}', and must be a number from 1")
+    return int(text)

@@ -1,0 +1,142 @@
+"""Queues, exchanges, bindings, policies and virtual hosts as RabbitMQ's management writes them."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Final
+
+from broker.queues.policies import Policy
+from broker.queues.queue import Queue
+from broker.routing.binding import Binding
+from broker.routing.exchanges import Exchange
+from broker.vhost.vhost import VirtualHost
+from matching.grammar import AMQP, swap
+from protocols.amqp.channel.consumer import AmqpConsumer
+from trellis.http.management.answers import Row, encode
+
+#: How the kinds of what a binding leads to are spelled, in paths and in rows.
+QUEUE: Final = "queue"
+EXCHANGE: Final = "exchange"
+
+
+def printable(key: str) -> str:
+    """A routing key may hold octets that are no text."""
+    return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def counts(ready: int, unacked: int) -> Row:
+    return {
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+    }
+
+
+def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
+    """A queue.
+
+    Sessions' inboxes are queues of type `MQTT` here, so that tools show where messages wait.
+    """
+    row: Row = {
+        "name": queue.name,
+        "vhost": vhost.name,
+        "type": "MQTT" if queue.private else "quorum" if queue.terms.quorum else "classic",
+        "durable": queue.declared_durable or queue.private and queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive_to is not None,
+        "arguments": dict(queue.terms.arguments),
+        "node": node,
+        "state": "running",
+        "consumers": queue.consumer_count,
+        **counts(int(queue.depth), int(queue.unacked)),
+    }
+    policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.terms.quorum)
+    if policy is not None:
+        row["policy"] = policy.name
+        row["effective_policy_definition"] = dict(policy.definition)
+    active = [one for one in queue.consumers if isinstance(one, AmqpConsumer)]
+    if active and queue.terms.single:
+        row["single_active_consumer_tag"] = active[0].tag
+    elif active and active[0].exclusive:
+        row["exclusive_consumer_tag"] = active[0].tag
+    return row
+
+
+def exchange_row(vhost: VirtualHost, exchange: Exchange) -> Row:
+    options = exchange.options
+    row: Row = {
+        "name": exchange.name,
+        "vhost": vhost.name,
+        "type": exchange.kind,
+        "durable": options.durable,
+        "auto_delete": options.auto_delete,
+        "internal": options.internal,
+        "arguments": dict(options.arguments),
+    }
+    policy = vhost.policies.for_exchange(exchange.name)
+    if policy is not None:
+        row["policy"] = policy.name
+    return row
+
+
+def binding_row(vhost: VirtualHost, source: str, binding: Binding) -> Row:
+    """A subscription of a session is shown as a binding of its inbox, under a key of AMQP."""
+    target = binding.destination
+    kind = EXCHANGE if isinstance(target, Exchange) else QUEUE
+    key = binding.key
+    if binding.grammar is not AMQP:
+        key = ".".join(["*" if word == "+" else swap(word) for word in key.split("/")])
+    arguments = dict(binding.arguments) if binding.grammar is AMQP else {}
+    return {
+        "source": source,
+        "vhost": vhost.name,
+        "destination": target.name,
+        "destination_type": kind,
+        "routing_key": printable(key),
+        "arguments": arguments,
+        "properties_key": properties_key(binding),
+    }
+
+
+def properties_key(binding: Binding) -> str:
+    """What tells a binding from others between the same two, fit for a path: `~` where there is
+    nothing to tell.
+    """
+    key = printable(binding.key)
+    if not binding.arguments:
+        return key.replace("~", "~~") if key else "~"
+    digest = blake2b(
+        encode(sorted(dict(binding.arguments).items(), key=lambda one: one[0])), digest_size=8
+    ).hexdigest()
+    return f"{key}~{digest}"
+
+
+def default_binding(vhost: VirtualHost, queue: Queue) -> Row:
+    """Every queue is bound to the default exchange by its name."""
+    return {
+        "source": "",
+        "vhost": vhost.name,
+        "destination": queue.name,
+        "destination_type": QUEUE,
+        "routing_key": queue.name,
+        "arguments": {},
+        "properties_key": queue.name,
+    }
+
+
+def policy_row(vhost: VirtualHost, policy: Policy) -> Row:
+    return {"vhost": vhost.name, "name": policy.name, **policy.row}
+
+
+def vhost_row(vhost: VirtualHost, node: str, ready: int, unacked: int) -> Row:
+    return {
+        "name": vhost.name,
+        "description": "",
+        "tags": [],
+        "metadata": {"description": "", "tags": []},
+        "tracing": False,
+        "default_queue_type": "classic",
+        "cluster_state": {node: "stopping" if vhost.closing else "running"},
+        "protected_from_deletion": vhost.name == "/",
+        **counts(ready, unacked),
+    }

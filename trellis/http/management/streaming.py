@@ -1,0 +1,44 @@
+"""Streams: which there are, their segments, and the octets of these.
+
+Who may read the stream may have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from trellis.http import stream_files as segments
+from trellis.http.management.answers import Call, Refusal, missing
+from trellis.http.server import RangeResponse, Response
+
+Found = TypeVar("Found")
+
+_WORDS: Final = {403: "not_authorised", 410: "gone", 416: "range_not_satisfiable"}
+
+
+async def streams(call: Call) -> object:
+    return segments.streams(call.broker, call.identity)
+
+
+async def listed(call: Call) -> object:
+    """The segments of a stream, from the one with an offset on."""
+    return _or_refused(lambda: segments.segments(call.broker, call.identity, call.query))
+
+
+async def octets(call: Call) -> Response:
+    """A range of a segment, sent by the kernel."""
+    part = _or_refused(lambda: segments.open_range(call.broker, call.identity, call.query))
+    return RangeResponse(part, call.node.sender, segments.CONTENT_TYPE)
+
+
+def _or_refused(find: Callable[[], Found]) -> Found:
+    """Raises Refusal."""
+    try:
+        return find()
+    except segments.Refusal as refusal:
+        if refusal.status == 404:
+            raise missing(str(refusal)) from None
+        raise Refusal(
+            refusal.status, _WORDS.get(refusal.status, "bad_request"), str(refusal)
+        ) from None

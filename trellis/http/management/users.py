@@ -1,0 +1,354 @@
+"""Users, their permissions, and rules about topics: listed, made, changed and deleted.
+
+Users of the settings are listed with the others, and changed in the settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+
+from broker.access.users import User
+from broker.vhost.vhost import VirtualHost
+from trellis.auth.authenticate import Account
+from trellis.auth.passwords import HASHER, check_hash, show_hash
+from trellis.auth.settings_users import Listed
+from trellis.http.management.answers import Call, Done, Listing, Row, missing, text, wrong
+
+TAGS: Final = ("administrator", "monitoring", "policymaker", "management")
+
+
+async def _listed(rows: Iterable[Row]) -> AsyncIterator[Row]:
+    for row in rows:
+        yield row
+
+
+def _user_row(user: User) -> Row:
+    password_hash, algorithm = show_hash(user.password_hash)
+    return {
+        "name": user.name,
+        "password_hash": password_hash,
+        "hashing_algorithm": algorithm,
+        "tags": list(user.tags),
+        "limits": {},
+    }
+
+
+def _account_row(account: Account) -> Row:
+    identity = account.identity
+    return {
+        "name": identity.name,
+        "tags": list(identity.tags),
+        "limits": {},
+        "from": "settings",
+        "loopback_only": account.loopback_only,
+    }
+
+
+def _rows(call: Call) -> list[Row]:
+    accounts = call.node.accounts.listed
+    return [
+        *[_account_row(account) for account in accounts.values()],
+        *[
+            _user_row(user)
+            for name, user in call.broker.users.by_name.items()
+            if name not in accounts
+        ],
+    ]
+
+
+async def users(call: Call) -> Listing:
+    return Listing(_listed(_rows(call)))
+
+
+async def users_without_permissions(call: Call) -> Listing:
+    return Listing(
+        _listed(
+            _user_row(user)
+            for user in list(call.broker.users.by_name.values())
+            if not user.permissions
+        )
+    )
+
+
+def _known(call: Call, name: str) -> User | Account:
+    account = call.node.accounts.listed.get(name)
+    user = account or call.broker.users.by_name.get(name)
+    if user is None:
+        raise missing(f"there is no user '{name}'")
+    return user
+
+
+def _changeable(call: Call, name: str) -> None:
+    if name in call.node.accounts.listed:
+        raise wrong(f"user '{name}' is one of the settings: change it there, and send SIGHUP")
+
+
+async def user(call: Call) -> Row:
+    known = _known(call, call.parts[0])
+    return _account_row(known) if isinstance(known, Account) else _user_row(known)
+
+
+async def put_user(call: Call) -> Done:
+    name, row = call.parts[0], call.body()
+    _changeable(call, name)
+    if not name or len(name.encode("utf-8", "surrogateescape")) > 255:
+        raise wrong("the name of a user has 1 to 255 octets")
+    tags = row.get("tags")
+    if isinstance(tags, str):
+        tags = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise wrong(
+            "'tags' is missing: a list, or words separated by commas, of "
+            + ", ".join(TAGS)
+            + "; it may be empty"
+        )
+    password_hash = await _password_hash(call, name, row)
+    known = name in call.broker.users.by_name
+    await call.durable(lambda ticket: call.broker.users.define(name, password_hash, tags, ticket))
+    return Done(not known)
+
+
+async def _password_hash(call: Call, name: str, row: Row) -> str:
+    """The hash of the password that is given, or that hash; else the one that is there.
+
+    Raises Refusal, ValueError.
+    """
+    if row.get("password_hash") is not None:
+        return check_hash(text(row, "password_hash"), text(row, "hashing_algorithm", ""))
+    if row.get("password") is not None:
+        password = text(row, "password")
+        if not password:
+            raise wrong(
+                "the password is empty; a password_hash that is empty is a user who has none, and logs in by a certificate"
+            )
+        return await asyncio.get_running_loop().run_in_executor(
+            None, HASHER.hash, password.encode("utf-8", "surrogateescape")
+        )
+    known = call.broker.users.by_name.get(name)
+    if known is None:
+        raise wrong("'password' or 'password_hash' is missing")
+    return known.password_hash
+
+
+async def delete_user(call: Call) -> Done:
+    name = call.parts[0]
+    _known(call, name)
+    _changeable(call, name)
+    await call.durable(lambda ticket: call.broker.users.remove(name, ticket))
+    return Done()
+
+
+async def bulk_delete(call: Call) -> Done:
+    names = call.body().get("users")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise wrong("'users' is no list of names")
+    for name in names:
+        _changeable(call, name)
+    for name in names:
+        await call.durable(lambda ticket, name=name: call.broker.users.remove(name, ticket))  # type: ignore[misc]
+    return Done()
+
+
+# -- permissions
+
+
+def _permission(user: str, vhost: str, permission: tuple[str, str, str]) -> Row:
+    configure, write, read = permission
+    return {"user": user, "vhost": vhost, "configure": configure, "write": write, "read": read}
+
+
+def _permissions(call: Call) -> list[Row]:
+    found: list[Row] = []
+    for account in call.node.accounts.listed.values():
+        if isinstance(account.identity, Listed):
+            found += [
+                _permission(account.identity.name, vhost, rights.permission)
+                for vhost, rights in account.identity.rights.items()
+            ]
+        else:
+            found += [
+                _permission(account.identity.name, vhost, (".*", ".*", ".*"))
+                for vhost in call.broker.vhosts
+            ]
+    for user in call.broker.users.by_name.values():
+        if user.name not in call.node.accounts.listed:
+            found += [
+                _permission(user.name, vhost, permission)
+                for vhost, permission in user.permissions.items()
+            ]
+    return found
+
+
+async def permissions(call: Call) -> Listing:
+    return Listing(_listed(_permissions(call)))
+
+
+async def vhost_permissions(call: Call) -> Listing:
+    return _of_vhost(call, _permissions(call))
+
+
+async def user_permissions(call: Call) -> Listing:
+    return _of_user(call, _permissions(call))
+
+
+def _of_vhost(call: Call, rows: list[Row]) -> Listing:
+    """Those of the virtual host that the path names. Raises Refusal."""
+    vhost = call.vhost(call.parts[0])
+    return Listing(_listed([row for row in rows if row["vhost"] == vhost.name]))
+
+
+def _of_user(call: Call, rows: list[Row]) -> Listing:
+    """Those of the user that the path names. Raises Refusal."""
+    _known(call, call.parts[0])
+    return Listing(_listed([row for row in rows if row["user"] == call.parts[0]]))
+
+
+def _both(call: Call) -> tuple[VirtualHost, str]:
+    """The virtual host and the user that a path names. Raises Refusal."""
+    vhost, name = call.vhost(call.parts[0]), call.parts[1]
+    _known(call, name)
+    return vhost, name
+
+
+def _owned(call: Call) -> tuple[VirtualHost, User]:
+    """... of a user who is not one of the settings."""
+    vhost, name = _both(call)
+    _changeable(call, name)
+    return vhost, call.broker.users.by_name[name]
+
+
+async def permission(call: Call) -> Row:
+    vhost, name = _both(call)
+    for row in _permissions(call):
+        if row["user"] == name and row["vhost"] == vhost.name:
+            return row
+    raise missing(f"user '{name}' has no permissions in vhost '{vhost.name}'")
+
+
+async def put_permission(call: Call) -> Done:
+    vhost, user = _owned(call)
+    row = call.body()
+    configure, write, read = (text(row, field) for field in ("configure", "write", "read"))
+    fresh = await call.durable(
+        lambda ticket: call.broker.users.permit(
+            vhost.name, user.name, configure, write, read, ticket
+        )
+    )
+    return Done(fresh)
+
+
+async def delete_permission(call: Call) -> Done:
+    vhost, user = _owned(call)
+    if not await call.durable(
+        lambda ticket: call.broker.users.revoke(vhost.name, user.name, ticket)
+    ):
+        raise missing(f"user '{user.name}' has no permissions in vhost '{vhost.name}'")
+    return Done()
+
+
+# -- RabbitMQ's topic permissions
+
+
+def _topics(call: Call) -> list[Row]:
+    return [
+        {"user": user.name, "vhost": vhost, "exchange": exchange, "write": write, "read": read}
+        for user in call.broker.users.by_name.values()
+        for vhost, topics in user.topics.items()
+        for exchange, (write, read) in topics.items()
+    ]
+
+
+async def topic_permissions(call: Call) -> Listing:
+    return Listing(_listed(_topics(call)))
+
+
+async def vhost_topic_permissions(call: Call) -> Listing:
+    return _of_vhost(call, _topics(call))
+
+
+async def user_topic_permissions(call: Call) -> Listing:
+    return _of_user(call, _topics(call))
+
+
+async def topic_permission(call: Call) -> Listing:
+    vhost, name = _both(call)
+    return Listing(
+        _listed(
+            [row for row in _topics(call) if row["user"] == name and row["vhost"] == vhost.name]
+        )
+    )
+
+
+async def put_topic_permission(call: Call) -> Done:
+    vhost, user = _owned(call)
+    row = call.body()
+    exchange, patterns = text(row, "exchange"), (text(row, "write"), text(row, "read"))
+    fresh = await call.durable(
+        lambda ticket: call.broker.users.permit_topics(
+            vhost.name, user.name, exchange, patterns, ticket
+        )
+    )
+    return Done(fresh)
+
+
+async def delete_topic_permission(call: Call) -> Done:
+    """Of one exchange, where the path names it; else of all."""
+    vhost, user = _owned(call)
+    exchanges = call.parts[2:] or list(user.topics.get(vhost.name, {}))
+    for exchange in exchanges:
+        await call.durable(
+            lambda ticket, exchange=exchange: call.broker.users.permit_topics(  # type: ignore[misc]
+                vhost.name, user.name, exchange, None, ticket
+            )
+        )
+    return Done()
+
+
+# -- ordered rules about topics
+
+
+def _rules(call: Call) -> list[Row]:
+    found: list[Row] = []
+    for account in call.node.accounts.listed.values():
+        if isinstance(account.identity, Listed):
+            found += [
+                {"user": account.identity.name, "vhost": vhost, "rules": list(rights.rules)}
+                for vhost, rights in account.identity.rights.items()
+                if rights.rules
+            ]
+    found += [
+        {"user": user.name, "vhost": vhost, "rules": list(rules)}
+        for user in call.broker.users.by_name.values()
+        for vhost, rules in user.rules.items()
+    ]
+    return found
+
+
+async def rules(call: Call) -> Listing:
+    return Listing(_listed(_rules(call)))
+
+
+async def rules_of(call: Call) -> Row:
+    vhost, name = _both(call)
+    for row in _rules(call):
+        if row["user"] == name and row["vhost"] == vhost.name:
+            return row
+    return {"user": name, "vhost": vhost.name, "rules": []}
+
+
+async def put_rules(call: Call) -> Done:
+    vhost, user = _owned(call)
+    given: Any = call.body().get("rules")
+    if not isinstance(given, list) or not all(isinstance(rule, str) for rule in given):
+        raise wrong("'rules' is no list of texts such as 'allow publish sensors/{username}/#'")
+    fresh = vhost.name not in user.rules
+    await call.durable(lambda ticket: call.broker.users.rule(vhost.name, user.name, given, ticket))
+    return Done(fresh)
+
+
+async def delete_rules(call: Call) -> Done:
+    vhost, user = _owned(call)
+    await call.durable(lambda ticket: call.broker.users.rule(vhost.name, user.name, [], ticket))
+    return Done()

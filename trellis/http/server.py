@@ -1,0 +1,345 @@
+"""A small HTTP/1.1 server on h11: one request a connection, everything within a time limit.
+
+Who answers which method and path, a Router knows (trellis/http/routes.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import parse_qsl
+
+import h11
+
+from trellis.http.stream_files import Range, Sender
+from trellis.server.listener_context import peer_of
+
+#: Octets of the longest request line and headers.
+REQUEST_MAX: Final = 16 << 10
+#: Octets of the longest body of a request.
+BODY_MAX: Final = 64 << 20
+#: Octets of an answer that are sent in one turn.
+PIECE: Final = 1 << 16
+#: Connections served at once. When they are taken, the one that has waited longest for its request
+#: makes room.
+CLIENTS: Final = 64
+#: Why a connection ended without an answer.
+CLOSED: Final = ("lost", "too_many", "timeout")
+
+
+class Request:
+    """What is asked: `path` without its query, `user` and `password` of basic authentication or
+    None; `parts` are those of the path that a route leaves open, `token` what a Bearer says."""
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        address: str,
+        local: bool,
+        user: str | None,
+        password: bytes,
+        query: dict[str, str],
+        body: bytes,
+        parts: list[str],
+        token: bytes,
+    ) -> None:
+        self.method = method
+        #: Whether a page of another site asks, in a browser that may know the user's password.
+        self.foreign = False
+        self.path = path
+        self.parts = parts
+        self.token = token
+        self.query = query
+        self.body = body
+        self.address = address
+        self.local = local
+        self.user = user
+        self.password = password
+
+
+class Response:
+    """What is answered.
+
+    `allow` are the methods that are answered there, where another one was asked.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        body: bytes,
+        content_type: str = "text/plain; charset=utf-8",
+        challenge: bool = False,
+        allow: str = "",
+    ) -> None:
+        self.allow = allow
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.challenge = challenge
+
+
+class RangeResponse(Response):
+    """Octets of a file, sent by the kernel."""
+
+    def __init__(self, part: Range, sender: Sender, content_type: str) -> None:
+        super().__init__(200, b"", content_type)
+        self.part = part
+        self.sender = sender
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Routes:
+    """The role of whoever knows the answers."""
+
+    def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
+        """Who answers, and the parts of the path that were left open; or what is answered to what
+        nobody knows.
+        """
+        raise NotImplementedError
+
+
+class HttpServer:
+    """Serves routes.
+
+    `limit` is the seconds a client has for its request and for taking the answer, each.
+    """
+
+    def __init__(self, routes: Routes, limit: float) -> None:
+        self._routes = routes
+        self._limit = limit
+        self._serving: set[asyncio.Task[None]] = set()
+        #: Those of them whose request is not complete, in the order in which they came.
+        self._asking: dict[asyncio.Task[None], None] = {}
+        #: Answers by status, and connections that got none, by reason.
+        self.answered: dict[int, int] = {}
+        self.closed = dict.fromkeys(CLOSED, 0)
+
+    def protocol(self) -> asyncio.StreamReaderProtocol:
+        """Of a connection that was accepted."""
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=REQUEST_MAX), self._serve)
+
+    async def close(self) -> None:
+        """Break off what is being served."""
+        for task in self._serving:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._serving) >= CLIENTS and not self._make_room():
+            self.closed["too_many"] += 1
+            writer.transport.abort()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        self._asking[task] = None
+        try:
+            await self._exchange(reader, writer, task)
+        except (OSError, h11.ProtocolError) as error:
+            self.closed["timeout" if isinstance(error, TimeoutError) else "lost"] += 1
+            writer.transport.abort()
+        except asyncio.CancelledError:
+            # By us; and streams of Python 3.11 would report it as an error.
+            writer.transport.abort()
+        finally:
+            self._serving.discard(task)
+            self._asking.pop(task, None)
+            writer.close()
+
+    def _make_room(self) -> bool:
+        for task in self._asking:
+            self.closed["too_many"] += 1
+            del self._asking[task]
+            task.cancel()
+            return True
+        return False
+
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, task: asyncio.Task[None]
+    ) -> None:
+        """One request and its answer. Raises OSError, h11.ProtocolError."""
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
+        try:
+            async with asyncio.timeout(self._limit):
+                response, head = await self._respond(connection, reader, writer, task)
+        except TimeoutError:
+            asked = connection.their_state is not h11.IDLE
+            response, head = Response(503 if asked else 408, b"that took too long\n"), False
+        # A range may be large, and has a limit of its own.
+        async with asyncio.timeout(None if isinstance(response, RangeResponse) else self._limit):
+            await self._answer(connection, writer, response, head)
+            if writer.can_write_eof():
+                writer.write_eof()
+            while await reader.read(REQUEST_MAX):
+                # Closed with input unread, the kernel of the client would throw our answer away.
+                pass
+
+    async def _respond(
+        self,
+        connection: h11.Connection,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        task: asyncio.Task[None],
+    ) -> tuple[Response, bool]:
+        """The answer to the request that comes, and whether only its head is wanted."""
+        try:
+            event = connection.next_event()
+            while event is h11.NEED_DATA:
+                connection.receive_data(await reader.read(REQUEST_MAX))
+                event = connection.next_event()
+        except h11.RemoteProtocolError as error:
+            return Response(error.error_status_hint, f"{error}\n".encode()), False
+        if not isinstance(event, h11.Request):
+            raise ConnectionError("the client went away")
+        self._asking.pop(task, None)
+        head = event.method == b"HEAD"
+        method = event.method.decode("ascii", "replace")
+        path, _, query = event.target.decode("ascii", "replace").partition("?")
+        found = self._routes.find("GET" if head else method, path)
+        if isinstance(found, Response):
+            return found, head
+        handler, parts = found
+        peer = peer_of(writer.get_extra_info("peername"))
+        authorization = dict(event.headers).get(b"authorization", b"")
+        user, password = basic(authorization)
+        body = await self._body(connection, reader)
+        if body is None:
+            return Response(413, f"more than {BODY_MAX} octets\n".encode()), head
+        asked = Request(
+            method,
+            path,
+            peer.address,
+            peer.local,
+            user,
+            password,
+            dict(parse_qsl(query, keep_blank_values=True)),
+            body,
+            parts,
+            bearer(authorization),
+        )
+        headers = dict(event.headers)
+        origin = headers.get(b"origin", b"")
+        asked.foreign = origin != b"" and origin.rpartition(b"//")[2] != headers.get(b"host", b"")
+        return await handler(asked), head
+
+    async def _body(self, connection: h11.Connection, reader: asyncio.StreamReader) -> bytes | None:
+        """What comes with the request; None when it is too much.
+
+        Raises ConnectionError, h11.ProtocolError.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(await reader.read(PIECE))
+            elif isinstance(event, h11.Data):
+                parts.append(bytes(event.data))
+                size += len(event.data)
+                if size > BODY_MAX:
+                    return None
+            elif isinstance(event, h11.EndOfMessage):
+                return b"".join(parts)
+            else:
+                raise ConnectionError("the client went away")
+
+    async def _answer(
+        self,
+        connection: h11.Connection,
+        writer: asyncio.StreamWriter,
+        response: Response,
+        head: bool,
+    ) -> None:
+        if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        self.answered[response.status] = self.answered.get(response.status, 0) + 1
+        headers = [("Connection", "close"), ("Cache-Control", "no-store")]
+        if response.status != 204:
+            headers += [
+                ("Content-Type", response.content_type),
+                ("Content-Length", str(_size(response))),
+            ]
+        if response.allow:
+            headers.append(("Allow", response.allow))
+        if response.challenge:
+            headers.append(("WWW-Authenticate", 'Basic realm="trellis"'))
+        if isinstance(response, RangeResponse):
+            headers += [
+                ("X-Trellis-Durable", str(response.part.durable)),
+                ("Accept-Ranges", "none"),
+            ]
+            await self._send_range(connection, writer, response, headers, head)
+            return
+        writer.write(
+            connection.send(h11.Response(status_code=response.status, headers=headers)) or b""
+        )
+        if not head:
+            for at in range(0, len(response.body), PIECE):
+                writer.write(connection.send(h11.Data(data=response.body[at : at + PIECE])) or b"")
+                await writer.drain()
+        await writer.drain()
+
+    async def _send_range(
+        self,
+        connection: h11.Connection,
+        writer: asyncio.StreamWriter,
+        response: RangeResponse,
+        headers: list[tuple[str, str]],
+        head: bool,
+    ) -> None:
+        """The head through the transport, and when that is out the octets past it."""
+        part = response.part
+        try:
+            writer.transport.set_write_buffer_limits(0)
+            writer.write(connection.send(h11.Response(status_code=200, headers=headers)) or b"")
+            await writer.drain()
+            if head:
+                return
+            if (
+                writer.get_extra_info("sslcontext") is not None
+                or writer.get_extra_info("socket") is None
+            ):
+                for octets in part.pieces():  # What is encrypted cannot be sent by the kernel.
+                    writer.write(octets)
+                    await writer.drain()
+            else:
+                await asyncio.wrap_future(
+                    response.sender.start(writer.get_extra_info("socket").fileno(), part)
+                )
+        finally:
+            part.close()
+
+
+def _size(response: Response) -> int:
+    return (
+        response.part.end - response.part.start
+        if isinstance(response, RangeResponse)
+        else len(response.body)
+    )
+
+
+def bearer(header: bytes) -> bytes:
+    """The token of an Authorization header (RFC 6750); nothing when there is none."""
+    scheme, _, token = header.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""
+
+
+def basic(header: bytes) -> tuple[str | None, bytes]:
+    """User and password of an Authorization header (RFC 7617); (None, b"") when there is none that
+    we can read.
+    """
+    scheme, _, token = header.partition(b" ")
+    if scheme.lower() != b"basic":
+        return None, b""
+    try:
+        user, colon, password = base64.b64decode(token.strip(), validate=True).partition(b":")
+        return (user.decode(), password) if colon else (None, b"")
+    except (binascii.Error, UnicodeDecodeError):
+        return None, b""

@@ -1,0 +1,252 @@
+"""Streams over HTTP: which there are, their segments, and ranges of these, sent by the kernel from
+a small pool of threads.
+
+What is served is durable. A handler needs a broker, who asks, and the parameters of the question;
+how it is answered is the server's affair (`Refusal` has the status, `Range` what `send` takes).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from broker.access.identity import Identity
+from broker.broker import Broker
+from broker.errors import BrokerError
+from broker.store.disk import RealFile, StoreError
+from broker.stream.archive import Archive
+from broker.stream.queue import StreamQueue
+from broker.stream.segments import Segment
+
+CONTENT_TYPE: Final = "application/vnd.apache.arrow.stream"
+#: Threads that send.
+THREADS: Final = 2
+#: Octets of one call to the kernel, and seconds that a client may take none.
+PIECE: Final = 1 << 20
+PATIENCE: Final = 30.0
+
+Row = dict[str, object]
+
+
+class Refusal(Exception):
+    """A question that is answered with another status than 200."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Range:
+    """Octets of a segment.
+
+    The descriptor is the range's own, so that retention may remove the file meanwhile.
+    """
+
+    def __init__(self, descriptor: int, start: int, end: int, durable: int) -> None:
+        self.descriptor = descriptor
+        self.start = start
+        self.end = end
+        #: The offset behind the last durable row of the stream, when it was asked.
+        self.durable = durable
+
+    def duplicate(self) -> Range:
+        """The same, with a descriptor of its own."""
+        return Range(os.dup(self.descriptor), self.start, self.end, self.durable)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The octets themselves, for a server that must encrypt them."""
+        at = self.start
+        while at < self.end:
+            octets = os.pread(self.descriptor, min(PIECE, self.end - at), at)
+            if not octets:
+                raise ConnectionError("the segment ends before its size")
+            at += len(octets)
+            yield octets
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+
+def streams(broker: Broker, identity: Identity) -> list[Row]:
+    """The streams that the identity may read."""
+    found: list[Row] = []
+    for vhost in broker.vhosts.values():
+        within = identity.within(vhost.name)
+        for queue in vhost.queues.values():
+            if within is not None and isinstance(queue, StreamQueue) and _allowed(within, queue):
+                archive = queue.archive
+                found.append(
+                    {
+                        "vhost": vhost.name,
+                        "name": queue.name,
+                        "first": int(archive.first),
+                        "durable": int(archive.end),
+                        "messages": int(archive.rows),
+                        "bytes": int(archive.octets),
+                        "segments": len(archive.segments),
+                        "epoch": archive.epoch,
+                        "readers": len(queue.readers),
+                        "served": int(queue.served),
+                        "journal": queue.terms.journal or queue.name == vhost.journal,
+                    }
+                )
+    return found
+
+
+def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> list[Row]:
+    """The segments of a stream (`vhost`, `queue`), from the one with `offset` on where that is
+    given. Raises Refusal.
+    """
+    _know(query, "offset")
+    archive = _archive(broker, identity, query)
+    wanted = _number(query, "offset", -1)
+    if 0 <= wanted < int(archive.end) and archive.holding(wanted) is None:
+        raise Refusal(410, str(archive.missing(wanted)))
+    return [
+        {
+            "name": segment.name,
+            "epoch": segment.epoch,
+            "first": int(segment.base),
+            "end": int(segment.end),
+            "bytes": int(segment.size),
+            "from": int(segment.first_at),
+            "to": int(segment.last_at),
+            "full": segment.full,
+            "durable": int(archive.end),
+        }
+        for segment in archive.segments
+        if int(segment.end) > wanted
+    ]
+
+
+def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Range:
+    """Octets `start` to `end` (all that is durable, if nothing is said) of a segment (`vhost`,
+    `queue`, `segment`), in the loop's thread. Raises Refusal."""
+    _know(query, "segment", "start", "end")
+    archive = _archive(broker, identity, query)
+    name = query.get("segment", "")
+    if not name:
+        raise Refusal(400, "segment=NAME is missing: /api/streams/segments lists them")
+    segment: Segment | None = next((one for one in archive.segments if one.name == name), None)
+    if segment is None:
+        raise Refusal(
+            410 if name.endswith(".arrow") else 404,
+            f"segment '{name}' of stream '{archive.name}' in vhost '{archive.vhost}' "
+            f"is not there (any more): the first offset there is {int(archive.first)}",
+        )
+    size = int(segment.size)
+    start, end = _number(query, "start", 0), _number(query, "end", size)
+    if start > end:
+        raise Refusal(
+            416,
+            f"start {start} is behind end {end} (not included) of segment '{name}', of which {size} octets are durable",
+        )
+    if end > size:
+        raise Refusal(416, f"octets {start} to {end} of segment '{name}': {size} are durable")
+    try:
+        file = segment.file()
+    except StoreError as error:
+        raise Refusal(500, str(error)) from error
+    if not isinstance(file, RealFile):
+        raise Refusal(
+            501,
+            "the broker keeps its streams in memory (data.dir is :memory:): read them over AMQP",
+        )
+    return Range(file.duplicate(), start, end, int(archive.end))
+
+
+def _archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Archive:
+    vhost, name = query.get("vhost", "/"), query.get("queue", "")
+    if not name:
+        raise Refusal(400, "queue=NAME is missing: /api/streams lists the streams")
+    within = identity.within(vhost)
+    known = broker.vhosts.get(vhost)
+    queue = None if known is None else known.queues.get(name)
+    if within is None:
+        raise Refusal(403, f"access to vhost '{vhost}' refused for user '{identity.name}'")
+    try:
+        within.may("read", "queue", name, vhost)
+    except BrokerError as error:
+        raise Refusal(403, str(error)) from error
+    if known is None:
+        raise Refusal(404, f"there is no vhost '{vhost}'")
+    if not isinstance(queue, StreamQueue):
+        raise Refusal(
+            404,
+            f"no stream '{name}' in vhost '{vhost}'"
+            + ("" if queue is None else ": this queue is of another type"),
+        )
+    return queue.archive
+
+
+def _allowed(identity: Identity, queue: StreamQueue) -> bool:
+    try:
+        identity.may("read", "queue", queue.name, queue.vhost)
+    except BrokerError:
+        return False
+    return True
+
+
+def _know(query: Mapping[str, str], *known: str) -> None:
+    """Raises Refusal for a parameter that nobody reads: whoever mistypes `offset` must not get all
+    there is.
+    """
+    for name in query:
+        if name not in ("vhost", "queue", *known):
+            raise Refusal(
+                400, f"there is no parameter '{name}' here, only vhost, queue, {', '.join(known)}"
+            )
+
+
+def _number(query: Mapping[str, str], name: str, default: int) -> int:
+    value = query.get(name)
+    if value is None:
+        return default
+    if not value.isdecimal():
+        raise Refusal(400, f"'{name}' is '{value}', not a number from 0")
+    return int(value)
+
+
+class Sender:
+    """A small pool of threads that hand files to sockets."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(THREADS, "segments")
+        self.octets = 0
+
+    def start(self, socket: int, part: Range) -> Future[int]:
+        """Have a thread send all octets of the range to a socket. Both may be closed before that is
+        done. The result is how many it sent; OSError when the client is gone."""
+        own, rest = os.dup(socket), part.duplicate()
+
+        def done(_: Future[int]) -> None:
+            os.close(own)
+            rest.close()
+
+        future = self._pool.submit(self._send, own, rest)
+        future.add_done_callback(done)
+        return future
+
+    def _send(self, socket: int, part: Range) -> int:
+        """In one of the threads. The socket does not block."""
+        at = part.start
+        poll = select.poll()
+        poll.register(socket, select.POLLOUT)
+        while at < part.end:
+            try:
+                sent = os.sendfile(socket, part.descriptor, at, min(PIECE, part.end - at))
+            except BlockingIOError:
+                if not poll.poll(PATIENCE * 1000):
+                    raise TimeoutError(f"the client took nothing for {PATIENCE:g} s") from None
+                continue
+            if sent == 0:
+                raise ConnectionError("the segment ends before its size")
+            at += sent
+        self.octets += at - part.start
+        return at - part.start
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,1 @@
+"""Monitoring: metrics for Prometheus and listings for operators."""

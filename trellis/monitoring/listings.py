@@ -1,0 +1,198 @@
+"""Rows for operators: what `trellis list` shows.
+
+Field names are RabbitMQ's where it has one; cells are flat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from broker.queues.consumer import Returned
+from broker.queues.queue import Queue
+from broker.queues.ranked import RankedQueue
+from broker.routing.binding import Binding
+from broker.routing.exchanges import Exchange, TopicExchange
+from broker.vhost.background import kind_of
+from broker.vhost.vhost import VirtualHost
+from trellis.server.node import Node
+
+#: Rows made, and let go, in one turn.
+STEP: Final = 200
+
+Row = dict[str, object]
+
+
+def _text(arguments: Mapping[str, object]) -> str:
+    """Arguments in one cell, as JSON, whatever clients put there; none are an empty text."""
+    return msgspec.json.encode(dict(arguments), enc_hook=str).decode() if arguments else ""
+
+
+async def rows(node: Node, kind: str) -> list[Row]:
+    """All rows of a kind; the making yields to the loop."""
+    found: list[Row] = []
+    async for row in KINDS[kind](node):
+        found.append(row)
+        if len(found) % STEP == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+def encode(rows: list[Row]) -> bytes:
+    """JSON; no row is left afterwards.
+
+    For a thread: many rows take long to write, and to let go.
+    """
+    text = msgspec.json.encode(rows)
+    while rows:
+        del rows[-STEP:]
+    return text
+
+
+async def _queues(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
+            yield _queue(vhost, queue)
+
+
+def _queue(vhost: VirtualHost, queue: Queue) -> Row:
+    return {
+        "vhost": vhost.name,
+        "name": queue.name,
+        "kind": "session" if queue.private else kind_of(queue),
+        "durable": queue.declared_durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive_to is not None,
+        "messages_ready": int(queue.depth),
+        "messages_unacknowledged": int(queue.unacked),
+        "consumers": queue.consumer_count,
+        "policy": _policy(vhost, queue),
+        "arguments": _text(queue.terms.arguments),
+    }
+
+
+def _policy(vhost: VirtualHost, queue: Queue) -> str:
+    policy = (
+        None
+        if queue.private
+        else vhost.policies.for_queue(queue.name, queue.terms.arguments.get("x-queue-type"))
+    )
+    return "" if policy is None else policy.name
+
+
+async def _exchanges(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for exchange in list(vhost.exchanges.values()):
+            options = exchange.options
+            row: Row = {
+                "vhost": vhost.name,
+                "name": exchange.name,
+                "type": exchange.kind,
+                "durable": options.durable,
+                "auto_delete": options.auto_delete,
+                "internal": options.internal,
+                "bindings": sum(len(mine) for mine in exchange.bindings.values()),
+                "matcher": exchange.algorithm if isinstance(exchange, TopicExchange) else "",
+                "arguments": _text(options.arguments),
+            }
+            yield row
+
+
+async def _bindings(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for queue in list(vhost.queues.values()):
+            yield {
+                "vhost": vhost.name,
+                "source": "",
+                "routing_key": queue.name,
+                "grammar": "amqp",
+                "destination": queue.name,
+                "destination_type": "queue",
+                "arguments": "",
+            }
+        for exchange in list(vhost.exchanges.values()):
+            for mine in list(exchange.bindings.values()):
+                for binding in list(mine.values()):
+                    yield _binding(vhost, exchange, binding)
+
+
+def _binding(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row:
+    target = binding.destination
+    kind = (
+        "queue"
+        if isinstance(target, Queue)
+        else "exchange"
+        if isinstance(target, Exchange)
+        else "session"
+    )
+    key = binding.key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return {
+        "vhost": vhost.name,
+        "source": exchange.name,
+        "routing_key": key,
+        "grammar": binding.grammar.name,
+        "destination": target.name,
+        "destination_type": kind,
+        "arguments": _text(binding.arguments),
+    }
+
+
+async def _delayed(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for waiting in list(vhost.delays.values()):
+            for returned in waiting.waiting():
+                yield _delayed_row(node, vhost, waiting, returned)
+
+
+def _delayed_row(node: Node, vhost: VirtualHost, waiting: RankedQueue, returned: Returned) -> Row:
+    message = returned.message
+    left = max(0, int(message.expires - node.broker.agenda.now))
+    key = message.address.key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return {
+        "vhost": vhost.name,
+        "exchange": waiting.name,
+        "id": int(returned.order),
+        "routing_key": key,
+        "due": int(node.broker.agenda.wall + left / 1000),
+        "left_ms": left,
+        "bytes": int(message.encoding.size(message.content)),
+        "persistent": message.position > 0,
+    }
+
+
+async def _connections(node: Node) -> AsyncIterator[Row]:
+    for front in node.fronts:
+        for connection in list(front.connections):
+            yield connection.describe()
+
+
+async def _policies(node: Node) -> AsyncIterator[Row]:
+    for vhost in node.broker.vhosts.values():
+        for policy in list(vhost.policies.by_name.values()):
+            yield {
+                "vhost": vhost.name,
+                "name": policy.name,
+                "pattern": policy.pattern,
+                "apply_to": policy.apply_to,
+                "priority": policy.priority,
+                "definition": _text(policy.definition),
+            }
+
+
+async def _sessions(node: Node) -> AsyncIterator[Row]:
+    for session in node.mqtt.sessions.all():
+        yield session.describe()
+
+
+KINDS: Final[dict[str, Callable[[Node], AsyncIterator[Row]]]] = {
+    "queues": _queues,
+    "exchanges": _exchanges,
+    "bindings": _bindings,
+    "connections": _connections,
+    "sessions": _sessions,
+    "delayed": _delayed,
+    "policies": _policies,
+}

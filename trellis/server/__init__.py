@@ -1,0 +1,1 @@
+"""The running broker: sockets, links, listeners, TLS, the loop turn and the store writer."""

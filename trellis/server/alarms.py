@@ -1,0 +1,55 @@
+"""Watches memory and disk: where they are short, publishers wait and consumers go on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+from broker.alarms import Alarms
+from trellis import logs, process
+
+#: Seconds between two looks.
+LOOK: Final = 1.0
+#: Once memory is short, so much of its limit must be free again until publishers go on.
+SLACK: Final = 0.05
+
+
+class Watch:
+    """`memory` is a part of the machine's, `disk_free` octets; 0 is no limit."""
+
+    def __init__(
+        self, alarms: Alarms, memory: float, disk_free: int, directory: Path | None
+    ) -> None:
+        self._alarms = alarms
+        self.memory_limit = int(memory * process.memory())
+        self.disk_limit = 0 if directory is None else disk_free
+        self._directory = directory
+
+    async def watch(self) -> None:
+        """Look every LOOK seconds."""
+        while True:
+            free = 0
+            if self._directory is not None and self.disk_limit:
+                free = await asyncio.get_running_loop().run_in_executor(
+                    None, process.free_disk, self._directory
+                )
+            self.look(process.resident(), free)
+            await asyncio.sleep(LOOK)
+
+    def look(self, resident: int, free: int) -> None:
+        """Raise or clear alarms by octets in use, and octets free on the disk."""
+        limit = (
+            self.memory_limit * (1 - SLACK) if "memory" in self._alarms.on else self.memory_limit
+        )
+        self._set("memory", 0 < limit < resident, used=resident, limit=self.memory_limit)
+        self._set("disk", free < self.disk_limit, free=free, limit=self.disk_limit)
+
+    def _set(self, name: str, on: bool, **figures: int) -> None:
+        if on == (name in self._alarms.on):
+            return
+        self._alarms.set(name, on)
+        if on:
+            logs.warning("alarm", alarm=name, note="publishers wait", **figures)
+        else:
+            logs.info("alarm_over", alarm=name, **figures)

@@ -1,0 +1,230 @@
+"""Certificates: files in, TLS contexts out, and what is wrong with a file said in one line.
+
+Defaults follow Mozilla's "intermediate" advice: TLS 1.2 and 1.3, forward secrecy, authenticated
+encryption, no compression, no renegotiation.
+"""
+
+from __future__ import annotations
+
+import _ssl
+import os
+import ssl
+import time
+from typing import Final
+
+from trellis import logs
+from trellis.settings import Secured, Settings, SettingsError
+
+#: What TLS 1.2 may use; TLS 1.3 has only good ones.
+CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+#: Seconds before its end from which a certificate gets a warning.
+SOON: Final = 14 * 86_400
+
+_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+_MODES: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+#: What OpenSSL calls an error of a file -> what it means.
+_MEANINGS: Final = {
+    "KEY_VALUES_MISMATCH": "does not belong to the certificate",
+    "KEY_TYPE_MISMATCH": "does not belong to the certificate",
+    "EE_KEY_TOO_SMALL": "is too short to be safe: make one of 2048 bits (RSA) or 256 bits (EC), or more",
+    "CA_MD_TOO_WEAK": "is signed with a hash that is not safe any more: make a new one",
+}
+
+
+class Security:
+    """What one listener shows its clients.
+
+    `context` is replaced at a reload; connections keep the one they have.
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
+
+
+class Certificates:
+    """The contexts of all listeners over TLS. Raises SettingsError."""
+
+    def __init__(self, settings: Settings) -> None:
+        #: By listener.
+        self.securities = {name: Security(context) for name, context in contexts(settings).items()}
+        #: File of a certificate -> when it ends, in seconds of the wall clock.
+        self.ends: dict[str, float] = {}
+        if self.securities:
+            self._look(settings)
+
+    def reload(self, settings: Settings) -> None:
+        """Read the files again, all or nothing: new connections see what they hold now.
+
+        Raises SettingsError.
+        """
+        if not self.securities:
+            return
+        for name, context in contexts(settings).items():
+            if name in self.securities:
+                self.securities[name].context = context
+        self._look(settings)
+
+    def _look(self, settings: Settings) -> None:
+        """Note when certificates end, and warn of those for which that is now or soon."""
+        self.ends = {}
+        now = time.time()
+        for file in [
+            settings.tls.certificate,
+            *(names["certificate"] for names in settings.tls.names.values()),
+        ]:
+            begins, ends = _times(file)
+            self.ends[file] = ends
+            day = time.strftime("%Y-%m-%d", time.gmtime(begins if begins > now else ends))
+            if begins > now:
+                logs.warning(
+                    "certificate_not_yet_valid",
+                    file=file,
+                    begins=day,
+                    note="clients refuse it until then",
+                )
+            elif ends <= now:
+                logs.warning(
+                    "certificate_expired",
+                    file=file,
+                    ended=day,
+                    note="clients refuse it; renew it, then send SIGHUP",
+                )
+            elif ends <= now + SOON:
+                logs.warning(
+                    "certificate_expires_soon",
+                    file=file,
+                    ends=day,
+                    note="renew it, then send SIGHUP",
+                )
+
+
+def contexts(settings: Settings) -> dict[str, ssl.SSLContext]:
+    """A context for every enabled listener over TLS, by name. Raises SettingsError."""
+    made: dict[str, ssl.SSLContext] = {}
+    for name, entry in settings.entries.items():
+        if isinstance(entry, Secured):
+            made[name] = _context(settings, entry)
+    return made
+
+
+def _context(settings: Settings, entry: Secured) -> ssl.SSLContext:
+    tls = settings.tls
+    context = _server(settings, entry, tls.certificate, tls.key, "tls")
+    if tls.names:
+        others = {
+            name.lower(): _server(
+                settings, entry, files["certificate"], files.get("key", ""), f'tls.names."{name}"'
+            )
+            for name, files in tls.names.items()
+        }
+
+        def choose(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
+            """The client asks for a name (RFC 6066 section 3): exactly, or with `*` for its first
+            part.
+            """
+            asked = (name or "").lower()
+            found = others.get(asked) or others.get("*." + asked.partition(".")[2])
+            if found is not None:
+                connection.context = found
+
+        context.sni_callback = choose
+    return context
+
+
+def _server(
+    settings: Settings, entry: Secured, certificate: str, key: str, where: str
+) -> ssl.SSLContext:
+    """A context with one certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[settings.tls.minimum]
+    context.set_ciphers(CIPHERS)
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    _load(context, certificate, key, where)
+    context.verify_mode = _MODES[entry.client_certificate]
+    if entry.client_certificate != "none":
+        ca = settings.tls.ca
+        _readable(ca, "tls.ca")
+        try:
+            context.load_verify_locations(os.path.expanduser(ca))
+        except ssl.SSLError as error:
+            raise SettingsError(
+                "tls.ca",
+                f"{ca} holds no certificate that can be read ({_short(error)}); give a PEM file, beginning "
+                "-----BEGIN CERTIFICATE-----",
+            ) from None
+    return context
+
+
+class _Encrypted(Exception):
+    """The key has a password."""
+
+
+def _load(context: ssl.SSLContext, certificate: str, key: str, where: str) -> None:
+    """Raises SettingsError."""
+    _readable(certificate, f"{where}.certificate")
+    if key:
+        _readable(key, f"{where}.key")
+    try:
+        _times(certificate)
+    except ssl.SSLError as error:
+        raise SettingsError(
+            f"{where}.certificate",
+            f"{certificate} holds no certificate that can be read ({_short(error)}); give a PEM "
+            "file, beginning -----BEGIN CERTIFICATE-----",
+        ) from None
+
+    def password() -> str:
+        raise _Encrypted  # OpenSSL would ask at the terminal.
+
+    holder, name = (key, f"{where}.key") if key else (certificate, f"{where}.certificate")
+    try:
+        context.load_cert_chain(
+            os.path.expanduser(certificate), os.path.expanduser(key) if key else None, password
+        )
+    except _Encrypted:
+        raise SettingsError(
+            name,
+            f"the key in {holder} has a password; take it off (openssl pkey -in FILE -out NEW) and keep the "
+            "file from others",
+        ) from None
+    except ssl.SSLError as error:
+        meaning = _MEANINGS.get(getattr(error, "reason", ""))
+        if meaning:
+            what = f"{holder} {meaning}"
+        else:
+            hint = "give a PEM file" if key else f"set {where}.key to the PEM file that does"
+            what = f"{holder} holds no private key that can be read ({_short(error)}); {hint}"
+        raise SettingsError(name, what) from None
+
+
+def _readable(file: str, key: str) -> None:
+    """Raises SettingsError."""
+    try:
+        with open(os.path.expanduser(file), "rb") as opened:
+            opened.read(1)
+    except OSError as error:
+        raise SettingsError(
+            key,
+            f"{file} cannot be read ({error.strerror}); give a PEM file that this user may read",
+        ) from None
+
+
+def _times(file: str) -> tuple[float, float]:
+    """When the first certificate of a PEM file begins and ends, in seconds of the wall clock.
+    Raises ssl.SSLError.
+
+    The standard library reads certificates of files in a function for its own tests, and nowhere
+    else.
+    """
+    read = _ssl._test_decode_cert(os.path.expanduser(file))  # type: ignore[attr-defined]  # typeshed leaves it out.
+    return float(ssl.cert_time_to_seconds(read["notBefore"])), float(
+        ssl.cert_time_to_seconds(read["notAfter"])
+    )
+
+
+def _short(error: ssl.SSLError) -> str:
+    return str(getattr(error, "reason", "") or error.args[0]).replace("_", " ").lower()

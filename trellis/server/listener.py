@@ -1,0 +1,266 @@
+"""Ports: opened before anything is served, so that one in use is an error in one line; then
+accepting, with a bound.
+
+The loops' own servers accept whatever waits in one go, which holds the loop when a thousand clients
+come at once, and uvloop's closes its port for good when descriptors run out. So the accepting is
+done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from trellis import logs
+from trellis.server.admission import Admission
+from trellis.settings import Listener, Open
+
+#: Connections that the kernel keeps until we accept them.
+BACKLOG: Final = 4_096
+#: Connections accepted from one port in one turn of the loop; others have input meanwhile.
+ACCEPTS: Final = 2
+#: Seconds without accepting when descriptors or memory are out.
+PAUSE: Final = 1.0
+#: Tries to find a port that is free on every address, where any will do.
+TRIES: Final = 20
+
+Make = Callable[[], asyncio.BaseProtocol]
+
+
+class ListenError(Exception):
+    """A port or a Unix socket cannot be had. The text says which, why, and what to do."""
+
+
+class Bound:
+    """The sockets of one listener."""
+
+    def __init__(
+        self, name: str, sockets: list[socket.socket], file: SocketFile | None = None
+    ) -> None:
+        self.name = name
+        self.sockets = sockets
+        self._file = file
+        self._acceptors: list[Acceptor] = []
+
+    @property
+    def address(self) -> str:
+        """The first address as HOST:PORT."""
+        host, port = self.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def serve(self, make: Make, admission: Admission) -> None:
+        """Accept connections from now on."""
+        files = [] if self._file is None else [self._file.socket]
+        self._acceptors = [Acceptor(sock, make, admission) for sock in self.sockets + files]
+
+    def close(self) -> None:
+        """Accept no more, and give the port back."""
+        acceptors, self._acceptors = self._acceptors, []
+        for acceptor in acceptors:
+            acceptor.close()
+        for sock in self.sockets:
+            sock.close()
+        if self._file is not None:
+            self._file.close()
+
+
+class Acceptor:
+    """Accepts the connections that come to one socket; `make` makes the protocol of each."""
+
+    def __init__(self, sock: socket.socket, make: Make, admission: Admission) -> None:
+        self._sock = sock
+        self._make = make
+        self._admission = admission
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._listen()
+
+    def _listen(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._sock, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                sock = self._sock.accept()[0]
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return  # Nobody waits any more, or one went away while waiting.
+            except OSError as error:
+                self._rest(error)
+                return
+            sock.setblocking(False)
+            task = self._loop.create_task(self._connect(sock))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make, sock)
+        except OSError:
+            sock.close()  # It went away already.
+
+    def _rest(self, error: OSError) -> None:
+        """Out of descriptors or memory: those who come now wait in the kernel's queue."""
+        self._admission.refuse("descriptors")
+        logs.warning(
+            "accept_paused",
+            seconds=PAUSE,
+            error=error.strerror,
+            note="raise the descriptor limit or lower limits.connections",
+        )
+        self._loop.remove_reader(self._sock)
+        self._pause = self._loop.call_later(PAUSE, self._listen)
+
+    def close(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+        else:
+            self._loop.remove_reader(self._sock)
+
+
+def bind(name: str, listener: Listener) -> Bound:
+    """Take the port of a section on all its addresses, and its Unix socket. Raises ListenError."""
+    file = SocketFile(name, listener) if isinstance(listener, Open) and listener.socket else None
+    try:
+        return Bound(name, _bind_port(name, listener), file)
+    except ListenError:
+        if file is not None:
+            file.close()
+        raise
+
+
+def _bind_port(name: str, listener: Listener) -> list[socket.socket]:
+    """Raises ListenError."""
+    for attempt in range(TRIES):
+        try:
+            return _bind_all(listener)
+        except OSError as error:
+            if listener.port or error.errno != errno.EADDRINUSE or attempt == TRIES - 1:
+                raise ListenError(_explain(name, listener, error)) from error
+    raise AssertionError("unreachable")
+
+
+def _bind_all(listener: Listener) -> list[socket.socket]:
+    """One socket an address; a free port is the same on all. Addresses that this machine lacks are
+    left out when another one can be had: many containers have no IPv6."""
+    sockets: list[socket.socket] = []
+    port = listener.port
+    missing: OSError | None = None
+    try:
+        for address in listener.addresses:
+            try:
+                sockets.append(_bind_one(address, port))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                missing = error
+                continue
+            port = sockets[0].getsockname()[1]
+        if not sockets:
+            assert missing is not None
+            raise missing
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def _bind_one(address: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((address, port))
+        # From here on the port is ours: a socket that is only bound does not keep others from
+        # binding it too.
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _explain(name: str, listener: Listener, error: OSError) -> str:
+    where = f"{listener.host} port {listener.port}"
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"{name}: {where} is in use; stop the program that has it, or set {_key(name, 'port')}"
+        )
+    if error.errno == errno.EACCES:
+        return f"{name}: {where} may not be used by this user; set {_key(name, 'port')} to one above 1023"
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        return f"{name}: {listener.host} is no address of this machine; set {_key(name, 'host')}"
+    return f"{name}: cannot listen on {where}: {error.strerror}; set {_key(name, 'port')}"
+
+
+class SocketFile:
+    """A Unix socket: a port that is a file. One that a dead broker left behind is replaced,
+    anything else is left alone. Raises ListenError."""
+
+    def __init__(self, name: str, listener: Open) -> None:
+        self.path = Path(listener.socket).expanduser()
+        key = _key(name, "socket")
+        try:
+            if self.path.exists():
+                self._remove_dead(name, key)
+            self.socket = _bind_file(self.path, listener.mode)
+            self._inode = os.stat(self.path).st_ino
+        except OSError as error:
+            raise ListenError(
+                f"{name}: cannot listen on {self.path}: {error.strerror}; make its directory one that this user may write "
+                f"to, or set {key}"
+            ) from error
+
+    def _remove_dead(self, name: str, key: str) -> None:
+        """Raises ListenError, OSError."""
+        if not stat.S_ISSOCK(os.stat(self.path).st_mode):
+            raise ListenError(
+                f"{name}: {self.path} is there, and no socket; remove it, or set {key}"
+            )
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+            asking.setblocking(False)
+            found = asking.connect_ex(os.fspath(self.path))
+        if found != errno.ECONNREFUSED:
+            raise ListenError(
+                f"{name}: {self.path} is in use; stop the program that has it, or set {key}"
+            )
+        self.path.unlink()
+
+    def close(self) -> None:
+        """Give it back: the file goes, unless it is another's by now."""
+        self.socket.close()
+        try:
+            if os.stat(self.path).st_ino == self._inode:
+                self.path.unlink()
+        except OSError:
+            pass
+
+
+def _bind_file(path: Path, mode: int) -> socket.socket:
+    """The file has its rights before anybody can connect. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.bind(os.fspath(path))
+        path.chmod(mode)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _key(section: str, name: str) -> str:
+    """An option, and how else it can be set."""
+    return f"{section}.{name} (TRELLIS_{section.upper()}_{name.upper()}, --{section}-{name})"

@@ -1,0 +1,127 @@
+"""Opening the data directory at the start: the lock, the files, and a line a second while it takes
+long.
+"""
+
+from __future__ import annotations
+
+import gc
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from broker.broker import Broker
+from broker.definitions.restore import Keeper, Report, reopen
+from broker.store.codecs import Codecs
+from broker.store.disk import Disk
+from broker.store.findings import CUT
+from broker.store.opening import Opened, open_store
+from broker.store.recovery import Recovery
+from protocols.amqp.codec import stored as amqp_stored
+from protocols.mqtt.codec import stored as mqtt_stored
+from trellis import logs
+from trellis.settings.schema import Store
+
+#: Seconds between two lines of progress.
+EVERY: Final = 1.0
+#: Findings, and refused definitions, that get a line each.
+LINES: Final = 100
+MB: Final = 1_000_000
+
+
+class Progress:
+    """Says how far the reading of the log is: a line every second, none where it is done before."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = self._said = clock()
+
+    def __call__(self, recovery: Recovery) -> None:
+        now = self._clock()
+        if now - self._said < EVERY:
+            return
+        self._said = now
+        rate = int(recovery.octets) / (now - self._began)
+        left = (int(recovery.octets_total) - int(recovery.octets)) / rate if rate else 0.0
+        logs.info(
+            "recovery",
+            messages=int(recovery.messages),
+            done=f"{100 * int(recovery.octets) // max(int(recovery.octets_total), 1)}%",
+            rate=f"{rate / MB:.0f}MB/s",
+            left=f"{left:.0f}s",
+        )
+
+
+def codecs() -> Codecs:
+    """How the contents of all protocols are stored."""
+    made = Codecs()
+    amqp_stored.register(made)
+    mqtt_stored.register(made)
+    return made
+
+
+def report(line: str) -> None:
+    """Something in the store cannot be read."""
+    logs.error("store_damaged", reason=line)
+
+
+def open_directory(disk: Disk, directory: Path, settings: Store) -> Opened:
+    """Read what is in the data directory, which is locked. Raises StoreError."""
+    progress = Progress()
+    collecting = gc.isenabled()
+    gc.disable()  # Nothing that is read is garbage.
+    try:
+        opened = open_store(
+            disk, str(directory), codecs(), secrets.randbits(32), report, progress, settings.segment
+        )
+    finally:
+        if collecting:
+            gc.enable()
+    opened.store.window = settings.window
+    for finding in opened.recovery.findings[:LINES]:
+        (logs.info if finding.what == CUT else logs.warning)("recovery_finding", what=str(finding))
+    if len(opened.recovery.findings) > LINES:
+        logs.warning(
+            "recovery_finding",
+            more=len(opened.recovery.findings) - LINES,
+            note="trellis store verify shows all",
+        )
+    return opened
+
+
+def restore(opened: Opened, broker: Broker, keeper: Keeper) -> Report:
+    """Give the broker what was in the directory, and say so."""
+    began = time.monotonic()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        found = reopen(broker, opened, keeper)
+    finally:
+        if collecting:
+            gc.enable()
+    for refused in found.refused[:LINES]:
+        logs.warning(
+            "not_restored",
+            kind=refused.kind,
+            name=refused.name,
+            vhost=refused.vhost,
+            reason=refused.reason,
+            note="it stays in the store, and its messages with it",
+        )
+    if len(found.refused) > LINES:
+        logs.warning("not_restored", more=len(found.refused) - LINES)
+    for finding in broker.streams.findings[:LINES]:
+        (logs.info if finding.what == CUT else logs.warning)("stream_finding", what=str(finding))
+    recovery = opened.recovery
+    if found.restored or found.copies or found.retained:
+        logs.info(
+            "recovered",
+            messages=found.copies,
+            retained=found.retained,
+            kept_for_refused=found.homeless,
+            **{f"{kind}s": count for kind, count in sorted(found.restored.items())},
+            octets=int(recovery.octets),
+            restoring=f"{time.monotonic() - began:.3f}s",
+        )
+    return found
