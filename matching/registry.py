@@ -66,8 +66,11 @@ class Algorithm:
         return cast(Callable[[Grammar], Matcher[Any]], found)
 
     def check(self) -> None:
-        """Raise ImportError where `load` would. Algorithms of this package are not imported: only the package that one
-        requires is looked for, so that a broker does not load pyroaring before a bitmap matcher is asked for."""
+        """Raise ImportError if `load` would.
+
+        An algorithm of this package is not imported, only the package it requires is looked for: a
+        broker loads pyroaring when a bitmap matcher is asked for, and not at its start.
+        """
         if self.name not in _OURS:
             self.load()
         elif self.requires and find_spec(self.requires) is None:
