@@ -38,10 +38,13 @@ test-compiled: dist/built node ## Run the wire-level tests on the compiled wheel
 guard: .run/installed ## Count instructions per publication, beside the recorded ones (needs valgrind)
 	@cd build && ../.run/bin/python -P ../benchmarks/guard.py $(ARGS)
 
-check: .venv/installed ## Lint, types and import contracts
+check: .venv/installed ## Lint, format, types, import contracts, language and links
 	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
 	@.venv/bin/lint-imports
+	@.venv/bin/python tools/check_language.py
+	@.venv/bin/python tools/check_links.py
 
 wheel: dist/built ## Build the compiled wheel into dist
 	@ls dist/*.whl

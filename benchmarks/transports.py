@@ -30,7 +30,7 @@ from websockets.frames import Frame, Opcode
 import trellis
 from trellis.app import App
 from trellis.server.link import Link
-from trellis.server.listener_context import Entrance
+from trellis.server.listener_context import ListenerContext
 from trellis.settings import Amqp, Data, Http, Metrics, Mqtt, Mqtts, Settings, Tls, Ws, Wss
 
 ROUNDS: Final = 5
@@ -64,7 +64,7 @@ async def serve(certificate: str, told: Connection) -> None:
     serving = asyncio.create_task(app.serve())
     await app.started.wait()
     assert app.node is not None
-    entrance: Entrance = app.node.entrances["mqtt"]
+    entrance: ListenerContext = app.node.entrances["mqtt"]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server = await asyncio.get_running_loop().create_server(

@@ -11,7 +11,7 @@ from broker.access.users import Users
 from broker.agenda import Agenda, Task
 from broker.alarms import Alarms
 from broker.errors import PreconditionFailed
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.streams import Streams
 from broker.vhost.vhost import VirtualHost
@@ -33,11 +33,11 @@ class Broker:
         store: Store,
         authenticator: Authenticator,
         new_id: Callable[[], str],
-        bounds: Bounds | None = None,
+        limits: BrokerLimits | None = None,
         name: str = "trellis",
     ) -> None:
         self.name = name
-        self.bounds = bounds or Bounds()
+        self.limits = limits or BrokerLimits()
         self.agenda = Agenda()
         self.store = store
         self.authenticator = authenticator
@@ -51,7 +51,7 @@ class Broker:
     def add_vhost(self, name: str) -> VirtualHost:
         """A virtual host that is made now, or was before."""
         vhost = self.vhosts[name] = VirtualHost(
-            name, self.agenda, self.store, self.bounds, self.streams
+            name, self.agenda, self.store, self.limits, self.streams
         )
         vhost.alarm(bool(self.alarms.on))
         self.alarms.changed.append(vhost.alarm)
@@ -76,7 +76,7 @@ class Broker:
         if not vhost.closing:
             vhost.closing = True
             self.users.leave(name, ticket)
-            Clearing(self, vhost).run()
+            VirtualHostRemoval(self, vhost).run()
 
     def forget_vhost(self, vhost: VirtualHost) -> None:
         """It is empty."""
@@ -89,18 +89,18 @@ class Broker:
         """Why this user may have no further connection to the virtual host; empty when there is
         room.
         """
-        most = self.bounds.vhost_connections
-        if 0 < most <= vhost.gates.users:
+        most = self.limits.vhost_connections
+        if 0 < most <= vhost.contexts.users:
             return f"access to vhost '{vhost.name}' refused for user '{user}': connection limit ({most}) is reached"
-        most = self.bounds.user_connections
-        if 0 < most <= sum(one.gates.by_name.get(user, 0) for one in self.vhosts.values()):
+        most = self.limits.user_connections
+        if 0 < most <= sum(one.contexts.by_name.get(user, 0) for one in self.vhosts.values()):
             return (
                 f"connection refused for user '{user}': user connection limit ({most}) is reached"
             )
         return ""
 
 
-class Clearing(Task):
+class VirtualHostRemoval(Task):
     """A virtual host is emptied, some objects a turn."""
 
     def __init__(self, broker: Broker, vhost: VirtualHost) -> None:
@@ -119,8 +119,8 @@ class Clearing(Task):
         done = (
             not vhost.queues
             and all(one.number < 0 for one in vhost.exchanges.values())
-            and not vhost.listeners
-            and not vhost.gates.users
+            and not vhost.subscribers
+            and not vhost.contexts.users
             and vhost.retained.clear(SLICE)
         )
         if done:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Bounds:
+class BrokerLimits:
     """Given from above (settings); the defaults are those of the settings."""
 
     def __init__(self) -> None:
@@ -14,7 +14,7 @@ class Bounds:
         #: Routes that a gate keeps, and plans that all of them share.
         self.routes = 65_536
         #: Gates that are kept though nobody uses them.
-        self.gates = 1_000
+        self.contexts = 1_000
         #: Retained messages of a virtual host, and octets of their bodies and names.
         self.retained = 100_000
         self.retained_octets = 256 << 20

@@ -64,7 +64,7 @@ class Auto(Shapes[S]):
         elif self._forms or self._compact:
             new = super().subscribe(pattern, subscriber)
         else:
-            new = self._aside.subscribe(pattern, subscriber)
+            new = self._fallback.subscribe(pattern, subscriber)
         self._turn()
         return new
 
@@ -74,7 +74,7 @@ class Auto(Shapes[S]):
             gone = (
                 super().unsubscribe(pattern, subscriber)
                 if self._forms
-                else self._aside.unsubscribe(pattern, subscriber)
+                else self._fallback.unsubscribe(pattern, subscriber)
             )
         self._turn()
         return gone
@@ -82,10 +82,10 @@ class Auto(Shapes[S]):
     def match(self, topic: str) -> list[S]:
         if self._moving and not self._iterated:
             self._move(_BY_LOOKUP)
-        found = super().match(topic) if self._forms else self._aside.match(topic)
+        found = super().match(topic) if self._forms else self._fallback.match(topic)
         if self._leaving is None:
             return found
-        found += self._leaving.reach(topic, False)
+        found += self._leaving.find(topic, False)
         return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
@@ -125,7 +125,7 @@ class Auto(Shapes[S]):
     def _turn(self) -> None:
         """After a change: see whether the choice is still right, and move some patterns."""
         self._iterated = False
-        patterns = self._patterns + self._aside.patterns()
+        patterns = self._patterns + self._fallback.patterns()
         if self._leaving is not None:
             patterns += self._leaving.patterns()
         if self._compact:
@@ -135,8 +135,8 @@ class Auto(Shapes[S]):
         elif patterns > self._compact_above:
             assert self._leaving is None
             self._compact = self._moving = True
-            self._leaving = self._aside
-            self._aside = Trie(self.grammar, self._tally)
+            self._leaving = self._fallback
+            self._fallback = Trie(self.grammar, self._tally)
         if self._moving:
             self._move(_BY_CHANGE)
 
@@ -146,20 +146,20 @@ class Auto(Shapes[S]):
         while patterns > 0 and moved < _WORDS:
             leaving = self._leaving
             if leaving is not None:
-                lifted = leaving.lift()
+                lifted = leaving.pop()
                 if lifted is None:
                     self._leaving = None
                     continue
             else:
-                lifted = None if self._compact else self._lift()
+                lifted = None if self._compact else self._pop()
                 if lifted is None:
                     self._moving = False
                     return
             words, bucket = lifted
             form = form_of(words, self.grammar) if self._compact else None
             if form is not None and self._takes(form):
-                self._settle(form, words, bucket)
+                self._restore(form, words, bucket)
             else:
-                self._aside.settle(words, bucket)
+                self._fallback.restore(words, bucket)
             patterns -= 1
             moved += len(words)

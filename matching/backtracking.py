@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from matching.bucket import take
 from matching.matcher import S
-from matching.trie import Node, Trie
+from matching.trie import Trie, TrieNode
 
 
 class Backtracking(Trie[S]):
@@ -25,15 +25,15 @@ class Backtracking(Trie[S]):
     Lookups are exponential in the number of ``#`` of one pattern.
     """
 
-    def reach(self, topic: str, enough: bool) -> list[S]:
+    def find(self, topic: str, enough: bool) -> list[S]:
         grammar = self.grammar
         words = grammar.split(topic)
         end = len(words)
         hidden = grammar.hides and grammar.hidden(topic)
         # Where the walk has to come back to: a node, and how many words led there.
-        ways: list[tuple[Node[S], int]] = [(self._root, 0)]
+        ways: list[tuple[TrieNode[S], int]] = [(self._root, 0)]
         # Many ways may lead to one node: its subscribers are found once.
-        reached: dict[Node[S], None] = {}
+        reached: dict[TrieNode[S], None] = {}
         while ways:
             node, at = ways.pop()
             if node.many is not None and not (hidden and at == 0):

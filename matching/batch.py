@@ -64,7 +64,7 @@ class Batch:
         self._vectorised: Final = vectorised
         #: All patterns, or with numpy those that have no shape.
         self._plain: Shapes[int] = Shapes(grammar)
-        self._aside: Trie[int] = Trie(grammar)
+        self._fallback: Trie[int] = Trie(grammar)
         self._words: dict[str, int] = {}
         self._count = 0
         self._exact: dict[int, list[_Columns]] = {}
@@ -99,7 +99,7 @@ class Batch:
             words = grammar.split(pattern)
             form = form_of(words, grammar)
             if form is None:
-                self._aside.enter(words, number)
+                self._fallback.enter(words, number)
                 continue
             numbers, rows = forms.setdefault(form, ([], []))
             numbers.append(number)
@@ -135,11 +135,11 @@ class Batch:
             for columns in self._exact.get(length, []) + self._open:
                 if columns.least <= length:
                     parts.append(columns.search(words, rows, seen))
-        if len(self._aside):
+        if len(self._fallback):
             aside = [
                 (at, number)
                 for at, topic in enumerate(topics)
-                for number in self._aside.match(topic)
+                for number in self._fallback.match(topic)
             ]
             parts.append(numpy.array(aside, numpy.int64).reshape(-1, 2).T)
         if parts:

@@ -118,12 +118,12 @@ class Bitmap(Numbered[S]):
         self._open = 0
 
     def matches_any(self, topic: str) -> bool:
-        if self._numbers and self._reach(topic, True) is not None:
+        if self._numbers and self._find(topic, True) is not None:
             return True
-        return self._aside.matches_any(topic)
+        return self._fallback.matches_any(topic)
 
     def agreeing(self, topic: str) -> Iterable[int] | None:
-        return self._reach(topic, False)
+        return self._find(topic, False)
 
     def stats(self) -> dict[str, int]:
         """`rows` is the number of bitmaps, `positions` of the longest pattern's words and its end."""
@@ -132,7 +132,7 @@ class Bitmap(Numbered[S]):
         sizes["rows"] = sum(position.rows() for position in self._positions)
         return sizes
 
-    def _reach(self, topic: str, enough: bool) -> BitMap | None:
+    def _find(self, topic: str, enough: bool) -> BitMap | None:
         """The numbers of the patterns that match, None if there are none; some of them only, if
         that is enough.
         """

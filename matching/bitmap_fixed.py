@@ -78,7 +78,7 @@ class BitmapFixed(Numbered[S]):
     def agreeing(self, topic: str) -> Iterable[int] | None:
         row = self._rows.get(topic)
         if row is None:
-            numbers = self._unknown.reach(topic, False)
+            numbers = self._unknown.find(topic, False)
             if len(self._rows) >= self._capacity:
                 return numbers or None
             row = self._rows[topic] = BitMap(numbers)

@@ -29,7 +29,7 @@ def holds(bucket: Bucket[S], subscriber: S) -> bool:
     return bucket is not None and (bucket is subscriber or bucket == subscriber)
 
 
-def joined(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
+def with_added(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
     """The bucket with a subscriber that it does not hold yet.
 
     A list or dict may be changed in place.
@@ -45,7 +45,7 @@ def joined(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
     return subscriber if _plain(subscriber) else [subscriber]
 
 
-def parted(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
+def without(bucket: Bucket[S], subscriber: S) -> Bucket[S]:
     """The bucket without a subscriber that it holds. A list or dict may be changed in place."""
     if isinstance(bucket, list):
         bucket.remove(subscriber)
@@ -93,7 +93,7 @@ _PARTS: Final = 256
 _SHIFT: Final = 12
 
 
-class Tally(Generic[S]):
+class PairCounts(Generic[S]):
     """Under how many patterns each subscriber stands; `shared` of them stand under several.
 
     While `shared` is 0 no answer can name a subscriber twice and none is searched for it. The

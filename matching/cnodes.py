@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Generic
 
 from matching.cells import Cell
-from matching.crowd import Crowd
+from matching.crowd import SubscriberSet
 from matching.grammar import Grammar
 from matching.hamt import Hamt, only
 from matching.matcher import S
@@ -30,7 +30,7 @@ class Branch(Generic[S]):
 
     __slots__ = ("crowd", "inode")
 
-    def __init__(self, crowd: Crowd[S], inode: INode[S] | None) -> None:
+    def __init__(self, crowd: SubscriberSet[S], inode: INode[S] | None) -> None:
         self.crowd = crowd
         self.inode = inode
 
@@ -48,7 +48,7 @@ class CNode(Generic[S]):
         children: Hamt[str, Branch[S]] | None,
         one: Branch[S] | None,
         many: Branch[S] | None,
-        previous: Cell[CNode[S] | Failed[S] | None],
+        previous: Cell[CNode[S] | FailedSwap[S] | None],
     ) -> None:
         self.children = children
         self.one = one
@@ -66,7 +66,7 @@ class TNode(CNode[S]):
     __slots__ = ()
 
 
-class Failed(Generic[S]):
+class FailedSwap(Generic[S]):
     """Marks an exchange that does not count: this node must come back."""
 
     __slots__ = ("main",)
@@ -128,7 +128,7 @@ def with_branch(
     grammar: Grammar,
     word: str,
     branch: Branch[S],
-    previous: Cell[CNode[S] | Failed[S] | None],
+    previous: Cell[CNode[S] | FailedSwap[S] | None],
 ) -> CNode[S]:
     """A C-node with another branch."""
     if word == grammar.one:
@@ -140,7 +140,7 @@ def with_branch(
 
 
 def without_branch(
-    main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | Failed[S] | None]
+    main: CNode[S], grammar: Grammar, word: str, previous: Cell[CNode[S] | FailedSwap[S] | None]
 ) -> CNode[S]:
     """A C-node without a branch that it has."""
     if word == grammar.one:

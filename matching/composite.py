@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from matching.bucket import Bucket, holds, joined, members, parted
+from matching.bucket import Bucket, holds, members, with_added, without
 from matching.grammar import DEFAULT, Grammar, swap
 from matching.matcher import Matcher, S, Snapshot
 from matching.registry import create
@@ -50,7 +50,7 @@ class Composite(Matcher[S]):
         bucket = self._plain.get(pattern)
         if holds(bucket, subscriber):
             return False
-        self._plain[pattern] = joined(bucket, subscriber)
+        self._plain[pattern] = with_added(bucket, subscriber)
         self._plain_pairs += 1
         return True
 
@@ -62,7 +62,7 @@ class Composite(Matcher[S]):
         bucket = self._plain.get(pattern)
         if not holds(bucket, subscriber):
             return False
-        bucket = parted(bucket, subscriber)
+        bucket = without(bucket, subscriber)
         if bucket is None:
             del self._plain[pattern]
         else:
@@ -131,62 +131,62 @@ class Bilingual(Matcher[S]):
 
     def __init__(self, grammar: Grammar = DEFAULT, algorithm: str = "trie") -> None:
         super().__init__(grammar)
-        self.home: Final[Composite[S]] = Composite(grammar, algorithm)
+        self.native: Final[Composite[S]] = Composite(grammar, algorithm)
         #: Made when it is first asked for.
-        self.abroad: Composite[S] | None = None
+        self.foreign: Composite[S] | None = None
 
     def side(self, grammar: Grammar) -> Composite[S]:
         """Where the patterns of this grammar stand: subscribe and unsubscribe there."""
         if grammar is self.grammar:
-            return self.home
-        if self.abroad is None:
-            self.abroad = Composite(grammar, self.home.algorithm)
-        assert grammar is self.abroad.grammar, "there are two grammars"
-        return self.abroad
+            return self.native
+        if self.foreign is None:
+            self.foreign = Composite(grammar, self.native.algorithm)
+        assert grammar is self.foreign.grammar, "there are two grammars"
+        return self.foreign
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
-        return self.home.subscribe(pattern, subscriber)
+        return self.native.subscribe(pattern, subscriber)
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
-        return self.home.unsubscribe(pattern, subscriber)
+        return self.native.unsubscribe(pattern, subscriber)
 
     def match(self, topic: str) -> list[S]:
-        found = self.home.match(topic)
-        abroad = self.abroad
+        found = self.native.match(topic)
+        abroad = self.foreign
         if abroad is None or not len(abroad):
             return found
         return _merged(found, abroad.match(swap(topic)))
 
     def matches_any(self, topic: str) -> bool:
         return (
-            self.home.matches_any(topic)
-            or self.abroad is not None
-            and self.abroad.matches_any(swap(topic))
+            self.native.matches_any(topic)
+            or self.foreign is not None
+            and self.foreign.matches_any(swap(topic))
         )
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
-        return self.home.subscriptions()
+        return self.native.subscriptions()
 
     def snapshot(self) -> Matcher[S]:
-        copy: Bilingual[S] = Bilingual(self.grammar, self.home.algorithm)
-        _copy(self.home, copy.home)
-        if self.abroad is not None:
-            _copy(self.abroad, copy.side(self.abroad.grammar))
+        copy: Bilingual[S] = Bilingual(self.grammar, self.native.algorithm)
+        _copy(self.native, copy.native)
+        if self.foreign is not None:
+            _copy(self.foreign, copy.side(self.foreign.grammar))
         return Snapshot(copy)
 
     def clear(self) -> None:
-        self.home.clear()
-        self.abroad = None
+        self.native.clear()
+        self.foreign = None
 
     def stats(self) -> dict[str, int]:
         """Those of its own side, and `abroad`: the subscriptions of the other one."""
-        return {**self.home.stats(), "abroad": 0 if self.abroad is None else len(self.abroad)}
+        return {**self.native.stats(), "abroad": 0 if self.foreign is None else len(self.foreign)}
 
     def __len__(self) -> int:
-        return len(self.home)
+        return len(self.native)
 
     def __contains__(self, pair: tuple[str, S]) -> bool:
-        return pair in self.home
+        return pair in self.native
 
 
 def _merged(found: list[S], others: list[S]) -> list[S]:

@@ -15,13 +15,13 @@ from matching.hamt import Hamt, only
 
 S = TypeVar("S")
 
-Crowd: TypeAlias = S | list[S] | Hamt[S, bool] | None
+SubscriberSet: TypeAlias = S | list[S] | Hamt[S, bool] | None
 
 #: What a list holds at most; a map becomes a list again at half of it.
 _FEW: Final = 16
 
 
-def holds(crowd: Crowd[S], subscriber: S) -> bool:
+def holds(crowd: SubscriberSet[S], subscriber: S) -> bool:
     """Whether the subscriber is in the crowd."""
     if isinstance(crowd, list):
         return subscriber in crowd
@@ -30,7 +30,7 @@ def holds(crowd: Crowd[S], subscriber: S) -> bool:
     return crowd is not None and (crowd is subscriber or crowd == subscriber)
 
 
-def joined(crowd: Crowd[S], subscriber: S) -> Crowd[S]:
+def with_added(crowd: SubscriberSet[S], subscriber: S) -> SubscriberSet[S]:
     """The crowd with a subscriber that it does not hold yet."""
     if isinstance(crowd, Hamt):
         return crowd.put(subscriber, True)
@@ -46,7 +46,7 @@ def joined(crowd: Crowd[S], subscriber: S) -> Crowd[S]:
     return subscriber if _plain(subscriber) else [subscriber]
 
 
-def parted(crowd: Crowd[S], subscriber: S) -> Crowd[S]:
+def without(crowd: SubscriberSet[S], subscriber: S) -> SubscriberSet[S]:
     """The crowd without a subscriber that it holds, None if nobody is left."""
     if isinstance(crowd, Hamt):
         fewer = crowd.without(subscriber)
@@ -61,14 +61,14 @@ def parted(crowd: Crowd[S], subscriber: S) -> Crowd[S]:
     return None
 
 
-def members(crowd: Crowd[S]) -> list[S]:
+def members(crowd: SubscriberSet[S]) -> list[S]:
     """The subscribers in the crowd."""
     found: list[S] = []
     _take(crowd, found)
     return found
 
 
-def merged(crowds: list[Crowd[S]]) -> list[S]:
+def merged(crowds: list[SubscriberSet[S]]) -> list[S]:
     """The subscribers in any of these crowds, each once."""
     found: list[S] = []
     for crowd in crowds:
@@ -76,7 +76,7 @@ def merged(crowds: list[Crowd[S]]) -> list[S]:
     return found if len(crowds) < 2 else list(dict.fromkeys(found))
 
 
-def _take(crowd: Crowd[S], found: list[S]) -> None:
+def _take(crowd: SubscriberSet[S], found: list[S]) -> None:
     """Append the subscribers in the crowd."""
     if isinstance(crowd, Hamt):
         for leaf in crowd.leaves():

@@ -43,7 +43,7 @@ from matching.cells import AtomicCell, Cell
 from matching.cnodes import (
     Branch,
     CNode,
-    Failed,
+    FailedSwap,
     Generation,
     INode,
     Swap,
@@ -53,8 +53,8 @@ from matching.cnodes import (
     with_branch,
     without_branch,
 )
-from matching.crowd import Crowd, holds, joined, members, merged, parted
-from matching.cwalk import Walk
+from matching.crowd import SubscriberSet, holds, members, merged, with_added, without
+from matching.cwalk import ConcurrentWalk
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S, Snapshot
 
@@ -76,7 +76,7 @@ class ConcurrentTrie(Matcher[S]):
         super().__init__(grammar)
         self._cell = cell
         #: The `previous` of nodes that are there from the beginning of their I-node.
-        self._settled: Cell[CNode[S] | Failed[S] | None] = cell(None)
+        self._settled: Cell[CNode[S] | FailedSwap[S] | None] = cell(None)
         self._root: Cell[INode[S] | Swap[S]] = cell(self._empty())
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
@@ -90,12 +90,12 @@ class ConcurrentTrie(Matcher[S]):
                 continue
             at = len(path) - 1
             branch = branch_of(main, self.grammar, words[at])
-            crowd: Crowd[S] = None if branch is None else branch.crowd
+            crowd: SubscriberSet[S] = None if branch is None else branch.crowd
             if at == len(words) - 1:
                 if crowd is not None and holds(crowd, subscriber):
                     return False
                 changed = Branch(
-                    joined(crowd, subscriber), None if branch is None else branch.inode
+                    with_added(crowd, subscriber), None if branch is None else branch.inode
                 )
             else:
                 changed = Branch(crowd, self._chain(words, at + 1, subscriber, path[at].generation))
@@ -111,7 +111,7 @@ class ConcurrentTrie(Matcher[S]):
             if at < len(words) - 1 or branch is None or not holds(branch.crowd, subscriber):
                 return False
             changed = self._contracted(
-                main, words[at], Branch(parted(branch.crowd, subscriber), branch.inode), at
+                main, words[at], Branch(without(branch.crowd, subscriber), branch.inode), at
             )
             if self._gcas(path[at], main, changed):
                 if at and changed.bare():
@@ -207,7 +207,7 @@ class ConcurrentTrie(Matcher[S]):
         """An I-node that leads along these words, from there on, to the subscriber alone."""
         depth = len(words) - 1
         nothing: CNode[S] = CNode(None, None, None, self._settled)
-        branch = Branch(joined(None, subscriber), None)
+        branch = Branch(with_added(None, subscriber), None)
         while True:
             inode = INode(
                 self._cell(with_branch(nothing, self.grammar, words[depth], branch, self._settled)),
@@ -307,7 +307,7 @@ class ConcurrentTrie(Matcher[S]):
             previous = main.previous.get()
             if previous is None:
                 return main
-            if isinstance(previous, Failed):
+            if isinstance(previous, FailedSwap):
                 if inode.main.compare_and_set(main, previous.main):
                     return previous.main
                 main = inode.main.get()
@@ -315,7 +315,7 @@ class ConcurrentTrie(Matcher[S]):
                 if main.previous.compare_and_set(previous, None):
                     return main
             else:
-                main.previous.compare_and_set(previous, Failed(previous))
+                main.previous.compare_and_set(previous, FailedSwap(previous))
 
     # The root, and snapshots.
 
@@ -358,7 +358,7 @@ class ConcurrentTrie(Matcher[S]):
 
     # Lookups.
 
-    def _found(self, topic: str, enough: bool) -> list[Crowd[S]]:
+    def _found(self, topic: str, enough: bool) -> list[SubscriberSet[S]]:
         """The crowds of all patterns that match; those of the first found only, if that is enough."""
         words = self.grammar.split(topic)
         hidden = self.grammar.hides and self.grammar.hidden(topic)
@@ -385,7 +385,7 @@ class ConcurrentTrie(Matcher[S]):
         return True
 
 
-class _Collect(Walk[S]):
+class _Collect(ConcurrentWalk[S]):
     """One walk of a lookup: also what it read of which I-nodes."""
 
     __slots__ = ("_trie", "inodes", "mains")

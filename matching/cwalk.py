@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Generic
 
 from matching.cnodes import Branch, CNode, INode
-from matching.crowd import Crowd
+from matching.crowd import SubscriberSet
 from matching.grammar import Grammar
 from matching.matcher import S
 
 
-class Walk(Generic[S]):
+class ConcurrentWalk(Generic[S]):
     """One walk along the words of a topic: `found` are the crowds of the patterns that match.
 
     It lacks `read`.
@@ -25,7 +25,7 @@ class Walk(Generic[S]):
     def __init__(self, grammar: Grammar, words: list[str]) -> None:
         self.grammar = grammar
         self.words = words
-        self.found: list[Crowd[S]] = []
+        self.found: list[SubscriberSet[S]] = []
 
     def read(self, inode: INode[S]) -> CNode[S]:
         """The value of an I-node."""

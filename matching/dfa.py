@@ -30,7 +30,7 @@ from typing import Final, Generic, cast
 from matching.bucket import take
 from matching.grammar import Grammar
 from matching.matcher import S
-from matching.trie import Node, Trie, advance
+from matching.trie import Trie, TrieNode, advance
 
 #: Nodes that one lookup looks through to make states, or to see whether they hold: 0.1 ms
 #: uncompiled.
@@ -47,7 +47,7 @@ _ANSWER: Final = 64
 _FREED: Final = 16
 
 
-class _Stamped(Node[S]):
+class _Stamped(TrieNode[S]):
     """A node of the trie that says when it changed."""
 
     __slots__ = ("number", "served", "stays", "turned")
@@ -296,9 +296,9 @@ class Dfa(Trie[S]):
     def _walked(self, nodes: list[_Stamped[S]], words: list[str], at: int) -> list[S]:
         """The subscribers found by walking the trie as an NFA from these nodes on."""
         found: list[S] = []
-        stays: list[Node[S]] = []
-        moving: list[Node[S]] = []
-        entered: set[Node[S]] = set()
+        stays: list[TrieNode[S]] = []
+        moving: list[TrieNode[S]] = []
+        entered: set[TrieNode[S]] = set()
         for node in nodes:
             if not node.stays:
                 moving.append(node)
@@ -331,15 +331,15 @@ class Dfa(Trie[S]):
         for _ in range(min(_FREED, len(self._old))):
             self._discard(self._old.popitem()[1])
 
-    def _fresh(self, depth: int, many: bool) -> Node[S]:
+    def _fresh(self, depth: int, many: bool) -> TrieNode[S]:
         self._numbers += 1
         return _Stamped(depth, self._numbers, many, self._clock)
 
-    def _turned(self, node: Node[S]) -> None:
+    def _turned(self, node: TrieNode[S]) -> None:
         self._clock += 1
         cast(_Stamped[S], node).turned = self._clock
 
-    def _served(self, node: Node[S]) -> None:
+    def _served(self, node: TrieNode[S]) -> None:
         self._clock += 1
         cast(_Stamped[S], node).served = self._clock
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from matching.bucket import Bucket, Tally, holds, joined, members, parted, take
+from matching.bucket import Bucket, PairCounts, holds, members, take, with_added, without
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 from matching.trie import Trie
@@ -29,8 +29,8 @@ class Numbered(Matcher[S]):
         self._numbers: dict[str, int] = {}
         self._buckets: list[Bucket[S]] = []
         self._free: list[int] = []
-        self._aside: Trie[S] = Trie(grammar)
-        self._tally: Tally[S] = Tally()
+        self._fallback: Trie[S] = Trie(grammar)
+        self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
 
     def suits(self, words: list[str]) -> bool:
@@ -62,7 +62,7 @@ class Numbered(Matcher[S]):
         grammar.check(pattern)
         words = grammar.split(pattern)
         if not self.suits(words):
-            if not self._aside.subscribe(pattern, subscriber):
+            if not self._fallback.subscribe(pattern, subscriber):
                 return False
             self._tally.add(subscriber)
             return True
@@ -73,19 +73,19 @@ class Numbered(Matcher[S]):
         if number is None:
             number = self._number(pattern)
             self.enter(pattern, words, number)
-        self._buckets[number] = joined(self._buckets[number], subscriber)
+        self._buckets[number] = with_added(self._buckets[number], subscriber)
         self._pairs += 1
         return True
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
         number = self._numbers.get(pattern)
         if number is None:
-            if not self._aside.unsubscribe(pattern, subscriber):
+            if not self._fallback.unsubscribe(pattern, subscriber):
                 return False
         elif not holds(self._buckets[number], subscriber):
             return False
         else:
-            self._buckets[number] = parted(self._buckets[number], subscriber)
+            self._buckets[number] = without(self._buckets[number], subscriber)
             self._pairs -= 1
             if self._buckets[number] is None:
                 self._drop(pattern, number)
@@ -100,27 +100,27 @@ class Numbered(Matcher[S]):
                 buckets = self._buckets
                 for number in numbers:
                     take(buckets[number], found)
-        if len(self._aside):
-            found += self._aside.reach(topic, False)
+        if len(self._fallback):
+            found += self._fallback.find(topic, False)
         return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
         if self._numbers and self.agreeing(topic) is not None:
             return True
-        return self._aside.matches_any(topic)
+        return self._fallback.matches_any(topic)
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
         for pattern, number in self._numbers.items():
             for subscriber in members(self._buckets[number]):
                 yield pattern, subscriber
-        yield from self._aside.subscriptions()
+        yield from self._fallback.subscriptions()
 
     def clear(self) -> None:
         self._numbers = {}
         self._buckets = []
         self._free = []
-        self._aside.clear()
-        self._tally = Tally()
+        self._fallback.clear()
+        self._tally = PairCounts()
         self._pairs = 0
         self.forget()
 
@@ -128,7 +128,7 @@ class Numbered(Matcher[S]):
         """`aside` is the number of subscriptions whose pattern the sets cannot hold, `shared` as
         for the trie.
         """
-        aside = self._aside.stats()
+        aside = self._fallback.stats()
         return {
             "subscriptions": len(self),
             "patterns": len(self._numbers) + aside["patterns"],
@@ -138,13 +138,15 @@ class Numbered(Matcher[S]):
         }
 
     def __len__(self) -> int:
-        return self._pairs + len(self._aside)
+        return self._pairs + len(self._fallback)
 
     def __contains__(self, pair: tuple[str, S]) -> bool:
         pattern, subscriber = pair
         number = self._numbers.get(pattern)
         return (
-            holds(self._buckets[number], subscriber) if number is not None else pair in self._aside
+            holds(self._buckets[number], subscriber)
+            if number is not None
+            else pair in self._fallback
         )
 
     def _number(self, pattern: str) -> int:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Final, Generic, TypeAlias
 
-from matching.bucket import Bucket, Tally, holds, joined, members, parted, size
+from matching.bucket import Bucket, PairCounts, holds, members, size, with_added, without
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 from matching.trie import LONGEST_POOLED, Trie
@@ -133,8 +133,8 @@ class Shapes(Matcher[S]):
         self._pool: dict[str, str] = {}
         self._pairs = 0
         self._patterns = 0
-        self._tally: Tally[S] = Tally()
-        self._aside: Trie[S] = Trie(self.grammar, self._tally)
+        self._tally: PairCounts[S] = PairCounts()
+        self._fallback: Trie[S] = Trie(self.grammar, self._tally)
 
     def subscribe(self, pattern: str, subscriber: S) -> bool:
         hash(subscriber)  # what cannot be hashed is refused before anything changes
@@ -143,7 +143,7 @@ class Shapes(Matcher[S]):
         words = grammar.split(pattern)
         form = form_of(words, grammar)
         if form is None:
-            return self._aside.enter(words, subscriber)
+            return self._fallback.enter(words, subscriber)
         shape = self._forms.get(form)
         if shape is not None:
             key = shape.pick(words)
@@ -153,13 +153,13 @@ class Shapes(Matcher[S]):
                 if holds(bucket, subscriber):
                     return False
                 self._tally.add(subscriber)
-                table[key] = joined(bucket, subscriber)
+                table[key] = with_added(bucket, subscriber)
                 self._pairs += 1
                 return True
-        if (len(self._aside) and self._aside.knows(pattern)) or not self._takes(form):
-            return self._aside.enter(words, subscriber)
+        if (len(self._fallback) and self._fallback.knows(pattern)) or not self._takes(form):
+            return self._fallback.enter(words, subscriber)
         self._tally.add(subscriber)
-        self._settle(form, words, joined(None, subscriber))
+        self._restore(form, words, with_added(None, subscriber))
         return True
 
     def unsubscribe(self, pattern: str, subscriber: S) -> bool:
@@ -174,7 +174,7 @@ class Shapes(Matcher[S]):
                     return False
                 self._tally.remove(subscriber)
                 self._pairs -= 1
-                bucket = parted(bucket, subscriber)
+                bucket = without(bucket, subscriber)
                 if bucket is not None:
                     table[key] = bucket
                 else:
@@ -183,11 +183,11 @@ class Shapes(Matcher[S]):
                     if not table and shape.empty():
                         self._forget(shape)
                 return True
-        return self._aside.unsubscribe(pattern, subscriber)
+        return self._fallback.unsubscribe(pattern, subscriber)
 
     def match(self, topic: str) -> list[S]:
         if not self._forms:
-            found = self._aside.reach(topic, False)
+            found = self._fallback.find(topic, False)
             return self._tally.distinct(found) if self._tally.shared else found
         found = []
         grammar = self.grammar
@@ -205,8 +205,8 @@ class Shapes(Matcher[S]):
                     found.extend(bucket)
                 else:
                     found.append(bucket)
-        if len(self._aside):
-            found += self._aside.reach(topic, False)
+        if len(self._fallback):
+            found += self._fallback.find(topic, False)
         return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
@@ -215,7 +215,7 @@ class Shapes(Matcher[S]):
         for pick, get in self._plan(~len(words) if grammar.hidden(topic) else len(words)):
             if get(pick(words)) is not None:
                 return True
-        return self._aside.matches_any(topic)
+        return self._fallback.matches_any(topic)
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
         for shape in self._forms.values():
@@ -224,14 +224,14 @@ class Shapes(Matcher[S]):
                     pattern = self.grammar.separator.join(_words(shape.form, key, self.grammar))
                     for subscriber in members(bucket):
                         yield pattern, subscriber
-        yield from self._aside.subscriptions()
+        yield from self._fallback.subscriptions()
 
     def clear(self) -> None:
         self._start()
 
     def stats(self) -> dict[str, int]:
         """`aside` is the number of subscriptions in the trie beside, `shared` as for the trie."""
-        aside = self._aside.stats()
+        aside = self._fallback.stats()
         return {
             "subscriptions": len(self),
             "patterns": self._patterns + aside["patterns"],
@@ -242,7 +242,7 @@ class Shapes(Matcher[S]):
         }
 
     def __len__(self) -> int:
-        return self._pairs + len(self._aside)
+        return self._pairs + len(self._fallback)
 
     def __contains__(self, pair: tuple[str, S]) -> bool:
         pattern, subscriber = pair
@@ -253,7 +253,7 @@ class Shapes(Matcher[S]):
             bucket = shape.place(key).get(key)
             if bucket is not None:
                 return holds(bucket, subscriber)
-        return pair in self._aside
+        return pair in self._fallback
 
     def _plan(self, length: int) -> list[Probe[S]]:
         """What topics of this length ask; given its complement, what hidden ones do."""
@@ -279,7 +279,7 @@ class Shapes(Matcher[S]):
             return len(self._exact.get(form[0], ())) + len(self._open) < self._limit
         return max(map(len, self._exact.values()), default=0) + len(self._open) < self._limit
 
-    def _settle(self, form: Form, words: list[str], bucket: Bucket[S]) -> None:
+    def _restore(self, form: Form, words: list[str], bucket: Bucket[S]) -> None:
         """Put in a new pattern with its subscribers, whom the tally knows."""
         shape = self._forms.get(form)
         if shape is None:
@@ -294,7 +294,7 @@ class Shapes(Matcher[S]):
         self._patterns += 1
         self._pairs += size(bucket)
 
-    def _lift(self) -> tuple[list[str], Bucket[S]] | None:
+    def _pop(self) -> tuple[list[str], Bucket[S]] | None:
         """Take out one pattern, whichever is near, as its words and all its subscribers; None if no
         table has one.
         """

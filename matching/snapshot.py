@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, Generic
 
 from matching.cells import AtomicCell, Cell
-from matching.crowd import Crowd, holds, joined, members, merged, parted
+from matching.crowd import SubscriberSet, holds, members, merged, with_added, without
 from matching.grammar import Grammar
 from matching.hamt import Hamt, only
 from matching.matcher import Matcher, S, Snapshot
@@ -39,7 +39,7 @@ class _Node(Generic[S]):
     def __init__(
         self,
         depth: int,
-        crowd: Crowd[S],
+        crowd: SubscriberSet[S],
         children: Hamt[str, _Node[S]] | None,
         one: _Node[S] | None,
         many: _Node[S] | None,
@@ -171,16 +171,16 @@ def _with(state: _State[S], grammar: Grammar, words: list[str], subscriber: S) -
     for word in words:
         path.append(node)
         node = _child(node, grammar, word)
-    crowd: Crowd[S] = None if node is None else node.crowd
+    crowd: SubscriberSet[S] = None if node is None else node.crowd
     if crowd is not None and holds(crowd, subscriber):
         return None
     nodes = state.nodes
     depth = len(words)
     if node is None:
-        changed = _Node(depth, joined(crowd, subscriber), None, None, None)
+        changed = _Node(depth, with_added(crowd, subscriber), None, None, None)
         nodes += 1
     else:
-        changed = _Node(depth, joined(crowd, subscriber), node.children, node.one, node.many)
+        changed = _Node(depth, with_added(crowd, subscriber), node.children, node.one, node.many)
     while depth > 0:
         depth -= 1
         parent = path[depth]
@@ -208,7 +208,7 @@ def _without(
         node = child
     if not holds(node.crowd, subscriber):
         return None
-    crowd = parted(node.crowd, subscriber)
+    crowd = without(node.crowd, subscriber)
     nodes = state.nodes
     depth = len(words)
     changed = _Node(depth, crowd, node.children, node.one, node.many)
@@ -247,9 +247,9 @@ def _drop(node: _Node[S], grammar: Grammar, word: str) -> _Node[S]:
     return _Node(node.depth, node.crowd, node.children.without(word), node.one, node.many)
 
 
-def _walk(root: _Node[S], grammar: Grammar, topic: str, enough: bool) -> list[Crowd[S]]:
+def _walk(root: _Node[S], grammar: Grammar, topic: str, enough: bool) -> list[SubscriberSet[S]]:
     """The crowds of all patterns that match; those of the first found only, if that is enough."""
-    found: list[Crowd[S]] = []
+    found: list[SubscriberSet[S]] = []
     words = grammar.split(topic)
     end = len(words)
     node = root
@@ -294,7 +294,7 @@ def _literal(node: _Node[S], word: str) -> _Node[S] | None:
     return None if node.children is None else node.children.get(word)
 
 
-def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) -> None:
+def _cross(start: _Node[S], words: list[str], at: int, found: list[SubscriberSet[S]]) -> None:
     """Append whose patterns, behind a ``#``, match the words from there on; the crowd of the ``#``
     is the caller's.
 
@@ -331,7 +331,10 @@ def _cross(start: _Node[S], words: list[str], at: int, found: list[Crowd[S]]) ->
 
 
 def _enter(
-    node: _Node[S] | None, entered: set[_Node[S]], stays: list[_Node[S]], found: list[Crowd[S]]
+    node: _Node[S] | None,
+    entered: set[_Node[S]],
+    stays: list[_Node[S]],
+    found: list[SubscriberSet[S]],
 ) -> None:
     """Go into a ``#`` node, and into those that follow it, unless that was done before."""
     while node is not None and node not in entered:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Generic
 
-from matching.bucket import Bucket, Tally, holds, joined, members, parted, size, take
+from matching.bucket import Bucket, PairCounts, holds, members, size, take, with_added, without
 from matching.grammar import Grammar
 from matching.matcher import Matcher, S
 
@@ -32,29 +32,29 @@ _POOLED: Final = 16_384
 LONGEST_POOLED: Final = 64
 
 
-class Node(Generic[S]):
+class TrieNode(Generic[S]):
     """What may follow a prefix, and who subscribed to the prefix itself."""
 
     __slots__ = ("bucket", "children", "depth", "many", "one")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.children: dict[str, Node[S]] | None = None
-        self.one: Node[S] | None = None
-        self.many: Node[S] | None = None
+        self.children: dict[str, TrieNode[S]] | None = None
+        self.one: TrieNode[S] | None = None
+        self.many: TrieNode[S] | None = None
         self.bucket: Bucket[S] = None
 
 
 class Trie(Matcher[S]):
     """Good at every size and every mix of wildcards."""
 
-    def __init__(self, grammar: Grammar, tally: Tally[S] | None = None) -> None:
+    def __init__(self, grammar: Grammar, tally: PairCounts[S] | None = None) -> None:
         """A matcher that keeps some of its patterns in this trie and some elsewhere hands over the
         tally of both.
         """
         super().__init__(grammar)
         self._root = self._fresh(0, False)
-        self._tally: Tally[S] = Tally() if tally is None else tally
+        self._tally: PairCounts[S] = PairCounts() if tally is None else tally
         self._pool: dict[str, str] = {}
         self._pairs = 0
         self._patterns = 0
@@ -72,7 +72,7 @@ class Trie(Matcher[S]):
         if path is None or not holds(path[-1].bucket, subscriber):
             return False
         node = path[-1]
-        node.bucket = parted(node.bucket, subscriber)
+        node.bucket = without(node.bucket, subscriber)
         self._tally.remove(subscriber)
         self._pairs -= 1
         self._served(node)
@@ -82,16 +82,16 @@ class Trie(Matcher[S]):
         return True
 
     def match(self, topic: str) -> list[S]:
-        found = self.reach(topic, False)
+        found = self.find(topic, False)
         return self._tally.distinct(found) if self._tally.shared else found
 
     def matches_any(self, topic: str) -> bool:
-        return len(self.reach(topic, True)) > 0
+        return len(self.find(topic, True)) > 0
 
     def subscriptions(self) -> Iterator[tuple[str, S]]:
         grammar = self.grammar
         words: list[str] = []
-        waiting: list[tuple[Node[S], int, str]] = [(self._root, 0, "")]
+        waiting: list[tuple[TrieNode[S], int, str]] = [(self._root, 0, "")]
         while waiting:
             node, depth, word = waiting.pop()
             if depth:
@@ -110,7 +110,7 @@ class Trie(Matcher[S]):
 
     def clear(self) -> None:
         self._root = self._fresh(0, False)
-        self._tally = Tally()
+        self._tally = PairCounts()
         self._pool = {}
         self._pairs = 0
         self._patterns = 0
@@ -143,7 +143,7 @@ class Trie(Matcher[S]):
         if node.bucket is None:
             self._patterns += 1
         self._tally.add(subscriber)
-        node.bucket = joined(node.bucket, subscriber)
+        node.bucket = with_added(node.bucket, subscriber)
         self._pairs += 1
         self._served(node)
         return True
@@ -157,7 +157,7 @@ class Trie(Matcher[S]):
         path = self._path(self.grammar.split(pattern))
         return path is not None and path[-1].bucket is not None
 
-    def lift(self) -> tuple[list[str], Bucket[S]] | None:
+    def pop(self) -> tuple[list[str], Bucket[S]] | None:
         """Take out one pattern, whichever is near, as its words and all its subscribers; None if
         there is none.
 
@@ -191,13 +191,13 @@ class Trie(Matcher[S]):
         self._prune(path, words)
         return words, bucket
 
-    def settle(self, words: list[str], bucket: Bucket[S]) -> None:
+    def restore(self, words: list[str], bucket: Bucket[S]) -> None:
         """Put in a pattern that was lifted elsewhere."""
         self._grown(words).bucket = bucket
         self._patterns += 1
         self._pairs += size(bucket)
 
-    def reach(self, topic: str, enough: bool) -> list[S]:
+    def find(self, topic: str, enough: bool) -> list[S]:
         """Subscribers of all patterns that match; one or some of them, if that is enough."""
         found: list[S] = []
         grammar = self.grammar
@@ -213,8 +213,8 @@ class Trie(Matcher[S]):
             at = 1
         # The nodes where `*` turned off from a word: the first one in a local, which saves most
         # lookups a list.
-        turn: Node[S] | None = None
-        turns: list[Node[S]] | None = None
+        turn: TrieNode[S] | None = None
+        turns: list[TrieNode[S]] | None = None
         while True:
             many = node.many
             if many is not None:
@@ -268,15 +268,15 @@ class Trie(Matcher[S]):
                 return found
             at = node.depth
 
-    def _grown(self, words: list[str]) -> Node[S]:
+    def _grown(self, words: list[str]) -> TrieNode[S]:
         """The node of a pattern, with all that is missing on the way to it."""
         grammar = self.grammar
         one = grammar.one
         many = grammar.many
         node = self._root
-        fork: Node[S] | None = None
+        fork: TrieNode[S] | None = None
         for depth, word in enumerate(words, 1):
-            child: Node[S] | None
+            child: TrieNode[S] | None
             if word == one:
                 child = node.one
             elif word == many:
@@ -315,13 +315,13 @@ class Trie(Matcher[S]):
         self._pool[word] = word
         return word
 
-    def _path(self, words: list[str]) -> list[Node[S]] | None:
+    def _path(self, words: list[str]) -> list[TrieNode[S]] | None:
         """The nodes from the root to that of a pattern, or None where no such pattern may be."""
         grammar = self.grammar
         node = self._root
         path = [node]
         for word in words:
-            child: Node[S] | None = None
+            child: TrieNode[S] | None = None
             if word == grammar.one:
                 child = node.one
             elif word == grammar.many:
@@ -334,7 +334,7 @@ class Trie(Matcher[S]):
             path.append(node)
         return path
 
-    def _prune(self, path: list[Node[S]], words: list[str]) -> None:
+    def _prune(self, path: list[TrieNode[S]], words: list[str]) -> None:
         """Cut off the nodes at the end of the path that lead nowhere now."""
         grammar = self.grammar
         depth = len(words)
@@ -362,35 +362,35 @@ class Trie(Matcher[S]):
             self._nodes -= 1
             self._turned(parent)
 
-    def _fresh(self, depth: int, many: bool) -> Node[S]:
+    def _fresh(self, depth: int, many: bool) -> TrieNode[S]:
         """A new node.
 
         This and the two below are for algorithms that keep something about each node.
         """
-        return Node(depth)
+        return TrieNode(depth)
 
-    def _turned(self, node: Node[S]) -> None:
+    def _turned(self, node: TrieNode[S]) -> None:
         """The node has another child now, or lost one."""
 
-    def _served(self, node: Node[S]) -> None:
+    def _served(self, node: TrieNode[S]) -> None:
         """The node's bucket is another one now."""
 
 
-def _cross(start: Node[S], words: list[str], at: int, found: list[S]) -> None:
+def _cross(start: TrieNode[S], words: list[str], at: int, found: list[S]) -> None:
     """Append whose patterns, behind a ``#``, match the words from there on; those of the ``#`` are
     the caller's.
     """
-    entered: set[Node[S]] = {start}
-    stays: list[Node[S]] = []
+    entered: set[TrieNode[S]] = {start}
+    stays: list[TrieNode[S]] = []
     _enter(start.many, entered, stays, found)
     stays.append(start)
     advance(stays, [], entered, words, at, found)
 
 
 def advance(
-    stays: list[Node[S]],
-    moving: list[Node[S]],
-    entered: set[Node[S]],
+    stays: list[TrieNode[S]],
+    moving: list[TrieNode[S]],
+    entered: set[TrieNode[S]],
     words: list[str],
     at: int,
     found: list[S],
@@ -404,7 +404,7 @@ def advance(
     while at < end:
         word = words[at]
         at += 1
-        following: list[Node[S]] = []
+        following: list[TrieNode[S]] = []
         for node in stays + moving:
             children = node.children
             if children is not None:
@@ -424,7 +424,7 @@ def advance(
 
 
 def _enter(
-    node: Node[S] | None, entered: set[Node[S]], stays: list[Node[S]], found: list[S]
+    node: TrieNode[S] | None, entered: set[TrieNode[S]], stays: list[TrieNode[S]], found: list[S]
 ) -> None:
     """Go into a ``#`` node, and into those that follow it, unless that was done before."""
     while node is not None and node not in entered:

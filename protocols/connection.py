@@ -89,17 +89,17 @@ class Connection(Outlet):
         #: Octets, from the first one not consumed, without which `consume` need not be called
         #: again.
         self.need: i64 = 0
-        self.octets_in: i64 = 0
+        self.bytes_in: i64 = 0
         self._input: list[bytes] = []
         self._held: i64 = 0
         self._feeding = False
         front.enter(self)
         #: The how manieth of its front end it is, and how many octets its transport holds that are
         #: not sent yet.
-        self.serial = front.opened
+        self.number = front.opened
         self.backlog: Callable[[], int] = _nothing
         #: When its client is nobody any more, unless it proves itself anew: in ms, 0 for never.
-        self.lapses: i64 = 0
+        self.expires: i64 = 0
         #: Why it is not read for a while; empty: it is.
         self.held = ""
 
@@ -111,7 +111,7 @@ class Connection(Outlet):
         return 0
 
     @property
-    def whose(self) -> tuple[str, str]:
+    def owner(self) -> tuple[str, str]:
         """User and virtual host; empty before they are known."""
         return "", ""
 
@@ -125,7 +125,7 @@ class Connection(Outlet):
     def receive_data(self, data: bytes) -> None:
         """Take a chunk. Whatever it holds, no exception comes out. Hot path, once per chunk."""
         self.heard_at = self.agenda.now
-        self.octets_in += len(data)
+        self.bytes_in += len(data)
         if self._input or self.stalled:
             self._input.append(data)
             self._held += len(data)
@@ -175,7 +175,7 @@ class Connection(Outlet):
         """Take no more input until `go_on`."""
         self.stalled = True
 
-    def go_on(self) -> None:
+    def resume_input(self) -> None:
         """What the connection waited for has come: what was kept is handled next turn."""
         self.stalled = False
         if not self._feeding:
@@ -190,21 +190,21 @@ class Connection(Outlet):
 
     def unblock(self) -> None:
         if not self.finished:
-            self.go_on()
+            self.resume_input()
 
-    def answer_when_settled(self, ticket: Ticket, octets: bytes) -> None:
+    def reply_when_durable(self, ticket: Ticket, octets: bytes) -> None:
         """Write the octets once the ticket is settled; until then nothing else is heard."""
         if ticket.outstanding == 0:
             self.out.write(octets)
             return
         self.stall()
         waiting = ticket.waiter
-        assert isinstance(waiting, HeldAnswer)
+        assert isinstance(waiting, HeldReply)
         waiting.octets += octets
 
     def ticket(self) -> Ticket:
         """For one method or packet: what it appends, its answer waits for."""
-        return Ticket(HeldAnswer(self))
+        return Ticket(HeldReply(self))
 
     # -- time, and the end
 
@@ -219,7 +219,7 @@ class Connection(Outlet):
     def remember(self, identity: Identity | None) -> None:
         """Whoever the client is has proven it until then."""
         expires = 0.0 if identity is None else identity.expires
-        self.lapses = (
+        self.expires = (
             0
             if expires == 0.0
             else max(1, self.agenda.now + i64((expires - self.agenda.wall) * 1000))
@@ -230,13 +230,13 @@ class Connection(Outlet):
         or goes.
         """
 
-    def expel(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """An operator, or a rule, wants the client gone: tell it why, as far as its protocol has
         words for it.
         """
         raise NotImplementedError
 
-    def too_fast(self, reason: str) -> None:
+    def close_too_fast(self, reason: str) -> None:
         """It publishes faster than it may, and waiting did not help."""
         raise NotImplementedError
 
@@ -272,7 +272,7 @@ class Connection(Outlet):
             "state": "closing" if self.finished else "open",
             "listener": self.peer.entrance,
             "since": int(self.opened),
-            "octets_in": int(self.octets_in),
+            "octets_in": int(self.bytes_in),
             "octets_out": int(self.octets_out),
             "unsent": self.unsent,
             "slow": self._slowness,
@@ -288,7 +288,7 @@ class Connection(Outlet):
         return self.held or ("waits" if self.stalled else "")
 
 
-class HeldAnswer(Waiter):
+class HeldReply(Waiter):
     """An answer that waits for the store, and its connection with it."""
 
     def __init__(self, connection: Connection) -> None:
@@ -299,4 +299,4 @@ class HeldAnswer(Waiter):
         connection = self._connection
         if connection.stalled and self.octets and not connection.finished:
             connection.out.write(self.octets)
-            connection.go_on()
+            connection.resume_input()

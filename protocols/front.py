@@ -7,7 +7,7 @@ from typing import Final
 from broker.agenda import Task
 from broker.broker import Broker
 from protocols.connection import Connection, Peer
-from protocols.tally import Tally
+from protocols.tally import FrontCounters
 
 #: Connections that are looked at again in one turn.
 REVIEWED: Final = 100
@@ -24,10 +24,10 @@ class Front:
         #: What its gates are called: one for each version of the protocol, where they differ.
         self.ways_in: tuple[str, ...] = (name,)
         self.broker = broker
-        self.tally = Tally()
+        self.tally = FrontCounters()
         self.connections: dict[Connection, None] = {}
         self.opened = 0
-        self._reviewing: Review | None = None
+        self._reviewing: Reauthorization | None = None
         #: How many connections ended for which reason.
         self.closed: dict[str, int] = {}
         #: Logins by outcome.
@@ -48,7 +48,7 @@ class Front:
     def review(self) -> None:
         """Rights changed: whoever is here is looked at again, some a turn."""
         if self._reviewing is None or not self._reviewing.again():
-            self._reviewing = Review(self)
+            self._reviewing = Reauthorization(self)
             self.broker.agenda.add(self._reviewing)
 
     def channels_of(self, user: str) -> int:
@@ -59,7 +59,7 @@ class Front:
         self.logins[outcome] = self.logins.get(outcome, 0) + 1
 
 
-class Review(Task):
+class Reauthorization(Task):
     """A walk through the connections of a front end.
 
     Those that come meanwhile have the new rights.

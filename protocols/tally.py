@@ -5,7 +5,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 
-class Tally:
+class FrontCounters:
     """Shared by all connections of a front end, so totals never fall when one of them ends."""
 
     def __init__(self) -> None:

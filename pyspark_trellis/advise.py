@@ -28,7 +28,7 @@ from matching.composite import Bilingual
 from matching.grammar import AMQP
 from pyspark_trellis import history as hist
 from pyspark_trellis.bulk import GRAMMARS
-from pyspark_trellis.definitions import Definitions
+from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.files import write
 
 #: Which matchers are tried: those that a broker allows by default.
@@ -90,7 +90,7 @@ class Advice:
 
 def advise(
     history: DataFrame,
-    definitions: Definitions,
+    definitions: DefinitionsFile,
     progress: Callable[[str], None] = lambda text: None,
     clock: Callable[[], int] = time.perf_counter_ns,
 ) -> Advice:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Final
 
 from pyspark_trellis import definitions, topology
-from pyspark_trellis.definitions import Definitions
+from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.journal import Directory, Stream
+from pyspark_trellis.journal import Directory, JournalStream
 from pyspark_trellis.remote import Remote
 
 #: A value of --topology: ask without it.
@@ -31,12 +31,12 @@ class Asked:
     """`current`: what leads where; None where only the journal says it. `proposed`: what somebody
     would like instead. `said_by`: where that comes from."""
 
-    current: Definitions | None
-    proposed: Definitions | None
+    current: DefinitionsFile | None
+    proposed: DefinitionsFile | None
     said_by: tuple[str, ...]
 
     @property
-    def there(self) -> Definitions:
+    def there(self) -> DefinitionsFile:
         """What leads where, for all questions but whatif."""
         assert self.current is not None, "asked() has seen to it"
         return self.current
@@ -124,7 +124,7 @@ def _remote(place: str) -> bool:
     return place.startswith(("http://", "https://"))
 
 
-def _stream(place: str, journal: str | None) -> Stream:
+def _stream(place: str, journal: str | None) -> JournalStream:
     """The topology in a directory; over HTTP that of the journal's virtual host."""
     if not _remote(place):
         return Directory(place.removeprefix("file://"))

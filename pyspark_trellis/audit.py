@@ -24,7 +24,7 @@ from matching.covers import covers, redundant
 from matching.grammar import AMQP, MQTT, swap
 from pyspark_trellis import history as hist
 from pyspark_trellis.bulk import GRAMMARS
-from pyspark_trellis.definitions import BY_NAME, Bound, Definitions
+from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinitionsFile
 from pyspark_trellis.routing import routed
 
 #: Of findings of one kind so many are looked into: the topics with the most messages, the pairs
@@ -39,16 +39,16 @@ _WHOLE: Final = 1 + _SPELLING
 class Subsumed:
     """A binding that another one makes needless."""
 
-    binding: Bound
-    by: Bound
+    binding: BoundQueue
+    by: BoundQueue
 
 
 @dataclass(frozen=True)
 class Overlap:
     """Two bindings to the same place that took the same topics."""
 
-    one: Bound
-    other: Bound
+    one: BoundQueue
+    other: BoundQueue
     topics: int
     messages: int
 
@@ -75,7 +75,7 @@ class Audit:
 
     span: hist.Span
     bindings: int
-    dead: list[Bound]
+    dead: list[BoundQueue]
     duplicate: list[Subsumed]
     subsumed: list[Subsumed]
     overlapping: list[Overlap]
@@ -86,7 +86,7 @@ class Audit:
         return not (self.dead or self.duplicate or self.subsumed or self.unroutable)
 
 
-def audit(history: DataFrame, definitions: Definitions) -> Audit:
+def audit(history: DataFrame, definitions: DefinitionsFile) -> Audit:
     """The history against the file."""
     span = hist.span(history)
     where = routed(history, definitions).drop("first_at", "last_at").cache()
@@ -149,7 +149,7 @@ def audit(history: DataFrame, definitions: Definitions) -> Audit:
     )
 
 
-def _takes_all(one: Bound, other: Bound) -> bool:
+def _takes_all(one: BoundQueue, other: BoundQueue) -> bool:
     """Whether the first takes what the second one does.
 
     What leads to one place is written in one grammar.
@@ -157,7 +157,7 @@ def _takes_all(one: Bound, other: Bound) -> bool:
     return covers(one.key, other.key, GRAMMARS[one.grammar])
 
 
-def _says(definitions: Definitions, bound: Bound) -> bool:
+def _says(definitions: DefinitionsFile, bound: BoundQueue) -> bool:
     """Whether topics say if it is used: nothing comes to its exchange by way of one that decides by
     more.
     """
@@ -180,9 +180,9 @@ def _says(definitions: Definitions, bound: Bound) -> bool:
     return True
 
 
-def needless(definitions: Definitions) -> tuple[list[Subsumed], list[Subsumed]]:
+def needless(definitions: DefinitionsFile) -> tuple[list[Subsumed], list[Subsumed]]:
     """(duplicate, subsumed) bindings of a file, by their number."""
-    groups: dict[tuple[str, str, str, str], list[Bound]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, str], list[BoundQueue]] = defaultdict(list)
     for each in definitions.bindings:
         groups[each.vhost, each.source, each.destination, each.kind].append(each)
     duplicate: list[Subsumed] = []
@@ -191,7 +191,7 @@ def needless(definitions: Definitions) -> tuple[list[Subsumed], list[Subsumed]]:
         kind = definitions.hosts[vhost].types[source]
         if kind not in ("topic", "direct", "fanout"):
             continue
-        first: dict[str, Bound] = {}
+        first: dict[str, BoundQueue] = {}
         for each in group:
             key = "" if kind == "fanout" else each.key
             if key in first:
@@ -211,7 +211,7 @@ def _number(found: Subsumed) -> int:
 
 
 def _nearest(
-    definitions: Definitions, vhost: str, exchange: str, topic: str, messages: int
+    definitions: DefinitionsFile, vhost: str, exchange: str, topic: str, messages: int
 ) -> Unroutable:
     bound = definitions.hosts[vhost].outgoing.get(exchange, [])
     best = nearest(

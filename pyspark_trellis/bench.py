@@ -28,8 +28,8 @@ from matching.grammar import AMQP
 from pyspark_trellis.bulk import match_topics, regex, spelled
 from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.progress import Progress
-from pyspark_trellis.source import DefaultSource, Reader
+from pyspark_trellis.progress import PipelineProgress
+from pyspark_trellis.source import DefaultSource, JournalReader
 
 TOPICS: Final = 50_000
 #: Rows of a batch, as the broker writes them under load: 256 KiB of bodies, of which each has 100
@@ -52,7 +52,7 @@ class Figure:
 
 
 @dataclass
-class Figures:
+class PipelineFigures:
     """All of a run."""
 
     measured: list[Figure] = field(default_factory=list)
@@ -138,10 +138,10 @@ def patterns_of(topics: list[str], count: int, rng: random.Random) -> list[str]:
     return list(found)
 
 
-def bench(spark: Any, quick: bool, progress: Progress) -> Figures:
+def bench(spark: Any, quick: bool, progress: PipelineProgress) -> PipelineFigures:
     """All of it. `quick`: a hundredth of the messages."""
     scale = 100 if quick else 1
-    figures = Figures()
+    figures = PipelineFigures()
     with tempfile.TemporaryDirectory(prefix="trellis-bench-") as scratch:
         _matching(spark, 5_000_000 // scale, TOPICS // (10 if quick else 1), figures, progress)
         _source(spark, Path(scratch), 1_000_000 // scale, figures, progress)
@@ -150,8 +150,8 @@ def bench(spark: Any, quick: bool, progress: Progress) -> Figures:
 
 
 def _took(
-    figures: Figures,
-    progress: Progress,
+    figures: PipelineFigures,
+    progress: PipelineProgress,
     name: str,
     rows: int,
     work: Callable[[], Any],
@@ -171,7 +171,7 @@ def _took(
 
 
 def _matching(
-    spark: Any, count: int, topics_count: int, figures: Figures, progress: Progress
+    spark: Any, count: int, topics_count: int, figures: PipelineFigures, progress: PipelineProgress
 ) -> None:
     rng = random.Random(1)
     topics = pool(rng, topics_count)
@@ -242,7 +242,9 @@ def _matching(
     some.unpersist()
 
 
-def _source(spark: Any, scratch: Path, count: int, figures: Figures, progress: Progress) -> None:
+def _source(
+    spark: Any, scratch: Path, count: int, figures: PipelineFigures, progress: PipelineProgress
+) -> None:
     path = scratch / "journal"
     write(path, count)
     for rival in (_Rows, _Columns):
@@ -359,7 +361,7 @@ def write(path: Path, count: int, a_batch: int = A_BATCH) -> None:
             file.write(summed(pa.RecordBatch.from_arrays(columns, schema=schema)))
 
 
-class _RowReader(Reader):
+class _RowReader(JournalReader):
     """What one writes first: rows of Python's objects."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -368,7 +370,7 @@ class _RowReader(Reader):
                 yield tuple(row.values())
 
 
-class _ColumnReader(Reader):
+class _ColumnReader(JournalReader):
     """As fast as tuples can be made: a column at a time becomes Python's objects, and `zip` makes
     rows of them.
     """

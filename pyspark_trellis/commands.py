@@ -14,7 +14,7 @@ from typing import Final
 from pyspark_trellis import history as hist
 from pyspark_trellis import lines, offsets
 from pyspark_trellis.files import write
-from pyspark_trellis.progress import Progress
+from pyspark_trellis.progress import PipelineProgress
 from pyspark_trellis.running import Question, answered, options_of, spark_of
 from pyspark_trellis.source import stream_of
 
@@ -39,7 +39,7 @@ def _kept(arguments: argparse.Namespace) -> int:
     from pyspark_trellis import lake
 
     job = lake.lake if arguments.job == "lake" else lake.traffic
-    progress = Progress()
+    progress = PipelineProgress()
     options = options_of(arguments) | {"maxRowsPerTrigger": str(arguments.max_rows)}
     checkpoint = arguments.checkpoint or arguments.target.rstrip("/") + ".checkpoint"
     with spark_of(arguments, progress) as spark:
@@ -130,7 +130,7 @@ def _report(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from pyspark_trellis.demo import demo
 
-    progress = Progress()
+    progress = PipelineProgress()
     return demo(
         arguments.output, arguments.messages, lambda: spark_of(arguments, progress), progress
     )
@@ -139,7 +139,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from pyspark_trellis.bench import bench
 
-    progress = Progress()
+    progress = PipelineProgress()
     with spark_of(arguments, progress) as spark:
         figures = bench(spark, arguments.quick, progress)
     for line in figures.lines():

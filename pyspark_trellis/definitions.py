@@ -43,7 +43,7 @@ def shown(place: str) -> str:
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundQueue:
     """A binding, or a session's subscription. `number` counts all of a file; `kind` is that of its
     destination: queue, exchange or session; `key` is written in `grammar` (amqp or mqtt)."""
 
@@ -69,7 +69,7 @@ class Bound:
 
 
 @dataclass
-class Host:
+class DefinedHost:
     """A virtual host: its exchanges with their types, their alternate exchanges, its queues, and
     MQTT sessions with subscriptions.
     """
@@ -79,7 +79,7 @@ class Host:
     matchers: dict[str, str] = field(default_factory=dict)
     queues: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
-    outgoing: dict[str, list[Bound]] = field(default_factory=dict)
+    outgoing: dict[str, list[BoundQueue]] = field(default_factory=dict)
 
     @property
     def places(self) -> list[str]:
@@ -88,12 +88,12 @@ class Host:
 
 
 @dataclass
-class Definitions:
+class DefinitionsFile:
     """All of a file, or of what else says what leads where."""
 
     name: str
-    hosts: dict[str, Host]
-    bindings: list[Bound]
+    hosts: dict[str, DefinedHost]
+    bindings: list[BoundQueue]
 
     def add(
         self,
@@ -105,20 +105,20 @@ class Definitions:
         grammar: str = AMQP.name,
     ) -> None:
         """A binding more, of names that are there."""
-        bound = Bound(len(self.bindings), vhost, source, destination, kind, key, grammar)
+        bound = BoundQueue(len(self.bindings), vhost, source, destination, kind, key, grammar)
         self.bindings.append(bound)
         self.hosts[vhost].outgoing.setdefault(source, []).append(bound)
 
 
-def read(path: str | Path) -> Definitions:
+def read(path: str | Path) -> DefinitionsFile:
     """A file, or what a broker has: http://user:password@host:15672.
 
     Raises PipelineError, which says where in it.
     """
     if str(path).startswith(("http://", "https://")):
-        from pyspark_trellis.remote import Broker
+        from pyspark_trellis.remote import RemoteBroker
 
-        broker = Broker.of(str(path))
+        broker = RemoteBroker.of(str(path))
         return parse(broker.document("/api/definitions"), broker.url)
     try:
         document = json.loads(Path(path).read_bytes())
@@ -129,16 +129,16 @@ def read(path: str | Path) -> Definitions:
     return parse(document, str(path))
 
 
-def parse(document: Any, name: str) -> Definitions:
+def parse(document: Any, name: str) -> DefinitionsFile:
     """The same from a decoded document. Raises PipelineError."""
     if not isinstance(document, dict):
         raise PipelineError(
             f"{name}: definitions are a JSON object with lists of exchanges, queues and bindings"
         )
-    hosts: dict[str, Host] = {
-        row.get("name", "/"): Host() for row in _rows(document, "vhosts", name)
-    } or {"/": Host()}
-    made = Definitions(name, hosts, [])
+    hosts: dict[str, DefinedHost] = {
+        row.get("name", "/"): DefinedHost() for row in _rows(document, "vhosts", name)
+    } or {"/": DefinedHost()}
+    made = DefinitionsFile(name, hosts, [])
     for at, row in enumerate(_rows(document, "exchanges", name)):
         where = f"{name}: exchanges[{at}]"
         host, exchange = _host(hosts, row, where), _text(row, "name", where)
@@ -156,7 +156,7 @@ def parse(document: Any, name: str) -> Definitions:
     return made
 
 
-def _bind(made: Definitions, row: Mapping[str, Any], where: str) -> None:
+def _bind(made: DefinitionsFile, row: Mapping[str, Any], where: str) -> None:
     host = _host(made.hosts, row, where)
     vhost = row.get("vhost", "/")
     source, destination = _text(row, "source", where), _text(row, "destination", where)
@@ -191,7 +191,7 @@ def _rows(document: Mapping[str, Any], section: str, name: str) -> list[dict[str
     return rows
 
 
-def _host(hosts: Mapping[str, Host], row: Mapping[str, Any], where: str) -> Host:
+def _host(hosts: Mapping[str, DefinedHost], row: Mapping[str, Any], where: str) -> DefinedHost:
     vhost = row.get("vhost", "/")
     if vhost not in hosts:
         raise PipelineError(f"{where} names the vhost '{vhost}', which the file does not have")

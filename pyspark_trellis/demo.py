@@ -26,8 +26,8 @@ import pika
 from pyspark_trellis import definitions, lake
 from pyspark_trellis import history as hist
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.progress import Progress
-from pyspark_trellis.publisher import Outgoing, Publisher
+from pyspark_trellis.progress import PipelineProgress
+from pyspark_trellis.publisher import Outgoing, SinkPublisher
 from pyspark_trellis.report import make
 
 #: Seconds of traffic.
@@ -239,7 +239,7 @@ def demo(
     output: Path,
     messages: int,
     session: Callable[[], AbstractContextManager[Any]],
-    progress: Progress,
+    progress: PipelineProgress,
     seed: int = 1,
 ) -> int:
     """All of it; returns the exit code. Raises PipelineError."""
@@ -265,7 +265,7 @@ def demo(
     step("a broker starts, with a journal of all that is published")
     with broker(output / "broker", output / "definitions.json") as url:
         start = int(datetime.now(UTC).timestamp()) // 60 * 60 - HOUR
-        sent = Publisher(url).publish(
+        sent = SinkPublisher(url).publish(
             _told(traffic(messages, start, random.Random(seed)), messages, progress)
         )
         step(f"{sent:,} messages of an hour published, each confirmed")
@@ -304,8 +304,8 @@ def demo(
 
 def _answers(
     parts: Any,
-    current: definitions.Definitions,
-    proposed: definitions.Definitions,
+    current: definitions.DefinitionsFile,
+    proposed: definitions.DefinitionsFile,
     output: Path,
     step: Callable[[str], None],
 ) -> None:
@@ -339,7 +339,9 @@ def _answers(
     history.unpersist()
 
 
-def _told(messages: Iterator[Outgoing], total: int, progress: Progress) -> Iterator[Outgoing]:
+def _told(
+    messages: Iterator[Outgoing], total: int, progress: PipelineProgress
+) -> Iterator[Outgoing]:
     for number, message in enumerate(messages):
         if number % 1000 == 0:
             progress.say(f"publishing  {number:,} of {total:,}")

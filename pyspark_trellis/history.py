@@ -131,7 +131,7 @@ def summed(parts: DataFrame, *keys: str) -> DataFrame:
     )
 
 
-class Feed:
+class TopologyFeed:
     """What was published so far: a journal that `options` name, or the rollup that `traffic` keeps.
 
     Asked again, it goes on.

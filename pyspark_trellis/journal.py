@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.segments import Cut, Name, Scan, name_of, rows_of, scan_file
+from pyspark_trellis.segments import Cut, SegmentName, SegmentScan, name_of, rows_of, scan_file
 
 #: Rows that one task reads, about.
 ROWS_PER_TASK: Final = 200_000
 
 
-class Bounds(NamedTuple):
+class OffsetRange(NamedTuple):
     """The first offset that is there, the one after the last, and the epoch in which that was
     written.
     """
@@ -33,10 +33,10 @@ class Bounds(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Span:
+class JournalSpan:
     """The part of a segment that counts: offsets from `low` up to, not including, `high`."""
 
-    name: Name
+    name: SegmentName
     low: int
     high: int
 
@@ -85,10 +85,10 @@ class FilePiece(Piece):
             ) from None
 
 
-class Stream:
+class JournalStream:
     """What can be asked of a stream, wherever it is."""
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> OffsetRange:
         """What is there now. Raises PipelineError."""
         raise NotImplementedError
 
@@ -108,7 +108,7 @@ class Stream:
         raise NotImplementedError
 
 
-class Directory(Stream):
+class Directory(JournalStream):
     """A stream's directory, also while the broker writes there: all whole batches are taken for
     durable.
 
@@ -119,18 +119,18 @@ class Directory(Stream):
 
     def __init__(self, path: str) -> None:
         self._path: Final = Path(path)
-        self._scans: dict[Name, Scan] = {}
-        self._files: dict[Name, str] = {}
+        self._scans: dict[SegmentName, SegmentScan] = {}
+        self._files: dict[SegmentName, str] = {}
 
     @property
     def name(self) -> str:
         return str(self._path)
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> OffsetRange:
         spans = self._spans()
         if not spans:
-            return Bounds(0, 0, 0)
-        return Bounds(spans[0].low, spans[-1].high, spans[-1].name.epoch)
+            return OffsetRange(0, 0, 0)
+        return OffsetRange(spans[0].low, spans[-1].high, spans[-1].name.epoch)
 
     def pieces(self, low: int, high: int, rows: int = ROWS_PER_TASK) -> list[Piece]:
         if high <= low:
@@ -148,7 +148,7 @@ class Directory(Stream):
     def rewritten(self, offset: int, epoch: int) -> bool:
         return any(name.epoch > epoch and name.base < offset for name in self._files)
 
-    def _spans(self) -> list[Span]:
+    def _spans(self) -> list[JournalSpan]:
         try:
             files = {
                 name: file.name
@@ -171,9 +171,9 @@ class Directory(Stream):
                 f"there is no journal in {self._path}: no file is called <epoch>-<offset>.arrow{hint}"
             )
         self._files = files
-        found: list[Name] = []
+        found: list[SegmentName] = []
         for name in sorted(files, key=lambda name: (name.epoch, name.base)):
-            scan = self._scans.setdefault(name, Scan(name.base))
+            scan = self._scans.setdefault(name, SegmentScan(name.base))
             try:
                 scan_file(self._path / files[name], scan)
             except FileNotFoundError:
@@ -182,22 +182,22 @@ class Directory(Stream):
         return _counting(found, self._scans)
 
 
-def _counting(names: list[Name], scans: dict[Name, Scan]) -> list[Span]:
+def _counting(names: list[SegmentName], scans: dict[SegmentName, SegmentScan]) -> list[JournalSpan]:
     """What counts of the segments, by rising epoch and base: what a later one has over, is that
     one's.
     """
-    spans: list[Span] = []
+    spans: list[JournalSpan] = []
     limit: int | None = None
     for name in reversed(names):
         high = scans[name].end if limit is None else min(scans[name].end, limit)
         if high > name.base:
-            spans.append(Span(name, name.base, high))
+            spans.append(JournalSpan(name, name.base, high))
         limit = name.base if limit is None else min(limit, name.base)
     spans.reverse()
     return spans
 
 
-def check_whole(name: str, spans: list[Span], low: int, high: int) -> None:
+def check_whole(name: str, spans: list[JournalSpan], low: int, high: int) -> None:
     """Raises PipelineError unless the spans have every offset from `low` up to, not including,
     `high`.
     """

@@ -28,7 +28,7 @@ _KEY, _VALUE = 0, 1
 _LENGTH: Final = 0
 
 
-class Damaged(ValueError):
+class DamagedSegment(ValueError):
     """What stands there is no message."""
 
 
@@ -45,13 +45,13 @@ def end_of(octets: Octets, at: int, size: int) -> int:
         # The end of the stream; or octets that the file has and nobody wrote: a machine failed.
         return 0
     if mark != _CONTINUES or not 0 < metadata < _METADATA_MAX:
-        raise Damaged(f"at octet {at} there is no Arrow message")
+        raise DamagedSegment(f"at octet {at} there is no Arrow message")
     if start + metadata > min(len(octets), size):
         return 0
     place = _field(octets, _follow(octets, start), _BODY_LENGTH)
     body = struct.unpack_from("<q", octets, place)[0] if place else 0
     if body < 0:
-        raise Damaged(f"at octet {at} there is no Arrow message")
+        raise DamagedSegment(f"at octet {at} there is no Arrow message")
     end = start + metadata + int(body)
     return end if end <= size else 0
 

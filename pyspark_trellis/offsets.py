@@ -5,7 +5,7 @@ remembers.
 from __future__ import annotations
 
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.journal import Bounds, Stream
+from pyspark_trellis.journal import JournalStream, OffsetRange
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -26,7 +26,7 @@ def switch(options: dict[str, str], name: str, default: bool) -> bool:
     return text == "true"
 
 
-def starting(text: str, bounds: Bounds, name: str) -> int:
+def starting(text: str, bounds: OffsetRange, name: str) -> int:
     """The first offset to read.
 
     Raises PipelineError: below retention nothing is passed over in silence.
@@ -51,7 +51,7 @@ def starting(text: str, bounds: Bounds, name: str) -> int:
     return offset
 
 
-def ending(text: str, bounds: Bounds, name: str) -> int:
+def ending(text: str, bounds: OffsetRange, name: str) -> int:
     """The first offset that is not read any more. Raises PipelineError."""
     if text.lower() == LATEST:
         return bounds.next
@@ -67,7 +67,7 @@ def ending(text: str, bounds: Bounds, name: str) -> int:
     return offset
 
 
-def remembered(start: dict[str, int], stream: Stream, bounds: Bounds) -> None:
+def remembered(start: dict[str, int], stream: JournalStream, bounds: OffsetRange) -> None:
     """Whether a query may go on where its checkpoint says. Raises PipelineError: the rows it has
     read, and those it is about to read, must be those of one history."""
     offset = start["next"]

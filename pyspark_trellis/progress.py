@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 _EVERY: Final = 0.5
 
 
-class Progress:
+class PipelineProgress:
     """Writes over its own line."""
 
     def __init__(self, stream: TextIO | None = None, shown: bool | None = None) -> None:

@@ -27,7 +27,7 @@ class Outgoing(NamedTuple):
     properties: pika.BasicProperties
 
 
-class Publisher:
+class SinkPublisher:
     """One connection, used once. Runs pika's loop until all messages are confirmed."""
 
     def __init__(self, url: str) -> None:

@@ -18,16 +18,23 @@ from urllib.parse import unquote, urlencode, urlsplit
 import pyarrow as pa
 
 from pyspark_trellis.errors import PipelineError, shown
-from pyspark_trellis.journal import ROWS_PER_TASK, Bounds, Piece, Span, Stream, check_whole
-from pyspark_trellis.messages import Damaged
-from pyspark_trellis.segments import Name, Scan, damaged
+from pyspark_trellis.journal import (
+    ROWS_PER_TASK,
+    JournalSpan,
+    JournalStream,
+    OffsetRange,
+    Piece,
+    check_whole,
+)
+from pyspark_trellis.messages import DamagedSegment
+from pyspark_trellis.segments import SegmentName, SegmentScan, damaged
 
 #: Seconds to wait for an answer.
 PATIENCE: Final = 30
 
 
 @dataclass(frozen=True)
-class Broker:
+class RemoteBroker:
     """Where it is, and who asks."""
 
     url: str
@@ -35,7 +42,7 @@ class Broker:
     password: str
 
     @classmethod
-    def of(cls, place: str) -> Broker:
+    def of(cls, place: str) -> RemoteBroker:
         """http://USER:PASSWORD@HOST:15672; guest where nobody is named. Raises PipelineError."""
         try:
             parts = urlsplit(place)
@@ -109,7 +116,7 @@ _HEADS_MAX: Final = 1 << 20
 class RemotePiece(Piece):
     """Rows of a segment of a broker's: `path` is the question for it."""
 
-    broker: Broker
+    broker: RemoteBroker
     path: str
 
     @property
@@ -122,14 +129,14 @@ class RemotePiece(Piece):
         )
 
 
-class Remote(Stream):
+class Remote(JournalStream):
     """A stream of a running broker."""
 
-    def __init__(self, broker: Broker, vhost: str, queue: str) -> None:
+    def __init__(self, broker: RemoteBroker, vhost: str, queue: str) -> None:
         self._broker: Final = broker
         self._question: Final = urlencode({"vhost": vhost, "queue": queue})
         self._name: Final = f"stream '{queue}' in vhost '{vhost}' of {broker.url}"
-        self._scans: dict[Name, Scan] = {}
+        self._scans: dict[SegmentName, SegmentScan] = {}
 
     @classmethod
     def of(cls, place: str, options: Mapping[str, str]) -> Remote:
@@ -142,18 +149,18 @@ class Remote(Stream):
                 f"which stream of {shown(place)}? Say it with the option stream: QUEUE, or VHOST/QUEUE"
             )
         vhost, _, queue = stream.rpartition("/")
-        return cls(Broker.of(place), vhost or "/", queue)
+        return cls(RemoteBroker.of(place), vhost or "/", queue)
 
     @property
     def name(self) -> str:
         return self._name
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> OffsetRange:
         rows = self._segments()
         return (
-            Bounds(rows[0]["first"], rows[-1]["end"], rows[-1]["epoch"])
+            OffsetRange(rows[0]["first"], rows[-1]["end"], rows[-1]["epoch"])
             if rows
-            else Bounds(0, 0, 0)
+            else OffsetRange(0, 0, 0)
         )
 
     def rewritten(self, offset: int, epoch: int) -> bool:
@@ -165,7 +172,10 @@ class Remote(Stream):
         found = [row for row in self._segments() if row["first"] < high and row["end"] > low]
         check_whole(
             self.name,
-            [Span(Name(row["epoch"], row["first"]), row["first"], row["end"]) for row in found],
+            [
+                JournalSpan(SegmentName(row["epoch"], row["first"]), row["first"], row["end"])
+                for row in found
+            ],
             low,
             high,
         )
@@ -173,7 +183,9 @@ class Remote(Stream):
         for row in found:
             path = f"/api/streams/segment?{self._question}&segment={row['name']}"
             begin, last = max(low, row["first"]), min(high, row["end"])
-            scan = self._scans.setdefault(Name(row["epoch"], row["first"]), Scan(row["first"]))
+            scan = self._scans.setdefault(
+                SegmentName(row["epoch"], row["first"]), SegmentScan(row["first"])
+            )
             self._scan(scan, path, row["bytes"], last)
             pieces += [RemotePiece(cut, self._broker, path) for cut in scan.cut(begin, last, rows)]
         return pieces
@@ -184,7 +196,7 @@ class Remote(Stream):
         )
         return found
 
-    def _scan(self, scan: Scan, path: str, size: int, until: int) -> None:
+    def _scan(self, scan: SegmentScan, path: str, size: int, until: int) -> None:
         """Read the heads of batches up to that offset: each says where the next one is."""
         some = _HEADS
         while not scan.schema or scan.end < until:
@@ -196,7 +208,7 @@ class Remote(Stream):
                     size,
                 )
                 if scan.size == start:
-                    raise Damaged(f"there is no batch at octet {start}")
-            except (Damaged, struct.error) as error:
+                    raise DamagedSegment(f"there is no batch at octet {start}")
+            except (DamagedSegment, struct.error) as error:
                 raise damaged(f"{self._broker.url}{path}", error) from error
             some = min(2 * some, _HEADS_MAX) if len(scan.places) > known + 1 else _HEADS

@@ -15,7 +15,7 @@ from pyspark_trellis import history as hist
 from pyspark_trellis import plots
 from pyspark_trellis.advise import Advice, advise
 from pyspark_trellis.audit import Audit, audit
-from pyspark_trellis.definitions import Definitions
+from pyspark_trellis.definitions import DefinitionsFile
 from pyspark_trellis.whatif import WhatIf, what_if
 
 #: Rows of a table, bars of a plot.
@@ -49,7 +49,7 @@ td.n, th.n { text-align: right; white-space: nowrap; } code { font-size: .92em; 
 """
 
 
-class Page:
+class ReportPage:
     """Collects pieces of HTML."""
 
     def __init__(self) -> None:
@@ -112,8 +112,8 @@ def _cell(cell: Any, column: str) -> str:
 
 def make(
     parts: DataFrame,
-    definitions: Definitions,
-    proposed: Definitions | None = None,
+    definitions: DefinitionsFile,
+    proposed: DefinitionsFile | None = None,
     said_by: Iterable[str] = (),
 ) -> str:
     """The page, from the rollup that `traffic` keeps (or one made of a journal).
@@ -125,7 +125,7 @@ def make(
         history = hist.summed(kept).cache()
         try:
             span = hist.span(history)
-            page = Page()
+            page = ReportPage()
             _head(page, span, history, said_by)
             if span.messages:
                 _traffic(page, kept, history)
@@ -142,7 +142,7 @@ def make(
     return page.whole("Trellis: what was published, and where it went")
 
 
-def _head(page: Page, span: hist.Span, history: DataFrame, said_by: Iterable[str]) -> None:
+def _head(page: ReportPage, span: hist.Span, history: DataFrame, said_by: Iterable[str]) -> None:
     sums = history.agg(
         *[F.coalesce(F.sum(name), F.lit(0)) for name in ("size", "fanout", "unroutable")]
     ).collect()[0]
@@ -167,7 +167,7 @@ def _head(page: Page, span: hist.Span, history: DataFrame, said_by: Iterable[str
     )
 
 
-def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
+def _traffic(page: ReportPage, parts: DataFrame, history: DataFrame) -> None:
     page.add("<h2>Traffic</h2>")
     page.text(
         "A message counts once, whoever got it; each queue or MQTT session that got it has a copy. A message is unroutable when "
@@ -236,7 +236,7 @@ def _traffic(page: Page, parts: DataFrame, history: DataFrame) -> None:
     )
 
 
-def _audit(page: Page, found: Audit) -> None:
+def _audit(page: ReportPage, found: Audit) -> None:
     page.add("<h2>Bindings</h2>")
     page.text(
         "What was published, held against the bindings: which of them do nothing, and which topics nobody asked for. The nearest "
@@ -291,7 +291,7 @@ def _audit(page: Page, found: Audit) -> None:
     )
 
 
-def _whatif(page: Page, answer: WhatIf, name: str) -> None:
+def _whatif(page: ReportPage, answer: WhatIf, name: str) -> None:
     seconds = answer.span.seconds
     page.add(f"<h2>What if: <code>{escape(name.rpartition('/')[2])}</code></h2>")
     page.text(
@@ -339,7 +339,7 @@ def _whatif(page: Page, answer: WhatIf, name: str) -> None:
     )
 
 
-def _advise(page: Page, advice: Advice) -> None:
+def _advise(page: ReportPage, advice: Advice) -> None:
     page.add("<h2>Matching</h2>")
     page.text(
         "The broker finds the bindings of a topic once and remembers them. Here its matchers look up the topics that were published, "

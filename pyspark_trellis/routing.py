@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 
 from matching.batch import Batch
 from matching.grammar import AMQP, MQTT, InvalidTopic, swap
-from pyspark_trellis.definitions import BY_NAME, Bound, Definitions, Host
+from pyspark_trellis.definitions import BY_NAME, BoundQueue, DefinedHost, DefinitionsFile
 from pyspark_trellis.errors import PipelineError
 
 Rows = NDArray[np.int64]
@@ -44,15 +44,15 @@ class Routed:
         self.unknown = np.zeros(count, bool)
 
 
-class Router:
+class BatchRouter:
     """One virtual host of a definitions file."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: DefinedHost) -> None:
         self._host = host
         #: Number -> place: what the second column of `Routed.places` means.
         self.names: Final = host.places
         self._numbers: Final = {name: number for number, name in enumerate(self.names)}
-        self._batches: dict[str, list[tuple[list[Bound], Batch]]] = {}
+        self._batches: dict[str, list[tuple[list[BoundQueue], Batch]]] = {}
 
     def route(self, exchange: str, topics: list[str]) -> Routed:
         """Where they go that are published to this exchange.
@@ -101,7 +101,7 @@ class Router:
         routed.bindings, routed.places = _once(bindings), _once(places)
         return routed
 
-    def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[Bound, Rows]]:
+    def _matched(self, exchange: str, topics: list[str]) -> Iterator[tuple[BoundQueue, Rows]]:
         """Bindings of the exchange, and which of the topics each one takes."""
         outgoing = self._host.outgoing.get(exchange, [])
         kind = self._host.types[exchange]
@@ -182,7 +182,7 @@ def _lists(pairs: tuple[Rows, Rows], count: int, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(ends), values)
 
 
-def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
+def routed(history: DataFrame, definitions: DefinitionsFile) -> DataFrame:
     """`history` (with vhost, exchange, topic) and where each topic goes: places array<string>,
     bindings array<long> (numbers in the file), unknown boolean (an exchange decides by more than
     the topic), missing boolean (the exchange or vhost is not in the file).
@@ -191,7 +191,7 @@ def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
     names = history.columns
 
     def search(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        routers: dict[str, Router] = {}
+        routers: dict[str, BatchRouter] = {}
         for each in batches:
             keys = pa.StructArray.from_arrays(
                 [each.column("vhost"), each.column("exchange")], ["vhost", "exchange"]
@@ -207,7 +207,7 @@ def routed(history: DataFrame, definitions: Definitions) -> DataFrame:
                 found = Routed(count)
                 places = pa.array([], pa.string())
                 if host is not None and not missing:
-                    router = routers.get(vhost) or routers.setdefault(vhost, Router(host))
+                    router = routers.get(vhost) or routers.setdefault(vhost, BatchRouter(host))
                     found = router.route(exchange, part.column("topic").to_pylist())
                     places = pa.array(router.names, pa.string()).take(pa.array(found.places[1]))
                 yield pa.RecordBatch.from_arrays(

@@ -24,14 +24,14 @@ from pyspark_trellis import offsets, session
 from pyspark_trellis.asked import Asked, asked
 from pyspark_trellis.errors import PipelineError, brief
 from pyspark_trellis.files import write
-from pyspark_trellis.progress import Progress
+from pyspark_trellis.progress import PipelineProgress
 
 #: What Java and Spark say at every start.
 _CHATTER: Final = ("WARNING: ", "Setting default log level", "To adjust logging level")
 
 
 @contextmanager
-def spark_of(arguments: argparse.Namespace, progress: Progress) -> Iterator[Any]:
+def spark_of(arguments: argparse.Namespace, progress: PipelineProgress) -> Iterator[Any]:
     """A session, ended with its scratch directory."""
     settings = {}
     for each in arguments.conf:
@@ -111,7 +111,7 @@ class Question:
 
     arguments: argparse.Namespace
     spark: Any
-    progress: Progress
+    progress: PipelineProgress
     asked: Asked
     parts: DataFrame
 
@@ -158,9 +158,9 @@ def answered(arguments: argparse.Namespace, answer: Callable[[Question], int]) -
                 f"{path} cannot be written: there is no directory {Path(path).absolute().parent}"
             )
     about = asked(arguments)  # What is wrong there is said before Spark begins.
-    progress = Progress()
+    progress = PipelineProgress()
     with spark_of(arguments, progress) as spark:
-        feed = hist.Feed(
+        feed = hist.TopologyFeed(
             spark,
             options_of(arguments) if arguments.journal is not None else None,
             arguments.traffic,

@@ -45,17 +45,17 @@ _INDEX_SUM: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
-class Name:
+class SegmentName:
     """A segment by its name."""
 
     epoch: int
     base: int
 
 
-def name_of(file: str) -> Name | None:
+def name_of(file: str) -> SegmentName | None:
     """What a segment's file name says; None when it is none."""
     found = _NAME.fullmatch(file)
-    return None if found is None else Name(int(found[1]), int(found[2]))
+    return None if found is None else SegmentName(int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Cut:
 
 
 @dataclass
-class Scan:
+class SegmentScan:
     """Where the batches of one segment begin, as far as they are whole: asked again, it goes on
     where it was.
     """
@@ -138,7 +138,7 @@ class Scan:
             low = stop
 
 
-def scan_file(path: Path, scan: Scan) -> None:
+def scan_file(path: Path, scan: SegmentScan) -> None:
     """Know what was added to a file.
 
     Raises PipelineError, and FileNotFoundError when it is gone.
@@ -157,7 +157,7 @@ def scan_file(path: Path, scan: Scan) -> None:
                 if index.exists():
                     scan.take_index(index.read_bytes(), size)
             scan.go_on(octets, 0, size)
-    except (messages.Damaged, struct.error) as error:
+    except (messages.DamagedSegment, struct.error) as error:
         raise damaged(str(path), error) from error
 
 
@@ -211,9 +211,9 @@ def _batches(
             message = pa.ipc.read_message(reader)
             end = reader.tell()
             if summed and not messages.sound(view[begin:end]):
-                raise messages.Damaged("its checksum is wrong")
+                raise messages.DamagedSegment("its checksum is wrong")
             batch = pa.ipc.read_record_batch(message, schema)
-        except (pa.ArrowInvalid, EOFError, OSError, messages.Damaged) as error:
+        except (pa.ArrowInvalid, EOFError, OSError, messages.DamagedSegment) as error:
             raise damaged(
                 where, f"the batch at octet {cut.start + begin}, with offset {at}: {error}"
             ) from error

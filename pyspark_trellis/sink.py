@@ -32,7 +32,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.publisher import Outgoing, Publisher
+from pyspark_trellis.publisher import Outgoing, SinkPublisher
 
 #: Columns that become properties of the message; the first two must be there.
 REQUIRED: Final = ("topic", "body")
@@ -62,7 +62,7 @@ PRODUCER, SEQUENCE = "x-trellis-producer", "x-trellis-sequence"
 
 
 @dataclass
-class Published(WriterCommitMessage):
+class PublishedPartition(WriterCommitMessage):
     """What a task did."""
 
     messages: int
@@ -121,9 +121,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         rows.sort(key=_order)
         _claim(self._checkpoint, batch, context.partitionId(), rows)
         if not rows:
-            return Published(0)
+            return PublishedPartition(0)
         producer = f"{query}/{context.partitionId()}"
-        return Published(Publisher(self._url).publish(self._messages(rows, producer, batch << 32)))
+        return PublishedPartition(
+            SinkPublisher(self._url).publish(self._messages(rows, producer, batch << 32))
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """What tasks say is confirmed. Notes of the batches before are not needed any more."""

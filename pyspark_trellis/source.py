@@ -43,7 +43,7 @@ from pyspark_trellis import offsets
 from pyspark_trellis.bulk import checked, grammar_of
 from pyspark_trellis.columns import DDL, arrow_schema, conform
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.journal import ROWS_PER_TASK, Directory, Piece, Stream
+from pyspark_trellis.journal import ROWS_PER_TASK, Directory, JournalStream, Piece
 
 #: Options of a source, as they are written.
 OPTIONS: Final = (
@@ -60,7 +60,7 @@ OPTIONS: Final = (
 )
 
 
-def stream_of(options: dict[str, str]) -> Stream:
+def stream_of(options: dict[str, str]) -> JournalStream:
     """The stream that the options name. Raises PipelineError."""
     path = options.get("path", "")
     if not path:
@@ -75,13 +75,13 @@ def stream_of(options: dict[str, str]) -> Stream:
 
 
 @dataclass
-class Task(InputPartition):
+class JournalTask(InputPartition):
     """What one task reads."""
 
     piece: Piece
 
 
-class Rows:
+class JournalRows:
     """What makes Spark's batches of a piece's rows: in the tasks, so it is pickled."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
@@ -100,7 +100,7 @@ class Rows:
 
         Where there is nothing to read, Spark asks for that once, with None.
         """
-        return self._batches(partition.piece) if isinstance(partition, Task) else iter(())
+        return self._batches(partition.piece) if isinstance(partition, JournalTask) else iter(())
 
     def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         asked = _Asked(self.pattern, grammar_of(self.grammar)) if self.pattern is not None else None
@@ -138,11 +138,11 @@ class _Asked:
         return batch.filter(pa.array(right, pa.bool_()).take(topics.indices))
 
 
-class Reader(DataSourceReader):
+class JournalReader(DataSourceReader):
     """A journal once: between two offsets."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        self._rows: Final = Rows(schema, options)
+        self._rows: Final = JournalRows(schema, options)
         self._options: Final = options
         self._low = 0
         self._high = (1 << 63) - 1
@@ -162,14 +162,16 @@ class Reader(DataSourceReader):
         )
         rows = offsets.number(self._options, "rowsPerTask", ROWS_PER_TASK)
         return (
-            [Task(piece) for piece in stream.pieces(low, high, max(rows, 1))] if low < high else []
+            [JournalTask(piece) for piece in stream.pieces(low, high, max(rows, 1))]
+            if low < high
+            else []
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.of(partition)
 
 
-class PushingReader(Reader):
+class PushingReader(JournalReader):
     """The same, that takes conditions on `offset`, and a `topic`, over from Spark. (Spark refuses a
     reader with `pushFilters` unless spark.sql.python.filterPushdown.enabled is set, so that it is
     one behind an option.)
@@ -195,15 +197,15 @@ class PushingReader(Reader):
                 yield each
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A journal as it grows."""
 
     def __init__(self, schema: StructType, options: dict[str, str]) -> None:
-        self._rows: Final = Rows(schema, options)
+        self._rows: Final = JournalRows(schema, options)
         self._options: Final = options
         self._most: Final = offsets.number(options, "maxRowsPerTrigger", 0)
         self._per_task: Final = max(offsets.number(options, "rowsPerTask", ROWS_PER_TASK), 1)
-        self._stream: Stream | None = None
+        self._stream: JournalStream | None = None
         #: Where to stop, for Trigger.AvailableNow.
         self._target: int | None = None
         if "endingoffsets" in options:
@@ -215,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.__dict__ | {"_stream": None}  # Tasks ask for nothing.
 
     @property
-    def stream(self) -> Stream:
+    def stream(self) -> JournalStream:
         if self._stream is None:
             self._stream = stream_of(self._options)
         return self._stream
@@ -249,7 +251,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return [
-            Task(piece) for piece in self.stream.pieces(start["next"], end["next"], self._per_task)
+            JournalTask(piece)
+            for piece in self.stream.pieces(start["next"], end["next"], self._per_task)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -268,12 +271,12 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read()
-        return (PushingReader if offsets.switch(options, "pushdown", False) else Reader)(
+        return (PushingReader if offsets.switch(options, "pushdown", False) else JournalReader)(
             schema, options
         )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(schema, self._read())
+        return JournalStreamReader(schema, self._read())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from pyspark_trellis.sink import StreamWriter

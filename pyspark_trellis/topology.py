@@ -20,9 +20,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_trellis.definitions import PREDECLARED, Definitions, Host
+from pyspark_trellis.definitions import PREDECLARED, DefinedHost, DefinitionsFile
 from pyspark_trellis.errors import PipelineError
-from pyspark_trellis.journal import Stream
+from pyspark_trellis.journal import JournalStream
 
 #: The name of the stream, and its directory's.
 NAME: Final = "$topology"
@@ -83,7 +83,7 @@ class Then:
         return len({facts["destination"] for facts in self.subscriptions()})
 
 
-def replay(stream: Stream, until: datetime | None = None) -> Then:
+def replay(stream: JournalStream, until: datetime | None = None) -> Then:
     """What is known of that time, or of the end of the stream.
 
     Raises PipelineError when that is not known.
@@ -127,7 +127,7 @@ def replay(stream: Stream, until: datetime | None = None) -> Then:
 
 
 def _rows(
-    stream: Stream, low: int, high: int
+    stream: JournalStream, low: int, high: int
 ) -> Iterator[tuple[datetime, str, str, dict[str, Any]]]:
     """(when, vhost, event, facts) of the rows that matter. Raises PipelineError."""
     wanted = pa.array(_USED)
@@ -148,11 +148,11 @@ def _rows(
                 yield at, vhost, event, facts
 
 
-def whole(several: Iterable[Then], name: str) -> Definitions:
+def whole(several: Iterable[Then], name: str) -> DefinitionsFile:
     """All that led where then, as if it stood in a file."""
-    made = Definitions(name, {}, [])
+    made = DefinitionsFile(name, {}, [])
     for then in several:
-        host = made.hosts[then.vhost] = Host()
+        host = made.hosts[then.vhost] = DefinedHost()
         for (kind, text), facts in then.names.items():
             if kind != "exchange":
                 host.queues.update({text} - {NAME})
@@ -176,7 +176,7 @@ def whole(several: Iterable[Then], name: str) -> Definitions:
     return listening(made, several)
 
 
-def listening(definitions: Definitions, several: Iterable[Then]) -> Definitions:
+def listening(definitions: DefinitionsFile, several: Iterable[Then]) -> DefinitionsFile:
     """The same, and the subscriptions of MQTT sessions as they were then."""
     made = deepcopy(definitions)
     for then in several:

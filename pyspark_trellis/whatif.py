@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pyspark_trellis import history as hist
-from pyspark_trellis.definitions import SESSION, Definitions, shown
+from pyspark_trellis.definitions import SESSION, DefinitionsFile, shown
 from pyspark_trellis.routing import routed
 
 
 @dataclass(frozen=True)
-class Change:
+class WhatIfChange:
     """Messages that a queue, or an MQTT session, got of the history, before and after; None where
     it was not there. `kind`: queue or session."""
 
@@ -47,17 +47,17 @@ class WhatIf:
     `unknown`: messages of which a topic does not say where they go by either."""
 
     span: hist.Span
-    queues: list[Change]
+    queues: list[WhatIfChange]
     lost: list[LostTopic]
     unknown: int
 
     @property
-    def newly_hit(self) -> list[Change]:
+    def newly_hit(self) -> list[WhatIfChange]:
         """Queues that got nothing, or were not there, and would get something."""
         return [queue for queue in self.queues if queue.after and not queue.before]
 
     @property
-    def starved(self) -> list[Change]:
+    def starved(self) -> list[WhatIfChange]:
         """Queues that got something, and would get nothing or not be there."""
         return [queue for queue in self.queues if queue.before and not queue.after]
 
@@ -67,7 +67,9 @@ class WhatIf:
         return bool(self.lost or self.starved)
 
 
-def what_if(history: DataFrame, current: Definitions | None, proposed: Definitions) -> WhatIf:
+def what_if(
+    history: DataFrame, current: DefinitionsFile | None, proposed: DefinitionsFile
+) -> WhatIf:
     """Without `current`, what was routed before is what the journal says, and queues have no
     `before`. So it is with messages to exchanges that `current` does not have."""
     span = hist.span(history)
@@ -120,7 +122,7 @@ def what_if(history: DataFrame, current: Definitions | None, proposed: Definitio
         )
         name = place[1].removeprefix(SESSION)
         changes.append(
-            Change(place[0], "queue" if name == place[1] else "session", name, before, then)
+            WhatIfChange(place[0], "queue" if name == place[1] else "session", name, before, then)
         )
     return WhatIf(span, changes, lost, open_ended)
 

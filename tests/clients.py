@@ -15,11 +15,11 @@ import pamqp.header
 
 from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.broker import Broker
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.messages.fates import COPY_FATES
 from broker.queues.queue import Queue
 from broker.routing.route import FATES
-from broker.store.contract import Batch, Store
+from broker.store.contract import Store, WriteBatch
 from broker.store.memory import MemoryStore
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.connection.handshake import GREETING, AmqpOptions
@@ -54,7 +54,7 @@ class Guests(Authenticator):
     def renew(self, identity: Identity) -> Identity | None:
         return self.identities.get(identity.name)
 
-    def named(self, user: str) -> Identity | None:
+    def identity_of(self, user: str) -> Identity | None:
         return self.identities.get(user)
 
     def decide(self) -> None:
@@ -69,7 +69,7 @@ class World:
 
     def __init__(
         self,
-        bounds: Bounds | None = None,
+        limits: BrokerLimits | None = None,
         amqp: AmqpOptions | None = None,
         mqtt: MqttOptions | None = None,
         store: Store | None = None,
@@ -78,13 +78,13 @@ class World:
         self.guests = Guests()
         #: A MemoryStore, where nobody gave another one.
         self.store: Any = store or MemoryStore()
-        self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", bounds)
+        self.broker = Broker(self.store, self.guests, lambda: f"id-{next(serial)}", limits)
         self.broker.agenda.advance(1_000, 1_700_000_000.0)
         self.vhost: VirtualHost = self.broker.vhosts["/"]
         self.amqp_front = AmqpFront(self.broker, amqp)
         self.mqtt_front = MqttFront(self.broker, mqtt)
         self.slow_disk = False
-        self._batches: list[Batch] = []
+        self._batches: list[WriteBatch] = []
 
     def turn(self) -> None:
         self.broker.agenda.turn()
@@ -159,17 +159,17 @@ class World:
         """Fates of messages, none forgotten; asserts that they sum to what came in, and copies to
         what was made.
         """
-        ingress = list(self.vhost.gates.ingress().values())
+        ingress = list(self.vhost.contexts.ingress_counters().values())
         fates = {fate: sum(one.fates[at] for one in ingress) for at, fate in enumerate(FATES)}
         assert sum(fates.values()) == sum(one.received for one in ingress)
-        census = self.vhost.census().whole()
+        census = self.vhost.totals().whole()
         held = int(census.ready + census.unacked + census.inbox_ready + census.inbox_unacked)
         assert sum(census.fates) + held == sum(one.copies for one in ingress)
         return {fate: count for fate, count in fates.items() if count}
 
     def copies(self) -> dict[str, int]:
         """Fates of copies."""
-        census = self.vhost.census().whole()
+        census = self.vhost.totals().whole()
         return {fate: census.fates[at] for at, fate in enumerate(COPY_FATES) if census.fates[at]}
 
 

@@ -17,8 +17,8 @@ from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Peer
 from trellis.auth.settings_users import accounts_of
 from trellis.monitoring import metrics
-from trellis.server.node import Node
-from trellis.settings import Data, Rates, Settings, Tls, Wss
+from trellis.server.node import BrokerNode
+from trellis.settings import Data, RatesSettings, Settings, Tls, Wss
 
 HEAD = """# Metrics
 
@@ -30,7 +30,7 @@ rates that are set.) This page is made by
 """
 
 
-async def pages() -> list[tuple[str, metrics.Page]]:
+async def pages() -> list[tuple[str, metrics.MetricsPage]]:
     """What a broker with one queue, one session and every listener exports."""
     with tempfile.TemporaryDirectory() as directory:
         certificate = Path(directory, "certificate.pem")
@@ -40,11 +40,11 @@ async def pages() -> list[tuple[str, metrics.Page]]:
         settings = Settings(
             data=Data(dir=":memory:"),
             wss=Wss(enabled=True),
-            rates=Rates(user_messages=1),
+            rates=RatesSettings(user_messages=1),
             tls=Tls(certificate=str(certificate)),
         )
         accounts = accounts_of(settings, None)
-        node = Node(settings, accounts, Path(directory), print)
+        node = BrokerNode(settings, accounts, Path(directory), print)
         try:
             mqtt = node.mqtt.connect(Peer())
             mqtt.receive_data(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x00\x00\x01c")
@@ -65,7 +65,7 @@ async def pages() -> list[tuple[str, metrics.Page]]:
             accounts.close()
 
 
-def table(page: metrics.Page) -> str:
+def table(page: metrics.MetricsPage) -> str:
     """The families of a page as rows."""
     lines = ["| name | kind | labels | what it counts |", "|---|---|---|---|"]
     for family in page.families.values():

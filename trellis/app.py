@@ -25,10 +25,10 @@ from trellis.http.server import HttpServer
 from trellis.server.layered_link import LayeredLink
 from trellis.server.link import Link
 from trellis.server.listener import Bound, ListenError, bind
-from trellis.server.listener_context import Entrance
-from trellis.server.node import Node
-from trellis.server.rate_limited_link import MeteredLink
-from trellis.server.reload import Read, Reloading
+from trellis.server.listener_context import ListenerContext
+from trellis.server.node import BrokerNode
+from trellis.server.rate_limited_link import RateLimitedLink
+from trellis.server.reload import Read, SettingsReload
 from trellis.settings import Settings, SettingsError
 
 #: Seconds between two looks whether the last client has gone.
@@ -98,8 +98,8 @@ class App:
         self._hurry = False
         #: Listener name -> HOST:PORT, once they are open.
         self.addresses: dict[str, str] = {}
-        self.node: Node | None = None
-        self.reloading: Reloading | None = None
+        self.node: BrokerNode | None = None
+        self.reloading: SettingsReload | None = None
         #: Why the store can be written no more; empty: it can.
         self.broken = ""
         #: Set when clients may come.
@@ -130,7 +130,9 @@ class App:
             try:
                 for name, listener in settings.listeners.items():
                     bound[name] = bind(name, listener)
-                node = self.node = Node(settings, accounts, directory, self.break_off, self._disk)
+                node = self.node = BrokerNode(
+                    settings, accounts, directory, self.break_off, self._disk
+                )
                 try:
                     await self._serve(node, bound)
                 finally:
@@ -146,7 +148,7 @@ class App:
             if lock is not None:
                 lock.release()
 
-    async def _serve(self, node: Node, bound: dict[str, Bound]) -> None:
+    async def _serve(self, node: BrokerNode, bound: dict[str, Bound]) -> None:
         tasks = [
             asyncio.create_task(node.turn.sweep()),
             asyncio.create_task(node.collector.watch(node.turn)),
@@ -156,7 +158,7 @@ class App:
             task.add_done_callback(
                 lambda _: self._stop.set()
             )  # They never end: without them we do not go on.
-        reloading = self.reloading = Reloading(node, self._read)
+        reloading = self.reloading = SettingsReload(node, self._read)
         try:
             with _Signals(self.stop, reloading.ask):
                 self._listen(node, bound)
@@ -173,7 +175,7 @@ class App:
             for server in node.pages.values():
                 await server.close()
 
-    def _listen(self, node: Node, bound: dict[str, Bound]) -> None:
+    def _listen(self, node: BrokerNode, bound: dict[str, Bound]) -> None:
         pages = {"metrics": open_pages, "http": api}
         for name, ports in bound.items():
             if name in pages:
@@ -188,7 +190,7 @@ class App:
         node.collector.settle()
         node.ready = True
 
-    def _announce(self, node: Node) -> None:
+    def _announce(self, node: BrokerNode) -> None:
         kept = "memory" if node.directory is None else str(node.directory)
         logs.info(
             "start",
@@ -210,7 +212,7 @@ class App:
         )
         self.started.set()
 
-    async def _shut_down(self, node: Node, bound: dict[str, Bound]) -> None:
+    async def _shut_down(self, node: BrokerNode, bound: dict[str, Bound]) -> None:
         """Accept no more clients, tell those who are here, and wait for them up to
         `shutdown.grace`. Metrics and health are answered until the end."""
         logs.info(
@@ -232,14 +234,14 @@ class App:
         for link in list(links):
             link.abort()
         await asyncio.sleep(0)
-        node.turn.see_off()
+        node.turn.report_closed()
         logs.info("stopped", aborted=left)
 
 
-def link_maker(entrance: Entrance) -> Callable[[], asyncio.Protocol]:
+def link_maker(entrance: ListenerContext) -> Callable[[], asyncio.Protocol]:
     """Makes the links of an entrance; those of plain TCP know nothing of layers, and without rates
     none is metered."""
-    kind = MeteredLink if entrance.rates.on else LayeredLink if entrance.layered else Link
+    kind = RateLimitedLink if entrance.rates.on else LayeredLink if entrance.layered else Link
 
     def make() -> asyncio.Protocol:
         return cast(asyncio.Protocol, kind(entrance))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 _log = logging.getLogger("trellis")
 
 
-class Line(logging.Formatter):
+class LogLine(logging.Formatter):
     """``2026-01-31T12:00:00.123Z info ready amqp=127.0.0.1:5672``"""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -27,7 +27,7 @@ class Line(logging.Formatter):
 def set_up(level: str) -> None:
     """Write the broker's lines to stderr, from this level (debug, info, warning, error) on."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Line())
+    handler.setFormatter(LogLine())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 

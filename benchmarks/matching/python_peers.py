@@ -110,7 +110,7 @@ class _NoLog:
         pass
 
 
-class Peer(step.Step):
+class Peer(step.MatchingStep):
     """The work of a peer."""
 
     def make(self) -> Any:

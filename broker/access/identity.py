@@ -47,7 +47,7 @@ class Identity:
         self._write = pattern_of(write)
         self._read = pattern_of(read)
 
-    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+    def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         """Who this is in a virtual host: the same object each time, for routes are kept by it.
 
         None: nobody who may enter.
@@ -86,14 +86,14 @@ class Identity:
         MQTT. Cold: asked when a route is found."""
         return self.may_publish(topic)
 
-    def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+    def read_scope(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
         """How much of what a binding of a topic exchange takes it may hear: ALL, SOME or NONE. The
         key is spelled `topic_filter` in MQTT; `hides` says whether a leading wildcard takes no
         topics that begin with `$`.
         """
         return ALL if self.may_subscribe(topic_filter) else NONE
 
-    def may_hear(self, topic: bytes) -> bool:
+    def may_read(self, topic: bytes) -> bool:
         """One topic of a filter of which it may hear SOME. Cold: asked when a route is found."""
         return True
 
@@ -148,7 +148,7 @@ class Verdict:
         self.busy = busy
 
 
-class Step:
+class AuthStep:
     """What an enhanced authentication says next: more `data` for the client, or the verdict, with
     last data for it.
     """
@@ -159,10 +159,10 @@ class Step:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Conversation:
+class AuthConversation:
     """An enhanced authentication of one client, from its first data to the verdict."""
 
-    def hear(self, data: bytes, answer: Callable[[Step], None]) -> None:
+    def respond(self, data: bytes, answer: Callable[[AuthStep], None]) -> None:
         """What the client said; calls `answer` exactly once, now or in a later turn, on the
         broker's thread.
         """
@@ -179,7 +179,7 @@ class Authenticator:
     def authenticate(self, credentials: Credentials, answer: Callable[[Verdict], None]) -> None:
         raise NotImplementedError
 
-    def converse(self, method: str, credentials: Credentials) -> Conversation | None:
+    def start_conversation(self, method: str, credentials: Credentials) -> AuthConversation | None:
         """Begin an enhanced authentication by this method, such as SCRAM-SHA-1; None where it is
         not known.
         """
@@ -192,7 +192,7 @@ class Authenticator:
         """
         return identity
 
-    def named(self, user: str) -> Identity | None:
+    def identity_of(self, user: str) -> Identity | None:
         """Who has this name: for what a client left here, who is away.
 
         None where names alone say nothing.

@@ -73,7 +73,7 @@ class Rule:
         #: What it is about; nothing, if there is no word.
         self.words: list[str] = topic_filter.split("/") if topic_filter else []
 
-    def concerns(self, words: list[str], hides: bool) -> bool:
+    def applies_to(self, words: list[str], hides: bool) -> bool:
         """Whether it has a topic in common with a filter, whose leading wildcard `hides` topics
         that begin with `$`.
         """
@@ -105,7 +105,7 @@ class Rule:
             at += 1
         return size == other or at < size and mine[at] == "#"
 
-    def takes(self, words: list[str]) -> bool:
+    def matches(self, words: list[str]) -> bool:
         """Whether it is about one topic, whose words are never wildcards."""
         mine = self.words
         size: i64 = len(mine)
@@ -120,7 +120,7 @@ class Rule:
         return size == other and size > 0
 
 
-class Ruled(Identity):
+class RuleBoundIdentity(Identity):
     """Somebody to whom rules about topics apply."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Ruled(Identity):
             return False
         return self._may(topic, True)
 
-    def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+    def read_scope(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
         about = self._topics.get(exchange)
         if about is not None and not about[1].search(key):
             return NONE
@@ -153,7 +153,7 @@ class Ruled(Identity):
         words = topic_filter.split("/")
         allows = denies = False
         for rule in self._rules:
-            if rule.subscribe and rule.concerns(words, hides):
+            if rule.subscribe and rule.applies_to(words, hides):
                 if rule.allow:
                     allows = True
                 else:
@@ -164,14 +164,14 @@ class Ruled(Identity):
                     return ALL if allows else NONE
         return SOME if allows else NONE
 
-    def may_hear(self, topic: bytes) -> bool:
+    def may_read(self, topic: bytes) -> bool:
         return self._may(topic, False)
 
     def may_publish(self, topic: bytes) -> bool:
         return self._may(topic, True)
 
     def may_subscribe(self, topic_filter: str) -> bool:
-        return self.hears("", "", topic_filter, True) == ALL
+        return self.read_scope("", "", topic_filter, True) == ALL
 
     def _may(self, topic: bytes, publish: bool) -> bool:
         if self._rules is None:
@@ -181,7 +181,7 @@ class Ruled(Identity):
         except UnicodeDecodeError:
             return False
         for rule in self._rules:
-            if (rule.publish if publish else rule.subscribe) and rule.takes(words):
+            if (rule.publish if publish else rule.subscribe) and rule.matches(words):
                 return rule.allow
         return False
 
@@ -256,7 +256,9 @@ class Rights:
             )
             for exchange, (write_to, read_from) in self.topics.items()
         }
-        return Ruled(self.user, configure, write, read, rules if self.rules else None, topics)
+        return RuleBoundIdentity(
+            self.user, configure, write, read, rules if self.rules else None, topics
+        )
 
     def same(
         self, permission: tuple[str, str, str], rules: Sequence[str], topics: TopicPermissions

@@ -36,7 +36,7 @@ class User(Identity):
         self.topics: dict[str, dict[str, tuple[str, str]]] = {}
         self._within: dict[str, Rights] = {}
 
-    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+    def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         rights = self._within.get(vhost)
         return None if rights is None else rights.identity(client_id)
 

@@ -19,7 +19,7 @@ from broker.queues.policies import policy_of
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
-from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.base import ExchangeOptions
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 
@@ -133,7 +133,7 @@ class _Importing:
             vhost = self._vhost(row)
             vhost.set_policy(policy_of(vhost.name, _text(row, "name"), row), self._ticket)
         elif section == "exchanges":
-            options = Options(
+            options = ExchangeOptions(
                 _flag(row, "durable"),
                 _flag(row, "auto_delete"),
                 _flag(row, "internal"),
@@ -259,7 +259,7 @@ def rows(broker: Broker, show_hash: Callable[[str], tuple[str, str]]) -> Iterato
                         "vhost": vhost.name,
                         "durable": True,
                         "auto_delete": queue.auto_delete,
-                        "arguments": dict(queue.terms.arguments),
+                        "arguments": dict(queue.arguments.arguments),
                     },
                 )
         for exchange in list(vhost.exchanges.values()):

@@ -16,13 +16,13 @@ from mypy_extensions import i64
 
 from broker.broker import Broker
 from broker.errors import BrokerError, PreconditionFailed
-from broker.queues.arguments import Terms
+from broker.queues.arguments import QueueArguments
 from broker.queues.destination import Destination
 from broker.queues.policies import policy_of
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
-from broker.routing.exchanges.base import Options
-from broker.routing.route import Listener
+from broker.routing.exchanges.base import ExchangeOptions
+from broker.routing.route import Subscriber
 from broker.store.contract import Defined
 from broker.store.durable import DurableStore
 from broker.store.opening import Opened
@@ -35,28 +35,28 @@ Definition = Mapping[str, object]
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 
 
-class Keeper:
+class SessionRestorer:
     """The role of the front end that sessions belong to."""
 
     def restore(
         self, vhost: VirtualHost, name: str, number: i64, definition: Definition
-    ) -> Listener:
+    ) -> Subscriber:
         """A session that was there before: nobody is connected to it. Raises BrokerError."""
         raise NotImplementedError
 
-    def restore_subscription(self, listener: Listener, binding: Binding) -> None:
+    def restore_subscription(self, listener: Subscriber, binding: Binding) -> None:
         """It had this subscription, which is bound already."""
         raise NotImplementedError
 
     def restore_inbox(
-        self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]
+        self, listener: Subscriber, store: DurableStore, positions: array[int], stepped: set[int]
     ) -> None:
         """These messages waited for it, or were in its client's hands; it said that it has those
         `stepped`.
         """
         raise NotImplementedError
 
-    def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
+    def restore_received(self, listener: Subscriber, identifiers: list[int]) -> None:
         """Its client sent messages under these packet identifiers, which are held."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class Keeper:
         raise NotImplementedError
 
 
-class Refused:
+class RefusedDefinition:
     """A definition that does not fit any more.
 
     The messages of a queue or session that is refused are still wanted.
@@ -79,35 +79,37 @@ class Refused:
         self.reason = reason
 
 
-class Report:
+class RestoreReport:
     """What came of it: how many of each kind are back, and what is not."""
 
     def __init__(self) -> None:
         self.restored: dict[str, int] = {}
-        self.refused: list[Refused] = []
+        self.refused: list[RefusedDefinition] = []
         #: Copies of messages that are back, and those whose queue is refused.
         self.copies = 0
-        self.homeless = 0
+        self.orphaned = 0
         self.retained = 0
 
 
-def restore(broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: Keeper) -> Report:
+def restore(
+    broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: SessionRestorer
+) -> RestoreReport:
     """Build what the definitions say, in a broker that nobody has used yet; `definitions` come in
     the order of their numbers, which are positions, and the store has gone past them. The keeper
     may append to the store.
     """
-    restoring = Restoring(broker, keeper)
+    restoring = DefinitionsRestore(broker, keeper)
     for number, entry in sorted(definitions, key=_later):
         restoring.add(number, entry)
     keeper.restored()
     return restoring.report
 
 
-def reopen(broker: Broker, opened: Opened, keeper: Keeper) -> Report:
+def reopen(broker: Broker, opened: Opened, keeper: SessionRestorer) -> RestoreReport:
     """Restore all that was in a data directory: what the definitions say, and who held which
     message.
     """
-    restoring = Restoring(broker, keeper)
+    restoring = DefinitionsRestore(broker, keeper)
     for number, entry in sorted(opened.definitions, key=_later):
         restoring.add(number, entry)
     restoring.fill(opened)
@@ -117,11 +119,11 @@ def reopen(broker: Broker, opened: Opened, keeper: Keeper) -> Report:
     return restoring.report
 
 
-class Restoring:
+class DefinitionsRestore:
     """Knows by their numbers what is back, for bindings know their ends by these."""
 
-    def __init__(self, broker: Broker, keeper: Keeper) -> None:
-        self.report = Report()
+    def __init__(self, broker: Broker, keeper: SessionRestorer) -> None:
+        self.report = RestoreReport()
         self._broker = broker
         self._keeper = keeper
         self._ends: dict[tuple[str, int], Destination] = {}
@@ -138,7 +140,7 @@ class Restoring:
         try:
             self._restore(number, entry)
         except BrokerError as error:
-            report.refused.append(Refused(number, entry, str(error)))
+            report.refused.append(RefusedDefinition(number, entry, str(error)))
         else:
             report.restored[entry.kind] = report.restored.get(entry.kind, 0) + 1
 
@@ -158,7 +160,7 @@ class Restoring:
                 elif positions is not None:
                     found += len(positions)
                     queue.restore(positions, 1)
-            for listener in vhost.listeners:
+            for listener in vhost.subscribers:
                 inbox = listener.inbox
                 positions = held.pop(inbox.number, None)
                 if positions is not None:
@@ -170,7 +172,7 @@ class Restoring:
                     self._keeper.restore_received(listener, list(survivors.received[inbox.number]))
             vhost.internal.count_copies(found, 0)
             report.copies += found
-        report.homeless = sum(len(positions) for positions in held.values())
+        report.orphaned = sum(len(positions) for positions in held.values())
         queues = [
             (entry.vhost, entry.name) for _, entry in opened.definitions if entry.kind == "queue"
         ]
@@ -198,7 +200,7 @@ class Restoring:
                 raise PreconditionFailed(
                     f"there is an exchange '{name}' in vhost '{vhost.name}' already"
                 )
-            options = Options(
+            options = ExchangeOptions(
                 True,
                 _flag(definition, "auto_delete"),
                 _flag(definition, "internal"),
@@ -209,7 +211,9 @@ class Restoring:
             )
         elif kind == "queue":
             arguments = _table(definition, "arguments")
-            terms = Terms(name, vhost.name, arguments, vhost.policies.terms(name, arguments))
+            terms = QueueArguments(
+                name, vhost.name, arguments, vhost.policies.arguments(name, arguments)
+            )
             self._ends[vhost.name, number] = vhost.add_queue(
                 name, True, _flag(definition, "auto_delete"), terms, number
             )
@@ -242,7 +246,7 @@ class Restoring:
             grammar,
         )
         vhost.add_binding(source, binding)
-        if isinstance(destination, Listener):
+        if isinstance(destination, Subscriber):
             self._keeper.restore_subscription(destination, binding)
 
     def _end(self, vhost: VirtualHost, definition: Definition, field: str) -> Destination:

@@ -17,7 +17,7 @@ PERSISTENCE: Final[i64] = 1 << 12
 HEADERS: Final[i64] = 1 << 13
 ALWAYS: Final[i64] = 1 << 16
 #: There are listeners: a front end that cannot relay its octets to them must take care.
-LISTENERS: Final[i64] = 1 << 17
+SUBSCRIBERS: Final[i64] = 1 << 17
 #: Nobody wants it: a publisher who insists must be told.
 NOWHERE: Final[i64] = 1 << 18
 #: Queues get it whatever its assurance is: a front end that only relays must take care.
@@ -58,7 +58,7 @@ class Encoding:
         return priority if isinstance(priority, int) else 0
 
 
-class Plain(Encoding):
+class PlainEncoding(Encoding):
     """The content is the body itself; properties, where there are any, stand beside it."""
 
     def __init__(self, properties: Properties) -> None:
@@ -71,7 +71,7 @@ class Plain(Encoding):
         return self._properties
 
 
-class Amended(Encoding):
+class AmendedEncoding(Encoding):
     """A content as it came, in its own encoding, but with these headers and these properties: a
     dead letter, a copy that names no blind recipients. What is None is not there any more."""
 
@@ -96,13 +96,13 @@ class Amended(Encoding):
         return self.source.priority(content)
 
 
-def amend(encoding: Encoding, headers: Properties, changed: Properties) -> Amended:
+def amend(encoding: Encoding, headers: Properties, changed: Properties) -> AmendedEncoding:
     """The encoding with these changes, on top of those it has."""
-    if isinstance(encoding, Amended):
-        return Amended(
+    if isinstance(encoding, AmendedEncoding):
+        return AmendedEncoding(
             encoding.source, {**encoding.headers, **headers}, {**encoding.changed, **changed}
         )
-    return Amended(encoding, headers, changed)
+    return AmendedEncoding(encoding, headers, changed)
 
 
 def _changed(properties: Properties, changes: Properties) -> Properties:
@@ -110,7 +110,7 @@ def _changed(properties: Properties, changes: Properties) -> Properties:
 
 
 #: A body without properties.
-PLAIN: Final = Plain({})
+PLAIN: Final = PlainEncoding({})
 
 
 class Origin:
@@ -163,23 +163,21 @@ class Message:
 
     __slots__ = (
         "address",
-        "assurance",
         "content",
         "encoding",
         "expires",
         "position",
+        "qos",
         "recoded",
         "recoding",
         "retained",
     )
 
-    def __init__(
-        self, address: Address, content: bytes, encoding: Encoding, assurance: i64
-    ) -> None:
+    def __init__(self, address: Address, content: bytes, encoding: Encoding, qos: i64) -> None:
         self.address = address
         self.content = content
         self.encoding = encoding
-        self.assurance: i64 = assurance
+        self.qos: i64 = qos
         self.expires: i64 = 0
         self.position: i64 = 0
         self.retained = False
@@ -202,11 +200,11 @@ class Message:
         self.recoded = content
         return content
 
-    def copy(self, assurance: i64, retained: bool) -> Message:
+    def copy(self, qos: i64, retained: bool) -> Message:
         """The same publication, delivered with another assurance, or as a retained one (which no
         queue keeps in the store).
         """
-        other = Message(self.address, self.content, self.encoding, assurance)
+        other = Message(self.address, self.content, self.encoding, qos)
         other.expires = self.expires
         other.position = 0 if retained else self.position
         other.retained = retained

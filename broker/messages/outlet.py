@@ -31,7 +31,7 @@ class Outlet:
         self.wake: Callable[[], None] = _nobody
         self.dirty = False
         self.paused = False
-        self.choked = False
+        self.deliveries_paused = False
         self.octets_out: i64 = 0
         self._parts: list[bytes] = []
         self._parted: i64 = 0
@@ -39,7 +39,7 @@ class Outlet:
     def open(self) -> bool:
         """Whether a queue may deliver now. A refusal is remembered, and answered by `unchoke`."""
         if self.paused or len(self.out) + self._parted >= TURN_OCTETS:
-            self.choked = True
+            self.deliveries_paused = True
             return False
         return True
 
@@ -73,9 +73,9 @@ class Outlet:
             self._cut()
         parts, self._parts = self._parts, []
         self._parted = 0
-        if self.choked and not self.paused:
-            self.choked = False
-            self.unchoke()
+        if self.deliveries_paused and not self.paused:
+            self.deliveries_paused = False
+            self.resume_deliveries()
         return parts
 
     def data_to_send(self) -> bytes:
@@ -88,11 +88,11 @@ class Outlet:
 
     def resume_writing(self) -> None:
         self.paused = False
-        if self.choked:
-            self.choked = False
-            self.unchoke()
+        if self.deliveries_paused:
+            self.deliveries_paused = False
+            self.resume_deliveries()
 
-    def unchoke(self) -> None:
+    def resume_deliveries(self) -> None:
         """Stir every queue that delivers here."""
         raise NotImplementedError
 

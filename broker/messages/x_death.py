@@ -27,7 +27,7 @@ def deaths_of(headers: Mapping[str, object]) -> list[Death]:
     )
 
 
-def looped(deaths: Sequence[Death], queue: str) -> bool:
+def would_cycle(deaths: Sequence[Death], queue: str) -> bool:
     """Whether a message with these deaths was in the queue before, and nobody has rejected it
     since: then it would go round for ever."""
     for death in deaths:

@@ -33,16 +33,16 @@ NUMBER_MAX: Final = 1 << 50
 #: The highest priority that a queue may know.
 PRIORITY_MAX: Final = 255
 #: Octets of the longest name.
-NAME_OCTETS: Final = 255
+NAME_BYTES: Final = 255
 #: How often a queue of type quorum delivers a message again, if nothing else is said (as RabbitMQ
 #: 4).
 DELIVERY_LIMIT: Final = 20
 #: A length that no queue reaches.
-ENDLESS: Final[i64] = 1 << 60
+UNLIMITED: Final[i64] = 1 << 60
 
 #: Octets of a segment of a stream, if nothing else is said, and at least.
-SEGMENT_OCTETS: Final = 64 << 20
-SEGMENT_LEAST: Final = 4_096
+SEGMENT_BYTES: Final = 64 << 20
+SEGMENT_BYTES_MIN: Final = 4_096
 #: Seconds of the units in which an age is given, as RabbitMQ does.
 _UNITS: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -54,7 +54,7 @@ _NUMBERS: Final = {
     "x-max-length-bytes": 0,
     "x-max-priority": 0,
     "x-delivery-limit": -NUMBER_MAX,
-    "x-stream-max-segment-size-bytes": SEGMENT_LEAST,
+    "x-stream-max-segment-size-bytes": SEGMENT_BYTES_MIN,
 }
 _TEXTS: Final = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _WORDS: Final = {
@@ -90,7 +90,7 @@ _AGES: Final = re.compile(r"(\d{1,9})([YMDhms])")
 NOTHING: Final[Mapping[str, object]] = {}
 
 
-class Terms:
+class QueueArguments:
     """How a queue was declared, checked, and what holds for it. Raises PreconditionFailed.
 
     Of two numbers, its own and the policy's, the lower holds; of two words, its own.
@@ -120,20 +120,20 @@ class Terms:
         self.max_age: i64 = min(
             (age_of(given[_AGE]) for given in (arguments, policy) if _AGE in given), default=-1
         )
-        self.segment_octets: i64 = _number(
-            arguments.get(_STREAM_ONLY[0], policy.get(_STREAM_ONLY[0], SEGMENT_OCTETS))
+        self.segment_bytes: i64 = _number(
+            arguments.get(_STREAM_ONLY[0], policy.get(_STREAM_ONLY[0], SEGMENT_BYTES))
         )
         self.journal = arguments.get(_JOURNAL) is True
-        self.single = arguments.get(_SWITCH) is True
+        self.single_active_consumer = arguments.get(_SWITCH) is True
         self.max_priority = _number(arguments.get("x-max-priority"))
         self.ttl: i64 = _lower(arguments, policy, "x-message-ttl")
         self.expires: i64 = _lower(arguments, policy, "x-expires")
         self.max_length: i64 = _bound(arguments, policy, "x-max-length")
-        self.max_octets: i64 = _bound(arguments, policy, "x-max-length-bytes")
+        self.max_bytes: i64 = _bound(arguments, policy, "x-max-length-bytes")
         self.delivery_limit: i64 = _delivery_limit(arguments, policy, self.quorum)
         overflow = _either(arguments, policy, "x-overflow")
         self.reject_publish = overflow in ("reject-publish", "reject-publish-dlx")
-        self.bury_refused = overflow == "reject-publish-dlx"
+        self.dead_letter_refused = overflow == "reject-publish-dlx"
         self.dead_letter_exchange = _either(arguments, policy, "x-dead-letter-exchange")
         self.dead_letter_key = _either(arguments, policy, "x-dead-letter-routing-key")
         if "x-dead-letter-routing-key" in arguments and self.dead_letter_exchange is None:
@@ -147,13 +147,13 @@ class Terms:
         return self.max_priority > 0
 
     @property
-    def idle(self) -> bool:
+    def needs_only_plain_queue(self) -> bool:
         """Whether a plain queue does all this."""
         return (
             self.ttl < 0
             and self.expires < 0
-            and self.max_length == ENDLESS
-            and self.max_octets == ENDLESS
+            and self.max_length == UNLIMITED
+            and self.max_bytes == UNLIMITED
             and not self.quorum
             and self.delivery_limit < 0
             and self.dead_letter_exchange is None
@@ -174,9 +174,9 @@ def _check(thing: str, arguments: Mapping[str, object]) -> None:
         text = arguments.get(argument, "")
         if not isinstance(text, str):
             raise PreconditionFailed(f"invalid arg '{argument}' {thing}: not a text")
-        if len(text.encode()) > NAME_OCTETS:
+        if len(text.encode()) > NAME_BYTES:
             raise PreconditionFailed(
-                f"invalid arg '{argument}' {thing}: longer than {NAME_OCTETS} octets"
+                f"invalid arg '{argument}' {thing}: longer than {NAME_BYTES} octets"
             )
     for argument, words in _WORDS.items():
         word = arguments.get(argument, words[0])
@@ -252,7 +252,7 @@ def _lower(arguments: Mapping[str, object], policy: Mapping[str, object], argume
 
 def _bound(arguments: Mapping[str, object], policy: Mapping[str, object], argument: str) -> i64:
     bound = _lower(arguments, policy, argument)
-    return ENDLESS if bound < 0 else bound
+    return UNLIMITED if bound < 0 else bound
 
 
 def _either(
@@ -267,4 +267,4 @@ def _number(value: object) -> int:
 
 
 #: Of a queue without arguments.
-NO_TERMS: Final = Terms("", "", NOTHING)
+NO_ARGUMENTS: Final = QueueArguments("", "", NOTHING)

@@ -16,7 +16,7 @@ from broker.agenda import Agenda
 from broker.messages.fates import ACKNOWLEDGED, AUTO_ACKNOWLEDGED, NO_FATES
 from broker.messages.message import Message
 from broker.messages.outlet import Outlet
-from broker.queues.arguments import NO_TERMS
+from broker.queues.arguments import NO_ARGUMENTS
 from broker.queues.destination import Destination
 from broker.store.contract import Store
 
@@ -44,7 +44,7 @@ class Delivery:
 
 
 @mypyc_attr(acyclic=True)
-class Returned:
+class ReturnedMessage:
     """A message that came back: it keeps nothing of the consumer that had it."""
 
     __slots__ = ("attempts", "message", "order")
@@ -61,7 +61,7 @@ class Returned:
         return delivery
 
 
-class Pool:
+class CreditPool:
     """Credit that several consumers share."""
 
     def __init__(self, credit: i64) -> None:
@@ -73,7 +73,7 @@ class Pool:
         self.credit += 1
         if self.credit == 1:
             for consumer in self.consumers:
-                consumer.queue.stir()
+                consumer.queue.schedule_drain()
 
 
 class Consumer:
@@ -87,7 +87,12 @@ class Consumer:
     """
 
     def __init__(
-        self, queue: Source, outlet: Outlet, credit: i64, pool: Pool | None, priority: i64 = 0
+        self,
+        queue: MessageSource,
+        outlet: Outlet,
+        credit: i64,
+        pool: CreditPool | None,
+        priority: i64 = 0,
     ) -> None:
         self.queue = queue
         self.outlet = outlet
@@ -110,10 +115,10 @@ class Consumer:
 
 
 #: What a queue without consumers has, one for all: nobody ever adds to it.
-NOBODY: Final[list[Consumer]] = []
+NO_CONSUMERS: Final[list[Consumer]] = []
 
 
-class Source(Destination):
+class MessageSource(Destination):
     """What consumers know of a queue."""
 
     def __init__(self, vhost: str, name: str, agenda: Agenda, store: Store, durable: bool) -> None:
@@ -127,16 +132,16 @@ class Source(Destination):
         self.auto_acknowledged: i64 = 0
         #: Those who take turns, and those behind them: with lower priorities, or waiting to be the
         #: single active one.
-        self.consumers: list[Consumer] = NOBODY
-        self.others: list[Consumer] = NOBODY
-        self.terms = NO_TERMS
+        self.consumers: list[Consumer] = NO_CONSUMERS
+        self.others: list[Consumer] = NO_CONSUMERS
+        self.arguments = NO_ARGUMENTS
         self._fates = NO_FATES
         self._turn: i64 = 0
 
     # -- what they say
 
     @abstractmethod
-    def stir(self) -> None:
+    def schedule_drain(self) -> None:
         """Something may be deliverable: drain at the end of this turn."""
         raise NotImplementedError
 
@@ -166,7 +171,7 @@ class Source(Destination):
         raise NotImplementedError
 
     @abstractmethod
-    def unsayable(self, message: Message) -> None:
+    def unrepresentable(self, message: Message) -> None:
         """The consumer cannot be told the message that it holds."""
         raise NotImplementedError
 
@@ -207,7 +212,7 @@ class Source(Destination):
 
     def _pick_other(self) -> Consumer | None:
         """None of the highest priority is ready: the first of the others who is."""
-        if not self.terms.single:
+        if not self.arguments.single_active_consumer:
             for at, consumer in enumerate(self.others):
                 pool = consumer.pool
                 if (
@@ -237,18 +242,22 @@ class Source(Destination):
         or behind the single active one.
         """
         first = self.consumers[0] if self.consumers else None
-        if first is None or not self.terms.single and consumer.priority == first.priority:
-            if self.consumers is NOBODY:
+        if (
+            first is None
+            or not self.arguments.single_active_consumer
+            and consumer.priority == first.priority
+        ):
+            if self.consumers is NO_CONSUMERS:
                 self.consumers = []
             self.consumers.append(consumer)
-        elif self.terms.single or consumer.priority < first.priority:
-            if self.others is NOBODY:
+        elif self.arguments.single_active_consumer or consumer.priority < first.priority:
+            if self.others is NO_CONSUMERS:
                 self.others = []
             insort(self.others, consumer, key=_highest_first)
         else:
             self.others = self.consumers + self.others
             self.consumers = [consumer]
-        self.stir()
+        self.schedule_drain()
 
     def unsubscribe(self, consumer: Consumer) -> None:
         """... and leaves it. Where nobody is left, those behind come forward."""
@@ -259,18 +268,18 @@ class Source(Destination):
             if not self.consumers and self.others:
                 count = (
                     1
-                    if self.terms.single
+                    if self.arguments.single_active_consumer
                     else sum(other.priority == self.others[0].priority for other in self.others)
                 )
                 self.consumers, self.others = self.others[:count], self.others[count:]
-                self.stir()
+                self.schedule_drain()
             elif not self.consumers:
-                self.consumers = NOBODY
+                self.consumers = NO_CONSUMERS
 
 
 def _highest_first(consumer: Consumer) -> int:
     return -int(consumer.priority)
 
 
-def newest_first(returned: Returned) -> int:
+def newest_first(returned: ReturnedMessage) -> int:
     return -int(returned.order)

@@ -21,8 +21,8 @@ from broker.messages.fates import (
     UNREPRESENTABLE,
 )
 from broker.messages.message import Message, amend
-from broker.queues.arguments import ENDLESS, Terms
-from broker.queues.consumer import Consumer, Delivery, Returned
+from broker.queues.arguments import UNLIMITED, QueueArguments
+from broker.queues.consumer import Consumer, Delivery, ReturnedMessage
 from broker.queues.paged_tail import stored
 from broker.queues.queue import SLICE, Queue
 from broker.store.contract import LAPSES_MOST, LAPSES_SINCE, Store
@@ -37,18 +37,18 @@ REASONS: Final[dict[int, str]] = {
 }
 
 
-class Host:
+class DeadLetterHost:
     """The role a virtual host plays for queues with arguments."""
 
-    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+    def dead_letter(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         """The message is a dead letter of this queue."""
         raise NotImplementedError
 
-    def release(self, queue: LimitedQueue, message: Message) -> None:
+    def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
         """The delay of a message is over."""
         raise NotImplementedError
 
-    def let_lapse(self, queue: LimitedQueue) -> None:
+    def expire_queue(self, queue: LimitedQueue) -> None:
         """Nobody has used the queue for as long as it lives unused."""
         raise NotImplementedError
 
@@ -63,38 +63,38 @@ class LimitedQueue(Queue):
         agenda: Agenda,
         store: Store,
         durable: bool,
-        terms: Terms,
-        host: Host,
+        terms: QueueArguments,
+        host: DeadLetterHost,
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable)
-        self.terms = terms
+        self.arguments = terms
         #: Octets of the payloads that wait, where there is a limit for them.
-        self.octets: i64 = 0
-        self._host: Host | None = host
-        self._lease: Lease | None = None
+        self.waiting_bytes: i64 = 0
+        self._host: DeadLetterHost | None = host
+        self._lease: UnusedExpiry | None = None
 
-    def latest(self) -> i64:
-        return self.agenda.now + self.terms.ttl if self.terms.ttl >= 0 else -1
+    def latest_expiry(self) -> i64:
+        return self.agenda.now + self.arguments.ttl if self.arguments.ttl >= 0 else -1
 
     @property
     def noted(self) -> bool:
-        return self.terms.ttl >= 0 or self.private
+        return self.arguments.ttl >= 0 or self.private
 
-    def note(self, lowered: bool) -> int:
-        ttl: i64 = self.terms.ttl
+    def annotate(self, lowered: bool) -> int:
+        ttl: i64 = self.arguments.ttl
         if ttl < 0:
-            return super().note(lowered)
+            return super().annotate(lowered)
         when = math.ceil(self.agenda.wall + int(ttl) / 1_000) - LAPSES_SINCE
         return when if 0 < when <= LAPSES_MOST else 0
 
-    def follow(self, terms: Terms) -> None:
+    def follow(self, terms: QueueArguments) -> None:
         """From now on these hold. What waits is measured again, as far as it is in memory."""
-        self.terms = terms
-        self.octets = 0
-        if terms.max_octets != ENDLESS:
+        self.arguments = terms
+        self.waiting_bytes = 0
+        if terms.max_bytes != UNLIMITED:
             for message in self.in_memory():
                 self._came(message)
-        self.use()
+        self.touch()
         if not terms.reject_publish:
             self._trim()
 
@@ -104,20 +104,20 @@ class LimitedQueue(Queue):
 
     def accepts(self, message: Message) -> bool:
         """False when a publication must be refused; then it counts as over the limit."""
-        terms = self.terms
+        terms = self.arguments
         return (
             not terms.reject_publish
             or self.depth < terms.max_length
             and (
-                terms.max_octets == ENDLESS
-                or self.octets + message.encoding.size(message.content) <= terms.max_octets
+                terms.max_bytes == UNLIMITED
+                or self.waiting_bytes + message.encoding.size(message.content) <= terms.max_bytes
             )
         )
 
     def refuse(self, message: Message) -> None:
         """Count the copy that `accepts` kept out; with reject-publish-dlx it is a dead letter too."""
-        if self.terms.bury_refused:
-            copy = message.copy(message.assurance, message.retained)
+        if self.arguments.dead_letter_refused:
+            copy = message.copy(message.qos, message.retained)
             copy.position = 0  # The store never kept it for this queue.
             self.discard(copy, OVER_LIMIT)
         else:
@@ -126,10 +126,10 @@ class LimitedQueue(Queue):
     # -- in
 
     def put(self, message: Message) -> None:
-        ttl: i64 = self.terms.ttl
+        ttl: i64 = self.arguments.ttl
         if ttl >= 0:
-            message = message.copy(message.assurance, message.retained)
-            latest = self.latest()
+            message = message.copy(message.qos, message.retained)
+            latest = self.latest_expiry()
             if message.expires == 0 or message.expires > latest:
                 message.expires = latest
         before: i64 = self.depth
@@ -144,16 +144,16 @@ class LimitedQueue(Queue):
         super().put(message)
 
     def requeue(self, delivery: Delivery) -> None:
-        limit: i64 = self.terms.delivery_limit
+        limit: i64 = self.arguments.delivery_limit
         if 0 <= limit <= delivery.attempts and not self.dead:
             self.unacked -= 1
             self.discard(delivery.message, OVERDELIVERED)
-            self.stir()
+            self.schedule_drain()
             return
         self.take_back(delivery)
         if not self.dead:
             self._came(delivery.message)
-            if not self.terms.reject_publish:
+            if not self.arguments.reject_publish:
                 self._trim()
 
     def take_back(self, delivery: Delivery) -> None:
@@ -161,27 +161,31 @@ class LimitedQueue(Queue):
         super().requeue(delivery)
 
     def _came(self, message: Message) -> None:
-        if self.terms.max_octets != ENDLESS:
-            self.octets += message.encoding.size(message.content)
+        if self.arguments.max_bytes != UNLIMITED:
+            self.waiting_bytes += message.encoding.size(message.content)
 
     def _trim(self) -> bool:
         """What is above the limits goes, from the head; whether there was any."""
-        terms = self.terms
+        terms = self.arguments
         before: i64 = self.depth
-        while self.depth > 0 and (self.depth > terms.max_length or self.octets > terms.max_octets):
+        while self.depth > 0 and (
+            self.depth > terms.max_length or self.waiting_bytes > terms.max_bytes
+        ):
             self.drop_head(OVER_LIMIT)
         return self.depth < before
 
     def restore(self, positions: array[int], order: i64) -> None:
         super().restore(positions, order)
-        if self.terms.max_octets != ENDLESS:  # Which is what there is to be read here, at most.
+        if (
+            self.arguments.max_bytes != UNLIMITED
+        ):  # Which is what there is to be read here, at most.
             for message in stored(self.store, self.number, positions, False):
                 if message is not None:
                     self._came(message)
 
     # -- out
 
-    def run(self) -> None:
+    def drain(self) -> None:
         """Drain: deliver while something waits and a consumer is ready."""
         self._stirred = False
         now: i64 = self.agenda.now
@@ -199,34 +203,34 @@ class LimitedQueue(Queue):
                 consumer.deliver(returned.message, returned.order)
 
     def take(self, consumer: Consumer) -> Delivery | None:
-        self.use()
+        self.touch()
         delivery = super().take(consumer)
         if delivery is not None and delivery.attempts > 0:
-            return self._counted(Returned(delivery.message, delivery.order, delivery.attempts)).to(
-                consumer
-            )
+            return self._counted(
+                ReturnedMessage(delivery.message, delivery.order, delivery.attempts)
+            ).to(consumer)
         return delivery
 
-    def _pop(self) -> Returned:
+    def _pop(self) -> ReturnedMessage:
         returned = self._leave()
-        if self.terms.max_octets != ENDLESS:
-            self.octets = max(
-                0, self.octets - returned.message.encoding.size(returned.message.content)
+        if self.arguments.max_bytes != UNLIMITED:
+            self.waiting_bytes = max(
+                0, self.waiting_bytes - returned.message.encoding.size(returned.message.content)
             )
         return returned
 
-    def _leave(self) -> Returned:
+    def _leave(self) -> ReturnedMessage:
         return super()._pop()
 
-    def _counted(self, returned: Returned) -> Returned:
+    def _counted(self, returned: ReturnedMessage) -> ReturnedMessage:
         """The message says how often it came back, where deliveries are counted."""
-        if self.terms.delivery_limit >= 0 or self.terms.quorum:
+        if self.arguments.delivery_limit >= 0 or self.arguments.quorum:
             message = returned.message
             counted = Message(
                 message.address,
                 message.content,
                 amend(message.encoding, {"x-delivery-count": int(returned.attempts)}, {}),
-                message.assurance,
+                message.qos,
             )
             counted.expires = message.expires
             counted.position = message.position
@@ -234,36 +238,36 @@ class LimitedQueue(Queue):
         return returned
 
     def purge(self) -> int:
-        self.octets = 0
+        self.waiting_bytes = 0
         return super().purge()
 
     def discard(self, message: Message, fate: i64) -> None:
         host = self._host
-        if host is None or self.terms.dead_letter_exchange is None or fate == PURGED:
+        if host is None or self.arguments.dead_letter_exchange is None or fate == PURGED:
             super().discard(message, fate)
             return
         self.count(DEAD_LETTERED)
-        host.bury(
+        host.dead_letter(
             self, message, REASONS[int(fate)]
         )  # ... and forgets it, with the letter in the same record.
 
     # -- how long an unused queue lives
 
-    def use(self) -> None:
+    def touch(self) -> None:
         """A new lease, where there are leases."""
-        if self.terms.expires > 0:
+        if self.arguments.expires > 0:
             if self._lease is None:
-                self._lease = Lease(self)
+                self._lease = UnusedExpiry(self)
             self._lease.renew()
 
     def unsubscribe(self, consumer: Consumer) -> None:
         super().unsubscribe(consumer)
-        self.use()
+        self.touch()
 
-    def lapse(self) -> None:
+    def expire_unused(self) -> None:
         """The lease is over."""
         if self._host is not None and self.consumer_count == 0 and not self.dead:
-            self._host.let_lapse(self)
+            self._host.expire_queue(self)
 
     def die(self) -> int:
         if self._lease is not None:
@@ -271,7 +275,7 @@ class LimitedQueue(Queue):
         return super().die()
 
 
-class Lease(Task):
+class UnusedExpiry(Task):
     """How long a queue that nobody uses may stay. Keeps no queue that is gone."""
 
     def __init__(self, queue: LimitedQueue) -> None:
@@ -283,7 +287,7 @@ class Lease(Task):
     def renew(self) -> None:
         queue = self.queue
         if queue is not None:
-            self._end = queue.agenda.now + queue.terms.expires
+            self._end = queue.agenda.now + queue.arguments.expires
             if self._alarm == 0 or self._alarm > self._end:
                 self._alarm = self._end
                 queue.agenda.at(self._end, self)
@@ -296,10 +300,10 @@ class Lease(Task):
         if now < self._alarm:
             return  # An earlier alarm was set meanwhile, and this is the later one.
         self._alarm = 0
-        if queue.terms.expires <= 0 or queue.consumer_count > 0:
+        if queue.arguments.expires <= 0 or queue.consumer_count > 0:
             return  # The last consumer to leave renews it.
         if now >= self._end:
-            queue.lapse()
+            queue.expire_unused()
         else:
             self._alarm = self._end
             queue.agenda.at(self._end, self)

@@ -43,7 +43,7 @@ class Chunk:
         position: i64 = message.position
         self.positions.append(position)
         self.expires.append(message.expires)
-        self.kinds.append(message.assurance + (_RETAINED if message.retained else 0))
+        self.kinds.append(message.qos + (_RETAINED if message.retained else 0))
         if position == 0:
             self.held.append(message)
 
@@ -144,16 +144,12 @@ def stored(
 
 def _as_it_was(message: Message, expires: i64, kind: i64) -> Message:
     if kind == _AS_STORED:
-        kind = message.assurance + (_RETAINED if message.retained else 0)
+        kind = message.qos + (_RETAINED if message.retained else 0)
         expires = message.expires if expires < 0 or 0 < message.expires < expires else expires
-    assurance: i64 = kind % _RETAINED
-    if (
-        message.expires != expires
-        or message.assurance != assurance
-        or message.retained != (kind >= _RETAINED)
-    ):
+    qos: i64 = kind % _RETAINED
+    if message.expires != expires or message.qos != qos or message.retained != (kind >= _RETAINED):
         position: i64 = message.position
-        message = message.copy(assurance, kind >= _RETAINED)
+        message = message.copy(qos, kind >= _RETAINED)
         message.position = position
         message.expires = expires
     return message

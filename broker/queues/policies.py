@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from broker.errors import PreconditionFailed
-from broker.queues.arguments import BY_POLICY, NOTHING, Terms
+from broker.queues.arguments import BY_POLICY, NOTHING, QueueArguments
 
 ALTERNATE: Final = "alternate-exchange"
 #: What a policy may say and this broker has no need of.
@@ -75,12 +75,12 @@ class Policy:
         self.priority = priority
         self.definition = definition
         #: What it says of queues, as their arguments.
-        self.terms = {
+        self.arguments = {
             BY_POLICY[key]: value for key, value in definition.items() if key in BY_POLICY
         }
         self.alternate = alternate
         try:
-            _try(name, vhost, self.terms)
+            _try(name, vhost, self.arguments)
         except PreconditionFailed as error:
             raise PreconditionFailed(f"{thing}: {error}") from None
 
@@ -107,8 +107,8 @@ def _try(name: str, vhost: str, terms: Mapping[str, object]) -> None:
         if argument in ("x-max-age", "x-stream-max-segment-size-bytes")
     }
     others = {argument: value for argument, value in terms.items() if argument not in of_streams}
-    Terms(name, vhost, {"x-queue-type": "stream", **of_streams})
-    Terms(name, vhost, {"x-dead-letter-exchange": "", **others})
+    QueueArguments(name, vhost, {"x-queue-type": "stream", **of_streams})
+    QueueArguments(name, vhost, {"x-dead-letter-exchange": "", **others})
 
 
 class Policies:
@@ -128,12 +128,12 @@ class Policies:
         """The one that holds for an exchange."""
         return self._best(name, ("all", "exchanges"))
 
-    def terms(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
+    def arguments(self, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
         """What holds for a queue beside its own arguments, as arguments."""
         if not self.by_name:
             return NOTHING
         policy = self.for_queue(name, arguments.get("x-queue-type"))
-        return NOTHING if policy is None else policy.terms
+        return NOTHING if policy is None else policy.arguments
 
     def alternate(self, name: str) -> str | None:
         """The alternate exchange of one that names none itself."""

@@ -26,20 +26,27 @@ from mypy_extensions import i64
 from broker.agenda import Agenda, Task
 from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED, REJECTED, UNREADABLE, UNREPRESENTABLE
 from broker.messages.message import Message
-from broker.queues.arguments import ENDLESS
-from broker.queues.consumer import NOBODY, Consumer, Delivery, Returned, Source, newest_first
+from broker.queues.arguments import UNLIMITED
+from broker.queues.consumer import (
+    NO_CONSUMERS,
+    Consumer,
+    Delivery,
+    MessageSource,
+    ReturnedMessage,
+    newest_first,
+)
 from broker.queues.fifo import Fifo
 from broker.queues.paged_tail import Tail
-from broker.store.contract import Settled, Store
+from broker.store.contract import MessageSettled, Store
 
 #: Messages of a purged or expired queue that are let go in one turn.
 SLICE: Final[i64] = 2_000
 
 _NOTHING: Final[Fifo[Message]] = Fifo()
-_NONE_CAME_BACK: Final[list[Returned]] = []
+_NONE_CAME_BACK: Final[list[ReturnedMessage]] = []
 
 
-class Queue(Source):
+class Queue(MessageSource):
     """A queue without arguments. `LimitedQueue` has them, so that this one pays nothing for them.
 
     Beyond `max_length` waiting messages the oldest are dropped.
@@ -57,19 +64,19 @@ class Queue(Source):
         self.private = False
         self.depth: i64 = 0
         #: The queue that this one became, when a policy asked for one that can do more.
-        self.heir: Queue | None = None
+        self.replacement: Queue | None = None
         self._waiting = _NOTHING
         self._returned = _NONE_CAME_BACK
         self._tail: Tail | None = None
         #: Messages in the tail.
         self._paged: i64 = 0
-        self._max_length: i64 = ENDLESS
+        self._max_length: i64 = UNLIMITED
         #: The depth from which on `put` has more to do.
-        self._bound: i64 = store.window if durable else ENDLESS
+        self._bound: i64 = store.window if durable else UNLIMITED
         self._order: i64 = 0
         self._stirred = False
         self._alarm: i64 = 0
-        self._expiry: Expiry | None = None
+        self._expiry: MessageExpiry | None = None
 
     @property
     def max_length(self) -> int:
@@ -98,9 +105,9 @@ class Queue(Source):
         if message.expires > 0:
             self._watch(message.expires)
         if self.depth > self._bound:
-            self._crowd()
+            self._overflow()
 
-    def _crowd(self) -> None:
+    def _overflow(self) -> None:
         """A message came, and the queue is too long, or too long for the memory."""
         if self.durable and self.depth > self.store.window or self._paged > 0:
             if self._tail is None:
@@ -115,15 +122,15 @@ class Queue(Source):
         self._bound = (
             -1
             if self._paged > 0
-            else min(self._max_length, self.store.window if self.durable else ENDLESS)
+            else min(self._max_length, self.store.window if self.durable else UNLIMITED)
         )
 
-    def pass_by(self) -> i64:
+    def reserve(self) -> i64:
         """Use up the next place for what comes from elsewhere. Nothing may wait."""
         self._order += 1
         return self._order
 
-    def coming(self) -> i64:
+    def next_sequence(self) -> i64:
         """The `order` that the next message to come in will have."""
         return self._order + self._waiting.size + self._paged + 1
 
@@ -132,30 +139,30 @@ class Queue(Source):
         """Whether the store notes something of each message for this queue."""
         return self.private
 
-    def note(self, lowered: bool) -> int:
+    def annotate(self, lowered: bool) -> int:
         """What it notes of the message that comes next: for a session how manieth it is (below 0:
         of those that it takes with less assurance), otherwise when its time to live is over."""
         if not self.private:
             return 0
-        return -int(self.coming()) if lowered else int(self.coming())
+        return -int(self.next_sequence()) if lowered else int(self.next_sequence())
 
     def requeue(self, delivery: Delivery) -> None:
         """Take back what a consumer did not settle, to its old place."""
         if self.dead:
-            if self.heir is not None:
-                self.heir.requeue(delivery)
+            if self.replacement is not None:
+                self.replacement.requeue(delivery)
             else:
                 self.forget(delivery.message)
             return
         self.unacked -= 1
-        self._came_back(Returned(delivery.message, delivery.order, delivery.attempts + 1))
+        self._came_back(ReturnedMessage(delivery.message, delivery.order, delivery.attempts + 1))
         self.depth += 1
         expires: i64 = delivery.message.expires
         if expires > 0:
             self._watch(expires)
-        self.stir()
+        self.schedule_drain()
 
-    def _came_back(self, returned: Returned) -> None:
+    def _came_back(self, returned: ReturnedMessage) -> None:
         if self._returned is _NONE_CAME_BACK:
             self._returned = []
         insort(self._returned, returned, key=newest_first)
@@ -165,7 +172,7 @@ class Queue(Source):
     def restore(self, positions: array[int], order: i64) -> None:
         """It held these messages when the broker stopped, the first of them as its `order`th."""
         tail = self._tail = Tail(self.store, self.number)
-        tail.restore(positions, self.latest())
+        tail.restore(positions, self.latest_expiry())
         self._order = order - 1
         self._paged = len(positions)
         self.depth += self._paged
@@ -174,7 +181,7 @@ class Queue(Source):
 
     def restore_returned(self, message: Message, order: i64) -> None:
         """... and before those this one, which a consumer may have had."""
-        self._came_back(Returned(message, order, 1))
+        self._came_back(ReturnedMessage(message, order, 1))
         self._order = max(self._order, order)
         self.depth += 1
 
@@ -183,23 +190,23 @@ class Queue(Source):
         self._order = max(self._order, order)
         self.unacked += 1
 
-    def lose(self) -> None:
+    def count_unreadable(self) -> None:
         """... and one that cannot be read."""
         self.count(UNREADABLE)
 
-    def latest(self) -> i64:
+    def latest_expiry(self) -> i64:
         """When messages of now expire at the latest, in ms; -1: never."""
         return -1
 
     # -- out
 
-    def stir(self) -> None:
+    def schedule_drain(self) -> None:
         """Something may be deliverable: drain at the end of this turn."""
         if self.depth > 0 and not self._stirred:
             self._stirred = True
             self.agenda.add(self)
 
-    def run(self) -> None:
+    def drain(self) -> None:
         """Drain: deliver while something waits and a consumer is ready. Hot path."""
         self._stirred = False
         now: i64 = self.agenda.now
@@ -250,7 +257,7 @@ class Queue(Source):
 
     def take(self, consumer: Consumer) -> Delivery | None:
         """The next message for one who asks instead of consuming."""
-        self.expire(ENDLESS)
+        self.expire(UNLIMITED)
         if self.depth == 0:
             return None
         delivery = self._pop().to(consumer)
@@ -258,14 +265,14 @@ class Queue(Source):
             self._watch(self._head().expires)  # It may have expired while it stood behind this one.
         return delivery
 
-    def _pop(self) -> Returned:
+    def _pop(self) -> ReturnedMessage:
         """What is at the head, out of the queue."""
         self.depth -= 1
         if self._returned:
             returned = self._returned.pop()
         else:
             self._order += 1
-            returned = Returned(self._waiting.pop(), self._order, 0)
+            returned = ReturnedMessage(self._waiting.pop(), self._order, 0)
         if 0 < self._paged == self.depth:
             self._read_on()
         return returned
@@ -275,8 +282,8 @@ class Queue(Source):
     def settle(self, message: Message) -> None:
         """A consumer is done with the message. Hot path."""
         if self.dead:
-            if self.heir is not None:
-                self.heir.settle(message)
+            if self.replacement is not None:
+                self.replacement.settle(message)
             else:
                 self.forget(message)
             return
@@ -285,7 +292,7 @@ class Queue(Source):
         if message.position > 0:
             self.forget(message)
         if self.depth > 0 and not self._stirred:
-            self.stir()
+            self.schedule_drain()
 
     def consumed(self, message: Message) -> None:
         """The message went to somebody who need not answer. Hot path."""
@@ -296,28 +303,28 @@ class Queue(Source):
     def forget(self, message: Message) -> None:
         """Tell the store that this queue needs the message no more."""
         if self.durable and message.position > 0:
-            self.let_go(message.position)
+            self.release(message.position)
 
-    def let_go(self, position: i64) -> None:
+    def release(self, position: i64) -> None:
         """The same, of a message at this position. A queue that is gone has said all with that."""
         if self.dead:
             self.store.abandon(self.number, position)
         else:
-            self.store.append(Settled(self.number, position), None)
+            self.store.append(MessageSettled(self.number, position), None)
 
     def reject(self, message: Message) -> None:
         """A consumer refused the message for good."""
         if self.dead:
-            if self.heir is not None:
-                self.heir.reject(message)
+            if self.replacement is not None:
+                self.replacement.reject(message)
             else:
                 self.forget(message)
             return
         self.unacked -= 1
         self.discard(message, REJECTED)
-        self.stir()
+        self.schedule_drain()
 
-    def unsayable(self, message: Message) -> None:
+    def unrepresentable(self, message: Message) -> None:
         """The consumer cannot be told the message that it holds."""
         self.unacked -= 1
         self.discard(message, UNREPRESENTABLE)
@@ -327,7 +334,7 @@ class Queue(Source):
         self.count(fate)
         self.forget(message)
 
-    def use(self) -> None:
+    def touch(self) -> None:
         """Somebody declared the queue, asked for a message or consumed: one that expires is needed
         from now on.
         """
@@ -357,13 +364,13 @@ class Queue(Source):
         if expires > 0 and (self._alarm == 0 or expires < self._alarm):
             self._alarm = expires
             if self._expiry is None:
-                self._expiry = Expiry(self)
+                self._expiry = MessageExpiry(self)
             self.agenda.at(expires, self._expiry)
 
     def drop_head(self, fate: i64) -> None:
         self.discard(self._pop().message, fate)
 
-    def inherit(self, old: Queue) -> None:
+    def take_over(self, old: Queue) -> None:
         """Take the place of a queue of this name, with all that it holds and all who consume it."""
         self.number, self.declared_durable, self.exclusive_to = (
             old.number,
@@ -379,12 +386,12 @@ class Queue(Source):
         for consumer in self.consumers + self.others:
             consumer.queue = self
         old.dead = True
-        old.heir = self
-        old.consumers, old.others, old.depth, old._paged = NOBODY, NOBODY, 0, 0
+        old.replacement = self
+        old.consumers, old.others, old.depth, old._paged = NO_CONSUMERS, NO_CONSUMERS, 0, 0
         old._waiting, old._returned, old._tail = _NOTHING, _NONE_CAME_BACK, None
         if self.depth > 0:
             self._watch(self._head().expires)
-            self.stir()
+            self.schedule_drain()
 
     def purge(self) -> int:
         """Discard what waits; returns how many.
@@ -397,7 +404,7 @@ class Queue(Source):
             # The places of those who come later are behind all of these.
             self._order += self._waiting.size + self._paged
             self.depth = self._paged = 0
-            emptying = Emptying(self, self._waiting, self._returned, self._tail)
+            emptying = PurgeTask(self, self._waiting, self._returned, self._tail)
             self._waiting = _NOTHING
             self._returned = _NONE_CAME_BACK
             self._tail = None
@@ -418,7 +425,7 @@ class Queue(Source):
             self.count(PURGED, int(self.unacked))
         self.unacked = 0
         consumers = self.consumers + self.others
-        self.consumers, self.others = NOBODY, NOBODY
+        self.consumers, self.others = NO_CONSUMERS, NO_CONSUMERS
         for consumer in consumers:
             consumer.cancelled()
         return purged
@@ -429,11 +436,15 @@ class Queue(Source):
         return message
 
 
-class Emptying(Task):
+class PurgeTask(Task):
     """Lets go of purged messages, some a turn."""
 
     def __init__(
-        self, queue: Queue, waiting: Fifo[Message], returned: list[Returned], tail: Tail | None
+        self,
+        queue: Queue,
+        waiting: Fifo[Message],
+        returned: list[ReturnedMessage],
+        tail: Tail | None,
     ) -> None:
         self._queue = queue
         self._waiting = waiting
@@ -453,12 +464,12 @@ class Emptying(Task):
             for position in tail.pop_positions():
                 left -= 1
                 if position > 0:
-                    self._queue.let_go(position)
+                    self._queue.release(position)
         if left <= 0:
             self._queue.agenda.later(self)
 
 
-class Expiry(Task):
+class MessageExpiry(Task):
     """A message at the head of this queue may have expired.
 
     A queue that is gone is not kept by its alarms.

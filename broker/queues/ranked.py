@@ -14,12 +14,12 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.messages.fates import EXPIRED, PURGED, RELEASED
 from broker.messages.message import Message
-from broker.queues.arguments import Terms
-from broker.queues.consumer import Delivery, Returned
+from broker.queues.arguments import QueueArguments
+from broker.queues.consumer import Delivery, ReturnedMessage
 from broker.queues.fifo import Fifo
-from broker.queues.limited import Host, LimitedQueue
+from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.paged_tail import stored
-from broker.queues.queue import Emptying
+from broker.queues.queue import PurgeTask
 from broker.store.contract import Store
 
 
@@ -36,15 +36,15 @@ class RankedQueue(LimitedQueue):
         agenda: Agenda,
         store: Store,
         durable: bool,
-        terms: Terms,
-        host: Host,
+        terms: QueueArguments,
+        host: DeadLetterHost,
     ) -> None:
         super().__init__(vhost, name, agenda, store, durable, terms, host)
         self.delaying = not terms.ranked
-        self._heap: list[tuple[int, int, Returned]] = []
+        self._heap: list[tuple[int, int, ReturnedMessage]] = []
 
     def _rank(self, message: Message) -> i64:
-        highest: i64 = self.terms.max_priority
+        highest: i64 = self.arguments.max_priority
         if highest > 0:
             return -min(message.encoding.priority(message.content), highest)
         return message.expires
@@ -56,18 +56,18 @@ class RankedQueue(LimitedQueue):
             if consumer is not None:
                 consumer.deliver(message, self._order)
                 return
-        self._keep(Returned(message, self._order, 0))
+        self._keep(ReturnedMessage(message, self._order, 0))
 
     def restore(self, positions: array[int], order: i64) -> None:
-        latest: i64 = self.latest()
+        latest: i64 = self.latest_expiry()
         for message in stored(self.store, self.number, positions, latest >= 0):
             self._order += 1
             if message is None:
-                self.lose()
+                self.count_unreadable()
                 continue
             if latest >= 0 and (message.expires == 0 or message.expires > latest):
                 message.expires = latest
-            self._keep(Returned(message, self._order, 0))
+            self._keep(ReturnedMessage(message, self._order, 0))
             self._came(message)
 
     def take_back(self, delivery: Delivery) -> None:
@@ -75,10 +75,10 @@ class RankedQueue(LimitedQueue):
             self.forget(delivery.message)
             return
         self.unacked -= 1
-        self._keep(Returned(delivery.message, delivery.order, delivery.attempts + 1))
-        self.stir()
+        self._keep(ReturnedMessage(delivery.message, delivery.order, delivery.attempts + 1))
+        self.schedule_drain()
 
-    def _keep(self, returned: Returned) -> None:
+    def _keep(self, returned: ReturnedMessage) -> None:
         heapq.heappush(
             self._heap, (int(self._rank(returned.message)), int(returned.order), returned)
         )
@@ -86,7 +86,7 @@ class RankedQueue(LimitedQueue):
         # What expires behind another waits for its turn; but this may be the first one now.
         self._watch(self._head().expires)
 
-    def _leave(self) -> Returned:
+    def _leave(self) -> ReturnedMessage:
         self.depth -= 1
         return heapq.heappop(self._heap)[2]
 
@@ -99,13 +99,13 @@ class RankedQueue(LimitedQueue):
     def purge(self) -> int:
         heap, self._heap = self._heap, []
         purged = super().purge()
-        Emptying(self, Fifo(), [entry[2] for entry in heap], None).run()
+        PurgeTask(self, Fifo(), [entry[2] for entry in heap], None).run()
         return purged
 
     def discard(self, message: Message, fate: i64) -> None:
         if self.delaying and fate == EXPIRED and self._host is not None:
             self.count(RELEASED)
-            self._host.release(self, message)  # It is forgotten when it has arrived.
+            self._host.publish_delayed(self, message)  # It is forgotten when it has arrived.
         else:
             super().discard(message, fate)
 
@@ -121,6 +121,6 @@ class RankedQueue(LimitedQueue):
                 return True
         return False
 
-    def waiting(self) -> list[Returned]:
+    def waiting(self) -> list[ReturnedMessage]:
         """What waits, in order. Slow."""
         return [entry[2] for entry in sorted(self._heap)]

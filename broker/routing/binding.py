@@ -26,19 +26,19 @@ class Binding:
     `key` is written in `grammar`; at most `assurance` is promised on this way.
     """
 
-    __slots__ = ("arguments", "assurance", "destination", "grammar", "key")
+    __slots__ = ("arguments", "destination", "grammar", "key", "qos")
 
     def __init__(
         self,
         key: str,
         destination: Destination,
-        assurance: i64 = 0,
+        qos: i64 = 0,
         arguments: Arguments | None = None,
         grammar: Grammar = DEFAULT,
     ) -> None:
         self.key = key
         self.destination = destination
-        self.assurance: i64 = assurance
+        self.qos: i64 = qos
         self.arguments: Arguments = arguments or _NONE
         self.grammar = grammar
 

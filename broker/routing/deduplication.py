@@ -29,7 +29,7 @@ NAME_MAX: Final = 255
 _DIGITS: Final = 19
 
 
-class Publication:
+class NumberedPublication:
     """Who published, and the how manieth message of theirs it is."""
 
     def __init__(self, producer: str, sequence: int) -> None:
@@ -37,7 +37,7 @@ class Publication:
         self.sequence = sequence
 
 
-def numbered(headers: Properties) -> Publication | None:
+def numbered(headers: Properties) -> NumberedPublication | None:
     """What the headers say; None when they name no producer. Raises PreconditionFailed."""
     producer, sequence = headers.get(PRODUCER), headers.get(SEQUENCE)
     if producer is None:
@@ -58,7 +58,7 @@ def numbered(headers: Properties) -> Publication | None:
         raise PreconditionFailed(
             f"header '{SEQUENCE}' of producer '{producer}' is {sequence!r}, no number from 0"
         )
-    return Publication(producer, sequence)
+    return NumberedPublication(producer, sequence)
 
 
 class Producers:
@@ -71,18 +71,18 @@ class Producers:
         self._vhost = vhost
         self._store = store
 
-    def knows(self, publication: Publication) -> bool:
+    def knows(self, publication: NumberedPublication) -> bool:
         """Whether it was published already."""
         return publication.sequence <= self.last.get(publication.producer, -1)
 
-    def repeats(self, publication: Publication) -> bool:
+    def is_repeat(self, publication: NumberedPublication) -> bool:
         """The same, of one that was published now."""
         if not self.knows(publication):
             return False
         self.duplicates += 1
         return True
 
-    def note(self, publication: Publication, ticket: Ticket | None) -> None:
+    def record(self, publication: NumberedPublication, ticket: Ticket | None) -> None:
         """It is published: between `begin` and `commit` of the store, with its message."""
         last, producer = self.last, publication.producer
         last.pop(producer, None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from broker.errors import ResourceLocked, Typed, inequivalent
-from broker.queues.arguments import Terms
+from broker.queues.arguments import QueueArguments
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange
-from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.base import ExchangeOptions
 
 #: Arguments of an exchange that count when it is declared again.
 COMPARED: Final = (
@@ -20,7 +20,7 @@ COMPARED: Final = (
 )
 
 
-def check_exchange(known: Exchange, vhost: str, kind: str, options: Options) -> None:
+def check_exchange(known: Exchange, vhost: str, kind: str, options: ExchangeOptions) -> None:
     """Raises PreconditionFailed when the exchange differs from what is declared."""
     thing = f"exchange '{known.name}'"
     current = known.options
@@ -45,7 +45,12 @@ def check_exchange(known: Exchange, vhost: str, kind: str, options: Options) -> 
 
 
 def check_queue(
-    known: Queue, vhost: str, durable: bool, exclusive: bool, auto_delete: bool, terms: Terms
+    known: Queue,
+    vhost: str,
+    durable: bool,
+    exclusive: bool,
+    auto_delete: bool,
+    terms: QueueArguments,
 ) -> None:
     """Raises PreconditionFailed when the queue differs from what is declared, ResourceLocked when
     it is another connection's.
@@ -60,7 +65,7 @@ def check_queue(
         raise inequivalent("durable", thing, vhost, durable, known.declared_durable)
     if known.auto_delete != auto_delete:
         raise inequivalent("auto_delete", thing, vhost, auto_delete, known.auto_delete)
-    given, current = terms.given, known.terms.given
+    given, current = terms.given, known.arguments.given
     for argument in sorted(given.keys() | current.keys()):
         if given.get(argument) != current.get(argument):
             raise inequivalent(

@@ -7,20 +7,20 @@ from typing import Final
 from broker.access.identity import CORE, Identity
 from broker.agenda import Agenda, Task
 from broker.errors import AccessRefused, BrokerError, NotFound
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.messages.message import ALWAYS, Properties
-from broker.messages.x_death import Death, looped
+from broker.messages.x_death import Death, would_cycle
 from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import NO_LOCAL, PARTLY, Binding
 from broker.routing.exchanges import Exchange, TopicExchange
-from broker.routing.publish_context import Resolver
-from broker.routing.route import LOOPED, Listener, Plan, Route, refused
+from broker.routing.publish_context import PlanResolver
+from broker.routing.route import LOOPED, Plan, Route, Subscriber, refused
 from broker.routing.topology_stream import TOPOLOGY
 from broker.stream.queue import StreamQueue
 
 #: Octets of the longest routing key that every reader of queues can be told.
-NAME_OCTETS: Final = 255
+NAME_BYTES: Final = 255
 
 #: The exchange to which a publisher may say in headers what other front ends have bits for, such as
 #: that a message is to be retained.
@@ -29,7 +29,7 @@ TOPICS: Final = "amq.topic"
 SLICE: Final = 1_000
 
 
-class Planner(Resolver):
+class Planner(PlanResolver):
     """Walks the bindings of one virtual host.
 
     Plans are interned, so that routes to the same set share one.
@@ -42,7 +42,7 @@ class Planner(Resolver):
         exchanges: dict[str, Exchange],
         queues: dict[str, Queue],
         replies: dict[str, Queue],
-        bounds: Bounds,
+        limits: BrokerLimits,
     ) -> None:
         self._vhost = vhost
         self._agenda = agenda
@@ -50,12 +50,12 @@ class Planner(Resolver):
         #: What the default exchange leads to.
         self._queues = queues
         self._replies = replies
-        self._bounds = bounds
+        self._limits = limits
         self._plans: dict[tuple[object, ...], Plan] = {}
         #: Streams that get every publication.
         self.journals: list[StreamQueue] = []
         #: Whether every publication is to be looked at.
-        self.careful = False
+        self.always_slow = False
 
     def __len__(self) -> int:
         return len(self._plans)
@@ -65,8 +65,8 @@ class Planner(Resolver):
         plans, self._plans = self._plans, {}
         for plan in plans.values():
             plan.stale = True
-            plan.attention = ALWAYS
-        Release(self._agenda, plans).run()
+            plan.slow_path_mask = ALWAYS
+        PlanRelease(self._agenda, plans).run()
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
         """Everything that can be known about publications by this identity to this exchange and
@@ -79,7 +79,7 @@ class Planner(Resolver):
             return self._refusal(refusal)
         return self.walk(source, route, {}, None, identity.name)
 
-    def blend(
+    def plan_keys(
         self,
         identity: Identity,
         exchange: str,
@@ -99,7 +99,7 @@ class Planner(Resolver):
             return refused(refusal)
         targets, unheard, _, _ = self._targets(source, routes[0], keys, properties)
         if deaths is not None:
-            left = [target for target in targets if not looped(deaths, target[0].name)]
+            left = [target for target in targets if not would_cycle(deaths, target[0].name)]
             if targets and not left:
                 plan = Plan([], 0, False)
                 plan.fate = LOOPED
@@ -109,9 +109,9 @@ class Planner(Resolver):
         plan.record(self.journals, identity.name)
         return plan
 
-    def aim(
+    def resolve_now(
         self, identity: Identity, exchange: str, keys: list[str], properties: Properties
-    ) -> Aim:
+    ) -> ResolvedTargets:
         """Where a message with these routing keys goes now, for one that is published later.
 
         Raises NotFound, AccessRefused.
@@ -120,7 +120,7 @@ class Planner(Resolver):
         targets, unheard, _, _ = self._targets(
             self._admit(identity, exchange, routes), routes[0], keys, properties
         )
-        return Aim(targets, unheard, list(self.journals), identity.name)
+        return ResolvedTargets(targets, unheard, list(self.journals), identity.name)
 
     def _admit(self, identity: Identity, exchange: str, routes: list[Route]) -> Exchange:
         """The exchange, if the identity may publish there. Raises NotFound, AccessRefused."""
@@ -156,7 +156,7 @@ class Planner(Resolver):
         exchange: Exchange,
         route: Route,
         properties: Properties,
-        speaker: Listener | None = None,
+        speaker: Subscriber | None = None,
         publisher: str = "",
     ) -> Plan:
         """Walk the bindings; each destination once, with the highest assurance that leads there.
@@ -179,19 +179,19 @@ class Planner(Resolver):
         route: Route,
         keys: list[str],
         properties: Properties,
-        speaker: Listener | None = None,
-    ) -> tuple[list[tuple[Queue | Listener, int]], int, bool, bool]:
+        speaker: Subscriber | None = None,
+    ) -> tuple[list[tuple[Queue | Subscriber, int]], int, bool, bool]:
         """Who gets it and with which assurance; how many cannot be told; whether that depends on
         more than the keys, and on who publishes."""
         seen: dict[str, Exchange] = {}
-        targets: dict[Destination, tuple[Queue | Listener, int]] = {}
+        targets: dict[Destination, tuple[Queue | Subscriber, int]] = {}
         heard: dict[object, bool] = {}
         unheard: set[Destination] = set()
         by_speaker = False
-        sayable = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_OCTETS
+        sayable = len(route.key.encode("utf-8", "surrogateescape")) <= NAME_BYTES
         for binding in self._collect(exchange, keys, properties, seen):
             target = binding.destination
-            if isinstance(target, Listener):
+            if isinstance(target, Subscriber):
                 if binding.arguments and NO_LOCAL in binding.arguments:
                     by_speaker = True
                     if target is speaker:
@@ -199,12 +199,12 @@ class Planner(Resolver):
                 if (
                     binding.arguments
                     and PARTLY in binding.arguments
-                    and not target.may_hear(route.topic)
+                    and not target.may_read(route.topic)
                 ):
                     continue
-                if target.dialect not in heard:
-                    heard[target.dialect] = target.hears(route.topic)
-                hears = heard[target.dialect]
+                if target.relay_format not in heard:
+                    heard[target.relay_format] = target.can_represent(route.topic)
+                hears = heard[target.relay_format]
             elif isinstance(target, Queue):
                 hears = sayable
             else:
@@ -213,8 +213,8 @@ class Planner(Resolver):
                 unheard.add(target)
                 continue
             known = targets.get(target)
-            if known is None or known[1] < binding.assurance:
-                targets[target] = (target, int(binding.assurance))
+            if known is None or known[1] < binding.qos:
+                targets[target] = (target, int(binding.qos))
         return (
             list(targets.values()),
             len(unheard),
@@ -223,10 +223,10 @@ class Planner(Resolver):
         )
 
     def _intern(self, identity: tuple[object, ...], plan: Plan) -> Plan:
-        if len(self._plans) >= self._bounds.routes:
+        if len(self._plans) >= self._limits.routes:
             self.retire()
-        if self.careful:
-            plan.attention = ALWAYS
+        if self.always_slow:
+            plan.slow_path_mask = ALWAYS
         return self._plans.setdefault(identity, plan)
 
     def _collect(
@@ -275,12 +275,12 @@ class Planner(Resolver):
         return exchange
 
 
-class Aim:
+class ResolvedTargets:
     """Where a message goes that is not published yet."""
 
     def __init__(
         self,
-        targets: list[tuple[Queue | Listener, int]],
+        targets: list[tuple[Queue | Subscriber, int]],
         unheard: int,
         journals: list[StreamQueue],
         publisher: str,
@@ -292,18 +292,18 @@ class Aim:
 
     def plan(self) -> Plan:
         """What is left of it; who came since gets nothing."""
-        left: list[tuple[Queue | Listener, int]] = []
-        for target, assurance in self._targets:
-            while isinstance(target, Queue) and target.heir is not None:
-                target = target.heir
+        left: list[tuple[Queue | Subscriber, int]] = []
+        for target, qos in self._targets:
+            while isinstance(target, Queue) and target.replacement is not None:
+                target = target.replacement
             if not target.dead:
-                left.append((target, assurance))
+                left.append((target, qos))
         plan = Plan(left, self._unheard, False)
         plan.record([journal for journal in self._journals if not journal.dead], self._publisher)
         return plan
 
 
-class Release(Task):
+class PlanRelease(Task):
     """Retired plans let go of their destinations, some a turn: there may be as many as there are
     topics.
     """

@@ -9,13 +9,13 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.agenda import Agenda, Task
-from broker.routing.publish_context import Gate, Preparer
+from broker.routing.publish_context import Prewarmer, PublishContext
 
 #: Names resolved in one turn of the loop: some 0.5 ms.
 SLICE: Final[i64] = 100
 
 
-class Name:
+class PrewarmedName:
     """A name that messages are published to: octets as a front end looks them up, and what they
     mean.
     """
@@ -26,36 +26,36 @@ class Name:
         self.key = key
 
 
-class Warmth(Preparer):
+class Prewarming(Prewarmer):
     """What the gates of one virtual host are given: by the name of the front end."""
 
-    def __init__(self, agenda: Agenda, names: dict[str, list[Name]]) -> None:
+    def __init__(self, agenda: Agenda, names: dict[str, list[PrewarmedName]]) -> None:
         self._agenda = agenda
         self._names = names
 
-    def prepare(self, gate: Gate) -> None:
+    def prewarm(self, context: PublishContext) -> None:
         """Resolve what is not known there, a slice a turn."""
-        names = self._names.get(gate.front)
+        names = self._names.get(context.front)
         if names:
-            self._agenda.add(_Warming(self._agenda, gate, names))
+            self._agenda.add(_PrewarmTask(self._agenda, context, names))
 
 
-class _Warming(Task):
-    def __init__(self, agenda: Agenda, gate: Gate, names: list[Name]) -> None:
+class _PrewarmTask(Task):
+    def __init__(self, agenda: Agenda, context: PublishContext, names: list[PrewarmedName]) -> None:
         self._agenda = agenda
-        self._gate = gate
+        self._context = context
         self._names = names
         self._at: i64 = 0
 
     def run(self) -> None:
-        gate = self._gate
+        context = self._context
         end = min(self._at + SLICE, i64(len(self._names)))
         while self._at < end:
             name = self._names[self._at]
-            if len(gate.routes) >= gate.most:
+            if len(context.routes) >= context.capacity:
                 return  # A cache that is full is warm.
-            if name.octets not in gate.routes:
-                gate.resolve(name.octets, name.exchange, name.key)
+            if name.octets not in context.routes:
+                context.resolve(name.octets, name.exchange, name.key)
             self._at += 1
         if self._at < len(self._names):
             self._agenda.later(self)

@@ -11,10 +11,10 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.access.identity import CORE, Identity
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.messages.message import Origin
 from broker.routing.route import FATES, UNROUTABLE, Plan, Route
-from broker.routing.topology_stream import Topology
+from broker.routing.topology_stream import TopologyStream
 
 #: Octets of the longest name under which a route is kept.
 NAME_MAX: Final = 512
@@ -22,7 +22,7 @@ NAME_MAX: Final = 512
 PORTION: Final = 16
 
 
-class Resolver:
+class PlanResolver:
     """The role a virtual host plays for its gates."""
 
     def plan(self, identity: Identity, exchange: str, key: str) -> Plan:
@@ -32,20 +32,20 @@ class Resolver:
         raise NotImplementedError
 
 
-class Preparer:
+class Prewarmer:
     """The role of who tells a new gate what will be asked."""
 
-    def prepare(self, gate: Gate) -> None:
+    def prewarm(self, context: PublishContext) -> None:
         raise NotImplementedError
 
 
-class Gate:
+class PublishContext:
     """A front end looks `routes` up with octets off the wire, and calls `resolve` on a miss.
 
     `routes` stays the same dict for the life of the Gate, so a hot loop may hold it.
     """
 
-    def __init__(self, resolver: Resolver, identity: Identity, front: str, most: int) -> None:
+    def __init__(self, resolver: PlanResolver, identity: Identity, front: str, most: int) -> None:
         self.identity = identity
         self.front = front
         self.origin = Origin(identity.name, front)
@@ -57,7 +57,7 @@ class Gate:
         self.misses = 0
         self._resolver = resolver
         #: How many routes it keeps.
-        self.most = most
+        self.capacity = most
         self._loose: Route | None = None
         self._fates = [0] * len(FATES)
         self._copies: i64 = 0
@@ -73,13 +73,13 @@ class Gate:
             self._fold_loose()
             self._loose = route
             return route
-        if len(self.routes) >= self.most:
-            for name in list(islice(self.routes, 1 + self.most // PORTION)):
-                self.forget(name)
+        if len(self.routes) >= self.capacity:
+            for name in list(islice(self.routes, 1 + self.capacity // PORTION)):
+                self.evict(name)
         self.routes[octets] = route
         return route
 
-    def forget(self, octets: bytes) -> None:
+    def evict(self, octets: bytes) -> None:
         """Let a route go."""
         route = self.routes.pop(octets, None)
         if route is not None:
@@ -128,7 +128,7 @@ class Gate:
         return list(self._fates), int(self._copies), int(self._unrepresentable)
 
 
-class Ingress:
+class IngressCounters:
     """What gates have counted."""
 
     def __init__(self) -> None:
@@ -138,104 +138,106 @@ class Ingress:
         self.unrepresentable = 0
         self.misses = 0
 
-    def add(self, gate: Gate) -> None:
-        fates, copies, unrepresentable = gate.totals()
-        self.received += int(gate.received)
+    def add(self, context: PublishContext) -> None:
+        fates, copies, unrepresentable = context.totals()
+        self.received += int(context.received)
         self.copies += copies
         self.unrepresentable += unrepresentable
-        self.misses += gate.misses
+        self.misses += context.misses
         sum_into(self.fates, fates)
 
-    def join(self, other: Ingress) -> None:
+    def merge(self, other: IngressCounters) -> None:
         self.received += other.received
         self.copies += other.copies
         self.unrepresentable += other.unrepresentable
         self.misses += other.misses
         sum_into(self.fates, other.fates)
 
-    def copy(self) -> Ingress:
-        other = Ingress()
+    def copy(self) -> IngressCounters:
+        other = IngressCounters()
         other.received, other.fates, other.copies = self.received, list(self.fates), self.copies
         other.unrepresentable, other.misses = self.unrepresentable, self.misses
         return other
 
 
-class Gates:
+class PublishContexts:
     """All gates of a virtual host, and what those that are gone have counted."""
 
-    def __init__(self, resolver: Resolver, bounds: Bounds) -> None:
-        self.internal = Gate(resolver, CORE, "internal", bounds.routes)
+    def __init__(self, resolver: PlanResolver, limits: BrokerLimits) -> None:
+        self.internal = PublishContext(resolver, CORE, "internal", limits.routes)
         self._resolver = resolver
-        self._bounds = bounds
-        self._gates: dict[tuple[Identity, str], Gate] = {}
-        self._past: dict[str, Ingress] = {}
+        self._limits = limits
+        self._contexts: dict[tuple[Identity, str], PublishContext] = {}
+        self._past: dict[str, IngressCounters] = {}
         #: Who writes down that somebody comes or goes.
-        self.topology: Topology | None = None
+        self.topology: TopologyStream | None = None
         #: Connections here, and by the names of their users.
         self.users = 0
         self.by_name: dict[str, int] = {}
         #: Who is told of new ones, if anybody is.
-        self.preparer: Preparer | None = None
+        self.prewarmer: Prewarmer | None = None
         #: How many there are when those that nobody uses end.
-        self._most = bounds.gates
+        self._most = limits.contexts
 
-    def enter(self, identity: Identity, front: str) -> Gate:
+    def enter(self, identity: Identity, front: str) -> PublishContext:
         """The gate of an identity that comes in through a front end; `leave` gives it back."""
-        gate = self._gates.get((identity, front))
-        if gate is None:
-            gate = self._gates[identity, front] = Gate(
-                self._resolver, identity, front, self._bounds.routes
+        context = self._contexts.get((identity, front))
+        if context is None:
+            context = self._contexts[identity, front] = PublishContext(
+                self._resolver, identity, front, self._limits.routes
             )
-            if self.preparer is not None:
-                self.preparer.prepare(gate)
-        self.join(gate)
-        return gate
+            if self.prewarmer is not None:
+                self.prewarmer.prewarm(context)
+        self.join(context)
+        return context
 
-    def join(self, gate: Gate) -> None:
+    def join(self, context: PublishContext) -> None:
         """Somebody more uses the gate."""
-        gate.users += 1
+        context.users += 1
         self.users += 1
-        name = gate.identity.name
+        name = context.identity.name
         self.by_name[name] = self.by_name.get(name, 0) + 1
         if self.topology is not None:
-            self.topology.connected(name, gate.front)
+            self.topology.connected(name, context.front)
 
-    def leave(self, gate: Gate) -> None:
+    def leave(self, context: PublishContext) -> None:
         """Somebody uses the gate no more. Some are kept for those who come back."""
-        gate.users -= 1
+        context.users -= 1
         self.users -= 1
-        name = gate.identity.name
+        name = context.identity.name
         self.by_name[name] -= 1
         if not self.by_name[name]:
             del self.by_name[name]
         if self.topology is not None:
-            self.topology.disconnected(name, gate.front)
-        if len(self._gates) <= self._most:
+            self.topology.disconnected(name, context.front)
+        if len(self._contexts) <= self._most:
             return
-        for key, idle in [(key, gate) for key, gate in self._gates.items() if not gate.users]:
-            self._past.setdefault(idle.front, Ingress()).add(idle)
-            del self._gates[key]
+        for key, idle in [
+            (key, context) for key, context in self._contexts.items() if not context.users
+        ]:
+            self._past.setdefault(idle.front, IngressCounters()).add(idle)
+            del self._contexts[key]
         # Where most are in use, the next look waits until there are twice as many.
-        self._most = max(self._bounds.gates, 2 * len(self._gates))
+        self._most = max(self._limits.contexts, 2 * len(self._contexts))
 
-    def absorb(self, other: Gates) -> None:
+    def absorb(self, other: PublishContexts) -> None:
         """The other virtual host is gone: what it counted counts here."""
-        for front, ingress in other.ingress().items():
-            self._past.setdefault(front, Ingress()).join(ingress)
+        for front, ingress in other.ingress_counters().items():
+            self._past.setdefault(front, IngressCounters()).merge(ingress)
 
-    def __iter__(self) -> Iterator[Gate]:
-        return iter([self.internal, *self._gates.values()])
+    def __iter__(self) -> Iterator[PublishContext]:
+        return iter([self.internal, *self._contexts.values()])
 
-    def forget(self, octets: bytes) -> None:
+    def evict(self, octets: bytes) -> None:
         """Let the route of a name go everywhere."""
-        for gate in self:
-            gate.forget(octets)
+        for context in self:
+            context.evict(octets)
 
-    def ingress(self) -> dict[str, Ingress]:
+    def ingress_counters(self) -> dict[str, IngressCounters]:
         """What came in by front end, and what became of it."""
         found = {front: past.copy() for front, past in self._past.items()}
-        for gate in self:
-            found.setdefault(gate.front, Ingress()).add(gate)
+        for context in self:
+            found.setdefault(context.front, IngressCounters()).add(context)
         return found
 
 

@@ -24,11 +24,11 @@ from broker.messages.message import (
     AT_MOST_ONCE,
     EXPIRATION,
     HEADERS,
-    LISTENERS,
     NOWHERE,
     PERSISTENCE,
     QUEUES,
     REPLY_TO,
+    SUBSCRIBERS,
     USER_ID,
     Address,
     Message,
@@ -52,11 +52,11 @@ LOOPED: Final[i64] = 5
 #: Its producer had published it before.
 REPEATED: Final[i64] = 6
 #: Destinations that count double, each, beside as many others.
-CROWD: Final[i64] = 1_000
+LARGE_FANOUT: Final[i64] = 1_000
 FATES: Final = ("routed", "unroutable", "refused", "denied", "too_large", "looped", "repeated")
 
 
-class Dialect:
+class RelayFormat:
     """Listeners of one dialect read the same octets. `apart` says, in bits of `Plan.attention`,
     which publishers' octets they do not read as they are."""
 
@@ -64,14 +64,14 @@ class Dialect:
         self.apart: i64 = apart
 
 
-class Listener(Destination):
+class Subscriber(Destination):
     """A destination with two doors: an inbox for what must arrive, and its connection, while there
     is one, for what need not."""
 
-    def __init__(self, name: str, inbox: Queue, dialect: Dialect) -> None:
+    def __init__(self, name: str, inbox: Queue, relay_format: RelayFormat) -> None:
         super().__init__(name)
         self.inbox = inbox
-        self.dialect = dialect
+        self.relay_format = relay_format
         self.outlet: Outlet | None = None
         #: Copies sent at most once: written, kept from a reader too slow, and meant for one who was
         #: away.
@@ -79,11 +79,11 @@ class Listener(Destination):
         self.dropped: i64 = 0
         self.missed: i64 = 0
 
-    def hears(self, topic: bytes) -> bool:
+    def can_represent(self, topic: bytes) -> bool:
         """Whether this can be said to the listener at all."""
         raise NotImplementedError
 
-    def may_hear(self, topic: bytes) -> bool:
+    def may_read(self, topic: bytes) -> bool:
         """Whether its owner may hear this, of a filter of which it may not hear all."""
         return True
 
@@ -104,7 +104,7 @@ class Relay:
     """A set of listeners that get the same octets. One object per Plan, so that a run of packets to
     the same set is recognised by identity."""
 
-    def __init__(self, targets: list[Listener]) -> None:
+    def __init__(self, targets: list[Subscriber]) -> None:
         self.targets = targets
 
     def send(self, packets: bytes, count: i64) -> None:
@@ -138,7 +138,7 @@ class RecordingRelay(Relay):
     """
 
     def __init__(
-        self, targets: list[Listener], journals: list[StreamQueue], publisher: bytes, routed: i64
+        self, targets: list[Subscriber], journals: list[StreamQueue], publisher: bytes, routed: i64
     ) -> None:
         super().__init__(targets)
         self._journals = journals
@@ -159,7 +159,7 @@ class RecordingRelay(Relay):
 
 
 #: Listeners of no message.
-NOBODY: Final = Relay([])
+EMPTY_RELAY: Final = Relay([])
 
 
 class Plan:
@@ -176,14 +176,12 @@ class Plan:
 
     def __init__(
         self,
-        targets: list[tuple[Queue | Listener, int]],
+        targets: list[tuple[Queue | Subscriber, int]],
         unrepresentable: int,
         by_headers: bool,
         by_speaker: bool = False,
     ) -> None:
-        listeners = [
-            (target, assurance) for target, assurance in targets if isinstance(target, Listener)
-        ]
+        listeners = [(target, qos) for target, qos in targets if isinstance(target, Subscriber)]
         queues = [target for target, _ in targets if isinstance(target, Queue)]
         self.delays = [
             queue for queue in queues if isinstance(queue, RankedQueue) and queue.delaying
@@ -191,19 +189,19 @@ class Plan:
         self.queues = (
             [queue for queue in queues if queue not in self.delays] if self.delays else queues
         )
-        self.kept = self.queues + [
-            listener.inbox for listener, assurance in listeners if assurance > AT_MOST_ONCE
+        self.reliable_queues = self.queues + [
+            listener.inbox for listener, qos in listeners if qos > AT_MOST_ONCE
         ]
-        self.lowered = [
-            listener.inbox for listener, assurance in listeners if assurance == AT_LEAST_ONCE
-        ]
+        self.lowered = [listener.inbox for listener, qos in listeners if qos == AT_LEAST_ONCE]
         self.relay = _relay([listener for listener, _ in listeners])
-        self.kept_relay = _relay(
-            [listener for listener, assurance in listeners if assurance == AT_MOST_ONCE]
+        self.reliable_relay = _relay(
+            [listener for listener, qos in listeners if qos == AT_MOST_ONCE]
         )
         self.streams = [queue for queue in self.queues if isinstance(queue, StreamQueue)]
         self.durable = [
-            queue for queue in self.kept if queue.durable and not isinstance(queue, StreamQueue)
+            queue
+            for queue in self.reliable_queues
+            if queue.durable and not isinstance(queue, StreamQueue)
         ]
         #: How many queues get it, streams not counted, and whether somebody writes that down.
         self.routed: i64 = len(targets) - len(self.streams)
@@ -214,10 +212,10 @@ class Plan:
         self.limited = [
             queue
             for queue in self.queues
-            if isinstance(queue, LimitedQueue) and queue.terms.reject_publish
+            if isinstance(queue, LimitedQueue) and queue.arguments.reject_publish
         ]
         self.by_headers = by_headers
-        self.by_speaker = by_speaker
+        self.by_publishing_session = by_speaker
         self.stale = False
         self.refusal: BrokerError | None = None
         self.fate: i64 = ROUTED if targets else UNROUTABLE
@@ -225,20 +223,20 @@ class Plan:
         self.unrepresentable: i64 = unrepresentable
         #: What a publication costs of the budget of a turn. Thousands of queues are not in the
         #: processor's cache: each costs more.
-        self.weight: i64 = 1 + len(targets) * (1 + len(targets) // CROWD)
-        self.attention: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
+        self.weight: i64 = 1 + len(targets) * (1 + len(targets) // LARGE_FANOUT)
+        self.slow_path_mask: i64 = EXPIRATION | USER_ID | HEADERS | REPLY_TO
         if self.queues:
-            self.attention |= QUEUES
+            self.slow_path_mask |= QUEUES
         if by_headers or by_speaker or self.limited or self.streams:
-            self.attention |= ALWAYS
+            self.slow_path_mask |= ALWAYS
         for listener, _ in listeners:
-            self.attention |= listener.dialect.apart
+            self.slow_path_mask |= listener.relay_format.apart
         if listeners:
-            self.attention |= LISTENERS
+            self.slow_path_mask |= SUBSCRIBERS
         if self.durable:
-            self.attention |= PERSISTENCE
+            self.slow_path_mask |= PERSISTENCE
         if not targets:
-            self.attention |= NOWHERE
+            self.slow_path_mask |= NOWHERE
 
     def record(self, journals: list[StreamQueue], publisher: str) -> None:
         """These get every publication, wherever it goes; it counts as routed by its other
@@ -248,7 +246,7 @@ class Plan:
         if not added:
             return
         self.queues = [*self.queues, *added]
-        self.kept = [*self.kept, *added]
+        self.reliable_queues = [*self.reliable_queues, *added]
         self.copies += len(added)
         self.recorded = True
         self.relay = RecordingRelay(
@@ -257,7 +255,14 @@ class Plan:
 
     def release(self) -> None:
         """Let go of the destinations: the plan is stale. What was counted still has its fate."""
-        self.queues, self.kept, self.lowered, self.limited, self.durable, self.numbers = (
+        (
+            self.queues,
+            self.reliable_queues,
+            self.lowered,
+            self.limited,
+            self.durable,
+            self.numbers,
+        ) = (
             [],
             [],
             [],
@@ -266,7 +271,7 @@ class Plan:
             [],
         )
         self.delays, self.streams = [], []
-        self.relay = self.kept_relay = NOBODY
+        self.relay = self.reliable_relay = EMPTY_RELAY
 
 
 def refused(refusal: BrokerError) -> Plan:
@@ -274,7 +279,7 @@ def refused(refusal: BrokerError) -> Plan:
     plan = Plan([], 0, False)
     plan.refusal = refusal
     plan.fate = DENIED if isinstance(refusal, AccessRefused) else REFUSED
-    plan.attention = ALWAYS
+    plan.slow_path_mask = ALWAYS
     return plan
 
 
@@ -290,7 +295,7 @@ class Route(Address):
         self.count: i64 = 0
 
 
-class Carbons(Route):
+class CcRoute(Route):
     """The route of one message with several routing keys.
 
     Its readers are told the first; they do not know of the `blind` ones.
@@ -302,5 +307,5 @@ class Carbons(Route):
         self.blind = blind
 
 
-def _relay(listeners: list[Listener]) -> Relay:
-    return Relay(listeners) if listeners else NOBODY
+def _relay(listeners: list[Subscriber]) -> Relay:
+    return Relay(listeners) if listeners else EMPTY_RELAY

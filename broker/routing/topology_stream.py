@@ -21,7 +21,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.messages.message import AT_LEAST_ONCE, Address, Message, Plain
+from broker.messages.message import AT_LEAST_ONCE, Address, Message, PlainEncoding
 from broker.routing.binding import Binding
 from broker.store.values import dump
 from broker.stream.queue import StreamQueue
@@ -31,10 +31,10 @@ TOPOLOGY: Final = "$topology"
 #: What its rows take at most on disk.
 OCTETS: Final = 256 << 20
 
-_JSON: Final = Plain({"content_type": "application/json"})
+_JSON: Final = PlainEncoding({"content_type": "application/json"})
 
 
-class Topology:
+class TopologyStream:
     """Writes the rows.
 
     `count` is told of each that it is one copy, and no message that came in; `again` begins a
@@ -118,5 +118,5 @@ def _facts(source: str, binding: Binding, session: bool) -> dict[str, object]:
         "routing_key": binding.key,
         "arguments": dict(binding.arguments),
         "grammar": binding.grammar.name,
-        "assurance": int(binding.assurance),
+        "assurance": int(binding.qos),
     }

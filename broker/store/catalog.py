@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from broker.store.contract import Defined, Entry, Undefined
+from broker.store.contract import Defined, StoreEntry, Undefined
 from broker.store.disk import RealDisk, StoreError
 from broker.store.values import dump, load
 from broker.store.wal import Wal
@@ -217,7 +217,7 @@ class Catalog:
 
     # -- writing
 
-    def write(self, changes: list[tuple[int, Entry]], position: int) -> None:
+    def write(self, changes: list[tuple[int, StoreEntry]], position: int) -> None:
         """Make (position, Defined or Undefined) entries durable, in their order, all or none; the
         log is written up to `position`. May block. Raises CatalogUnwritten, after which nothing has
         changed; after another error nothing is written any more."""

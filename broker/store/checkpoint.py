@@ -23,8 +23,8 @@ from zlib import crc32
 from librt.strings import BytesWriter, read_i32_be, read_i64_be, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64
 
-from broker.store.disk import Damaged, File, StoreError, WriteFailed
-from broker.store.files import CHECKPOINT, DATA, Head, LogFile, Scan, complaint
+from broker.store.disk import DamagedStore, File, StoreError, WriteFailed
+from broker.store.files import CHECKPOINT, DATA, FileScan, Head, LogFile, complaint
 from broker.store.layout import (
     CLOSED,
     EXTENDED,
@@ -38,7 +38,7 @@ from broker.store.layout import (
     VERSION,
     VERSION_2,
 )
-from broker.store.reading import END, Part, Reader, parts
+from broker.store.reading import END, RecordPart, RecordReader, parts
 from broker.store.records import closing, header
 from broker.store.segments import SegmentLog
 from broker.store.survivors import Survivors, producer_key, retained_key
@@ -143,7 +143,7 @@ class Checkpointing:
         self.made = False
         self._file_at = 0
         self._range_at = 0
-        self._scan: Scan | None = None
+        self._scan: FileScan | None = None
         self._made = LogFile(log.disk, log.directory, Head(CHECKPOINT, log.salt, files[-1].last, 0))
         self._temporary = self._made.path + ".tmp"
         self._handle: File | None = None
@@ -225,27 +225,27 @@ class Checkpointing:
             self._flush()
         return True
 
-    def _damaged(self, file: LogFile, reason: str) -> Damaged:
+    def _damaged(self, file: LogFile, reason: str) -> DamagedStore:
         """Damage that recovery did not see: only recovery may deal with it."""
         self._log.unsaved = f"'{file.path}' {reason}"
-        return Damaged(
+        return DamagedStore(
             f"no checkpoint is made, for '{file.path}' is damaged: {reason}. Nothing was removed; "
             "a restart, or `trellis store repair`, puts the damage aside"
         )
 
-    def _next_range(self) -> Scan | None:
+    def _next_range(self) -> FileScan | None:
         """What can be read next of the files: they may have holes, which recovery has put aside."""
         while self._file_at < len(self._files):
             file = self._files[self._file_at]
             ranges = file.ranges()
             if self._range_at < len(ranges):
                 start, end = ranges[self._range_at]
-                scan = Scan(file.file(), start, end, file.seed, 0, READ_OCTETS)
+                scan = FileScan(file.file(), start, end, file.seed, 0, READ_OCTETS)
                 scan.reader.trusting = (
                     self.stage == COPY
                 )  # It was marked: only what is copied is looked at again.
                 return scan
-            file.let_go()
+            file.close_scan()
             self._file_at += 1
             self._range_at = 0
         self._file_at = 0
@@ -275,20 +275,20 @@ class Checkpointing:
     def _made_head(self) -> bytes:
         return Head(CHECKPOINT, self._log.salt, self._made.last, 0).octets()
 
-    def _copy_record(self, file: LogFile, reader: Reader) -> None:
+    def _copy_record(self, file: LogFile, reader: RecordReader) -> None:
         if reader.kind == MANY:
             # Its entries took effect together; from here on each stands for itself.
             for part in parts(reader.octets, reader.position, reader.start, reader.end):
                 self._copy(part, file, reader, False)
         elif reader.kind != CLOSED:
             self._copy(
-                Part(reader.kind, reader.position, reader.start, reader.end),
+                RecordPart(reader.kind, reader.position, reader.start, reader.end),
                 file,
                 reader,
                 file.seed == self._made.seed,
             )
 
-    def _copy(self, part: Part, file: LogFile, reader: Reader, verbatim: bool) -> None:
+    def _copy(self, part: RecordPart, file: LogFile, reader: RecordReader, verbatim: bool) -> None:
         """Write the entry if it is live. Hot path."""
         octets, live = reader.octets, self._live
         kind, position, start = part.kind, part.position, part.start
@@ -421,7 +421,7 @@ class Checkpointing:
         if self._file_at < len(self._files):
             file = self._files[self._file_at]
             self._file_at += 1
-            file.let_go()
+            file.close_scan()
             try:
                 self._log.disk.remove(file.path)
             except OSError as error:

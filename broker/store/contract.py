@@ -32,7 +32,7 @@ class Waiter:
         raise NotImplementedError
 
 
-class Caller(Waiter):
+class SettledCallback(Waiter):
     """Calls somebody who is no part of the core."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -60,12 +60,12 @@ LAPSES_MOST: Final = 2_000_000_000
 
 
 @mypyc_attr(acyclic=True)
-class Entry:
+class StoreEntry:
     """A change of durable state, decided: it holds no clock, no chance and no question."""
 
 
 @mypyc_attr(acyclic=True)
-class Kept(Entry):
+class MessageStored(StoreEntry):
     """A persistent message, once, with the numbers of the queues that hold it.
 
     `serials`, where there are any, says for each queue the how manieth message of it this is, or 0
@@ -97,7 +97,7 @@ class Kept(Entry):
         expires: i64 = max(1, (serial + LAPSES_SINCE) * 1_000 - clock)
         if 0 < message.expires <= expires:
             return message
-        lapsing = message.copy(message.assurance, message.retained)
+        lapsing = message.copy(message.qos, message.retained)
         lapsing.position = message.position
         lapsing.expires = expires
         return lapsing
@@ -113,7 +113,7 @@ class Kept(Entry):
 
 
 @mypyc_attr(acyclic=True)
-class Settled(Entry):
+class MessageSettled(StoreEntry):
     """A queue needs the message at a position no more."""
 
     def __init__(self, queue: i64, position: i64) -> None:
@@ -122,7 +122,7 @@ class Settled(Entry):
 
 
 @mypyc_attr(acyclic=True)
-class Stepped(Entry):
+class PubrecReceived(StoreEntry):
     """The reader of a queue has the message at a position (its PUBREC came), and only its PUBCOMP
     is awaited.
     """
@@ -133,7 +133,7 @@ class Stepped(Entry):
 
 
 @mypyc_attr(acyclic=True)
-class Received(Entry):
+class PacketIdHeld(StoreEntry):
     """A session's client used a packet identifier for a QoS 2 message: it is held until its PUBREL."""
 
     def __init__(self, session: i64, packet_id: i64) -> None:
@@ -142,7 +142,7 @@ class Received(Entry):
 
 
 @mypyc_attr(acyclic=True)
-class Released(Entry):
+class PacketIdReleased(StoreEntry):
     """... and is let go."""
 
     def __init__(self, session: i64, packet_id: i64) -> None:
@@ -151,7 +151,7 @@ class Released(Entry):
 
 
 @mypyc_attr(acyclic=True)
-class Extended(Entry):
+class StreamExtended(StoreEntry):
     """A stream is written up to an offset, not including it: what stands behind that was promised
     to nobody.
     """
@@ -162,7 +162,7 @@ class Extended(Entry):
 
 
 @mypyc_attr(acyclic=True)
-class Sequenced(Entry):
+class Sequenced(StoreEntry):
     """The last sequence number of a producer: what it publishes under this one, or a lower one, was
     published already. Below 0: nobody knows the producer any more."""
 
@@ -172,18 +172,18 @@ class Sequenced(Entry):
         self.sequence: i64 = sequence
 
 
-class Many(Entry):
+class EntryGroup(StoreEntry):
     """Several entries, all of them or none: a transaction, a dead letter with its settlement.
 
     They stand at consecutive positions: a settlement names a message by its position, so two
     messages cannot share one. None of them is a Many, a Defined or an Undefined.
     """
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[StoreEntry]) -> None:
         self.entries = entries
 
 
-class Defined(Entry):
+class Defined(StoreEntry):
     """An exchange, queue, binding, session or subscription is declared. `name` is unique within its
     kind and vhost.
 
@@ -198,7 +198,7 @@ class Defined(Entry):
         self.definition = definition
 
 
-class Undefined(Entry):
+class Undefined(StoreEntry):
     """... and is gone. `number` is that of what may have held messages."""
 
     def __init__(self, vhost: str, kind: str, name: str, number: i64 = 0) -> None:
@@ -208,7 +208,7 @@ class Undefined(Entry):
         self.number: i64 = number
 
 
-class RetainedSet(Entry):
+class RetainedSet(StoreEntry):
     """The last message of a topic; None when it is forgotten."""
 
     def __init__(self, vhost: str, key: str, message: Message | None) -> None:
@@ -217,7 +217,7 @@ class RetainedSet(Entry):
         self.message = message
 
 
-class Share:
+class StreamWrite:
     """What a batch has for one stream."""
 
     def write(self) -> None:
@@ -229,7 +229,7 @@ class Share:
         raise NotImplementedError
 
 
-class Stream:
+class StreamIntake:
     """What the store knows of a stream that something was put into: it takes part in batches. `end`
     is the offset behind the last row, `number` the position of the entry that declared it."""
 
@@ -243,12 +243,12 @@ class Stream:
         """Octets that wait to be written."""
         raise NotImplementedError
 
-    def share(self) -> Share:
+    def share(self) -> StreamWrite:
         """Hand over what was put since the last call."""
         raise NotImplementedError
 
 
-class Batch:
+class WriteBatch:
     """What was appended between two calls of `take`, and who waits for it."""
 
     def __init__(self, tickets: list[Ticket], last: i64) -> None:
@@ -256,7 +256,7 @@ class Batch:
         #: The last position that was given before it was taken.
         self.last: i64 = last
         #: What it has for streams. These are written first: the log says how far they are.
-        self.shares: list[Share] = []
+        self.shares: list[StreamWrite] = []
         #: Files of streams that nobody needs any more.
         self.garbage: list[str] = []
 
@@ -294,7 +294,7 @@ class Store:
         self.urgent = False
         #: Streams that something was put into since the last batch, and how far each was when the
         #: gathering began.
-        self.streams: list[Stream] = []
+        self.streams: list[StreamIntake] = []
         #: Where they are kept: the store says on which disk, and whoever opens it in which
         #: directory.
         self.stream_disk: Disk = Disk()
@@ -309,12 +309,12 @@ class Store:
         #: The last sequence numbers of producers, then: (virtual host, producer) -> number.
         self.sequences: dict[tuple[str, str], int] = {}
         self.garbage: list[str] = []
-        self._ends: dict[Stream, int] = {}
+        self._ends: dict[StreamIntake, int] = {}
         self._tickets: list[Ticket] = []
-        self._gathered: list[Entry] = []
+        self._gathered: list[StoreEntry] = []
         self._gathering: i64 = 0
 
-    def append(self, entry: Entry, ticket: Ticket | None) -> i64:
+    def append(self, entry: StoreEntry, ticket: Ticket | None) -> i64:
         """Give the entry its position (> 0, growing), apply it, and let the ticket wait for it.
 
         Returns the position.
@@ -348,7 +348,7 @@ class Store:
             self.urgent = True
             self.wanted()
 
-    def stirred(self, stream: Stream) -> None:
+    def stirred(self, stream: StreamIntake) -> None:
         """Something was put into the stream, for the first time since the last batch."""
         self.streams.append(stream)
         if not self.waiting:
@@ -384,7 +384,7 @@ class Store:
             gathered, self._gathered = self._gathered, []
             self.apply(
                 self.position - len(gathered) + 1,
-                gathered[0] if len(gathered) == 1 else Many(gathered),
+                gathered[0] if len(gathered) == 1 else EntryGroup(gathered),
             )
 
     def _gather_streams(self) -> None:
@@ -393,17 +393,17 @@ class Store:
         for stream in self.streams:
             end = stream.stream_end()
             if ends.get(stream) != end and self._gathered:
-                self.append(Extended(stream.stream_number(), end), None)
+                self.append(StreamExtended(stream.stream_number(), end), None)
 
-    def apply(self, position: i64, entry: Entry) -> None:
+    def apply(self, position: i64, entry: StoreEntry) -> None:
         """Change the durable state: the only way, also in recovery."""
         raise NotImplementedError
 
-    def take(self) -> Batch:
+    def take(self) -> WriteBatch:
         """What was appended since the last call."""
         assert self._gathering == 0, "a batch was taken in the middle of what belongs together"
         for stream in self.streams:
-            self.append(Extended(stream.stream_number(), stream.stream_end()), None)
+            self.append(StreamExtended(stream.stream_number(), stream.stream_end()), None)
         self.waiting = self.urgent = False
         tickets, self._tickets = self._tickets, []
         batch = self.batch(tickets)
@@ -419,11 +419,11 @@ class Store:
             self.waiting = True
             self.wanted()
 
-    def batch(self, tickets: list[Ticket]) -> Batch:
+    def batch(self, tickets: list[Ticket]) -> WriteBatch:
         """The batch that these tickets wait for."""
         raise NotImplementedError
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: WriteBatch) -> None:
         """The batch is durable: settle its tickets, then tell every waiter once."""
         self.durable = batch.last
         for share in batch.shares:

@@ -25,7 +25,7 @@ class StoreError(Exception):
     """The store cannot do what it was asked; says to which file, and what to do."""
 
 
-class Locked(StoreError):
+class DirectoryLocked(StoreError):
     """Another process has the data directory."""
 
 
@@ -44,7 +44,7 @@ class WriteFailed(StoreError):
         self.errno = errno
 
 
-class Damaged(StoreError):
+class DamagedStore(StoreError):
     """What was read is not what was written."""
 
 
@@ -264,7 +264,7 @@ class Lock:
         except BlockingIOError:
             holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip()
             self.release()
-            raise Locked(
+            raise DirectoryLocked(
                 f"the data directory '{directory}' is in use by process {holder or 'unknown'}; "
                 "one process at a time may use it"
             ) from None

@@ -15,14 +15,14 @@ from broker.store.catalog import Catalog
 from broker.store.codecs import Codecs
 from broker.store.contract import (
     HOLDERS,
-    Batch,
     Defined,
-    Entry,
-    Kept,
+    MessageStored,
     RetainedSet,
     Store,
+    StoreEntry,
     Ticket,
     Undefined,
+    WriteBatch,
 )
 from broker.store.disk import StoreError, remove_files
 from broker.store.reading import Decoder
@@ -30,7 +30,7 @@ from broker.store.records import Recorder, Records
 from broker.store.segments import LogReader, SegmentLog
 
 
-class DurableBatch(Batch):
+class DurableBatch(WriteBatch):
     """Records for the log, then changes for the catalog. `write` may be called again after it
     raised WriteFailed or CatalogUnwritten; after any other StoreError nothing is written any more.
     """
@@ -40,7 +40,7 @@ class DurableBatch(Batch):
         tickets: list[Ticket],
         last: i64,
         records: Records,
-        changes: list[tuple[int, Entry]],
+        changes: list[tuple[int, StoreEntry]],
         log: SegmentLog,
         catalog: Catalog,
     ) -> None:
@@ -95,7 +95,7 @@ class DurableStore(Store):
         self._report = report
         self._recorder = Recorder(codecs, log.seed)
         self._decoder = Decoder(codecs)
-        self._changes: list[tuple[int, Entry]] = []
+        self._changes: list[tuple[int, StoreEntry]] = []
         self._paged: dict[int, Message] = {}
         self._flying: DurableBatch | None = None
 
@@ -115,7 +115,7 @@ class DurableStore(Store):
             octets += stream.pending()
         return octets
 
-    def apply(self, position: i64, entry: Entry) -> None:
+    def apply(self, position: i64, entry: StoreEntry) -> None:
         if isinstance(entry, Defined):
             self._changes.append((position, entry))
             if entry.kind in HOLDERS:
@@ -126,7 +126,7 @@ class DurableStore(Store):
         else:
             self._recorder.add(position, entry)
 
-    def batch(self, tickets: list[Ticket]) -> Batch:
+    def batch(self, tickets: list[Ticket]) -> WriteBatch:
         assert self._flying is None, "one batch at a time"
         changes, self._changes = self._changes, []
         batch = self._flying = DurableBatch(
@@ -143,7 +143,7 @@ class DurableStore(Store):
         else:
             flying.tickets.append(ticket)
 
-    def written(self, batch: Batch) -> None:
+    def written(self, batch: WriteBatch) -> None:
         flying, self._flying = self._flying, None
         assert flying is batch and flying is not None
         for _, entry in flying.changes:
@@ -180,14 +180,14 @@ class DurableStore(Store):
             return None
         return kept.lapses(queue, self._decoder.clock) if lapsing else kept.taken_by(queue)
 
-    def kept(self, reader: LogReader, position: i64) -> Kept | None:
+    def kept(self, reader: LogReader, position: i64) -> MessageStored | None:
         """The message at a position, and who held it; None, and a report, when it cannot be read."""
         try:
             if reader.read(position):
                 entry = self._decoder.entry(
                     reader.kind, position, reader.octets, reader.start, reader.end
                 )
-                if isinstance(entry, Kept):
+                if isinstance(entry, MessageStored):
                     return entry
             reason = f"there is no message at position {position} in the log"
         except StoreError as error:

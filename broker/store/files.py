@@ -29,7 +29,7 @@ from mypy_extensions import i16, i32, i64
 
 from broker.store.disk import Disk, File, StoreError, TooNew
 from broker.store.layout import CLOSED, CLOSING, HEADER, LIKENESS, PAYLOAD_MAX, STRIDE
-from broker.store.reading import BAD, END, Reader
+from broker.store.reading import BAD, END, RecordReader
 
 MAGIC: Final = b"TLOG"
 FORMAT: Final[i64] = 1
@@ -203,7 +203,7 @@ class LogFile:
     def is_open(self) -> bool:
         return self._file is not None
 
-    def let_go(self) -> None:
+    def close_scan(self) -> None:
         """Close the file when nobody reads it any more."""
         self._file = None
 
@@ -224,7 +224,7 @@ NOTHING: Final[i64] = 1
 GAVE_UP: Final[i64] = 2
 
 
-class Scan:
+class FileScan:
     """Walks over the records of a file, from `start` to `size`.
 
     `reader` holds the record after each `advance`.
@@ -233,7 +233,7 @@ class Scan:
     def __init__(
         self, file: File, start: i64, size: i64, seed: i64, last: i64, chunk: i64 = CHUNK
     ) -> None:
-        self.reader = Reader(seed, last)
+        self.reader = RecordReader(seed, last)
         self.reader.base = start
         self.size: i64 = size
         self._file = file
@@ -311,7 +311,7 @@ class Scan:
         if size > HEADER + PAYLOAD_MAX or offset + size > self.size:
             return False
         self._patience -= size
-        probe = Reader(self.reader.seed, self.reader.last)
+        probe = RecordReader(self.reader.seed, self.reader.last)
         probe.load(self._file.read(offset, size), offset)
         return probe.advance()
 
@@ -320,7 +320,7 @@ def closed(file: File, size: i64, seed: i64) -> bool:
     """Whether a file ends as one does that was finished in order."""
     if size < DATA + CLOSING:
         return False
-    reader = Reader(seed, 0)
+    reader = RecordReader(seed, 0)
     reader.load(file.read(size - CLOSING, CLOSING), size - CLOSING)
     return reader.advance() and reader.at == CLOSING and reader.kind == CLOSED
 

@@ -16,26 +16,26 @@ from mypy_extensions import i64
 from broker.messages.message import PLAIN, Encoding
 from broker.store.codecs import Codecs
 from broker.store.contract import (
-    Entry,
-    Extended,
-    Kept,
-    Many,
-    Received,
-    Released,
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    PacketIdHeld,
+    PacketIdReleased,
+    PubrecReceived,
     RetainedSet,
     Sequenced,
-    Settled,
-    Stepped,
+    StoreEntry,
+    StreamExtended,
 )
-from broker.store.disk import Damaged, Disk, StoreError
+from broker.store.disk import DamagedStore, Disk, StoreError
 from broker.store.files import (
     CHECKPOINT,
     DATA,
     FOUND,
     SEGMENT,
+    FileScan,
     Head,
     LogFile,
-    Scan,
     closed,
     complaint,
     parse_name,
@@ -74,14 +74,14 @@ class Checking(Replay):
     def record(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> None:
         self._check(self._decoder.entry(kind, position, octets, start, end), position)
 
-    def _check(self, entry: Entry, position: i64) -> None:
-        if isinstance(entry, Settled) and entry.position >= position:
-            raise Damaged(f"it settles position {entry.position}, which comes later")
-        if isinstance(entry, Stepped) and entry.position >= position:
-            raise Damaged(f"it steps position {entry.position}, which comes later")
-        if isinstance(entry, Extended):
+    def _check(self, entry: StoreEntry, position: i64) -> None:
+        if isinstance(entry, MessageSettled) and entry.position >= position:
+            raise DamagedStore(f"it settles position {entry.position}, which comes later")
+        if isinstance(entry, PubrecReceived) and entry.position >= position:
+            raise DamagedStore(f"it steps position {entry.position}, which comes later")
+        if isinstance(entry, StreamExtended):
             self.ends[int(entry.stream)] = int(entry.end)
-        if isinstance(entry, Many):
+        if isinstance(entry, EntryGroup):
             for one in entry.entries:
                 self._check(one, position)
                 position += 1
@@ -137,7 +137,7 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
             yield f"-- {name}, {size} octets{'' if head else ', both heads damaged'}"
             if head is None:
                 continue
-            scan = Scan(file, DATA, size, seed_of(head.salt), 0)
+            scan = FileScan(file, DATA, size, seed_of(head.salt), 0)
             reader = scan.reader
             found = True
             while found:
@@ -150,7 +150,7 @@ def dump(disk: Disk, directory: str, contents: bool = False) -> Iterator[str]:
                             reader.kind, reader.position, reader.octets, reader.start, reader.end
                         )
                         yield f"{reader.position} {KINDS[reader.kind]} {describe(entry, contents)}"
-                    except (Damaged, ValueError) as error:
+                    except (DamagedStore, ValueError) as error:
                         yield f"-- {error}"
                 if reader.stop == END:
                     break
@@ -175,30 +175,30 @@ def _names(disk: Disk, directory: str) -> list[str]:
     ]
 
 
-def describe(entry: Entry, contents: bool = False) -> str:
+def describe(entry: StoreEntry, contents: bool = False) -> str:
     """One line, without its kind."""
-    if isinstance(entry, Kept):
+    if isinstance(entry, MessageStored):
         message = entry.message
         body = f" content={message.content[:200]!r}" if contents else ""
         return (
             f"vhost={entry.vhost} exchange={message.address.exchange!r} key={message.address.key!r} queues={entry.queues} "
-            f"assurance={message.assurance} expires={message.expires} octets={len(message.content)}{body}"
+            f"assurance={message.qos} expires={message.expires} octets={len(message.content)}{body}"
         )
-    if isinstance(entry, Settled):
+    if isinstance(entry, MessageSettled):
         return f"queue={entry.queue} of={entry.position}"
-    if isinstance(entry, Stepped):
+    if isinstance(entry, PubrecReceived):
         return f"queue={entry.queue} of={entry.position}"
-    if isinstance(entry, Received):
+    if isinstance(entry, PacketIdHeld):
         return f"session={entry.session} packet_id={entry.packet_id}"
-    if isinstance(entry, Released):
+    if isinstance(entry, PacketIdReleased):
         return f"session={entry.session} packet_id={entry.packet_id}"
     if isinstance(entry, RetainedSet):
         return f"vhost={entry.vhost} key={entry.key!r} {'forgotten' if entry.message is None else f'octets={len(entry.message.content)}'}"
-    if isinstance(entry, Extended):
+    if isinstance(entry, StreamExtended):
         return f"stream={entry.stream} end={entry.end}"
     if isinstance(entry, Sequenced):
         return f"vhost={entry.vhost} producer={entry.producer!r} {'forgotten' if entry.sequence < 0 else f'sequence={entry.sequence}'}"
-    assert isinstance(entry, Many)
+    assert isinstance(entry, EntryGroup)
     return f"{len(entry.entries)}: " + "; ".join(
         f"{type(one).__name__.lower()} {describe(one, contents)}" for one in entry.entries
     )
@@ -255,4 +255,4 @@ def _rewrite(disk: Disk, directory: str, file: LogFile, salt: i64, after: i64) -
     target.sync()
     disk.rename(temporary, file.path)
     disk.sync_directory(directory)
-    file.let_go()
+    file.close_scan()

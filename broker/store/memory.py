@@ -8,13 +8,13 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.store.contract import Batch, Entry, Settled, Store, Ticket
+from broker.store.contract import MessageSettled, Store, StoreEntry, Ticket, WriteBatch
 from broker.store.disk import Disk, remove_files
 from broker.store.ram import MemoryDisk
 from broker.store.state import State
 
 
-class MemoryBatch(Batch):
+class MemoryBatch(WriteBatch):
     """Durable as soon as it is written, which is nothing, but for streams."""
 
     def __init__(self, tickets: list[Ticket], last: i64, disk: Disk) -> None:
@@ -35,10 +35,10 @@ class MemoryStore(Store):
         self.state = State()
         self.stream_disk = MemoryDisk()
 
-    def apply(self, position: i64, entry: Entry) -> None:
+    def apply(self, position: i64, entry: StoreEntry) -> None:
         self.state.apply(position, entry)
 
-    def batch(self, tickets: list[Ticket]) -> Batch:
+    def batch(self, tickets: list[Ticket]) -> WriteBatch:
         return MemoryBatch(tickets, self.position, self.stream_disk)
 
     def page(self, message: Message) -> None:
@@ -53,4 +53,4 @@ class MemoryStore(Store):
         ]
 
     def abandon(self, queue: i64, position: i64) -> None:
-        self.state.apply(0, Settled(queue, position))
+        self.state.apply(0, MessageSettled(queue, position))

@@ -14,18 +14,18 @@ from mypy_extensions import i64
 from broker.messages.message import PLAIN, Address, Encoding, Message
 from broker.store.codecs import Codecs
 from broker.store.contract import (
-    Entry,
-    Extended,
-    Kept,
-    Many,
-    Received,
-    Released,
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    PacketIdHeld,
+    PacketIdReleased,
+    PubrecReceived,
     RetainedSet,
     Sequenced,
-    Settled,
-    Stepped,
+    StoreEntry,
+    StreamExtended,
 )
-from broker.store.disk import Damaged, TooNew
+from broker.store.disk import DamagedStore, TooNew
 from broker.store.layout import (
     APART,
     BLOB,
@@ -60,7 +60,7 @@ SHORT: Final[i64] = 1
 BAD: Final[i64] = 2
 
 
-class Reader:
+class RecordReader:
     """Walks over records in octets, which are those of a file from `base` on.
 
     After `advance` has said True, `kind`, `position` and `octets[start:end]` are the record's.
@@ -180,7 +180,7 @@ def count_of(octets: bytes, start: i64) -> i64:
     return i64(read_i32_be(octets, start)) & _U32
 
 
-class Part:
+class RecordPart:
     """One entry of a Many, where it stands."""
 
     def __init__(self, kind: i64, position: i64, start: i64, end: i64) -> None:
@@ -190,21 +190,21 @@ class Part:
         self.end: i64 = end
 
 
-def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[Part]:
+def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[RecordPart]:
     """The entries of a Many. Raises Damaged."""
-    found: list[Part] = []
+    found: list[RecordPart] = []
     left: i64 = count_of(octets, start)
     start += 4
     while left > 0 and start + 5 <= end:
         stop: i64 = start + 5 + (i64(read_i32_be(octets, start + 1)) & _U32)
         if stop > end:
             break
-        found.append(Part(octets[start], position, start + 5, stop))
+        found.append(RecordPart(octets[start], position, start + 5, stop))
         start = stop
         position += 1
         left -= 1
     if left or start != end:
-        raise Damaged(f"the entries of the record at position {position} do not fill it")
+        raise DamagedStore(f"the entries of the record at position {position} do not fill it")
     return found
 
 
@@ -217,7 +217,7 @@ class Decoder:
         self.clock: i64 = 0
         self._addresses: dict[bytes, tuple[str, Address]] = {}
 
-    def entry(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> Entry:
+    def entry(self, kind: i64, position: i64, octets: bytes, start: i64, end: i64) -> StoreEntry:
         """The entry whose payload stands there. Raises Damaged, TooNew. Hot path."""
         size: i64 = end - start
         if kind == KEPT and size >= 4:
@@ -239,17 +239,21 @@ class Decoder:
                     left -= 1
                 vhost, message = self._message(octets, start, end)
                 message.position = position
-                return Kept(vhost, message, queues, serials)
+                return MessageStored(vhost, message, queues, serials)
         elif kind == SETTLED and size == 16:
-            return Settled(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            return MessageSettled(read_i64_be(octets, start), read_i64_be(octets, start + 8))
         elif kind == STEPPED and size == 16:
-            return Stepped(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            return PubrecReceived(read_i64_be(octets, start), read_i64_be(octets, start + 8))
         elif kind == RECEIVED and size == 10:
-            return Received(read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16)
+            return PacketIdHeld(
+                read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16
+            )
         elif kind == RELEASED and size == 10:
-            return Released(read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16)
+            return PacketIdReleased(
+                read_i64_be(octets, start), i64(read_i16_be(octets, start + 8)) & _U16
+            )
         elif kind == EXTENDED and size == 16:
-            return Extended(read_i64_be(octets, start), read_i64_be(octets, start + 8))
+            return StreamExtended(read_i64_be(octets, start), read_i64_be(octets, start + 8))
         elif kind == SEQUENCED and size >= 10:
             vhost_end: i64 = start + 10 + (i64(read_i16_be(octets, start + 8)) & _U16)
             if vhost_end <= end:
@@ -272,26 +276,26 @@ class Decoder:
                     retained,
                 )
         elif kind == MANY and size >= 4:
-            return Many(
+            return EntryGroup(
                 [
                     self.entry(part.kind, part.position, octets, part.start, part.end)
                     for part in parts(octets, position, start, end)
                 ]
             )
-        raise Damaged(
+        raise DamagedStore(
             f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}"
         )
 
     def _message(self, octets: bytes, start: i64, end: i64) -> tuple[str, Message]:
         names: i64 = start + BLOB
         if names > end:
-            raise Damaged("a message is cut off")
+            raise DamagedStore("a message is cut off")
         exchange: i64 = names + (i64(read_i16_be(octets, start + 14)) & _U16)
         key: i64 = exchange + (i64(read_i16_be(octets, start + 16)) & _U16)
         parameters: i64 = key + (i64(read_i16_be(octets, start + 18)) & _U16)
         content_start: i64 = parameters + (i64(read_i32_be(octets, start + 10)) & _U32)
         if content_start > end:
-            raise Damaged("a message is cut off")
+            raise DamagedStore("a message is cut off")
         spelling = octets[start + 14 : parameters]
         known = self._addresses.get(spelling)
         if known is None:
@@ -312,10 +316,10 @@ class Decoder:
             try:
                 encoding = self._codecs.load(tag, octets[parameters:content_start], content)
             except ValueError as error:
-                raise Damaged(f"the encoding of a message cannot be read: {error}") from error
-        assurance: i64 = octets[start]
-        message = Message(known[1], content, encoding, assurance & ~RETAINED_FLAG)
-        message.retained = assurance >= RETAINED_FLAG
+                raise DamagedStore(f"the encoding of a message cannot be read: {error}") from error
+        qos: i64 = octets[start]
+        message = Message(known[1], content, encoding, qos & ~RETAINED_FLAG)
+        message.retained = qos >= RETAINED_FLAG
         expires: i64 = read_i64_be(octets, start + 2)
         if expires > 0:
             # A time that passed while nobody was here is over at the first tick.

@@ -14,16 +14,16 @@ from mypy_extensions import i16, i32, i64, u8
 from broker.messages.message import Message
 from broker.store.codecs import Codecs
 from broker.store.contract import (
-    Entry,
-    Extended,
-    Kept,
-    Many,
-    Received,
-    Released,
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    PacketIdHeld,
+    PacketIdReleased,
+    PubrecReceived,
     RetainedSet,
     Sequenced,
-    Settled,
-    Stepped,
+    StoreEntry,
+    StreamExtended,
 )
 from broker.store.disk import StoreError
 from broker.store.layout import (
@@ -108,7 +108,7 @@ class Recorder:
         self._marked = -STRIDE
         return records
 
-    def add(self, position: i64, entry: Entry) -> None:
+    def add(self, position: i64, entry: StoreEntry) -> None:
         """Encode the entry.
 
         Raises StoreError when no record can hold it; nothing is added then. Hot path.
@@ -123,7 +123,7 @@ class Recorder:
         write_i32_be(head, i32(version << 24 | kind << 16 | first))
         write_i32_be(head, 0)
         write_i64_be(head, position)
-        if isinstance(entry, Many):
+        if isinstance(entry, EntryGroup):
             content = self._many(entry)
             last = position + len(entry.entries) - 1
         else:
@@ -156,22 +156,22 @@ class Recorder:
             records.marks.append((position, offset))
         self._note(records, entry, size)
 
-    def _note(self, records: Records, entry: Entry, size: i64) -> None:
+    def _note(self, records: Records, entry: StoreEntry, size: i64) -> None:
         """Count the entry, for a checkpoint to pay."""
-        if isinstance(entry, Kept):
+        if isinstance(entry, MessageStored):
             records.copies += len(entry.queues)
             records.kept_octets += size
-        elif isinstance(entry, Many):
+        elif isinstance(entry, EntryGroup):
             for at, one in enumerate(entry.entries):
                 self._note(records, one, self._sizes[at])
         else:
             records.passing += size
-            if isinstance(entry, Settled):
+            if isinstance(entry, MessageSettled):
                 records.settled.append(entry.position)
 
-    def _payload(self, out: BytesWriter, entry: Entry) -> bytes:
+    def _payload(self, out: BytesWriter, entry: StoreEntry) -> bytes:
         """Write the payload but for its last part, and return that."""
-        if isinstance(entry, Kept):
+        if isinstance(entry, MessageStored):
             queues = entry.queues
             write_i32_be(out, i32(len(queues)))
             serials = entry.serials
@@ -180,15 +180,15 @@ class Recorder:
                 serial: i64 = 0 if serials is None else serials[at]
                 write_i32_be(out, i32(_wrapped(serial)))
             return self._blob(out, entry.vhost, entry.message)
-        if isinstance(entry, Settled):
+        if isinstance(entry, MessageSettled):
             return _pair(out, entry.queue, entry.position)
-        if isinstance(entry, Stepped):
+        if isinstance(entry, PubrecReceived):
             return _pair(out, entry.queue, entry.position)
-        if isinstance(entry, Received):
+        if isinstance(entry, PacketIdHeld):
             return _identifier(out, entry.session, entry.packet_id)
-        if isinstance(entry, Released):
+        if isinstance(entry, PacketIdReleased):
             return _identifier(out, entry.session, entry.packet_id)
-        if isinstance(entry, Extended):
+        if isinstance(entry, StreamExtended):
             return _pair(out, entry.stream, entry.end)
         if isinstance(entry, Sequenced):
             name, producer = entry.vhost.encode(), entry.producer.encode("utf-8", "surrogateescape")
@@ -215,7 +215,7 @@ class Recorder:
         if vhost != self._vhost:
             self._vhost, self._vhost_octets = vhost, vhost.encode()
         expires: i64 = message.expires
-        out.append(u8(message.assurance + (RETAINED_FLAG if message.retained else 0)))
+        out.append(u8(message.qos + (RETAINED_FLAG if message.retained else 0)))
         out.append(u8(tag))
         write_i64_be(out, expires + self.clock if expires > 0 else 0)
         write_i32_be(out, i32(len(parameters)))
@@ -229,7 +229,7 @@ class Recorder:
         out.write(parameters)
         return content
 
-    def _many(self, entry: Many) -> bytes:
+    def _many(self, entry: EntryGroup) -> bytes:
         """count u32, then kind u8, length u32 and payload of each."""
         self._sizes = []
         out = BytesWriter()
@@ -250,32 +250,32 @@ class Recorder:
         return out.getvalue()
 
 
-def kind_of(entry: Entry) -> i64:
+def kind_of(entry: StoreEntry) -> i64:
     """The kind of the entry's record."""
-    if isinstance(entry, Kept):
+    if isinstance(entry, MessageStored):
         return KEPT
-    if isinstance(entry, Settled):
+    if isinstance(entry, MessageSettled):
         return SETTLED
-    if isinstance(entry, Stepped):
+    if isinstance(entry, PubrecReceived):
         return STEPPED
-    if isinstance(entry, Received):
+    if isinstance(entry, PacketIdHeld):
         return RECEIVED
-    if isinstance(entry, Released):
+    if isinstance(entry, PacketIdReleased):
         return RELEASED
     if isinstance(entry, RetainedSet):
         return RETAINED
-    if isinstance(entry, Extended):
+    if isinstance(entry, StreamExtended):
         return EXTENDED
     if isinstance(entry, Sequenced):
         return SEQUENCED
-    assert isinstance(entry, Many) and entry.entries, f"{entry!r} does not belong in the log"
+    assert isinstance(entry, EntryGroup) and entry.entries, f"{entry!r} does not belong in the log"
     return MANY
 
 
-def _newer(entry: Entry) -> bool:
+def _newer(entry: StoreEntry) -> bool:
     """Whether there is something in a Many that came with version 2."""
-    return isinstance(entry, Many) and any(
-        isinstance(one, (Extended, Sequenced)) for one in entry.entries
+    return isinstance(entry, EntryGroup) and any(
+        isinstance(one, (StreamExtended, Sequenced)) for one in entry.entries
     )
 
 

@@ -19,17 +19,17 @@ from typing import Final
 from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64, mypyc_attr
 
-from broker.store.contract import Entry
-from broker.store.disk import Damaged, Disk, StoreError, TooNew
+from broker.store.contract import StoreEntry
+from broker.store.disk import DamagedStore, Disk, StoreError, TooNew
 from broker.store.files import (
     CHECKPOINT,
     DATA,
     FOUND,
     GAVE_UP,
     SEGMENT,
+    FileScan,
     Head,
     LogFile,
-    Scan,
     closed,
     complaint,
     last_salt,
@@ -39,7 +39,7 @@ from broker.store.files import (
 )
 from broker.store.findings import CUT, IGNORED, MISSING, QUARANTINED, WRONG, Finding, Quarantine
 from broker.store.layout import CLOSED, KEPT, MANY, RETAINED, SETTLED
-from broker.store.reading import END, Decoder, Reader, parts
+from broker.store.reading import END, Decoder, RecordReader, parts
 from broker.store.records import closing
 
 _U32: Final[i64] = 0xFFFFFFFF
@@ -89,7 +89,7 @@ class Replay:
 class Applying(Replay):
     """Makes entries of the records, and applies them."""
 
-    def __init__(self, decoder: Decoder, apply: Callable[[i64, Entry], None]) -> None:
+    def __init__(self, decoder: Decoder, apply: Callable[[i64, StoreEntry], None]) -> None:
         self._decoder = decoder
         self._apply = apply
 
@@ -266,7 +266,7 @@ class Recoverer:
                 continue
             if head.after != last:
                 return False
-            scan = Scan(
+            scan = FileScan(
                 self.disk.open(f"{self.directory}/{name}", False),
                 DATA,
                 self._sizes[name],
@@ -305,7 +305,7 @@ class Recoverer:
             )
         covered: i64 = file.last
         # A checkpoint's positions begin anywhere; a segment's behind those of the file before.
-        scan = Scan(
+        scan = FileScan(
             file.file(),
             DATA,
             size,
@@ -314,7 +314,7 @@ class Recoverer:
         )
         self.files.append(file)
         self._walk(file, scan, is_last and not file.checkpoint and name in self._heads)
-        file.let_go()
+        file.close_scan()
         if file.checkpoint and not file.closed and not file.holes:
             report.findings.append(Finding(MISSING, name, 0, 0, "the end of this checkpoint"))
         if file.checkpoint:
@@ -363,7 +363,7 @@ class Recoverer:
         """Whether the file before has damage, where its last records may have been."""
         return bool(self.files) and bool(self.files[-1].holes)
 
-    def _walk(self, file: LogFile, scan: Scan, may_cut: bool) -> None:
+    def _walk(self, file: LogFile, scan: FileScan, may_cut: bool) -> None:
         """Read the file's records, and past its damage."""
         report, reader = self.report, scan.reader
         replay = self.replay
@@ -389,7 +389,7 @@ class Recoverer:
                     replay.record(
                         reader.kind, reader.position, reader.octets, reader.start, reader.end
                     )
-                except (Damaged, ValueError) as error:
+                except (DamagedStore, ValueError) as error:
                     reason = f"the record at position {reader.position}: {error}"
                     report.findings.append(Finding(WRONG, file.name, int(scan.began), 0, reason))
             file.size = scan.offset
@@ -414,7 +414,7 @@ class Recoverer:
 
     def _vouched(self, file: LogFile, start: i64, size: i64, last: i64) -> i64:
         """Where the last record begins that was the first of its batch; 0: nowhere behind `start`."""
-        scan = Scan(file.file(), start, size, file.seed, last)
+        scan = FileScan(file.file(), start, size, file.seed, last)
         vouched: i64 = 0
         while True:
             while scan.advance():
@@ -423,7 +423,7 @@ class Recoverer:
             if scan.reader.stop == END or scan.find() != FOUND:
                 return vouched
 
-    def _count(self, file: LogFile, reader: Reader) -> None:
+    def _count(self, file: LogFile, reader: RecordReader) -> None:
         report = self.report
         kind = reader.kind
         size: i64 = reader.end - reader.began

@@ -20,10 +20,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.store.disk import Damaged, Disk, File, Poisoned, StoreError, WriteFailed
-from broker.store.files import DATA, SEGMENT, Head, LogFile, Scan, complaint, seed_of
+from broker.store.disk import DamagedStore, Disk, File, Poisoned, StoreError, WriteFailed
+from broker.store.files import DATA, SEGMENT, FileScan, Head, LogFile, complaint, seed_of
 from broker.store.layout import HEADER, MANY
-from broker.store.reading import BAD, Reader, parts
+from broker.store.reading import BAD, RecordReader, parts
 from broker.store.records import Records, closing
 from broker.store.recovery import Recoverer, Recovery, Replay, holding, settle
 
@@ -125,7 +125,7 @@ class SegmentLog:
             file.closed = True
         self._active = self._handle = None
         for file in self.files:
-            file.let_go()
+            file.close_scan()
 
     # -- writing
 
@@ -232,7 +232,7 @@ class SegmentLog:
             self.poison(complaint(file.path, "sync", error))
         file.take(handle)
         if self._active is not None:
-            self._active.let_go()
+            self._active.close_scan()
         for full in self.files:
             full.dead += full.fresh
             full.fresh = 0
@@ -263,7 +263,7 @@ class SegmentLog:
             if len(self._reading) > _OPEN_MAX:
                 oldest = self._reading.pop(0)
                 if oldest is not self._active:
-                    oldest.let_go()
+                    oldest.close_scan()
         return file.file()
 
     # -- checkpoints
@@ -308,7 +308,7 @@ class LogReader:
         self.end: i64 = 0
         self._log = log
         self._file: LogFile | None = None
-        self._reader = Reader(0, 0)
+        self._reader = RecordReader(0, 0)
         #: The last position that was read: records before it are behind the reader.
         self._reached: i64 = 0
 
@@ -345,7 +345,7 @@ class LogReader:
             or start > reader.base + len(reader.octets)
         ):
             self._file = file
-            self._reader = reader = Reader(file.seed, 0)
+            self._reader = reader = RecordReader(file.seed, 0)
             reader.base = start
         elif position <= self._reached or start > reader.base + reader.at:
             reader.at = start - reader.base
@@ -374,7 +374,7 @@ class LogReader:
     def _absent(self, file: LogFile, start: i64, position: i64) -> bool:
         """False, if the way to where the position would be is whole: heads alone may lie."""
         self._file = None
-        scan = Scan(self._log.opened(file), start, file.size, file.seed, 0, _PAGE)
+        scan = FileScan(self._log.opened(file), start, file.size, file.seed, 0, _PAGE)
         while scan.advance():
             if scan.reader.last >= position:
                 return False
@@ -382,8 +382,8 @@ class LogReader:
             raise self._damaged(file, position, scan.offset, scan.reader.reason)
         return False
 
-    def _damaged(self, file: LogFile, position: i64, offset: i64, reason: str) -> Damaged:
-        return Damaged(
+    def _damaged(self, file: LogFile, position: i64, offset: i64, reason: str) -> DamagedStore:
+        return DamagedStore(
             f"the record at position {position} cannot be read ('{file.path}' at {offset}): {reason}"
         )
 

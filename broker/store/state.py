@@ -7,16 +7,16 @@ from mypy_extensions import i64
 from broker.messages.message import Message
 from broker.store.contract import (
     Defined,
-    Entry,
-    Extended,
-    Kept,
-    Many,
-    Received,
-    Released,
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    PacketIdHeld,
+    PacketIdReleased,
+    PubrecReceived,
     RetainedSet,
     Sequenced,
-    Settled,
-    Stepped,
+    StoreEntry,
+    StreamExtended,
     Undefined,
 )
 
@@ -53,29 +53,29 @@ class State:
         #: Number of a thing -> the bindings and subscriptions that lead there or away from there.
         self._ways: dict[int, dict[tuple[str, str, str], None]] = {}
 
-    def apply(self, position: i64, entry: Entry) -> None:
+    def apply(self, position: i64, entry: StoreEntry) -> None:
         """Settling twice, or what is not there, changes nothing."""
-        if isinstance(entry, Kept):
+        if isinstance(entry, MessageStored):
             self.messages[position] = Live(entry.vhost, entry.message, list(entry.queues))
-        elif isinstance(entry, Settled):
+        elif isinstance(entry, MessageSettled):
             live = self.messages.get(entry.position)
             if live is not None and entry.queue in live.queues:
                 live.queues.remove(entry.queue)
                 self.stepped.discard((entry.queue, entry.position))
                 if not live.queues:
                     del self.messages[entry.position]
-        elif isinstance(entry, Stepped):
+        elif isinstance(entry, PubrecReceived):
             live = self.messages.get(entry.position)
             if live is not None and entry.queue in live.queues:
                 self.stepped.add((entry.queue, entry.position))
-        elif isinstance(entry, Received):
+        elif isinstance(entry, PacketIdHeld):
             self.received.setdefault(entry.session, set()).add(entry.packet_id)
-        elif isinstance(entry, Released):
+        elif isinstance(entry, PacketIdReleased):
             held = self.received.get(entry.session, set())
             held.discard(entry.packet_id)
             if not held:
                 self.received.pop(entry.session, None)
-        elif isinstance(entry, Many):
+        elif isinstance(entry, EntryGroup):
             for one in entry.entries:
                 self.apply(position, one)
                 position += 1
@@ -96,7 +96,7 @@ class State:
                 self.retained.pop((entry.vhost, entry.key), None)
             else:
                 self.retained[entry.vhost, entry.key] = entry.message
-        elif isinstance(entry, Extended):
+        elif isinstance(entry, StreamExtended):
             self.streams[entry.stream] = entry.end
         elif isinstance(entry, Sequenced):
             if entry.sequence >= 0:

@@ -13,7 +13,7 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
-from broker.store.disk import Damaged
+from broker.store.disk import DamagedStore
 from broker.store.layout import (
     EXTENDED,
     HOLDER,
@@ -167,7 +167,7 @@ class Survivors(Replay):
             left: i64 = i64(read_i32_be(octets, start)) & _U32
             start += 4
             if start + left * HOLDER > end:
-                raise Damaged("a message is cut off")
+                raise DamagedStore("a message is cut off")
             queues: list[int] = []
             while left > 0:
                 queue: i64 = read_i64_be(octets, start)

@@ -18,11 +18,11 @@ from zlib import crc32
 
 from mypy_extensions import i64
 
-from broker.store.contract import Share
+from broker.store.contract import StreamWrite
 from broker.store.disk import Disk, File, Poisoned, WriteFailed
 from broker.store.files import complaint
 from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, schema
-from broker.stream.rows import Captured, Encoded, RowWriter, Scribes, Sink
+from broker.stream.rows import Captured, Encoded, RowCodecs, RowWriter, Sink
 from broker.stream.segments import SUFFIXES, Segment, parse_segment, segment_name
 
 #: Octets after which a segment is full, if nobody says otherwise.
@@ -60,7 +60,7 @@ class Placed:
         segment.grow(self.base, self.count, self.place, self.size, self.first_at, self.last_at)
 
 
-class Pen:
+class SegmentWriter:
     """Writes the segments of one stream; lives in the writer's thread."""
 
     def __init__(self, disk: Disk, root: str, vhost: str, name: str, number: int) -> None:
@@ -221,7 +221,7 @@ class Placing(Sink):
     """Gives batches to the pen as they are made, so that few octets are held at a time. Once one
     could not be written, those behind it wait with it."""
 
-    def __init__(self, pen: Pen) -> None:
+    def __init__(self, pen: SegmentWriter) -> None:
         self.placed: list[Placed] = []
         self.waiting: list[Encoded] = []
         self._pen = pen
@@ -241,7 +241,7 @@ class Placing(Sink):
             del self.waiting[0]
 
 
-class Portion(Share):
+class Portion(StreamWrite):
     """What one batch of the store has for one stream.
 
     `write` may be called again after it raised WriteFailed.
@@ -285,7 +285,7 @@ class Archive:
     """
 
     def __init__(
-        self, disk: Disk, root: str, vhost: str, name: str, number: int, scribes: Scribes
+        self, disk: Disk, root: str, vhost: str, name: str, number: int, scribes: RowCodecs
     ) -> None:
         self.disk = disk
         self.name = name
@@ -294,7 +294,7 @@ class Archive:
         self.segments: list[Segment] = []
         #: The offset after the last durable row.
         self.end: i64 = 0
-        self.pen = Pen(disk, root, vhost, name, number)
+        self.pen = SegmentWriter(disk, root, vhost, name, number)
         self.writer = RowWriter(vhost, scribes)
         #: Rows that are durable and that nobody removed.
         self.rows: i64 = 0
@@ -366,7 +366,7 @@ class Archive:
             del self.segments[0]
             self.rows -= oldest.end - oldest.base
             self.octets -= oldest.size
-            oldest.let_go()
+            oldest.close()
         return out
 
 

@@ -195,7 +195,7 @@ def _summed(meta: bytearray, body: bytes) -> bytes:
     return bytes(meta) + body
 
 
-class View:
+class BatchView:
     """A batch where it stands in octets: `rows` from offset `base` on.
 
     `end` is where the next message begins.
@@ -278,7 +278,7 @@ class View:
         return _summed(meta, self.octets[self.data : self.end])
 
 
-def view(octets: bytes, at: i64) -> View | None:
+def view(octets: bytes, at: i64) -> BatchView | None:
     """The batch that begins there; None when it is not all here, or is none."""
     size: i64 = len(octets)
     if at + BATCH_OCTETS > size or octets[at : at + 8] != BATCH[:8]:
@@ -290,7 +290,7 @@ def view(octets: bytes, at: i64) -> View | None:
         read_i64_le(octets, at + BUFFERS + 16 * _OFFSETS) != 0
     ):  # The offsets are the first of all buffers.
         return None
-    return View(octets, at)
+    return BatchView(octets, at)
 
 
 def needed(octets: bytes, at: i64) -> i64:

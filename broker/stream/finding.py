@@ -26,7 +26,7 @@ from broker.stream.arrow import (
     BATCH_OCTETS,
     END_OF_STREAM,
     SCHEMA_OCTETS,
-    View,
+    BatchView,
     needed,
     read_schema,
     schema,
@@ -212,7 +212,7 @@ class Found:
         """Read all of it. `known` is what its index says, if it is `indexed`."""
         segment = Segment(self._disk, known.path, known.epoch, int(known.base))
         place = SCHEMA_OCTETS
-        walk = Walk(file, place, size)
+        walk = BatchWalk(file, place, size)
         found = walk.next()
         while found is not None and found.base == segment.end:
             if found.base + found.rows > self._end:
@@ -267,7 +267,9 @@ class Found:
         """
         if self._sure or max(self._known) != (int(segment.base), segment.epoch):
             return False
-        return segment.end >= self.end and Walk(file, place, size).find(segment.end, []) is None
+        return (
+            segment.end >= self.end and BatchWalk(file, place, size).find(segment.end, []) is None
+        )
 
     def _salvage(
         self, segment: Segment, file: File, name: str, place: i64, size: int, marks: list[int]
@@ -280,7 +282,7 @@ class Found:
         copy = self._kept.copy(file, 0, size, f"{name}-{place}-{size - place}.bad")
         self._told.add(int(start))
         parts: list[Segment] = []
-        walk = Walk(file, place, size)
+        walk = BatchWalk(file, place, size)
         found = walk.find(start, marks)
         while found is not None and found.base + found.rows <= self._end:
             if not parts or found.base != parts[-1].end:
@@ -346,7 +348,7 @@ class Found:
             for one in self._known
         )
 
-    def _cut_batch(self, segment: Segment, batch: View, place: i64, size: int) -> None:
+    def _cut_batch(self, segment: Segment, batch: BatchView, place: i64, size: int) -> None:
         """Only the first rows of a batch were promised.
 
         They go into a segment of their own before the batch goes.
@@ -418,7 +420,7 @@ class Found:
         self._tell(QUARANTINED, name, reason, 0, size, self._kept.take(name))
 
 
-class Walk:
+class BatchWalk:
     """The sound batches of a segment's file, from a place on."""
 
     def __init__(self, file: File, place: i64, size: i64) -> None:
@@ -430,7 +432,7 @@ class Walk:
         #: Where the octets that were read begin in the file.
         self._start: i64 = place
 
-    def next(self) -> View | None:
+    def next(self) -> BatchView | None:
         """The batch that begins here; None when there is none with a right checksum."""
         while True:
             at: i64 = self.place - self._start
@@ -449,7 +451,7 @@ class Walk:
             if len(self._octets) <= had:
                 return None
 
-    def find(self, least: i64, marks: list[int]) -> View | None:
+    def find(self, least: i64, marks: list[int]) -> BatchView | None:
         """The next one that has rows from an offset on, or later ones. Behind damage it is looked
         for only where the damaged one says that it ends, and at `marks`: octets like those of a
         batch may stand in a message.

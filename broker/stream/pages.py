@@ -10,10 +10,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.store.disk import Damaged, StoreError
+from broker.store.disk import DamagedStore, StoreError
 from broker.store.files import complaint
 from broker.stream.archive import Archive
-from broker.stream.arrow import View, needed, view
+from broker.stream.arrow import BatchView, needed, view
 from broker.stream.segments import Segment
 
 #: Octets that are read at once, and pages that a stream keeps.
@@ -21,12 +21,12 @@ PAGE: Final[i64] = 256 << 10
 PAGES: Final = 4
 
 
-class Page:
+class StreamPage:
     """Batches, read. `end` is the offset behind them, and `place` where that is in the segment."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
-        self.views: list[View] = []
+        self.views: list[BatchView] = []
         self.base: i64 = 0
         self.end: i64 = 0
         self.place: i64 = 0
@@ -38,19 +38,19 @@ class Pages:
     def __init__(self, archive: Archive) -> None:
         self.reads = 0
         self._archive = archive
-        self._pages: list[Page] = []
+        self._pages: list[StreamPage] = []
 
     def clear(self) -> None:
         """Nobody reads any more."""
         self._pages = []
         for segment in self._archive.segments:
-            segment.let_go()
+            segment.close()
 
     def forget(self, segments: list[Segment]) -> None:
         """These are removed."""
         self._pages = [page for page in self._pages if page.segment not in segments]
 
-    def at(self, offset: i64) -> Page:
+    def at(self, offset: i64) -> StreamPage:
         """The page with this offset, which is below the end of the stream.
 
         Raises Gone, StoreError.
@@ -71,12 +71,12 @@ class Pages:
         page = self._read(segment, place, offset)
         pages.insert(0, page)
         if len(pages) > PAGES:
-            pages.pop().segment.let_go()
+            pages.pop().segment.close()
         return page
 
-    def _read(self, segment: Segment, place: i64, offset: i64) -> Page:
+    def _read(self, segment: Segment, place: i64, offset: i64) -> StreamPage:
         """The batches from that place on, the one with the offset among them."""
-        page = Page(segment)
+        page = StreamPage(segment)
         size: i64 = PAGE
         while True:
             self.reads += 1
@@ -114,8 +114,8 @@ class Pages:
                 raise _damaged(segment, place)
 
 
-def _damaged(segment: Segment, place: i64) -> Damaged:
-    return Damaged(
+def _damaged(segment: Segment, place: i64) -> DamagedStore:
+    return DamagedStore(
         f"'{segment.path}' is damaged at {place}: stop the broker, run `trellis store repair`, which puts that aside, and "
         "see to the disk"
     )

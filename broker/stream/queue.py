@@ -17,13 +17,13 @@ from mypy_extensions import i32, i64
 from broker.agenda import Agenda, Task
 from broker.messages.fates import EXPIRED, OVER_LIMIT, PURGED
 from broker.messages.message import Message
-from broker.queues.arguments import ENDLESS, Terms
+from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
-from broker.store.contract import Share, Store, Stream
+from broker.store.contract import Store, StreamIntake, StreamWrite
 from broker.store.disk import StoreError
 from broker.stream.archive import Archive, Gone, Portion
-from broker.stream.arrow import View
+from broker.stream.arrow import BatchView
 from broker.stream.pages import Pages
 from broker.stream.rows import Captured, Packets
 
@@ -36,7 +36,7 @@ _LOOK_LEAST: Final[i64] = 1_000
 _LOOK_PART: Final[i64] = 10
 
 
-class StreamReader:
+class QueueStreamReader:
     """A consumer of a stream, and how far it has read; front ends subclass it."""
 
     def __init__(self, consumer: Consumer, offset: i64) -> None:
@@ -49,7 +49,7 @@ class StreamReader:
         pool = consumer.pool
         return consumer.credit > 0 and (pool is None or pool.credit > 0) and consumer.outlet.open()
 
-    def serve(self, batch: View, row: i64) -> i64:
+    def serve(self, batch: BatchView, row: i64) -> i64:
         """Write rows from this one on out while it is ready; returns how many.
 
         Must not call the core.
@@ -68,21 +68,27 @@ class StreamQueue(Queue):
     """
 
     def __init__(
-        self, vhost: str, name: str, agenda: Agenda, store: Store, terms: Terms, archive: Archive
+        self,
+        vhost: str,
+        name: str,
+        agenda: Agenda,
+        store: Store,
+        terms: QueueArguments,
+        archive: Archive,
     ) -> None:
         super().__init__(vhost, name, agenda, store, True)
         self.terms = terms
         self.archive = archive
         self.pages = Pages(archive)
         self.intake = Intake(self)
-        self.readers: list[StreamReader] = []
+        self.readers: list[QueueStreamReader] = []
         #: Rows given to readers.
         self.served: i64 = 0
         self._wall = -1.0
         self._sealed = 0
         self._look: Look | None = None
         self._turn_of = 0
-        archive.pen.segment_octets = terms.segment_octets
+        archive.pen.segment_octets = terms.segment_bytes
 
     @property
     def end(self) -> i64:
@@ -137,12 +143,12 @@ class StreamQueue(Queue):
         if len(self.archive.segments) != self._sealed:
             self._retain()
         if self.readers:
-            self.stir()
+            self.schedule_drain()
 
-    def attach(self, reader: StreamReader) -> None:
+    def attach(self, reader: QueueStreamReader) -> None:
         """A consumer that is subscribed already begins to read."""
         self.readers.append(reader)
-        self.stir()
+        self.schedule_drain()
 
     def unsubscribe(self, consumer: Consumer) -> None:
         super().unsubscribe(consumer)
@@ -150,7 +156,7 @@ class StreamQueue(Queue):
         if not self.readers:
             self.pages.clear()
 
-    def run(self) -> None:
+    def drain(self) -> None:
         """Serve every reader that is ready, up to the end of what is durable."""
         self._stirred = False
         left: i64 = SLICE
@@ -164,14 +170,18 @@ class StreamQueue(Queue):
                 turn = 0
             reader = readers[turn]
             turn += 1
-            if not self.terms.single or self.consumers and reader.consumer is self.consumers[0]:
+            if (
+                not self.terms.single_active_consumer
+                or self.consumers
+                and reader.consumer is self.consumers[0]
+            ):
                 left -= self._serve(reader, left)
         self._turn_of = turn
         if left <= 0:
             self._stirred = True
             self.agenda.later(self)
 
-    def _serve(self, reader: StreamReader, most: i64) -> i64:
+    def _serve(self, reader: QueueStreamReader, most: i64) -> i64:
         """Give a reader what it takes; returns how many rows."""
         given: i64 = 0
         end: i64 = self.archive.end
@@ -204,7 +214,7 @@ class StreamQueue(Queue):
     def acknowledged_reads(self) -> None:
         """A consumer has credit again."""
         if not self._stirred and self.readers:
-            self.stir()
+            self.schedule_drain()
 
     def requeue(self, delivery: Delivery) -> None:
         self.acknowledged_reads()
@@ -212,15 +222,15 @@ class StreamQueue(Queue):
     def reject(self, message: Message) -> None:
         self.acknowledged_reads()
 
-    def unsayable(self, message: Message) -> None:
+    def unrepresentable(self, message: Message) -> None:
         self.acknowledged_reads()
 
     # -- what is removed
 
-    def follow(self, terms: Terms) -> None:
+    def follow(self, terms: QueueArguments) -> None:
         """From now on these hold."""
         self.terms = terms
-        self.archive.pen.segment_octets = terms.segment_octets
+        self.archive.pen.segment_octets = terms.segment_bytes
         self._retain()
 
     def _retain(self) -> None:
@@ -235,7 +245,7 @@ class StreamQueue(Queue):
             before = max(i64(self.agenda.wall * 1000) - terms.max_age, 0) * 1000
         for fate, oldest, most in (
             (EXPIRED, before, -1),
-            (OVER_LIMIT, -1, -1 if terms.max_octets == ENDLESS else terms.max_octets),
+            (OVER_LIMIT, -1, -1 if terms.max_bytes == UNLIMITED else terms.max_bytes),
         ):
             out = archive.expired(oldest, most)
             if not out:
@@ -292,7 +302,7 @@ class StreamQueue(Queue):
         )
 
 
-class Intake(Stream):
+class Intake(StreamIntake):
     """What is put between two batches of the store."""
 
     def __init__(self, queue: StreamQueue) -> None:
@@ -313,7 +323,7 @@ class Intake(Stream):
     def pending(self) -> i64:
         return self.octets
 
-    def share(self) -> Share:
+    def share(self) -> StreamWrite:
         captured = self.captured
         self.captured = Captured(captured.end)
         octets: i64 = self.octets
@@ -324,7 +334,7 @@ class Intake(Stream):
         return StreamShare(queue, Portion(queue.archive, captured, octets))
 
 
-class StreamShare(Share):
+class StreamShare(StreamWrite):
     """A stream's part of a batch."""
 
     def __init__(self, queue: StreamQueue, portion: Portion) -> None:

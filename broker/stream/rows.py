@@ -58,7 +58,7 @@ class Packets:
         self.described = described
 
 
-class Scribe:
+class HeaderCodec:
     """The role of front ends: how a message stands in a stream. Called in the writer's thread."""
 
     def header(self, message: Message) -> bytes:
@@ -72,7 +72,7 @@ class Scribe:
 
 
 @final
-class Name:
+class RowName:
     """What messages were published to, as rows say it: `odd` are the octets of a key that is no
     UTF-8.
     """
@@ -82,17 +82,17 @@ class Name:
         self.topic, self.odd = _clean(key)
 
 
-class Rows:
+class StreamRows:
     """Takes publications that have a name and a body, and say no more."""
 
-    def plain(self, name: Name, body: bytes) -> None:
+    def plain(self, name: RowName, body: bytes) -> None:
         raise NotImplementedError
 
 
-class Opener:
+class PacketParser:
     """The role of a front end whose publications come in runs. Called in the writer's thread."""
 
-    def open(self, packets: Packets, rows: Rows) -> None:
+    def open(self, packets: Packets, rows: StreamRows) -> None:
         """Say name and body of each, in their order.
 
         The same name should be the same object, where that is cheap.
@@ -104,12 +104,12 @@ class Opener:
         raise NotImplementedError
 
 
-class Scribes:
+class RowCodecs:
     """Those of a broker: its front ends say who they are."""
 
     def __init__(self) -> None:
-        self.scribe = Scribe()
-        self.opener = Opener()
+        self.scribe = HeaderCodec()
+        self.opener = PacketParser()
 
 
 class Captured:
@@ -149,7 +149,7 @@ class Sink:
         raise NotImplementedError
 
 
-class RowWriter(Rows):
+class RowWriter(StreamRows):
     """Makes batches of what one stream captured.
 
     Rows that stand next to each other have much in common. So of each column only this is noted:
@@ -157,14 +157,14 @@ class RowWriter(Rows):
     or when the batch is full.
     """
 
-    def __init__(self, vhost: str, scribes: Scribes) -> None:
+    def __init__(self, vhost: str, scribes: RowCodecs) -> None:
         self._vhost = vhost.encode()
         self._scribes = scribes
         self._scribe = scribes.scribe
         self._sink = Sink()
         self._used = False
         #: By exchange and key as addresses have them.
-        self._names: dict[bytes, Name] = {}
+        self._names: dict[bytes, RowName] = {}
         #: Names of exchanges: equal ones are one object.
         self._exchanges_known: dict[bytes, bytes] = {}
         self._next: i64 = 0
@@ -252,7 +252,7 @@ class RowWriter(Rows):
                     name,
                     scribe.header(item),
                     item.encoding.body(item.content),
-                    item.assurance,
+                    item.qos,
                     origin.protocol,
                     origin.publisher,
                     i64(read_i32_le(routed, 4 * at)),
@@ -267,21 +267,21 @@ class RowWriter(Rows):
         self._packets = _NO_PACKETS
         self._sink = Sink()
 
-    def _name_of(self, address: Address) -> Name:
+    def _name_of(self, address: Address) -> RowName:
         exchange, _ = _clean(address.exchange.encode("utf-8", "surrogateescape"))
         if len(self._names) >= _NAMES_MAX:
             self._names.clear()
             self._exchanges_known.clear()
         if len(address.topic) >= _CUT:
-            return Name(exchange, address.key.encode("utf-8", "surrogateescape"))
-        name = Name(
+            return RowName(exchange, address.key.encode("utf-8", "surrogateescape"))
+        name = RowName(
             self._exchanges_known.setdefault(exchange, exchange),
             address.key.encode("utf-8", "surrogateescape"),
         )
         self._names[address.octets] = name
         return name
 
-    def plain(self, name: Name, body: bytes) -> None:
+    def plain(self, name: RowName, body: bytes) -> None:
         """A publication of the run that is taken apart. Hot path of the writer."""
         size: i64 = len(body)
         header = self._header
@@ -302,10 +302,10 @@ class RowWriter(Rows):
 
     def _add(
         self,
-        name: Name,
+        name: RowName,
         header: bytes,
         body: bytes,
-        assurance: i64,
+        qos: i64,
         protocol: bytes,
         publisher: bytes,
         routed: i64,
@@ -314,7 +314,7 @@ class RowWriter(Rows):
         row: i64 = self._rows
         size: i64 = len(body)
         if row == 0:
-            self._first_row(name, header, size, assurance, protocol, publisher, routed)
+            self._first_row(name, header, size, qos, protocol, publisher, routed)
         else:
             if name is not self._name:
                 self._end_name(row)
@@ -336,9 +336,9 @@ class RowWriter(Rows):
                 self._routed.run(self._reached, row - self._reached_at)
                 self._reached = routed
                 self._reached_at = row
-            if assurance != self._quality:
+            if qos != self._quality:
                 self._qualities.run(self._quality, row - self._quality_at)
-                self._quality = assurance
+                self._quality = qos
                 self._quality_at = row
             if self._published != self._time:
                 self._times.run(self._time, row - self._time_at)
@@ -352,10 +352,10 @@ class RowWriter(Rows):
 
     def _first_row(
         self,
-        name: Name,
+        name: RowName,
         header: bytes,
         size: i64,
-        assurance: i64,
+        qos: i64,
         protocol: bytes,
         publisher: bytes,
         routed: i64,
@@ -369,7 +369,7 @@ class RowWriter(Rows):
         self._protocol = protocol
         self._publisher = publisher
         self._reached = routed
-        self._quality = assurance
+        self._quality = qos
 
     def _end_name(self, row: i64) -> None:
         name = self._name
@@ -476,5 +476,5 @@ def _clean(octets: bytes) -> tuple[bytes, bytes]:
     return octets, b""
 
 
-_NOBODY: Final = Name(b"", b"")
+_NOBODY: Final = RowName(b"", b"")
 _NO_PACKETS: Final = Packets(b"", 0, b"", 0, False)

@@ -109,7 +109,7 @@ class Segment:
             self._file = opened(self.disk, self.path)
         return self._file
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Close the file when nobody reads it any more."""
         self._file = None
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from broker.agenda import Agenda
-from broker.queues.arguments import Terms
+from broker.queues.arguments import QueueArguments
 from broker.store.contract import Store
 from broker.store.findings import Finding
 from broker.stream.archive import Archive
 from broker.stream.finding import Found
 from broker.stream.leftover import sweep
 from broker.stream.queue import StreamQueue
-from broker.stream.rows import Scribes
+from broker.stream.rows import RowCodecs
 
 
 class Streams:
@@ -22,13 +22,13 @@ class Streams:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.scribes = Scribes()
+        self.scribes = RowCodecs()
         #: Rows that readers of deleted streams were given.
         self.served: i64 = 0
         #: What was not as it should be at the start.
         self.findings: list[Finding] = []
 
-    def make(self, vhost: str, name: str, agenda: Agenda, terms: Terms) -> StreamQueue:
+    def make(self, vhost: str, name: str, agenda: Agenda, terms: QueueArguments) -> StreamQueue:
         """A stream that nobody has numbered yet."""
         store = self._store
         archive = Archive(store.stream_disk, store.stream_root, vhost, name, 0, self.scribes)

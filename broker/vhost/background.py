@@ -10,16 +10,16 @@ from broker.queues.destination import Destination
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
-from broker.routing.route import Listener
-from broker.routing.topology_stream import Topology
+from broker.routing.route import Subscriber
+from broker.routing.topology_stream import TopologyStream
 from broker.stream.queue import StreamQueue
-from broker.vhost.dead_letters import Publisher
+from broker.vhost.dead_letters import MessagePublisher
 
 #: Bindings that are removed or written down, and queues that follow their policies, in one turn.
 SLICE: Final = 500
 
 
-class Sliced(Publisher):
+class BackgroundHost(MessagePublisher):
     """The role a virtual host plays for slices."""
 
     def follow_alternates(self, exchanges: list[Exchange]) -> None:
@@ -40,10 +40,12 @@ class Sliced(Publisher):
         raise NotImplementedError
 
 
-class Following(Task):
+class PolicyUpdate(Task):
     """Queues and exchanges follow the policies of now, some a turn."""
 
-    def __init__(self, host: Sliced, queues: list[Queue], exchanges: list[Exchange]) -> None:
+    def __init__(
+        self, host: BackgroundHost, queues: list[Queue], exchanges: list[Exchange]
+    ) -> None:
         self._host = host
         self._queues = queues
         self._exchanges = exchanges
@@ -61,10 +63,12 @@ class Following(Task):
             host.agenda.later(self)
 
 
-class Unbinding(Task):
+class BindingRemoval(Task):
     """Bindings of what is gone, an exchange or what it led to, leave in slices."""
 
-    def __init__(self, host: Sliced, exchange: Exchange, destinations: list[Destination]) -> None:
+    def __init__(
+        self, host: BackgroundHost, exchange: Exchange, destinations: list[Destination]
+    ) -> None:
         self._host = host
         self._exchange = exchange
         self._destinations = destinations
@@ -80,7 +84,7 @@ class Unbinding(Task):
             self._host.agenda.later(self)
 
 
-class Recording(Task):
+class TopologySnapshot(Task):
     """A snapshot for `$topology`: names first, then bindings. What changes meanwhile is written as
     it changes, so a binding that is gone when its turn comes is passed over, and one that came is
     written twice.
@@ -89,7 +93,7 @@ class Recording(Task):
     def __init__(
         self,
         agenda: Agenda,
-        topology: Topology,
+        topology: TopologyStream,
         exchanges: dict[str, Exchange],
         queues: dict[str, Queue],
         restarted: bool,
@@ -131,7 +135,7 @@ class Recording(Task):
                 source is not None
                 and source.bindings.get(binding.destination, {}).get(binding.identity) is binding
             ):
-                topology.bound(source.name, binding, isinstance(binding.destination, Listener))
+                topology.bound(source.name, binding, isinstance(binding.destination, Subscriber))
         if self._declared or self._named or self._bindings or self._left:
             self._agenda.later(self)
         else:

@@ -11,34 +11,34 @@ from broker.errors import BrokerError
 from broker.messages.cc_headers import BCC, CC, all_keys, open_keys
 from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, Message, Properties, amend
 from broker.messages.x_death import Death, deaths_of, record, told
-from broker.queues.limited import Host, LimitedQueue
+from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.queue import Queue
 from broker.routing.exchanges.delayed import DELAY_MAX, HEADER, delay_of
-from broker.routing.publish_context import Gate
-from broker.routing.route import Listener, Route
-from broker.store.contract import Settled, Store, Ticket
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import Route, Subscriber
+from broker.store.contract import MessageSettled, Store, Ticket
 
 #: A dead letter lives as long as its next queue lets it.
 _SPENT: Final[dict[str, object]] = {"expiration": None}
 
 
-class Publisher(Host):
+class MessagePublisher(DeadLetterHost):
     """The role a virtual host plays for letters."""
 
     agenda: Agenda
-    speaker: Listener | None
+    speaker: Subscriber | None
     store: Store
 
     @property
-    def internal(self) -> Gate:
+    def internal(self) -> PublishContext:
         raise NotImplementedError
 
-    def route(self, gate: Gate, exchange: str, key: str) -> Route:
+    def route(self, context: PublishContext, exchange: str, key: str) -> Route:
         raise NotImplementedError
 
     def route_by(
         self,
-        gate: Gate,
+        context: PublishContext,
         exchange: str,
         keys: list[str],
         properties: Properties,
@@ -46,13 +46,15 @@ class Publisher(Host):
     ) -> Route:
         raise NotImplementedError
 
-    def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
+    def publish(
+        self, context: PublishContext, route: Route, message: Message, ticket: Ticket | None
+    ) -> i64:
         raise NotImplementedError
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         raise NotImplementedError
 
-    def leave(self, gate: Gate) -> None:
+    def leave(self, context: PublishContext) -> None:
         raise NotImplementedError
 
 
@@ -63,7 +65,7 @@ class DeadLetter(Task):
     """
 
     def __init__(
-        self, publisher: Publisher, queue: LimitedQueue, message: Message, reason: str
+        self, publisher: MessagePublisher, queue: LimitedQueue, message: Message, reason: str
     ) -> None:
         self._publisher = publisher
         self._queue = queue
@@ -79,13 +81,13 @@ class DeadLetter(Task):
             if queue.durable and position > 0:
                 # Also when the queue is deleted meanwhile: the deletion may be lost in a crash that
                 # keeps the letter.
-                store.append(Settled(queue.number, position), None)
+                store.append(MessageSettled(queue.number, position), None)
         finally:
             store.commit()
 
     def _publish(self) -> None:
-        publisher, message, terms = self._publisher, self._message, self._queue.terms
-        gate = publisher.internal
+        publisher, message, terms = self._publisher, self._message, self._queue.arguments
+        context = publisher.internal
         properties = message.properties
         found = properties.get("headers")
         headers: Properties = found if isinstance(found, dict) else {}
@@ -105,33 +107,31 @@ class DeadLetter(Task):
         if terms.dead_letter_key is not None:
             keys = [terms.dead_letter_key]
             changes[CC] = None
-        assurance = message.assurance
-        if assurance == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
-            assurance = AT_LEAST_ONCE  # No queue so far had to ask.
+        qos = message.qos
+        if qos == AT_MOST_ONCE and properties.get("delivery_mode") == 2:
+            qos = AT_LEAST_ONCE  # No queue so far had to ask.
         route = publisher.route_by(
-            gate,
+            context,
             terms.dead_letter_exchange or "",
             keys,
             {**properties, "headers": {**headers, **changes}},
             None if self._reason == "rejected" else deaths,
         )
-        letter = Message(
-            route, message.content, amend(message.encoding, changes, _SPENT), assurance
-        )
-        gate.received += 1
+        letter = Message(route, message.content, amend(message.encoding, changes, _SPENT), qos)
+        context.received += 1
         try:
-            publisher.publish(gate, route, letter, None)
+            publisher.publish(context, route, letter, None)
         except BrokerError:
             return  # Counted with its fate: the exchange is gone.
 
 
-class Release(Task):
+class DelayedPublish(Task):
     """A message whose delay is over, on its way to where its exchange leads.
 
     After a crash it is here or there.
     """
 
-    def __init__(self, publisher: Publisher, waiting: Queue, message: Message) -> None:
+    def __init__(self, publisher: MessagePublisher, waiting: Queue, message: Message) -> None:
         self._publisher = publisher
         self._waiting = waiting
         self._message = message
@@ -143,67 +143,65 @@ class Release(Task):
             self._publish()
             waiting, position = self._waiting, self._message.position
             if waiting.durable and position > 0:
-                store.append(Settled(waiting.number, position), None)
+                store.append(MessageSettled(waiting.number, position), None)
         finally:
             store.commit()
 
     def _publish(self) -> None:
         publisher, message = self._publisher, self._message
-        gate, properties = publisher.internal, message.properties
+        context, properties = publisher.internal, message.properties
         found = properties.get("headers")
         headers: Properties = found if isinstance(found, dict) else {}
         over: dict[str, object] = {HEADER: -delay_of(properties)}
         if BCC in headers:
             over[BCC] = None
         route = publisher.route_by(
-            gate,
+            context,
             message.address.exchange,
             [message.address.key, *all_keys(headers)],
             {**properties, "headers": {**headers, **over}},
         )
-        released = Message(
-            route, message.content, amend(message.encoding, over, {}), message.assurance
-        )
+        released = Message(route, message.content, amend(message.encoding, over, {}), message.qos)
         expiration = properties.get("expiration")
         if isinstance(expiration, str) and expiration.isdigit():
             released.expires = publisher.agenda.now + min(int(expiration), DELAY_MAX)
-        gate.received += 1
+        context.received += 1
         try:
-            publisher.publish(gate, route, released, None)
+            publisher.publish(context, route, released, None)
         except BrokerError:
             return  # Counted with its fate: the exchange is gone.
 
 
-class Will(Task):
+class PublishWill(Task):
     """The message that a client left for the case that it disappears."""
 
     def __init__(
         self,
-        publisher: Publisher,
-        gate: Gate,
+        publisher: MessagePublisher,
+        context: PublishContext,
         message: Message,
         lifetime: int,
-        speaker: Listener | None,
+        speaker: Subscriber | None,
     ) -> None:
         self._publisher = publisher
-        self._gate = gate
+        self._context = context
         self._message = message
         self._lifetime = lifetime
         self._speaker = speaker
 
     def run(self) -> None:
-        publisher, gate, will = self._publisher, self._gate, self._message
-        route = publisher.route(gate, will.address.exchange, will.address.key)
-        gate.received += 1
-        message = Message(route, will.content, will.encoding, will.assurance)
+        publisher, context, will = self._publisher, self._context, self._message
+        route = publisher.route(context, will.address.exchange, will.address.key)
+        context.received += 1
+        message = Message(route, will.content, will.encoding, will.qos)
         if self._lifetime >= 0:
             message.expires = publisher.agenda.now + self._lifetime
         publisher.speaker = self._speaker
         try:
             if will.retained and route.plan.refusal is None:
                 publisher.retain(message, None)
-            publisher.publish(gate, route, message, None)
+            publisher.publish(context, route, message, None)
         except BrokerError:
             pass  # Counted with its fate: the client may not publish there.
         publisher.speaker = None
-        publisher.leave(gate)
+        publisher.leave(context)

@@ -9,9 +9,9 @@ from mypy_extensions import i64
 
 from broker.agenda import Agenda
 from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, ResourceLocked
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.messages.fates import COPY_FATES
-from broker.queues.arguments import NO_TERMS, Terms, check_lasting
+from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_lasting
 from broker.queues.destination import Destination
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import Policies
@@ -21,19 +21,19 @@ from broker.routing.binding import Binding
 from broker.routing.deduplication import Producers
 from broker.routing.equivalence import check_exchange, check_queue
 from broker.routing.exchanges import TYPES, DelayedExchange, Exchange, TopicExchange
-from broker.routing.exchanges.base import OCTETS, Options
+from broker.routing.exchanges.base import OCTETS, ExchangeOptions
 from broker.routing.exchanges.topic import topic_exchange
-from broker.routing.planner import NAME_OCTETS, Planner
-from broker.routing.publish_context import Gate, Gates, sum_into
-from broker.routing.route import Listener
+from broker.routing.planner import NAME_BYTES, Planner
+from broker.routing.publish_context import PublishContext, PublishContexts, sum_into
+from broker.routing.route import Subscriber
 from broker.routing.topology_stream import OCTETS as TOPOLOGY_OCTETS
-from broker.routing.topology_stream import TOPOLOGY, Topology
+from broker.routing.topology_stream import TOPOLOGY, TopologyStream
 from broker.store.contract import Defined, Store, Ticket, Undefined
 from broker.stream.queue import StreamQueue
 from broker.stream.streams import Streams
-from broker.vhost.background import Recording, Sliced, Unbinding, kind_of
-from broker.vhost.retained import Retained
-from broker.vhost.totals import Census
+from broker.vhost.background import BackgroundHost, BindingRemoval, TopologySnapshot, kind_of
+from broker.vhost.retained import RetainedMessages
+from broker.vhost.totals import VirtualHostTotals
 
 #: Their numbers are -1, -2, ... in this order, on disks too: add at the end only.
 _PREDECLARED: Final = (
@@ -46,7 +46,7 @@ _PREDECLARED: Final = (
 )
 
 
-class Holdings(Sliced):
+class Holdings(BackgroundHost):
     """Names, declarations, bindings. Raises kinds of BrokerError."""
 
     def __init__(
@@ -54,13 +54,13 @@ class Holdings(Sliced):
         name: str,
         agenda: Agenda,
         store: Store,
-        bounds: Bounds,
+        limits: BrokerLimits,
         streams: Streams | None = None,
     ) -> None:
         self.name = name
         self.agenda = agenda
         self.store = store
-        self.bounds = bounds
+        self.limits = limits
         self.streams = streams or Streams(store)
         self.exchanges: dict[str, Exchange] = {}
         self.queues: dict[str, Queue] = {}
@@ -71,20 +71,22 @@ class Holdings(Sliced):
         self.delays: dict[str, RankedQueue] = {}
         #: Queues that belong to sessions, by the names under which operators see them.
         self.inboxes: dict[str, Queue] = {}
-        self.listeners: dict[Listener, None] = {}
+        self.subscribers: dict[Subscriber, None] = {}
         #: Who publishes just now, where that may matter to somebody who does not want to hear
         #: itself.
-        self.speaker: Listener | None = None
-        self.retained = Retained(name, agenda, store, bounds.retained, bounds.retained_octets)
-        self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, bounds)
-        self.gates = Gates(self._planner, bounds)
+        self.publishing_session: Subscriber | None = None
+        self.retained = RetainedMessages(
+            name, agenda, store, limits.retained, limits.retained_octets
+        )
+        self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, limits)
+        self.contexts = PublishContexts(self._planner, limits)
         #: Whether it is being deleted: nobody comes in any more.
         self.closing = False
         #: The name of a stream that gets all that is published here, though its arguments do not
         #: say so.
         self.journal = ""
         self.producers = Producers(name, store)
-        self.topology: Topology | None = None
+        self.topology: TopologyStream | None = None
         #: Whether an alarm is on: who publishes must wait.
         self.alarmed = False
         #: Why messages became dead letters, and how many.
@@ -96,34 +98,34 @@ class Holdings(Sliced):
         self._copy_fates = [0] * len(COPY_FATES)
         self._relayed = 0
         for number, (exchange, kind) in enumerate(_PREDECLARED, start=1):
-            self.add_exchange(exchange, kind, Options(durable=True), -number)
+            self.add_exchange(exchange, kind, ExchangeOptions(durable=True), -number)
 
     # -- counts
 
     @property
-    def internal(self) -> Gate:
+    def internal(self) -> PublishContext:
         """The way in of what comes from the core itself."""
-        return self.gates.internal
+        return self.contexts.internal
 
     @property
     def plans(self) -> int:
         """Sets of destinations that are known."""
         return len(self._planner)
 
-    def census(self) -> Census:
+    def totals(self) -> VirtualHostTotals:
         """A count of what is held here, and of how copies ended."""
-        return Census(
+        return VirtualHostTotals(
             list(self.queues.values()),
             [*self.replies.values(), *self.delays.values()],
-            list(self.listeners),
+            list(self.subscribers),
             self._copy_fates,
             self._relayed,
-            sum(ingress.unrepresentable for ingress in self.gates.ingress().values()),
+            sum(ingress.unrepresentable for ingress in self.contexts.ingress_counters().values()),
         )
 
     def absorb(self, other: Holdings) -> None:
         """The other one is gone: what it counted counts here."""
-        self.gates.absorb(other.gates)
+        self.contexts.absorb(other.contexts)
         sum_into(self._copy_fates, other._copy_fates)
         self._relayed += other._relayed
         for reason, count in other.dead_letters.items():
@@ -134,12 +136,12 @@ class Holdings(Sliced):
 
     # -- what others asked for, and is not durable yet
 
-    def await_durable(self, known: Destination, ticket: Ticket | None) -> None:
+    def reply_when_durable(self, known: Destination, ticket: Ticket | None) -> None:
         """Somebody is told that this is there: it must be, after a crash too."""
         if ticket is not None:
             self.store.wait(known.number, ticket)
 
-    def await_all(self, ticket: Ticket | None) -> None:
+    def reply_when_all_durable(self, ticket: Ticket | None) -> None:
         """Somebody is told that a change is made which another one made."""
         if ticket is not None:
             self.store.wait_for_all(ticket)
@@ -169,17 +171,17 @@ class Holdings(Sliced):
     # -- exchanges
 
     def declare_exchange(
-        self, name: str, kind: str, options: Options, ticket: Ticket | None = None
+        self, name: str, kind: str, options: ExchangeOptions, ticket: Ticket | None = None
     ) -> Exchange:
         """Find or make an exchange. Raises PreconditionFailed when it differs."""
         known = self.exchanges.get(name)
         if known is not None:
             check_exchange(known, self.name, kind, options)
-            self.await_durable(known, ticket)
+            self.reply_when_durable(known, ticket)
             return known
-        if len(self.exchanges) >= self.bounds.exchanges:
+        if len(self.exchanges) >= self.limits.exchanges:
             raise NotAllowed(
-                f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.bounds.exchanges} exchanges"
+                f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.limits.exchanges} exchanges"
             )
         exchange = self.add_exchange(name, kind, options, 0)
         if options.durable:
@@ -205,7 +207,7 @@ class Holdings(Sliced):
         self.changed()
         return exchange
 
-    def add_exchange(self, name: str, kind: str, options: Options, number: i64) -> Exchange:
+    def add_exchange(self, name: str, kind: str, options: ExchangeOptions, number: i64) -> Exchange:
         """An exchange that is declared now, or was before. Raises PreconditionFailed."""
         exchange = self.exchanges[name] = self._new_exchange(name, kind, options)
         self.number(exchange, number)
@@ -220,13 +222,13 @@ class Holdings(Sliced):
             exchange.waiting.number = number
             self.delays[exchange.name] = exchange.waiting
 
-    def _new_exchange(self, name: str, kind: str, options: Options) -> Exchange:
+    def _new_exchange(self, name: str, kind: str, options: ExchangeOptions) -> Exchange:
         if "alternate-exchange" in options.arguments and options.alternate is None:
             raise PreconditionFailed(
                 f"invalid arg 'alternate-exchange' for exchange '{name}' in vhost '{self.name}': not a text"
             )
         if kind == TopicExchange.kind:
-            return topic_exchange(name, options, self.bounds.matcher, self.bounds.matchers)
+            return topic_exchange(name, options, self.limits.matcher, self.limits.matchers)
         if kind == DelayedExchange.kind:
             inner = options.arguments.get("x-delayed-type")
             if not isinstance(inner, str) or inner not in TYPES:
@@ -235,7 +237,7 @@ class Holdings(Sliced):
                     + ", ".join(sorted(TYPES))
                 )
             waiting = RankedQueue(
-                self.name, name, self.agenda, self.store, options.durable, NO_TERMS, self
+                self.name, name, self.agenda, self.store, options.durable, NO_ARGUMENTS, self
             )
             return DelayedExchange(name, options, self._new_exchange(name, inner, options), waiting)
         made = TYPES.get(kind)
@@ -251,7 +253,7 @@ class Holdings(Sliced):
         """Delete an exchange; one that is not there is deleted already."""
         exchange = self.exchanges.get(name)
         if exchange is None:
-            self.await_all(ticket)
+            self.reply_when_all_durable(ticket)
             return
         if if_unused and exchange.bindings:
             raise PreconditionFailed(f"exchange '{name}' in vhost '{self.name}' in use")
@@ -266,7 +268,7 @@ class Holdings(Sliced):
         if self.topology is not None:
             self.topology.deleted("exchange", name)
         self._forget(exchange)
-        Unbinding(self, exchange, list(exchange.bindings)).run()
+        BindingRemoval(self, exchange, list(exchange.bindings)).run()
 
     # -- queues
 
@@ -287,11 +289,11 @@ class Holdings(Sliced):
         self.queues_declared += 1
         known = self.queue(name, owner) if name in self.queues or name in self.inboxes else None
         given = arguments or {}
-        terms = Terms(name, self.name, given, self.policies.terms(name, given))
+        terms = QueueArguments(name, self.name, given, self.policies.arguments(name, given))
         if known is not None:
             check_queue(known, self.name, durable, exclusive, auto_delete, terms)
-            known.use()
-            self.await_durable(known, ticket)
+            known.touch()
+            self.reply_when_durable(known, ticket)
             return known
         if terms.quorum or terms.stream:
             check_lasting(
@@ -302,9 +304,9 @@ class Holdings(Sliced):
                 auto_delete,
                 "stream" if terms.stream else "quorum",
             )
-        if len(self.queues) >= self.bounds.queues:
+        if len(self.queues) >= self.limits.queues:
             raise NotAllowed(
-                f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.bounds.queues} queues"
+                f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.limits.queues} queues"
             )
         queue = self.add_queue(name, durable and not exclusive, auto_delete, terms, 0)
         queue.declared_durable = durable
@@ -330,7 +332,7 @@ class Holdings(Sliced):
         return queue
 
     def add_queue(
-        self, name: str, durable: bool, auto_delete: bool, terms: Terms, number: i64
+        self, name: str, durable: bool, auto_delete: bool, terms: QueueArguments, number: i64
     ) -> Queue:
         """A queue that is declared now, or was before."""
         queue: Queue
@@ -340,12 +342,12 @@ class Holdings(Sliced):
                 self.streams.number(stream, int(number), True)
         elif terms.ranked:
             queue = RankedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
-        elif not terms.idle:
+        elif not terms.needs_only_plain_queue:
             queue = LimitedQueue(self.name, name, self.agenda, self.store, durable, terms, self)
         else:
             queue = Queue(self.name, name, self.agenda, self.store, durable)
-            queue.terms = terms
-        queue.use()
+            queue.arguments = terms
+        queue.touch()
         queue.auto_delete = auto_delete
         queue.number = number
         self.queues[name] = queue
@@ -392,7 +394,7 @@ class Holdings(Sliced):
     def _forget_route(self, queue: Queue) -> None:
         """The default exchange leads there no more."""
         octets = queue.name.encode()
-        self.gates.forget(bytes([0, len(octets)]) + octets if len(octets) <= NAME_OCTETS else b"")
+        self.contexts.evict(bytes([0, len(octets)]) + octets if len(octets) <= NAME_BYTES else b"")
 
     # -- journals
 
@@ -426,8 +428,8 @@ class Holdings(Sliced):
         if not isinstance(known, StreamQueue):
             self.topology = None
         elif self.topology is None or self.topology.queue is not known:
-            self.topology = Topology(known, self.internal.count_copies, self.record_topology)
-        self.gates.topology = self.topology
+            self.topology = TopologyStream(known, self.internal.count_copies, self.record_topology)
+        self.contexts.topology = self.topology
 
     def watch_topology(self) -> None:
         """With a journal comes the stream that says what led where: it begins with what does so
@@ -444,11 +446,13 @@ class Holdings(Sliced):
         before is void.
         """
         if self.topology is not None:
-            Recording(self.agenda, self.topology, self.exchanges, self.queues, restarted).run()
+            TopologySnapshot(
+                self.agenda, self.topology, self.exchanges, self.queues, restarted
+            ).run()
 
     def _note_binding(self, exchange: Exchange, binding: Binding, there: bool) -> None:
         if self.topology is not None:
-            session = isinstance(binding.destination, Listener)
+            session = isinstance(binding.destination, Subscriber)
             if there:
                 self.topology.bound(exchange.name, binding, session)
             else:
@@ -464,12 +468,8 @@ class Holdings(Sliced):
                 f"cannot bind queue '{TOPOLOGY}' in vhost '{self.name}': only the broker writes there"
             )
         known = self.add_binding(exchange, binding)
-        if (
-            known is not None
-            and known.assurance == binding.assurance
-            and known.arguments == binding.arguments
-        ):
-            self.await_all(ticket if _lasting(exchange, binding) else None)
+        if known is not None and known.qos == binding.qos and known.arguments == binding.arguments:
+            self.reply_when_all_durable(ticket if _lasting(exchange, binding) else None)
         elif _lasting(exchange, binding):
             target = binding.destination
             self.store.append(
@@ -481,7 +481,7 @@ class Holdings(Sliced):
                         "source": int(exchange.number),
                         "destination": int(target.number),
                         "key": binding.key,
-                        "assurance": int(binding.assurance),
+                        "assurance": int(binding.qos),
                         "grammar": binding.grammar.name,
                         "arguments": dict(binding.arguments),
                     },
@@ -509,7 +509,7 @@ class Holdings(Sliced):
             self.changed()
             self._unbound(exchange)
         else:
-            self.await_all(ticket)
+            self.reply_when_all_durable(ticket)
 
     def _undefine_binding(
         self, exchange: Exchange, binding: Binding, ticket: Ticket | None
@@ -533,7 +533,7 @@ class Holdings(Sliced):
         for exchange in [
             exchange for exchange in self.exchanges.values() if destination in exchange.bindings
         ]:
-            Unbinding(self, exchange, [destination]).run()
+            BindingRemoval(self, exchange, [destination]).run()
 
     def unbind_slice(self, exchange: Exchange, destination: Destination, most: int) -> int:
         # The store forgot them with the exchange or the destination.
@@ -556,7 +556,7 @@ def _lasting(exchange: Exchange, binding: Binding) -> bool:
         if isinstance(target, Queue)
         else (
             target.inbox.durable
-            if isinstance(target, Listener)
+            if isinstance(target, Subscriber)
             else isinstance(target, Exchange) and target.options.durable
         )
     )
@@ -564,7 +564,7 @@ def _lasting(exchange: Exchange, binding: Binding) -> bool:
 
 
 def _binding_kind(destination: Destination) -> str:
-    return "subscription" if isinstance(destination, Listener) else "binding"
+    return "subscription" if isinstance(destination, Subscriber) else "binding"
 
 
 def _binding_name(exchange: Exchange, binding: Binding) -> str:

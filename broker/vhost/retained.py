@@ -27,7 +27,7 @@ LOOK: Final = 10_000
 
 
 @mypyc_attr(acyclic=True)
-class Held:
+class RetainedMessage:
     """A retained message, and when it came: a subscription gets what was there before it.
 
     Only what is needed to make the message again: with key, content and its place in the dict of
@@ -35,7 +35,7 @@ class Held:
     that.
     """
 
-    __slots__ = ("assurance", "content", "encoding", "exchange", "expires", "key", "serial", "size")
+    __slots__ = ("content", "encoding", "exchange", "expires", "key", "qos", "serial", "size")
 
     def __init__(self, key: str, message: Message, serial: i64) -> None:
         address = message.address
@@ -46,33 +46,33 @@ class Held:
         self.serial: i64 = serial
         self.expires: i64 = message.expires
         self.size: i32 = i32(_size(message))
-        self.assurance: u8 = u8(message.assurance)
+        self.qos: u8 = u8(message.qos)
 
     def message(self) -> Message:
         """As it was published."""
         message = Message(
-            Address(self.exchange, self.key), self.content, self.encoding, i64(self.assurance)
+            Address(self.exchange, self.key), self.content, self.encoding, i64(self.qos)
         )
         message.expires = self.expires
         message.retained = True
         return message
 
 
-class Receiver:
+class RetainedReceiver:
     """The role of one who subscribes."""
 
     def receive_retained(self, message: Message) -> bool:
         """Take one; False when no more are wanted."""
         raise NotImplementedError
 
-    def crowded(self, task: Task) -> bool:
+    def backlogged(self, task: Task) -> bool:
         """Whether there is no room for more now; then the receiver puts the task on the agenda when
         there is.
         """
         raise NotImplementedError
 
 
-class Retained:
+class RetainedMessages:
     """Topics of one virtual host with their last message. Bounded in messages and octets."""
 
     def __init__(self, vhost: str, agenda: Agenda, store: Store, most: int, octets: int) -> None:
@@ -86,12 +86,12 @@ class Retained:
         self._most_octets = octets
         self._serial = 0
         #: Made for the first pattern in a grammar, and kept.
-        self._topics: dict[Grammar, TopicIndex[Held]] = {}
+        self._topics: dict[Grammar, TopicIndex[RetainedMessage]] = {}
         #: Those that are not whole yet.
-        self._indexing: dict[Grammar, Indexing] = {}
-        self._held: dict[str, Held] = {}
+        self._indexing: dict[Grammar, RetainedIndexing] = {}
+        self._held: dict[str, RetainedMessage] = {}
         #: Topics whose messages expire, and whether somebody looks after them.
-        self._mortal: dict[str, Held] = {}
+        self._mortal: dict[str, RetainedMessage] = {}
         self._watched = False
 
     def __len__(self) -> int:
@@ -125,14 +125,12 @@ class Retained:
                 self._store.append(RetainedSet(self._vhost, key, None), ticket)
             return False
         self._serial += 1
-        held = Held(key if known is None else known.key, message, self._serial)
+        held = RetainedMessage(key if known is None else known.key, message, self._serial)
         self.octets = octets
         self._held[key] = held
         for grammar, index in self._topics.items():
             index.put(_topic(key, grammar), held)
-        self._store.append(
-            RetainedSet(self._vhost, key, message.copy(message.assurance, True)), ticket
-        )
+        self._store.append(RetainedSet(self._vhost, key, message.copy(message.qos, True)), ticket)
         if message.expires > 0:
             self._mortal[key] = held
             self._watch()
@@ -143,7 +141,7 @@ class Retained:
     def _watch(self) -> None:
         if self._mortal and not self._watched:
             self._watched = True
-            self._agenda.at(self._agenda.now + LOOK, Fading(self, self._agenda))
+            self._agenda.at(self._agenda.now + LOOK, RetainedExpiry(self, self._agenda))
 
     def mortal(self) -> list[str]:
         """Topics whose messages expire one day."""
@@ -174,13 +172,15 @@ class Retained:
         The bounds of today hold for new ones.
         """
         self._serial += 1
-        held = self._held[message.address.key] = Held(message.address.key, message, self._serial)
+        held = self._held[message.address.key] = RetainedMessage(
+            message.address.key, message, self._serial
+        )
         self.octets += held.size
         if message.expires > 0:
             self._mortal[message.address.key] = held
             self._watch()
 
-    def deliver(self, pattern: str, grammar: Grammar, receiver: Receiver) -> None:
+    def deliver(self, pattern: str, grammar: Grammar, receiver: RetainedReceiver) -> None:
         """Give the receiver what the pattern matches, in slices: the first one now, unless the
         topics have to be indexed before.
         """
@@ -189,14 +189,14 @@ class Retained:
         if not grammar.is_pattern(pattern):
             one = self._held.get(_topic(pattern, grammar))
             if one is not None:
-                Sending(self._agenda, iter([one]), self._serial, receiver).run()
+                RetainedSending(self._agenda, iter([one]), self._serial, receiver).run()
             return
         index = self._topics.get(grammar)
         if index is None:
             index = self._topics[grammar] = TopicIndex(grammar)
-            self._indexing[grammar] = Indexing(self, self._agenda, grammar)
+            self._indexing[grammar] = RetainedIndexing(self, self._agenda, grammar)
             self._indexing[grammar].run()
-        sending = Sending(self._agenda, index.browse(pattern), self._serial, receiver)
+        sending = RetainedSending(self._agenda, index.browse(pattern), self._serial, receiver)
         indexing = self._indexing.get(grammar)
         if indexing is None:
             sending.run()
@@ -217,7 +217,7 @@ class Retained:
         """All topics are in the index."""
         del self._indexing[grammar]
 
-    def _remove(self, key: str, held: Held) -> None:
+    def _remove(self, key: str, held: RetainedMessage) -> None:
         self.octets -= held.size
         del self._held[key]
         if self._mortal:
@@ -226,20 +226,20 @@ class Retained:
             index.remove(_topic(key, grammar))
 
 
-class Indexing(Task):
+class RetainedIndexing(Task):
     """Puts all topics into the index of a grammar, some a turn.
 
     Those who subscribe meanwhile wait.
     """
 
-    def __init__(self, retained: Retained, agenda: Agenda, grammar: Grammar) -> None:
+    def __init__(self, retained: RetainedMessages, agenda: Agenda, grammar: Grammar) -> None:
         self._retained = retained
         self._agenda = agenda
         self._grammar = grammar
         self._left = retained.topics()
-        self._waiting: list[Sending] = []
+        self._waiting: list[RetainedSending] = []
 
-    def wait(self, sending: Sending) -> None:
+    def wait(self, sending: RetainedSending) -> None:
         self._waiting.append(sending)
 
     def run(self) -> None:
@@ -256,11 +256,15 @@ class Indexing(Task):
             self._agenda.later(sending)
 
 
-class Sending(Task):
+class RetainedSending(Task):
     """Retained messages on their way to a new subscription, as fast as it takes them."""
 
     def __init__(
-        self, agenda: Agenda, found: Iterator[Held | Absent], serial: int, receiver: Receiver
+        self,
+        agenda: Agenda,
+        found: Iterator[RetainedMessage | Absent],
+        serial: int,
+        receiver: RetainedReceiver,
     ) -> None:
         self._agenda = agenda
         self._found = found
@@ -269,7 +273,7 @@ class Sending(Task):
 
     def run(self) -> None:
         left: i64 = SLICE
-        if self._receiver.crowded(self):
+        if self._receiver.backlogged(self):
             return
         now: i64 = self._agenda.now
         for held in self._found:
@@ -286,14 +290,14 @@ class Sending(Task):
             if left <= 0:
                 self._agenda.later(self)
                 return
-            if self._receiver.crowded(self):
+            if self._receiver.backlogged(self):
                 return
 
 
-class Fading(Task):
+class RetainedExpiry(Task):
     """Looks for retained messages that have expired, some a turn."""
 
-    def __init__(self, retained: Retained, agenda: Agenda) -> None:
+    def __init__(self, retained: RetainedMessages, agenda: Agenda) -> None:
         self._retained = retained
         self._agenda = agenda
         self._topics: list[str] | None = None

@@ -9,10 +9,10 @@ from mypy_extensions import i64
 from broker.messages.fates import UNREPRESENTABLE
 from broker.queues.queue import Queue
 from broker.routing.publish_context import sum_into
-from broker.routing.route import Listener
+from broker.routing.route import Subscriber
 
 
-class Census:
+class VirtualHostTotals:
     """Totals never fall from one census to the next, though objects come and go between the steps:
     one that is deleted later is counted by itself here and by its parent next time."""
 
@@ -20,7 +20,7 @@ class Census:
         self,
         queues: list[Queue],
         hidden: list[Queue],
-        listeners: list[Listener],
+        listeners: list[Subscriber],
         past: list[int],
         relayed: int,
         unrepresentable: int,
@@ -31,7 +31,7 @@ class Census:
         #: Copies relayed to listeners, which nobody acknowledges.
         self.relayed = relayed
         self.queues = len(queues)
-        self.listeners = len(listeners)
+        self.subscribers = len(listeners)
         self.consumers: i64 = 0
         #: Messages in queues, and in sessions' inboxes.
         self.ready: i64 = 0
@@ -66,7 +66,7 @@ class Census:
             sum_into(self.fates, listener.fates())
         return bool(self._hidden or self._queues or self._listeners)
 
-    def whole(self) -> Census:
+    def whole(self) -> VirtualHostTotals:
         """All at once."""
         while self.step(1_000):
             pass

@@ -19,21 +19,21 @@ from broker.messages.message import (
     amend,
 )
 from broker.messages.x_death import Death
-from broker.queues.arguments import Terms
+from broker.queues.arguments import QueueArguments
 from broker.queues.limited import LimitedQueue
 from broker.queues.policies import Policy
 from broker.queues.queue import Queue
 from broker.queues.ranked import RankedQueue
-from broker.routing.deduplication import Publication
+from broker.routing.deduplication import NumberedPublication
 from broker.routing.exchanges import Exchange
 from broker.routing.exchanges.delayed import delay_of
-from broker.routing.planner import Aim
-from broker.routing.publish_context import Gate, sum_into
-from broker.routing.route import REFUSED, REPEATED, Carbons, Listener, Plan, Route
-from broker.store.contract import Defined, Kept, Ticket, Undefined
+from broker.routing.planner import ResolvedTargets
+from broker.routing.publish_context import PublishContext, sum_into
+from broker.routing.route import REFUSED, REPEATED, CcRoute, Plan, Route, Subscriber
+from broker.store.contract import Defined, MessageStored, Ticket, Undefined
 from broker.stream.queue import StreamQueue
-from broker.vhost.background import Following
-from broker.vhost.dead_letters import DeadLetter, Release, Will
+from broker.vhost.background import PolicyUpdate
+from broker.vhost.dead_letters import DeadLetter, DelayedPublish, PublishWill
 from broker.vhost.holdings import Holdings
 
 #: Replies that wait for one who asks and does not read.
@@ -65,16 +65,16 @@ class VirtualHost(Holdings):
         inbox.max_length = max_length
         return inbox
 
-    def welcome(self, listener: Listener) -> None:
+    def add_subscriber(self, listener: Subscriber) -> None:
         """Count with this listener from now on."""
-        self.listeners[listener] = None
+        self.subscribers[listener] = None
 
-    def delete_listener(self, listener: Listener) -> None:
+    def delete_subscriber(self, listener: Subscriber) -> None:
         """The session is over, and what waits for it."""
         inbox = listener.inbox
         inbox.die()
         self.inboxes.pop(inbox.name, None)
-        self.listeners.pop(listener, None)
+        self.subscribers.pop(listener, None)
         sum_into(self._copy_fates, listener.fates())
         self._relayed += int(listener.relayed)
         listener.dead = True
@@ -96,12 +96,12 @@ class VirtualHost(Holdings):
         """Remove a policy; one that is not there is removed already."""
         if self.policies.by_name.pop(name, None) is not None:
             self.store.append(Undefined(self.name, "policy", name), ticket)
-            Following(self, list(self.queues.values()), list(self.exchanges.values())).run()
+            PolicyUpdate(self, list(self.queues.values()), list(self.exchanges.values())).run()
 
     def add_policy(self, policy: Policy) -> None:
         """A policy that is made now, or was before."""
         self.policies.by_name[policy.name] = policy
-        Following(self, list(self.queues.values()), list(self.exchanges.values())).run()
+        PolicyUpdate(self, list(self.queues.values()), list(self.exchanges.values())).run()
 
     def follow_alternates(self, exchanges: list[Exchange]) -> None:
         for exchange in exchanges:
@@ -118,17 +118,19 @@ class VirtualHost(Holdings):
         """
         if self.queues.get(queue.name) is not queue:
             return
-        arguments = queue.terms.arguments
-        terms = Terms(queue.name, self.name, arguments, self.policies.terms(queue.name, arguments))
+        arguments = queue.arguments.arguments
+        terms = QueueArguments(
+            queue.name, self.name, arguments, self.policies.arguments(queue.name, arguments)
+        )
         if isinstance(queue, (StreamQueue, LimitedQueue)):
             queue.follow(terms)
-        elif terms.idle:
-            queue.terms = terms
+        elif terms.needs_only_plain_queue:
+            queue.arguments = terms
         else:
             heir = LimitedQueue(
                 self.name, queue.name, self.agenda, self.store, queue.durable, terms, self
             )
-            heir.inherit(queue)
+            heir.take_over(queue)
             self.queues[queue.name] = heir
             for exchange in self.exchanges.values():
                 exchange.redirect(queue, heir)
@@ -139,20 +141,20 @@ class VirtualHost(Holdings):
         stopped.
         """
         self.alarmed = on
-        self._planner.careful = on
+        self._planner.always_slow = on
         self.changed()
 
     # -- publishing with care
 
-    def route(self, gate: Gate, exchange: str, key: str) -> Route:
+    def route(self, context: PublishContext, exchange: str, key: str) -> Route:
         """A route for once, fresh, not kept: for what comes from the core itself."""
-        route = Route(exchange, key, self._planner.plan(gate.identity, exchange, key))
-        route.origin = gate.origin
+        route = Route(exchange, key, self._planner.plan(context.identity, exchange, key))
+        route.origin = context.origin
         return route
 
     def route_by(
         self,
-        gate: Gate,
+        context: PublishContext,
         exchange: str,
         keys: list[str],
         properties: Properties,
@@ -162,96 +164,108 @@ class VirtualHost(Holdings):
         route = Route(
             exchange,
             keys[0],
-            self._planner.blend(gate.identity, exchange, keys, properties, deaths),
+            self._planner.plan_keys(context.identity, exchange, keys, properties, deaths),
         )
-        route.origin = gate.origin
+        route.origin = context.origin
         return route
 
     def route_copies(
-        self, gate: Gate, exchange: str, keys: list[str], blind: list[str], properties: Properties
+        self,
+        context: PublishContext,
+        exchange: str,
+        keys: list[str],
+        blind: list[str],
+        properties: Properties,
     ) -> Route:
         """A route for one message that has several routing keys, some of them blind."""
-        route = Carbons(
-            exchange, keys, blind, self._planner.blend(gate.identity, exchange, keys, properties)
+        route = CcRoute(
+            exchange,
+            keys,
+            blind,
+            self._planner.plan_keys(context.identity, exchange, keys, properties),
         )
-        route.origin = gate.origin
+        route.origin = context.origin
         return route
 
-    def aim(self, gate: Gate, exchange: str, keys: list[str], properties: Properties) -> Aim:
+    def resolve_now(
+        self, context: PublishContext, exchange: str, keys: list[str], properties: Properties
+    ) -> ResolvedTargets:
         """Where a message goes that is published later, as things are now.
 
         Raises NotFound, AccessRefused.
         """
-        return self._planner.aim(gate.identity, exchange, keys, properties)
+        return self._planner.resolve_now(context.identity, exchange, keys, properties)
 
-    def publish(self, gate: Gate, route: Route, message: Message, ticket: Ticket | None) -> i64:
+    def publish(
+        self, context: PublishContext, route: Route, message: Message, ticket: Ticket | None
+    ) -> i64:
         """Publish what the hot loops do not: returns the fate; raises the plan's refusal.
 
         The ticket waits for what must be durable before the publisher hears a confirm. A message
         that travels with assurance and has a durable destination has a `position` afterwards.
         """
         if route.plan.stale:
-            gate.renew(route)
+            context.renew(route)
         plan = route.plan
         if plan.refusal is not None:
-            gate.count(plan, 1)
+            context.count(plan, 1)
             raise type(plan.refusal)(
                 str(plan.refusal)
             )  # A new one: a kept exception collects tracebacks.
-        if plan.by_headers or plan.by_speaker:
+        if plan.by_headers or plan.by_publishing_session:
             plan = self._planner.walk(
                 self.exchange(route.exchange),
                 route,
                 message.properties,
-                self.speaker,
-                gate.identity.name,
+                self.publishing_session,
+                context.identity.name,
             )
             if plan.recorded:
                 message.address = _as_walked(route, plan)
         refusing = [queue for queue in plan.limited if not queue.accepts(message)]
         for full in refusing:
             full.refuse(message)
-        if message.assurance > AT_MOST_ONCE and plan.durable:
+        if message.qos > AT_MOST_ONCE and plan.durable:
             self._keep(message, plan, refusing, ticket)
-        for queue in plan.queues if message.assurance == AT_MOST_ONCE else plan.kept:
+        for queue in plan.queues if message.qos == AT_MOST_ONCE else plan.reliable_queues:
             if queue in refusing:
                 continue
-            if message.assurance == EXACTLY_ONCE and queue in plan.lowered:
+            if message.qos == EXACTLY_ONCE and queue in plan.lowered:
                 queue.put(message.copy(AT_LEAST_ONCE, False))
             else:
                 queue.put(message)
         if plan.streams and ticket is not None:
             self.store.join(ticket)
         for waiting in plan.delays:
-            self._delay(waiting, message, route.blind if isinstance(route, Carbons) else [], ticket)
-        (plan.relay if message.assurance == AT_MOST_ONCE else plan.kept_relay).offer(message)
+            self._delay(waiting, message, route.blind if isinstance(route, CcRoute) else [], ticket)
+        (plan.relay if message.qos == AT_MOST_ONCE else plan.reliable_relay).offer(message)
         if refusing:
-            gate.count_fate(REFUSED)
-            gate.count_copies(plan.copies, plan.unrepresentable)
+            context.count_fate(REFUSED)
+            context.count_copies(plan.copies, plan.unrepresentable)
             return REFUSED
-        gate.count(plan, 1)
+        context.count(plan, 1)
         return plan.fate
 
     def publish_once(
         self,
-        gate: Gate,
+        context: PublishContext,
         route: Route,
         message: Message,
         ticket: Ticket | None,
-        publication: Publication,
+        publication: NumberedPublication,
     ) -> i64:
         """The same, of what a producer numbered: a second time, it goes nowhere, and is confirmed
         when the first one may be.
         """
-        if self.producers.repeats(publication):
-            gate.count_fate(REPEATED)
-            self.await_all(ticket)
+        if self.producers.is_repeat(publication):
+            context.count_fate(REPEATED)
+            self.reply_when_all_durable(ticket)
             return REPEATED
         self.store.begin()
         try:
-            fate = self.publish(gate, route, message, ticket)
+            fate = self.publish(context, route, message, ticket)
             if fate != REFUSED:
-                self.producers.note(publication, ticket)
+                self.producers.record(publication, ticket)
         finally:
             self.store.commit()
         return fate
@@ -260,13 +274,15 @@ class VirtualHost(Holdings):
         self, waiting: RankedQueue, message: Message, blind: list[str], ticket: Ticket | None
     ) -> None:
         """A copy waits for its time, and knows its `blind` routing keys until then."""
-        copy = message.copy(message.assurance, False)
+        copy = message.copy(message.qos, False)
         if blind:
             copy.encoding = amend(copy.encoding, {BCC: blind}, {})
         copy.position = 0
         copy.expires = self.agenda.now + delay_of(message.properties)
-        if copy.assurance > AT_MOST_ONCE and waiting.durable:
-            copy.position = self.store.append(Kept(self.name, copy, [int(waiting.number)]), ticket)
+        if copy.qos > AT_MOST_ONCE and waiting.durable:
+            copy.position = self.store.append(
+                MessageStored(self.name, copy, [int(waiting.number)]), ticket
+            )
         waiting.put(copy)
 
     def _keep(
@@ -279,38 +295,46 @@ class VirtualHost(Holdings):
         if numbers:
             serials: list[int] | None = None
             if plan.noted:
-                lowered = plan.lowered if message.assurance == EXACTLY_ONCE else []
+                lowered = plan.lowered if message.qos == EXACTLY_ONCE else []
                 serials = [
-                    queue.note(queue in lowered) for queue in plan.durable if queue not in refusing
+                    queue.annotate(queue in lowered)
+                    for queue in plan.durable
+                    if queue not in refusing
                 ]
-            message.position = self.store.append(Kept(self.name, message, numbers, serials), ticket)
+            message.position = self.store.append(
+                MessageStored(self.name, message, numbers, serials), ticket
+            )
 
     def retain(self, message: Message, ticket: Ticket | None) -> None:
         """Remember the message for those who subscribe later."""
         self.retained.keep(message, ticket)
 
     def publish_will(
-        self, gate: Gate, will: Message, lifetime: int = -1, speaker: Listener | None = None
+        self,
+        context: PublishContext,
+        will: Message,
+        lifetime: int = -1,
+        speaker: Subscriber | None = None,
     ) -> None:
         """Publish the speaker's last message, at the end of this turn.
 
         It expires after so many ms; never if that is below 0.
         """
-        self.gates.join(gate)
-        self.agenda.add(Will(self, gate, will, lifetime, speaker))
+        self.contexts.join(context)
+        self.agenda.add(PublishWill(self, context, will, lifetime, speaker))
 
-    def leave(self, gate: Gate) -> None:
+    def leave(self, context: PublishContext) -> None:
         """Somebody uses the gate no more."""
-        self.gates.leave(gate)
+        self.contexts.leave(context)
 
-    def let_lapse(self, queue: LimitedQueue) -> None:
+    def expire_queue(self, queue: LimitedQueue) -> None:
         if self.queues.get(queue.name) is queue:
             self.delete_queue(queue)
 
-    def release(self, queue: LimitedQueue, message: Message) -> None:
-        self.agenda.add(Release(self, queue, message))
+    def publish_delayed(self, queue: LimitedQueue, message: Message) -> None:
+        self.agenda.add(DelayedPublish(self, queue, message))
 
-    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+    def dead_letter(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.dead_letters[reason] = self.dead_letters.get(reason, 0) + 1
         self.agenda.add(DeadLetter(self, queue, message, reason))
 

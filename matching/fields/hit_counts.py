@@ -13,8 +13,8 @@ everybody names makes it dear.
 from __future__ import annotations
 
 from matching.fields.criteria import PRESENT, Fields, token
-from matching.fields.matcher import HeadersMatcher, Row
-from matching.fields.names import Column, Names
+from matching.fields.matcher import FieldsRow, HeadersMatcher
+from matching.fields.names import Column, FieldNames
 from matching.matcher import S
 
 
@@ -23,10 +23,10 @@ class HitCounts(HeadersMatcher[S]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._names: Names[S] = Names()
-        self._always: dict[Row[S], None] = {}
+        self._names: FieldNames[S] = FieldNames()
+        self._always: dict[FieldsRow[S], None] = {}
 
-    def enter(self, row: Row[S]) -> None:
+    def enter(self, row: FieldsRow[S]) -> None:
         wanted = row.criteria.wanted
         row.mark = 1 if row.criteria.any else len(wanted)
         if not row.mark:
@@ -34,15 +34,15 @@ class HitCounts(HeadersMatcher[S]):
         for name, value in wanted.items():
             self._names.enter(name, value, row)
 
-    def leave(self, row: Row[S]) -> None:
+    def leave(self, row: FieldsRow[S]) -> None:
         if not row.mark:
             del self._always[row]
         for name, value in row.criteria.wanted.items():
             self._names.leave(name, value, row)
 
-    def reach(self, headers: Fields) -> list[Row[S]]:
+    def find(self, headers: Fields) -> list[FieldsRow[S]]:
         found = list(self._always)
-        hits: dict[Row[S], int] = {}
+        hits: dict[FieldsRow[S], int] = {}
         columns = self._names.columns
         for name, value in headers.items():
             column = columns.get(name)
@@ -51,7 +51,9 @@ class HitCounts(HeadersMatcher[S]):
         return found
 
 
-def _hit(column: Column[S], value: object, hits: dict[Row[S], int], found: list[Row[S]]) -> None:
+def _hit(
+    column: Column[S], value: object, hits: dict[FieldsRow[S], int], found: list[FieldsRow[S]]
+) -> None:
     """Count what one header hits, and append the rows that have enough now."""
     standing = column.get(PRESENT)
     lists = [] if standing is None else [standing]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Final, Generic
 
-from matching.bucket import Bucket, Tally, holds, joined, members, parted, take
+from matching.bucket import Bucket, PairCounts, holds, members, take, with_added, without
 from matching.fields.criteria import Criteria, Fields
 from matching.matcher import S
 
@@ -22,7 +22,7 @@ except ImportError:  # pragma: no cover - the tests' environment can compile
     from matching.uncompiled import mypyc_attr
 
 
-class Row(Generic[S]):
+class FieldsRow(Generic[S]):
     """Bindings with equal arguments. `mark` is for the algorithm."""
 
     __slots__ = ("arguments", "bucket", "criteria", "mark")
@@ -42,21 +42,21 @@ class HeadersMatcher(Generic[S]):
     """
 
     def __init__(self) -> None:
-        self._rows: dict[Hashable, Row[S]] = {}
-        self._tally: Tally[S] = Tally()
+        self._rows: dict[Hashable, FieldsRow[S]] = {}
+        self._tally: PairCounts[S] = PairCounts()
         self._pairs = 0
 
     # -- what an algorithm defines
 
-    def enter(self, row: Row[S]) -> None:
+    def enter(self, row: FieldsRow[S]) -> None:
         """Index the row."""
         raise NotImplementedError
 
-    def leave(self, row: Row[S]) -> None:
+    def leave(self, row: FieldsRow[S]) -> None:
         """Take the row out of the index."""
         raise NotImplementedError
 
-    def reach(self, headers: Fields) -> list[Row[S]]:
+    def find(self, headers: Fields) -> list[FieldsRow[S]]:
         """The rows that accept the headers, each once, in no order."""
         raise NotImplementedError
 
@@ -71,11 +71,11 @@ class HeadersMatcher(Generic[S]):
         criteria = Criteria(arguments)
         row = self._rows.get(criteria.identity)
         if row is None:
-            row = self._rows[criteria.identity] = Row(arguments, criteria)
+            row = self._rows[criteria.identity] = FieldsRow(arguments, criteria)
             self.enter(row)
         elif holds(row.bucket, subscriber):
             return False
-        row.bucket = joined(row.bucket, subscriber)
+        row.bucket = with_added(row.bucket, subscriber)
         self._tally.add(subscriber)
         self._pairs += 1
         return True
@@ -86,7 +86,7 @@ class HeadersMatcher(Generic[S]):
         row = self._rows.get(identity)
         if row is None or not holds(row.bucket, subscriber):
             return False
-        row.bucket = parted(row.bucket, subscriber)
+        row.bucket = without(row.bucket, subscriber)
         self._tally.remove(subscriber)
         self._pairs -= 1
         if row.bucket is None:
@@ -100,7 +100,7 @@ class HeadersMatcher(Generic[S]):
         The list is the caller's.
         """
         found: list[S] = []
-        for row in self.reach(headers):
+        for row in self.find(headers):
             take(row.bucket, found)
         return self._tally.distinct(found) if self._tally.shared else found
 
@@ -110,7 +110,7 @@ class HeadersMatcher(Generic[S]):
             for subscriber in members(row.bucket):
                 yield row.arguments, subscriber
 
-    def rows(self) -> list[Row[S]]:
+    def rows(self) -> list[FieldsRow[S]]:
         """All rows, the oldest first."""
         return list(self._rows.values())
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeAlias
 
-from matching.fields.matcher import Row
+from matching.fields.matcher import FieldsRow
 from matching.matcher import S
 
 #: The rows by the value they want of one name. A dict is a set that keeps its order.
-Column: TypeAlias = dict[Hashable, dict[Row[S], None]]
+Column: TypeAlias = dict[Hashable, dict[FieldsRow[S], None]]
 
 
-class Names(Generic[S]):
+class FieldNames(Generic[S]):
     """No name and no value stays when its last row has left."""
 
     __slots__ = ("columns",)
@@ -26,7 +26,7 @@ class Names(Generic[S]):
     def __init__(self) -> None:
         self.columns: dict[str, Column[S]] = {}
 
-    def enter(self, name: str, value: Hashable, row: Row[S]) -> None:
+    def enter(self, name: str, value: Hashable, row: FieldsRow[S]) -> None:
         """Index the row under a criterion."""
         column = self.columns.get(name)
         if column is None:
@@ -37,7 +37,7 @@ class Names(Generic[S]):
         else:
             rows[row] = None
 
-    def leave(self, name: str, value: Hashable, row: Row[S]) -> None:
+    def leave(self, name: str, value: Hashable, row: FieldsRow[S]) -> None:
         """Remove the row from under a criterion."""
         column = self.columns[name]
         rows = column[value]

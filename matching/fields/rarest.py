@@ -17,8 +17,8 @@ from collections.abc import Hashable
 from typing import TypeAlias
 
 from matching.fields.criteria import PRESENT, Fields, token
-from matching.fields.matcher import HeadersMatcher, Row
-from matching.fields.names import Names
+from matching.fields.matcher import FieldsRow, HeadersMatcher
+from matching.fields.names import FieldNames
 from matching.matcher import S
 
 _Criterion: TypeAlias = tuple[str, Hashable]
@@ -29,15 +29,15 @@ class Rarest(HeadersMatcher[S]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._any: Names[S] = Names()
+        self._any: FieldNames[S] = FieldNames()
         #: Rows of ``all`` by the criterion under which they stand, and the others of each.
-        self._all: dict[_Criterion, dict[Row[S], list[_Criterion]]] = {}
-        self._always: dict[Row[S], None] = {}
+        self._all: dict[_Criterion, dict[FieldsRow[S], list[_Criterion]]] = {}
+        self._always: dict[FieldsRow[S], None] = {}
         #: How many ``all`` rows name a criterion, and how many rows a name.
         self._rarity: dict[_Criterion, int] = {}
         self._names: dict[str, int] = {}
 
-    def enter(self, row: Row[S]) -> None:
+    def enter(self, row: FieldsRow[S]) -> None:
         wanted = row.criteria.wanted
         for name in wanted:
             _count(self._names, name, 1)
@@ -54,7 +54,7 @@ class Rarest(HeadersMatcher[S]):
         for criterion in wanted.items():
             self._rarity[criterion] = self._rarity.get(criterion, 0) + 1
 
-    def leave(self, row: Row[S]) -> None:
+    def leave(self, row: FieldsRow[S]) -> None:
         wanted = row.criteria.wanted
         for name in wanted:
             _count(self._names, name, -1)
@@ -75,7 +75,7 @@ class Rarest(HeadersMatcher[S]):
             if not self._rarity[criterion]:
                 del self._rarity[criterion]
 
-    def reach(self, headers: Fields) -> list[Row[S]]:
+    def find(self, headers: Fields) -> list[FieldsRow[S]]:
         names = self._names
         tokens = {name: token(value) for name, value in headers.items() if name in names}
         found = list(self._always)
@@ -87,7 +87,7 @@ class Rarest(HeadersMatcher[S]):
             if standing is not None:
                 _verify(standing, tokens, found)
         columns = self._any.columns
-        several: dict[Row[S], None] = {}
+        several: dict[FieldsRow[S], None] = {}
         if columns:
             for name, value in tokens.items():
                 column = columns.get(name)
@@ -117,7 +117,9 @@ class Rarest(HeadersMatcher[S]):
 
 
 def _verify(
-    standing: dict[Row[S], list[_Criterion]], tokens: dict[str, Hashable], found: list[Row[S]]
+    standing: dict[FieldsRow[S], list[_Criterion]],
+    tokens: dict[str, Hashable],
+    found: list[FieldsRow[S]],
 ) -> None:
     """Take the rows whose other criteria are met too."""
     for row, others in standing.items():

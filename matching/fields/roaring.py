@@ -19,7 +19,7 @@ from collections.abc import Hashable
 from pyroaring import BitMap
 
 from matching.fields.criteria import PRESENT, Fields, token
-from matching.fields.matcher import HeadersMatcher, Row
+from matching.fields.matcher import FieldsRow, HeadersMatcher
 from matching.matcher import S
 
 
@@ -33,10 +33,10 @@ class Roaring(HeadersMatcher[S]):
         self._always = BitMap()
         #: Digit by digit, how many hits the ``all`` rows need.
         self._needs: list[BitMap] = []
-        self._numbered: list[Row[S] | None] = []
+        self._numbered: list[FieldsRow[S] | None] = []
         self._free: list[int] = []
 
-    def enter(self, row: Row[S]) -> None:
+    def enter(self, row: FieldsRow[S]) -> None:
         if self._free:
             row.mark = self._free.pop()
             self._numbered[row.mark] = row
@@ -61,7 +61,7 @@ class Roaring(HeadersMatcher[S]):
             else:
                 rows.add(row.mark)
 
-    def leave(self, row: Row[S]) -> None:
+    def leave(self, row: FieldsRow[S]) -> None:
         self._numbered[row.mark] = None
         self._free.append(row.mark)
         wanted = row.criteria.wanted
@@ -81,7 +81,7 @@ class Roaring(HeadersMatcher[S]):
                 if not column:
                     del index[name]
 
-    def reach(self, headers: Fields) -> list[Row[S]]:
+    def find(self, headers: Fields) -> list[FieldsRow[S]]:
         hits = _hits(self._all, headers)
         united = _hits(self._any, headers)
         united.append(self._always)
@@ -89,7 +89,7 @@ class Roaring(HeadersMatcher[S]):
             united.append(self._enough(hits))
         found = BitMap.union(*united)
         numbered = self._numbered
-        rows: list[Row[S]] = []
+        rows: list[FieldsRow[S]] = []
         for number in found:
             row = numbered[number]
             assert row is not None

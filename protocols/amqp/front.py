@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.broker import Broker
-from protocols.amqp.codec.journal_codec import HeaderScribe
+from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.connection.connection import AmqpConnection
 from protocols.amqp.connection.handshake import AmqpOptions
 from protocols.connection import Connection, Peer
@@ -16,7 +16,7 @@ class AmqpFront(Front):
     def __init__(self, broker: Broker, options: AmqpOptions | None = None) -> None:
         super().__init__("amqp091", broker)
         self.options = options or AmqpOptions()
-        broker.streams.scribes.scribe = HeaderScribe()
+        broker.streams.scribes.scribe = AmqpHeaderCodec()
 
     def connect(self, peer: Peer) -> Connection:
         return AmqpConnection(self, peer, self.options)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from broker.broker import Broker
 from protocols.connection import Connection, Peer
-from protocols.mqtt.codec.journal_codec import PacketOpener
+from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from protocols.mqtt.connection.connection import MqttConnection
-from protocols.mqtt.connection.reauthorization import ReviewingAll
+from protocols.mqtt.connection.reauthorization import AllSessionsReauthorization
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.sessions import MqttOptions
 
@@ -16,8 +16,8 @@ class MqttFront(MqttService):
 
     def __init__(self, broker: Broker, options: MqttOptions | None = None) -> None:
         super().__init__(broker, options or MqttOptions())
-        self._reviewing_all: ReviewingAll | None = None
-        broker.streams.scribes.opener = PacketOpener()
+        self._reviewing_all: AllSessionsReauthorization | None = None
+        broker.streams.scribes.opener = MqttPacketParser()
 
     def connect(self, peer: Peer) -> Connection:
         return MqttConnection(self, peer)
@@ -26,5 +26,5 @@ class MqttFront(MqttService):
         """Sessions whose clients are away, too."""
         super().review()
         if self._reviewing_all is None or not self._reviewing_all.again():
-            self._reviewing_all = ReviewingAll(self, self.broker.agenda)
+            self._reviewing_all = AllSessionsReauthorization(self, self.broker.agenda)
             self.broker.agenda.add(self._reviewing_all)

@@ -11,6 +11,6 @@ extension is agreed to, so that a compressed frame is an error.
 """
 
 from protocols.websocket.layer import WebSocketLayer, WebSocketTally
-from protocols.websocket.upgrade import Policy
+from protocols.websocket.upgrade import OriginPolicy
 
-__all__ = ["Policy", "WebSocketLayer", "WebSocketTally"]
+__all__ = ["OriginPolicy", "WebSocketLayer", "WebSocketTally"]

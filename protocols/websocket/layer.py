@@ -28,7 +28,7 @@ from protocols.websocket.frames import (
     read_close,
     unmask,
 )
-from protocols.websocket.upgrade import REASONS, Policy, Refused, upgrade
+from protocols.websocket.upgrade import REASONS, OriginPolicy, UpgradeRefused, upgrade
 
 #: Why a connection ended -> what its close frame says.
 _CODES: Final = {
@@ -53,7 +53,7 @@ class WebSocketTally:
 class WebSocketLayer(Layer):
     """The server's end of one WebSocket."""
 
-    def __init__(self, policy: Policy, peer: Peer, tally: WebSocketTally) -> None:
+    def __init__(self, policy: OriginPolicy, peer: Peer, tally: WebSocketTally) -> None:
         super().__init__()
         self._policy = policy
         self._peer = peer
@@ -83,7 +83,7 @@ class WebSocketLayer(Layer):
     def _upgrade(self, data: bytes) -> bytes:
         try:
             answered = upgrade(self._policy, data, self._peer)
-        except Refused as refused:
+        except UpgradeRefused as refused:
             self._tally.refused[refused.reason] += 1
             self._words = refused.answer()
             self._closed = True

@@ -30,7 +30,7 @@ _MAGIC: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _HERE: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
-class Policy:
+class OriginPolicy:
     """The path that is served, and the Origins beside that of the own host, in small letters; `*`
     is every one.
     """
@@ -43,7 +43,7 @@ class Policy:
         return origin in self.origins or "*" in self.origins
 
 
-class Refused(Exception):
+class UpgradeRefused(Exception):
     """No upgrade. `reason` is one of REASONS, `status` and the text are for the client."""
 
     def __init__(self, reason: str, status: int, text: str) -> None:
@@ -72,7 +72,7 @@ _PHRASES: Final = {
 }
 
 
-def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | None:
+def upgrade(policy: OriginPolicy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | None:
     """The answer, and what came after the request; None when more of it must come. The peer is then
     what the request makes of it. Raises Refused."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_MAX)
@@ -82,7 +82,7 @@ def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | No
     except h11.RemoteProtocolError as error:
         error.__traceback__ = None  # Which h11 makes a circle of, with all of us in it.
         status = 431 if error.error_status_hint == 431 else 400
-        raise Refused(
+        raise UpgradeRefused(
             "too_large" if status == 431 else "request",
             status,
             f"no request that can be read: {error}",
@@ -91,9 +91,11 @@ def upgrade(policy: Policy, data: bytes, peer: Peer) -> tuple[bytes, bytes] | No
         return None
     headers = _fields(request)
     if request.method != b"GET":
-        raise Refused("request", 405, "only GET is served here, to open a WebSocket")
+        raise UpgradeRefused("request", 405, "only GET is served here, to open a WebSocket")
     if request.target.decode("ascii", "replace").partition("?")[0] != policy.path:
-        raise Refused("path", 404, f"no such page; the WebSocket of MQTT is at {policy.path}")
+        raise UpgradeRefused(
+            "path", 404, f"no such page; the WebSocket of MQTT is at {policy.path}"
+        )
     key = _key(request, headers)
     _judge_origin(policy, headers, peer)
     subprotocol = _subprotocol(headers)
@@ -126,13 +128,13 @@ def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
     if "websocket" not in [
         word.lower() for word in _words(fields, b"upgrade")
     ] or "upgrade" not in [word.lower() for word in _words(fields, b"connection")]:
-        raise Refused(
+        raise UpgradeRefused(
             "request", 426, "this is a WebSocket of MQTT: ask for an upgrade to websocket"
         )
     if request.http_version < b"1.1":
-        raise Refused("request", 400, "a WebSocket needs HTTP/1.1")
+        raise UpgradeRefused("request", 400, "a WebSocket needs HTTP/1.1")
     if fields.get(b"sec-websocket-version", b"") != b"13":
-        raise Refused(
+        raise UpgradeRefused(
             "request", 426, "only version 13 of WebSocket is spoken here (Sec-WebSocket-Version)"
         )
     key = fields.get(b"sec-websocket-key", b"")
@@ -140,11 +142,13 @@ def _key(request: h11.Request, fields: dict[bytes, bytes]) -> bytes:
         if len(base64.b64decode(key, validate=True)) != 16:
             raise ValueError
     except (binascii.Error, ValueError):
-        raise Refused("request", 400, "Sec-WebSocket-Key is not 16 octets in base64") from None
+        raise UpgradeRefused(
+            "request", 400, "Sec-WebSocket-Key is not 16 octets in base64"
+        ) from None
     return key
 
 
-def _judge_origin(policy: Policy, fields: dict[bytes, bytes], peer: Peer) -> None:
+def _judge_origin(policy: OriginPolicy, fields: dict[bytes, bytes], peer: Peer) -> None:
     """Whether the page may ask, and what it is then. Raises Refused."""
     host = _host(fields.get(b"host", b"").decode("latin-1").lower())
     if host not in _HERE or b"forwarded" in fields or b"x-forwarded-for" in fields:
@@ -157,7 +161,7 @@ def _judge_origin(policy: Policy, fields: dict[bytes, bytes], peer: Peer) -> Non
     if page and page == host or page in _HERE and host in _HERE:
         return
     if not policy.allows(origin):
-        raise Refused(
+        raise UpgradeRefused(
             "origin",
             403,
             f"pages of {origin} may not connect; the setting ws.origins (wss.origins) names those that may",
@@ -179,7 +183,7 @@ def _subprotocol(fields: dict[bytes, bytes]) -> str:
     for word in SUBPROTOCOLS:
         if word in offered:
             return word
-    raise Refused(
+    raise UpgradeRefused(
         "subprotocol",
         400,
         "only MQTT is spoken here: offer the subprotocol mqtt (Sec-WebSocket-Protocol)",

@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.broker import BrokerProcess
 from trellis.bench.processes import Processes
-from trellis.bench.progress import Progress
+from trellis.bench.progress import BenchProgress
 from trellis.bench.report import Result
-from trellis.bench.run import Options, run
+from trellis.bench.run import BenchOptions, run
 from trellis.bench.target import Target
 from trellis.bench.workloads import WORKLOADS, Workload
 
@@ -42,15 +42,15 @@ def small_options(
     size: int = 0,
     rounds: int = 1,
     patience: float = 10.0,
-) -> Options:
+) -> BenchOptions:
     """Without waiting long for what should not come."""
-    return Options(messages, seconds, rate, size, rounds, patience, settle=0.01)
+    return BenchOptions(messages, seconds, rate, size, rounds, patience, settle=0.01)
 
 
 def ran(
     workload: Workload,
     where: dict[str, Target],
-    options: Options | None = None,
+    options: BenchOptions | None = None,
     pids: list[int] | None = None,
 ) -> Result:
     return run(
@@ -58,7 +58,7 @@ def ran(
         options or small_options(messages=400),
         where,
         Processes(pids or []),
-        Progress(shown=False),
+        BenchProgress(shown=False),
         {},
     )
 

@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trellis.bench import amqp, mqtt
-from trellis.bench.amqp_readers import AmqpConsumer, AmqpPublisher
+from trellis.bench.amqp_readers import AmqpPublisher, BenchAmqpConsumer
 from trellis.bench.check import Competing, Ordered, Pile, Receipts, Script, body
-from trellis.bench.encoding import Encoding, Names
+from trellis.bench.encoding import BenchEncoding, BenchNames
 from trellis.bench.errors import BenchError, WrongAnswer
 from trellis.bench.mqtt_readers import MqttPublisher, MqttSubscriber
-from trellis.bench.reader import Reader
+from trellis.bench.reader import BenchReader
 from trellis.bench.workloads import WORKLOADS
 
 RING = 64
 SIZE = 24
-NAMES = Names(replace(WORKLOADS["mqtt-qos0"], size=SIZE), "0")
+NAMES = BenchNames(replace(WORKLOADS["mqtt-qos0"], size=SIZE), "0")
 
 
 def script(publishers: int = 1, sent: int = 3 * RING) -> Script:
@@ -38,7 +38,7 @@ class Mqtt:
         self, qos: int = 0, known: bool = True, publishers: int = 1, sent: int = 3 * RING
     ) -> None:
         workload = replace(WORKLOADS["mqtt-qos0"], size=SIZE, qos=qos)
-        encoding = Encoding(workload, NAMES, RING, 131_072)
+        encoding = BenchEncoding(workload, NAMES, RING, 131_072)
         self.script = script(publishers, sent)
         self.qos = qos
         stream, lap = encoding.stream(0, 1) if known else (b"", 0)
@@ -62,9 +62,11 @@ class Amqp:
     def __init__(self, sent: int = 3 * RING) -> None:
         workload = replace(WORKLOADS["amqp-auto"], size=SIZE)
         self.script = script(1, sent)
-        self.names = Names(workload, "0")
-        encoding = Encoding(workload, self.names, RING, 131_072)
-        self.reader = AmqpConsumer(Ordered("subscriber 0", self.script), encoding.routes(), True)
+        self.names = BenchNames(workload, "0")
+        encoding = BenchEncoding(workload, self.names, RING, 131_072)
+        self.reader = BenchAmqpConsumer(
+            Ordered("subscriber 0", self.script), encoding.routes(), True
+        )
         self._tag = 0
 
     def packet(self, message: int, publisher: int = 0) -> bytes:
@@ -352,7 +354,7 @@ def confirm(tag: int, multiple: bool = False, nack: bool = False) -> bytes:
 
 
 def test_confirms_may_come_in_any_order_but_once() -> None:
-    reader: Reader = AmqpPublisher("publisher 0", script(sent=10), 0)
+    reader: BenchReader = AmqpPublisher("publisher 0", script(sent=10), 0)
     reader.heard(confirm(2) + confirm(5) + confirm(3, multiple=True) + confirm(4), 0)
     assert reader.count() == 5
     with pytest.raises(

@@ -16,7 +16,7 @@ import pytest
 from tests.bench.faulty import FaultyBroker
 from tests.bench.runs import held, targets
 from tests.broker import BrokerProcess
-from trellis.bench.progress import Progress
+from trellis.bench.progress import BenchProgress
 from trellis.bench.workloads import WORKLOADS
 from trellis.cli import main
 
@@ -271,7 +271,7 @@ def test_ctrl_c_leaves_nothing_behind(broker: BrokerProcess) -> None:
 def test_progress_is_shown_on_a_terminal_only() -> None:
     leader, follower = os.openpty()
     with open(follower, "w") as terminal:
-        progress = Progress(terminal)
+        progress = BenchProgress(terminal)
         progress.begin("mqtt-qos0 1/3", messages=100)
         progress.say("connecting")
         progress.tick(50)
@@ -285,7 +285,7 @@ def test_progress_is_shown_on_a_terminal_only() -> None:
     assert "mqtt-qos0 1/3  connecting" in shown
     assert "[############............] 50 messages" in shown
     silent = io.StringIO()
-    progress = Progress(silent)
+    progress = BenchProgress(silent)
     progress.say("connecting")
     progress.tick(50)
     progress.end()

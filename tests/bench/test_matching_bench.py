@@ -13,13 +13,20 @@ from typing import Any
 import pytest
 
 from matching import AMQP, NAMES, create
-from trellis.bench.matching.answers import Answers, Wrong, answers, check
+from trellis.bench.matching.answers import MatchAnswers, WrongMatch, answers, check
 from trellis.bench.matching.cases import PARTS, batches
 from trellis.bench.matching.churn import churn
-from trellis.bench.matching.concurrency import Locked, threads
-from trellis.bench.matching.contenders import Contender, Failed, Running, Slow, ours, peers
+from trellis.bench.matching.concurrency import LockedMatcher, threads
+from trellis.bench.matching.contenders import (
+    Contender,
+    ContenderFailed,
+    RunningContender,
+    Slow,
+    ours,
+    peers,
+)
 from trellis.bench.matching.measure import cold, first_pass, pairs, per_call, workload
-from trellis.bench.matching.results import Cell, merged, read
+from trellis.bench.matching.results import ResultCell, merged, read
 from trellis.bench.matching.splitting import splitting
 from trellis.bench.matching.workloads import ATTACKS, GROWING, ONE_FILTER, THREADS, ZIPF
 from trellis.cli import main
@@ -128,9 +135,9 @@ def test_answers_are_compared_topic_count_by_topic_count() -> None:
     expected = [answers(match, ["a.b"]), answers(match, ["a.b", "c"])]
     check(match, ["a.b", "c"], expected)
     with pytest.raises(
-        Wrong, match=r"^2 topics found 3 subscribers \(digest [0-9a-f]+\), not 9 \(7\)$"
+        WrongMatch, match=r"^2 topics found 3 subscribers \(digest [0-9a-f]+\), not 9 \(7\)$"
     ):
-        check(match, ["a.b", "c"], [expected[0], Answers(2, 9, 7)])
+        check(match, ["a.b", "c"], [expected[0], MatchAnswers(2, 9, 7)])
 
 
 def test_a_call_takes_time_and_the_first_pass_comes_to_every_topic_once() -> None:
@@ -157,14 +164,14 @@ def test_a_workload_is_wrong_when_something_is_not_found() -> None:
         set(figures) == {"lookup", "first", "any", "subscribe", "unsubscribe", "load"}
         and min(figures.values()) > 0
     )
-    with pytest.raises(Wrong):
+    with pytest.raises(WrongMatch):
         workload(Forgetful(), words.patterns, words.topics, words.further, expected, 0.001)
 
 
 def test_a_cold_start_is_measured_on_empty_matchers() -> None:
     figures = cold(lambda: create("trie", AMQP), "a.*", "a.b", 0.001)
     assert set(figures) == {"subscribe", "unsubscribe", "lookup"} and min(figures.values()) > 0
-    with pytest.raises(Wrong):
+    with pytest.raises(WrongMatch):
         cold(lambda: create("trie", AMQP), "a.*", "b.b", 0.001)
 
 
@@ -182,21 +189,21 @@ def test_publications_are_measured_with_and_without_changes() -> None:
             0.001,
         )
         assert figures["publish"] > 0
-    with pytest.raises(Wrong):
+    with pytest.raises(WrongMatch):
         churn(Forgetful(), words.patterns, words.topics, words.further, expected, 10, 0.001)
 
 
 @pytest.mark.parametrize(("readers", "writers", "mixed"), [(2, 1, 0), (0, 0, 2)])
 def test_threads_that_lose_a_subscription_are_told(readers: int, writers: int, mixed: int) -> None:
     words = THREADS.words(20)
-    matcher = Locked(create("trie", AMQP))
+    matcher = LockedMatcher(create("trie", AMQP))
     assert (
         threads(matcher, words.patterns, words.topics, words.further, readers, writers, mixed)["ms"]
         > 0
     )
-    with pytest.raises(Wrong, match="does not find"):
+    with pytest.raises(WrongMatch, match="does not find"):
         threads(
-            Locked(Forgetful()),
+            LockedMatcher(Forgetful()),
             words.patterns,
             words.topics,
             words.further,
@@ -248,21 +255,21 @@ def test_peers_are_those_of_the_folder(folder: Path) -> None:
 
 def test_a_contender_may_be_slow_end_or_babble(folder: Path) -> None:
     request = {"kind": "workload"}
-    with Running(peer(folder, "right")) as process:
+    with RunningContender(peer(folder, "right")) as process:
         assert process.ask(request, 30) == {"lookup": 1.0, "octets": 2.0}
     with (
-        Running(peer(folder, "sleeps")) as process,
+        RunningContender(peer(folder, "sleeps")) as process,
         pytest.raises(Slow, match=r"no answer in 0\.01 s"),
     ):
         process.ask(request, 0.01)
-    with Running(peer(folder, "ends")) as process:
-        with pytest.raises(Failed, match="it broke"):
+    with RunningContender(peer(folder, "ends")) as process:
+        with pytest.raises(ContenderFailed, match="it broke"):
             process.ask(request, 30)
-        with pytest.raises(Failed, match="it broke"):
+        with pytest.raises(ContenderFailed, match="it broke"):
             process.ask(request, 30)
     with (
-        Running(peer(folder, "babbles")) as process,
-        pytest.raises(Failed, match="answered b'hello"),
+        RunningContender(peer(folder, "babbles")) as process,
+        pytest.raises(ContenderFailed, match="answered b'hello"),
     ):
         process.ask(request, 30)
 
@@ -270,7 +277,7 @@ def test_a_contender_may_be_slow_end_or_babble(folder: Path) -> None:
 def test_ours_run_interpreted_beside_compiled() -> None:
     found = {each.name: each for each in ours(("trie",))}
     assert set(NAMES) < set(found)
-    with Running(found["trie-py"]) as process:
+    with RunningContender(found["trie-py"]) as process:
         assert "interpreted" in process.ask({"kind": "about"}, 60)["version"]
         assert process.ask(
             {"kind": "dance"} | dict.fromkeys(("patterns", "topics", "further"), __file__), 60
@@ -366,7 +373,7 @@ def test_json_on_standard_output_has_no_tables(capsys: pytest.CaptureFixture[str
 
 
 def test_medians_and_spread_are_of_each_figure_by_itself() -> None:
-    cell = Cell(
+    cell = ResultCell(
         [{"lookup": 1.0, "load": 9.0}, {"lookup": 3.0, "load": 1.0}, {"lookup": 2.0, "load": 2.0}]
     )
     assert cell.medians == {"lookup": 2.0, "load": 2.0} and cell.spread("lookup") == 1.0

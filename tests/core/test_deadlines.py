@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.agenda import Agenda, Task
-from protocols.mqtt.session.deadlines import Alarm, Deadlines
+from protocols.mqtt.session.deadlines import Deadline, Deadlines
 
 
 class Note(Task):
@@ -31,7 +31,7 @@ def test_alarms_come_in_the_order_of_their_times_and_then_as_they_were_set(
     agenda = Agenda()
     deadlines = Deadlines(agenda)
     told: list[int] = []
-    alarms: dict[int, Alarm] = {}
+    alarms: dict[int, Deadline] = {}
     due: list[tuple[int, int]] = []
     for number, (what, much) in enumerate([*steps, ("wait", 100)]):
         now = int(agenda.now)

@@ -7,15 +7,15 @@ from __future__ import annotations
 import pamqp.commands as spec
 
 from broker.access.identity import Identity
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from tests.clients import World, mqtt_publish
 
 
-def world_with(routes: int, gates: int = 1_000) -> World:
-    bounds = Bounds()
-    bounds.routes = routes
-    bounds.gates = gates
-    return World(bounds)
+def world_with(routes: int, contexts: int = 1_000) -> World:
+    limits = BrokerLimits()
+    limits.routes = routes
+    limits.contexts = contexts
+    return World(limits)
 
 
 def test_a_full_route_cache_makes_room_and_forgets_no_publication() -> None:
@@ -23,21 +23,21 @@ def test_a_full_route_cache_makes_room_and_forgets_no_publication() -> None:
     writer = world.mqtt("w")
     for number in range(200):
         writer.send(mqtt_publish(f"t/{number}", b"x"))
-    [gate] = [gate for gate in world.vhost.gates if gate.front == "mqtt311"]
-    assert len(gate.routes) <= 32
+    [context] = [context for context in world.vhost.contexts if context.front == "mqtt311"]
+    assert len(context.routes) <= 32
     assert world.fates() == {"unroutable": 200}
 
 
 def test_keys_of_queues_that_are_gone_do_not_fill_the_cache() -> None:
     world = World()
     client = world.amqp()
-    [gate] = [gate for gate in world.vhost.gates if gate.front == "amqp091"]
+    [context] = [context for context in world.vhost.contexts if context.front == "amqp091"]
     for number in range(20):
         [ok] = client.send(spec.Queue.Declare(queue=f"reply-{number}", exclusive=True))
         client.publish("", ok.queue, b"answer")
         client.send(spec.Queue.Delete(queue=ok.queue))
         client.publish("", ok.queue, b"too late")
-    assert len(gate.routes) == 0
+    assert len(context.routes) == 0
     assert world.fates() == {"routed": 20, "unroutable": 20}
 
 
@@ -85,19 +85,19 @@ def test_a_crowd_of_listeners_gets_the_same_octets_in_the_same_order_as_a_few() 
 
 
 def test_gates_nobody_uses_end_when_there_are_many_and_their_counts_stay() -> None:
-    world = world_with(routes=100, gates=3)
+    world = world_with(routes=100, contexts=3)
     for number in range(10):
         world.guests.identities[f"user-{number}"] = Identity(f"user-{number}")
         client = world.mqtt("c", user=f"user-{number}/guest")
         client.send(mqtt_publish("t", b"x"))
         client.send(b"\xe0\x00")
-    assert len(list(world.vhost.gates)) <= 5
+    assert len(list(world.vhost.contexts)) <= 5
     assert world.fates() == {"unroutable": 10}
-    assert world.vhost.gates.ingress()["mqtt311"].received == 10
+    assert world.vhost.contexts.ingress_counters()["mqtt311"].received == 10
 
 
 def test_a_will_is_counted_though_its_gate_is_left() -> None:
-    world = world_with(routes=100, gates=0)
+    world = world_with(routes=100, contexts=0)
     client = world.mqtt("c", will=("gone", b"x"))
     client.connection.connection_lost()
     world.turn()

@@ -73,12 +73,12 @@ def test_rules_decide_as_each_topic_is_decided(rules: list[str], topic_filter: s
     who = ruled(*rules)
     taken = [topic for topic in TOPICS if MQTT.matches(topic_filter, topic)]
     allowed = [topic for topic in taken if decides(rules, topic, "subscribe")]
-    verdict = who.hears("amq.topic", "", topic_filter, True)
+    verdict = who.read_scope("amq.topic", "", topic_filter, True)
     if verdict == ALL:
         assert allowed == taken
     elif verdict == NONE:
         assert not allowed
-    assert [topic for topic in taken if who.may_hear(topic.encode())] == allowed
+    assert [topic for topic in taken if who.may_read(topic.encode())] == allowed
     for topic in TOPICS:
         assert who.may_route("amq.topic", "", topic.encode()) == decides(rules, topic, "publish")
 
@@ -90,7 +90,7 @@ def test_a_binding_key_takes_topics_that_begin_with_a_dollar_too(
     if not rules:
         return
     amqp = ".".join("*" if word == "+" else word for word in topic_filter.split("/"))
-    verdict = ruled(*rules).hears("amq.topic", amqp, topic_filter, False)
+    verdict = ruled(*rules).read_scope("amq.topic", amqp, topic_filter, False)
     allowed = {
         decides(rules, topic, "subscribe") for topic in TOPICS if AMQP.matches(amqp, swap(topic))
     }
@@ -115,7 +115,7 @@ def test_a_binding_key_takes_topics_that_begin_with_a_dollar_too(
 def test_a_filter_is_allowed_refused_or_allowed_in_part(
     rules: list[str], topic_filter: str, verdict: int
 ) -> None:
-    assert ruled(*rules).hears("amq.topic", "", topic_filter, True) == verdict
+    assert ruled(*rules).read_scope("amq.topic", "", topic_filter, True) == verdict
 
 
 def test_variables_stand_for_names_and_a_name_that_is_no_word_for_nobodys_topic() -> None:
@@ -130,8 +130,8 @@ def test_variables_stand_for_names_and_a_name_that_is_no_word_for_nobodys_topic(
     assert mine.may_publish(b"u/v/c/x")
     assert not mine.may_publish(b"u/v/d/x")
     assert not others.may_publish(b"u/v/+/x")
-    assert mine.hears("", "", "private/d", True) == ALL
-    assert others.hears("", "", "private/d", True) == NONE
+    assert mine.read_scope("", "", "private/d", True) == ALL
+    assert others.read_scope("", "", "private/d", True) == NONE
 
 
 def test_a_name_that_is_too_long_for_a_rule_may_nothing() -> None:
@@ -149,9 +149,9 @@ def test_topic_permissions_are_regular_expressions_in_which_names_have_no_meanin
     assert who.identity("c").may_route("amq.topic", "u..x", b"u//x")
     assert not who.identity("c").may_route("amq.topic", "ux.x", b"ux/x")
     assert who.identity("c").may_route("other", "ux.x", b"ux/x")
-    assert who.identity("c").hears("amq.topic", "c", "c", True) == ALL
-    assert who.identity(".*").hears("amq.topic", "c", "c", True) == NONE
-    assert who.identity("").hears("amq.topic", "", "c", True) == NONE
+    assert who.identity("c").read_scope("amq.topic", "c", "c", True) == ALL
+    assert who.identity(".*").read_scope("amq.topic", "c", "c", True) == NONE
+    assert who.identity("").read_scope("amq.topic", "", "c", True) == NONE
 
 
 @pytest.mark.parametrize(
@@ -187,5 +187,5 @@ def test_the_most_rules_cost_one_pass_over_their_words() -> None:
 
     words = Counted(["+"] * 199 + ["a"])
     assert not rule.covers(words)
-    assert not rule.concerns(words, True)
+    assert not rule.applies_to(words, True)
     assert steps < 5 * 200

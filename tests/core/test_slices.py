@@ -71,11 +71,11 @@ def test_plans_that_are_wrong_now_ask_for_care_at_once_and_let_go_of_their_queue
     plans = []
     for number in range(many):
         client.publish("amq.topic", f"k.{number}", b"x")
-    for gate in world.vhost.gates:
-        plans += [route.plan for route in gate.routes.values()]
+    for context in world.vhost.contexts:
+        plans += [route.plan for route in context.routes.values()]
     assert len(plans) == many and not any(plan.stale for plan in plans)
     world.vhost.declare_queue("another")
-    assert all(plan.stale and plan.attention & ALWAYS for plan in plans)
+    assert all(plan.stale and plan.slow_path_mask & ALWAYS for plan in plans)
     assert sum(not plan.queues for plan in plans) == PLANS
     world.broker.agenda.turn()
     world.broker.agenda.turn()

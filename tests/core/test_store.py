@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from broker.messages.message import PLAIN, Address, Message
-from broker.store.contract import Defined, Kept, RetainedSet, Settled, Ticket, Undefined, Waiter
+from broker.store.contract import (
+    Defined,
+    MessageSettled,
+    MessageStored,
+    RetainedSet,
+    Ticket,
+    Undefined,
+    Waiter,
+)
 from broker.store.memory import MemoryStore
 
 
@@ -21,27 +29,27 @@ def message() -> Message:
 
 def test_positions_grow_and_entries_are_applied_at_once() -> None:
     store = MemoryStore()
-    first = store.append(Kept("/", message(), [1, 2]), None)
-    second = store.append(Settled(1, first), None)
+    first = store.append(MessageStored("/", message(), [1, 2]), None)
+    second = store.append(MessageSettled(1, first), None)
     assert 0 < first < second
     assert store.state.messages[first].queues == [2]
 
 
 def test_settling_twice_or_what_is_not_there_changes_nothing() -> None:
     store = MemoryStore()
-    position = store.append(Kept("/", message(), [1, 2]), None)
+    position = store.append(MessageStored("/", message(), [1, 2]), None)
     for _ in range(2):
-        store.append(Settled(1, position), None)
-        store.append(Settled(1, 77), None)
+        store.append(MessageSettled(1, position), None)
+        store.append(MessageSettled(1, 77), None)
     assert store.state.messages[position].queues == [2]
-    store.append(Settled(2, position), None)
+    store.append(MessageSettled(2, position), None)
     assert not store.state.messages
 
 
 def test_a_ticket_is_settled_when_all_its_appends_are_durable() -> None:
     store, ear = MemoryStore(), Ear()
     ticket = Ticket(ear)
-    store.append(Kept("/", message(), [1]), ticket)
+    store.append(MessageStored("/", message(), [1]), ticket)
     first = store.take()
     store.append(RetainedSet("/", "k", message()), ticket)
     first.write()
@@ -64,7 +72,7 @@ def test_a_waiter_with_many_tickets_in_one_batch_hears_once_when_all_are_settled
     waiter = Looking()
     tickets = [Ticket(waiter) for _ in range(3)]
     for ticket in tickets:
-        store.append(Kept("/", message(), [1]), ticket)
+        store.append(MessageStored("/", message(), [1]), ticket)
     store.sync()
     assert waiter.seen == [[0, 0, 0]]
 

@@ -59,8 +59,8 @@ def test_the_directory_has_something_of_everything(left: Path, whole: dict[str, 
     )
     assert (
         all(whole[f"messages of {queue}"] for queue in ("one", "two", "last", "tape"))
-        and len(whole["retained"]) > 2
-    )  # type: ignore[arg-type]
+        and len(whole["retained"]) > 2  # type: ignore[arg-type]
+    )
     assert whole["messages of session keeper"] and any(
         whole[f"identifiers of session sensor{one}"] for one in range(3)
     )

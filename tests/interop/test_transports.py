@@ -258,9 +258,9 @@ def with_aiomqtt(way: Way, topic: str, node: Callable[[], Node]) -> bytes:
                 transport=transport,
                 websocket_path="/ws",
                 tls_context=way.context,
-                **way.login,
+                **way.login,  # type: ignore[arg-type]
             ) as client,
-        ):  # type: ignore[arg-type]
+        ):
             await client.subscribe(topic, 1)
             await client.publish(topic, BODY, 1)
             async for message in client.messages:

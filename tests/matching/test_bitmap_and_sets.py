@@ -265,8 +265,14 @@ def test_the_backtracking_walk_costs_more_with_each_many_wildcard_and_the_trie_d
             matcher.subscribe(".".join(["#", "a"] * wildcards), "x")
             assert matcher.match(topic) == ["x"]
             taken.append(
-                min(timeit.repeat(lambda matcher=matcher: matcher.match(topic), number=1, repeat=3))
-            )  # type: ignore[misc]
+                min(
+                    timeit.repeat(
+                        lambda matcher=matcher: matcher.match(topic),  # type: ignore[misc]
+                        number=1,
+                        repeat=3,
+                    )
+                )
+            )
     # 24 words over 4 wildcards: some 20,000 ways against 25; the trie visits 4 times as many nodes.
     assert times[Backtracking][1] > 50 * times[Backtracking][0]
     assert times[Trie][1] < 50 * times[Trie][0]

@@ -110,7 +110,7 @@ def test_everybody_is_found_once_however_many_there_are(people: int, others: int
 
 def test_subscribers_of_both_grammars_hear_one_topic() -> None:
     both: Bilingual[str] = Bilingual()
-    assert both.side(AMQP) is both.home
+    assert both.side(AMQP) is both.native
     assert both.subscribe("a.*", "amqp")
     assert both.match("a.b") == ["amqp"]
     assert both.side(MQTT).subscribe("a/+", "mqtt")

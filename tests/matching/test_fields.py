@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from matching.fields import NAMES, Criteria, Fields, HeadersMatcher, InvalidCriteria, create
-from matching.fields.matcher import Row
+from matching.fields.matcher import FieldsRow
 
 
 @pytest.fixture(params=NAMES)
@@ -222,13 +222,13 @@ def test_a_binding_stands_under_what_fewest_others_name() -> None:
 class Listed(HeadersMatcher[object]):
     """As a third party would write one."""
 
-    def enter(self, row: Row[object]) -> None:
+    def enter(self, row: FieldsRow[object]) -> None:
         """Nothing is indexed."""
 
-    def leave(self, row: Row[object]) -> None:
+    def leave(self, row: FieldsRow[object]) -> None:
         """Nothing is indexed."""
 
-    def reach(self, headers: Fields) -> list[Row[object]]:
+    def find(self, headers: Fields) -> list[FieldsRow[object]]:
         return [row for row in self.rows() if row.criteria.accept(headers)]
 
 

@@ -21,7 +21,7 @@ from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.demo import broker, document, proposal, traffic
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import Directory
-from pyspark_trellis.publisher import Publisher
+from pyspark_trellis.publisher import SinkPublisher
 from pyspark_trellis.remote import Remote
 from tests.broker import BrokerProcess
 from tests.foreign import require
@@ -36,7 +36,7 @@ def test_a_journal_of_the_broker_is_read_as_it_was_published(
     (tmp_path / "definitions.json").write_text(json.dumps(document()))
     messages = list(traffic(700, 1_772_366_400, random.Random(1)))
     with broker(tmp_path / "data", tmp_path / "definitions.json") as url:
-        assert Publisher(url).publish(iter(messages)) == len(messages)
+        assert SinkPublisher(url).publish(iter(messages)) == len(messages)
     table = spark.read.format("trellis").load(
         str(tmp_path / "data" / "streams" / "%2F" / "journal")
     )
@@ -67,13 +67,13 @@ def test_a_stream_is_read_over_http_as_from_its_directory(tmp_path: Path) -> Non
             message.properties.delivery_mode = (
                 2  # The confirm of such a one comes when it is durable, here too.
             )
-        assert Publisher(process.amqp_url).publish(iter(messages)) == 900
+        assert SinkPublisher(process.amqp_url).publish(iter(messages)) == 900
         http = process.addresses["http"]
         remote = Remote.of(f"http://guest:guest@{http.host}:{http.port}", {"stream": "journal"})
         local = Directory(str(tmp_path / "data" / "streams" / "%2F" / "journal"))
-        bounds = remote.bounds()
-        assert bounds[:2] == local.bounds()[:2] == (0, 900)
-        for low, high in ((0, bounds.next), (bounds.next // 3, bounds.next // 2)):
+        limits = remote.bounds()
+        assert limits[:2] == local.bounds()[:2] == (0, 900)
+        for low, high in ((0, limits.next), (limits.next // 3, limits.next // 2)):
             tables = [
                 pa.Table.from_batches(
                     batch

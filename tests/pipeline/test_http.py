@@ -15,7 +15,7 @@ import pika
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pyspark_trellis.publisher import Outgoing, Publisher
+from pyspark_trellis.publisher import Outgoing, SinkPublisher
 from tests.broker import BrokerProcess
 from tests.pipeline.test_source import error_of, offsets_of
 
@@ -60,7 +60,7 @@ class Served:
     def publish(self, stream: str, first: int, end: int, body: int = 10) -> None:
         """Messages with their number in the body, which are durable when this returns."""
         properties = pika.BasicProperties(delivery_mode=2)
-        Publisher(self.process.amqp_url).publish(
+        SinkPublisher(self.process.amqp_url).publish(
             Outgoing(stream, TOPICS[at % 3], b"%0*d" % (body, at), properties)
             for at in range(first, end)
         )

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pyspark_trellis.publisher import Outgoing, Publisher
+from pyspark_trellis.publisher import Outgoing, SinkPublisher
 from tests.broker import BrokerProcess
 from tests.pipeline.test_exactly_once import committed, session_of
 
@@ -193,7 +193,7 @@ def test_the_images_steps_and_the_composed_services_make_a_table_of_traffic(tmp_
         ]
         subprocess.run([sys.executable, "-m", "trellis", *words], cwd=ROOT, check=True)
         durable = pika.BasicProperties(delivery_mode=2)
-        publish = Publisher(broker.amqp_url).publish
+        publish = SinkPublisher(broker.amqp_url).publish
         publish(Outgoing("amq.topic", f"t.{at % 7}", b"x", durable) for at in range(MESSAGES))
         master, said = stack.enter_context(image.service("spark-master"))
         url = until(said, r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", master)[1]

@@ -25,9 +25,9 @@ from pyspark_trellis.columns import COLUMNS
 from pyspark_trellis.definitions import SESSION, parse, read
 from pyspark_trellis.journal import Directory
 from pyspark_trellis.lake import lake, read_lake, traffic
-from pyspark_trellis.routing import Router
+from pyspark_trellis.routing import BatchRouter
 from pyspark_trellis.topology import Then, listening, replay, whole
-from pyspark_trellis.whatif import Change, what_if
+from pyspark_trellis.whatif import WhatIfChange, what_if
 from tests.pipeline.traffic import (
     EXCHANGES,
     SPECIAL,
@@ -196,7 +196,7 @@ def test_whatif_says_who_would_get_what(case: Case) -> None:
     assert answer.breaks
 
 
-def place_of(each: Change) -> str:
+def place_of(each: WhatIfChange) -> str:
     return SESSION + each.name if each.kind == "session" else each.name
 
 
@@ -302,7 +302,7 @@ def test_a_router_is_the_oracle(seed: int) -> None:
         if each["topic"] != "connect":
             then.apply(each["topic"], json.loads(each["body"]))
     for made in (listening(parse(document, "file"), [then]), whole([then], "topology")):
-        router = Router(made.hosts["/"])
+        router = BatchRouter(made.hosts["/"])
         asked = [*topics(rng, 15), *SPECIAL]
         for exchange in (*EXCHANGES, "", "amq.topic"):
             found = router.route(exchange, asked)

@@ -15,8 +15,8 @@ from broker.stream.segments import Segment
 from pyspark_trellis import segments
 from pyspark_trellis.errors import PipelineError
 from pyspark_trellis.journal import Directory
-from pyspark_trellis.segments import Name, Scan
-from pyspark_trellis.source import Rows, Task
+from pyspark_trellis.segments import SegmentName, SegmentScan
+from pyspark_trellis.source import JournalRows, JournalTask
 from tests.pipeline.written import Row, Writer, journal, row
 
 THIN: Final = StructType().add("topic", StringType()).add("offset", LongType())
@@ -30,10 +30,10 @@ def read(
     path: Path, low: int, high: int, rows: int = 1 << 20, **options: Any
 ) -> list[tuple[str, int]]:
     """Rows of a directory, as tasks make them."""
-    made = Rows(THIN, {name: str(value) for name, value in options.items()})
+    made = JournalRows(THIN, {name: str(value) for name, value in options.items()})
     found = []
     for piece in Directory(str(path)).pieces(low, high, rows):
-        for batch in made.of(Task(piece)):
+        for batch in made.of(JournalTask(piece)):
             assert batch.schema == made.wanted
             found += list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
     return found
@@ -166,7 +166,7 @@ def test_heads_are_read_from_parts_of_a_segment_as_from_the_whole(tmp_path: Path
     for base in range(40, 140, 10):
         writer.write(some(10, base))
     octets = writer.path.read_bytes()
-    whole, parts = Scan(40), Scan(40)
+    whole, parts = SegmentScan(40), SegmentScan(40)
     whole.go_on(octets, 0, len(octets))
     assert (whole.end, whole.size, len(whole.places)) == (140, len(octets), 10)
     rng = random.Random(2)
@@ -175,5 +175,5 @@ def test_heads_are_read_from_parts_of_a_segment_as_from_the_whole(tmp_path: Path
             octets[parts.size : parts.size + rng.randrange(2_500, 9_000)], parts.size, len(octets)
         )
     assert parts == whole
-    assert segments.name_of(writer.path.name) == Name(1, 40)
+    assert segments.name_of(writer.path.name) == SegmentName(1, 40)
     assert segments.name_of(f"{writer.path.name}.index") is None

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from pyspark_trellis.errors import PipelineError, line_of
-from pyspark_trellis.publisher import Publisher
+from pyspark_trellis.publisher import SinkPublisher
 from pyspark_trellis.sink import StreamWriter, _claim
 from tests.broker import BrokerProcess
 from tests.pipeline.written import journal, row
@@ -135,7 +135,7 @@ def test_a_broker_that_is_not_there_ends_the_query_with_one_line(
 
 def test_what_is_no_url_is_named() -> None:
     with pytest.raises(PipelineError, match="option url is 'amqp://host:port/', and should be"):
-        Publisher("amqp://host:port/")
+        SinkPublisher("amqp://host:port/")
 
 
 def test_a_queue_that_does_not_take_more_ends_the_publisher(
@@ -149,12 +149,16 @@ def test_a_queue_that_does_not_take_more_ends_the_publisher(
         )
         plain = pika.BasicProperties()
         assert (
-            Publisher(broker.amqp_url).publish(Outgoing("", unique, b"x", plain) for _ in range(2))
+            SinkPublisher(broker.amqp_url).publish(
+                Outgoing("", unique, b"x", plain) for _ in range(2)
+            )
             == 2
         )
         with pytest.raises(PipelineError, match="the broker refused message"):
-            Publisher(broker.amqp_url).publish(Outgoing("", unique, b"x", plain) for _ in range(2))
+            SinkPublisher(broker.amqp_url).publish(
+                Outgoing("", unique, b"x", plain) for _ in range(2)
+            )
         with pytest.raises(PipelineError, match="NOT_FOUND"):
-            Publisher(broker.amqp_url).publish(
+            SinkPublisher(broker.amqp_url).publish(
                 Outgoing(f"{each}{unique}", "k", b"x", plain) for each in "ab"
             )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.definitions.restore import Report, reopen
-from broker.limits import Bounds
+from broker.definitions.restore import RestoreReport, reopen
+from broker.limits import BrokerLimits
 from broker.queues.queue import Queue
 from broker.routing.exchanges import Exchange, TopicExchange
-from broker.routing.route import Listener
+from broker.routing.route import Subscriber
 from broker.store.catalog import Catalog
 from broker.store.disk import RealDisk
 from broker.store.inspect import dump
@@ -25,7 +25,7 @@ class Home(World):
     def __init__(
         self,
         directory: Path,
-        bounds: Bounds | None = None,
+        limits: BrokerLimits | None = None,
         mqtt: MqttOptions | None = None,
         now: int = 1_000,
         wall: float = 1_700_000_000.0,
@@ -36,10 +36,10 @@ class Home(World):
         self.opened = open_store(
             RealDisk(), str(directory), codecs(), 7, self.complaints.append, lambda recovery: None
         )
-        super().__init__(bounds, mqtt=mqtt, store=self.opened.store)
+        super().__init__(limits, mqtt=mqtt, store=self.opened.store)
         self.broker.agenda.advance(now, wall)
         self.opened.store.tell_time(now, wall)
-        self.report: Report = reopen(self.broker, self.opened, self.mqtt_front.sessions)
+        self.report: RestoreReport = reopen(self.broker, self.opened, self.mqtt_front.sessions)
         self.directory = directory
 
     @property
@@ -87,7 +87,7 @@ def listing(world: World) -> dict[str, object]:
                 queue.auto_delete,
                 queue.declared_durable,
                 queue.exclusive_to,
-                queue.terms.given,
+                queue.arguments.given,
             )
             for queue in vhost.queues.values()
             if queue.durable
@@ -99,7 +99,7 @@ def listing(world: World) -> dict[str, object]:
                 session.inbox.durable,
                 session.inbox.private,
                 int(session.inbox.max_length),
-                {name: int(binding.assurance) for name, binding in session.subscriptions.items()},
+                {name: int(binding.qos) for name, binding in session.subscriptions.items()},
             )
             for session in sessions
             if session.persistent
@@ -129,7 +129,7 @@ def bindings(world: World) -> set[tuple[object, ...]]:
                         target.name,
                         binding.identity,
                         binding.key,
-                        int(binding.assurance),
+                        int(binding.qos),
                         binding.grammar.name,
                     )
                 )
@@ -139,7 +139,7 @@ def bindings(world: World) -> set[tuple[object, ...]]:
 def lasting(target: object) -> bool:
     if isinstance(target, Exchange):
         return target.options.durable
-    if isinstance(target, Listener):
+    if isinstance(target, Subscriber):
         return target.inbox.durable
     assert isinstance(target, Queue)
     return target.durable
@@ -148,7 +148,7 @@ def lasting(target: object) -> bool:
 def numbers(world: World) -> dict[str, int]:
     """Of all that lasts."""
     vhost = world.vhost
-    things = [*vhost.exchanges.values(), *vhost.queues.values(), *vhost.listeners]
+    things = [*vhost.exchanges.values(), *vhost.queues.values(), *vhost.subscribers]
     return {
         f"{type(thing).__name__} {thing.name}": int(thing.number)
         for thing in things

@@ -8,14 +8,14 @@ from broker.messages.message import PLAIN, Address, Message
 from broker.store.checkpoint import Checkpointing
 from broker.store.codecs import Codecs
 from broker.store.contract import (
-    Entry,
-    Kept,
-    Many,
-    Received,
-    Released,
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    PacketIdHeld,
+    PacketIdReleased,
+    PubrecReceived,
     RetainedSet,
-    Settled,
-    Stepped,
+    StoreEntry,
 )
 from broker.store.disk import Disk
 from broker.store.layout import SERIALS
@@ -54,8 +54,8 @@ def digest(state: State) -> Digest:
     )
 
 
-def message(content: bytes, key: str = "key", assurance: int = 1) -> Message:
-    return Message(Address("amq.topic", key), content, PLAIN, assurance)
+def message(content: bytes, key: str = "key", qos: int = 1) -> Message:
+    return Message(Address("amq.topic", key), content, PLAIN, qos)
 
 
 class Log:
@@ -73,22 +73,22 @@ class Log:
         self.recorder = Recorder(codecs, self.log.seed)
         self.published = 0
 
-    def _recover(self, position: int, entry: Entry) -> None:
-        for one in entry.entries if isinstance(entry, Many) else [entry]:
-            if isinstance(one, Kept) and one.serials is not None:
+    def _recover(self, position: int, entry: StoreEntry) -> None:
+        for one in entry.entries if isinstance(entry, EntryGroup) else [entry]:
+            if isinstance(one, MessageStored) and one.serials is not None:
                 assert one.serials == serials(one.message.content, one.queues), (
                     "each queue has its own serial"
                 )
         self.state.apply(position, entry)
 
-    def add(self, *entries: Entry) -> int:
+    def add(self, *entries: StoreEntry) -> int:
         """Give an entry its position, apply it, and encode it; returns the first position."""
         first = self.position + 1
         for entry in entries:
             position = self.position + 1
             self.state.apply(position, entry)
             self.recorder.add(position, entry)
-            self.position += len(entry.entries) if isinstance(entry, Many) else 1
+            self.position += len(entry.entries) if isinstance(entry, EntryGroup) else 1
         return first
 
     def write(self) -> None:
@@ -96,7 +96,7 @@ class Log:
         self.log.append(self.recorder.take())
         self.log.sync()
 
-    def put(self, *entries: Entry) -> int:
+    def put(self, *entries: StoreEntry) -> int:
         """Add and write."""
         first = self.add(*entries)
         self.write()
@@ -126,19 +126,19 @@ def held(state: State) -> list[tuple[int, int]]:
     return [(queue, position) for position, live in state.messages.items() for queue in live.queues]
 
 
-def random_entry(random: Random, log: Log, nested: bool = False) -> Entry:
+def random_entry(random: Random, log: Log, nested: bool = False) -> StoreEntry:
     """Something that may happen next."""
     copies = held(log.state)
     choice = random.random()
     if copies and choice < 0.4:
         queue, position = random.choice(copies[:8])
-        return Settled(queue, position)
+        return MessageSettled(queue, position)
     if copies and choice < 0.47:
-        return Stepped(*random.choice(copies))
+        return PubrecReceived(*random.choice(copies))
     if choice < 0.52:
-        return Received(9, random.randrange(1, 5))
+        return PacketIdHeld(9, random.randrange(1, 5))
     if choice < 0.57:
-        return Released(9, random.randrange(1, 5))
+        return PacketIdReleased(9, random.randrange(1, 5))
     if choice < 0.65:
         key = f"k{random.randrange(3)}"
         log.published += 1
@@ -148,11 +148,11 @@ def random_entry(random: Random, log: Log, nested: bool = False) -> Entry:
             message(b"retained %d" % log.published, key) if random.random() < 0.8 else None,
         )
     if choice < 0.75 and not nested:
-        return Many([random_entry(random, log, True) for _ in range(random.randrange(1, 4))])
+        return EntryGroup([random_entry(random, log, True) for _ in range(random.randrange(1, 4))])
     log.published += 1
     queues = random.sample(QUEUES, random.choice((1, 1, 1, 2, 3)))
     content = b"%d " % log.published + b"x" * random.choice((0, 10, 100, 700))
-    return Kept(
+    return MessageStored(
         "/", message(content), queues, serials(content, queues) if random.random() < 0.5 else None
     )
 

@@ -13,7 +13,7 @@ from broker.messages.message import PLAIN, Address, Message
 from broker.store.backup import back_up, copy_catalog
 from broker.store.checkpoint import Checkpointing, worth
 from broker.store.codecs import Codecs
-from broker.store.contract import Defined, Kept, Settled
+from broker.store.contract import Defined, MessageSettled, MessageStored
 from broker.store.disk import RealDisk, StoreError
 from broker.store.opening import CATALOG, LOG, Opened, open_store
 
@@ -46,13 +46,15 @@ def test_a_backup_has_all_that_was_durable_when_it_was_begun(tmp_path: Path) -> 
                 positions.append(
                     int(
                         store.append(
-                            Kept("/", Message(Address("", "q"), body(serial), PLAIN, 1), [queue]),
+                            MessageStored(
+                                "/", Message(Address("", "q"), body(serial), PLAIN, 1), [queue]
+                            ),
                             None,
                         )
                     )
                 )
             while len(positions) > 50:
-                store.append(Settled(queue, positions.pop(0)), None)
+                store.append(MessageSettled(queue, positions.pop(0)), None)
             settled[0] = serial - len(
                 positions
             )  # Before it is durable: a backup may miss up to here.
@@ -113,7 +115,7 @@ def test_a_backup_overwrites_nothing_and_says_why_it_failed(tmp_path: Path) -> N
     with pytest.raises(StoreError, match=f"there is no store in {home}"):
         back_up(str(home), str(tmp_path / "copy"), lambda done, total: None)
     store = opened(home).store
-    store.append(Kept("/", Message(Address("", "q"), b"x", PLAIN, 1), [1]), None)
+    store.append(MessageStored("/", Message(Address("", "q"), b"x", PLAIN, 1), [1]), None)
     store.sync()
     with pytest.raises(StoreError, match="there is something already"):
         back_up(str(home), str(home), lambda done, total: None)

@@ -24,10 +24,10 @@ from broker.store.catalog import (
     CatalogFull,
     CatalogUnwritten,
 )
-from broker.store.contract import Defined, Entry, Settled, Undefined
+from broker.store.contract import Defined, MessageSettled, StoreEntry, Undefined
 
 Loaded = list[tuple[int, str, str, str, dict[str, object]]]
-Changes = list[tuple[int, Entry]]
+Changes = list[tuple[int, StoreEntry]]
 
 
 def loaded(catalog: Catalog) -> Loaded:
@@ -69,7 +69,7 @@ class Model:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, str], tuple[int, dict[str, object]]] = {}
 
-    def apply(self, position: int, entry: Entry) -> None:
+    def apply(self, position: int, entry: StoreEntry) -> None:
         if isinstance(entry, Defined):
             key = (entry.vhost, entry.kind, entry.name)
             known = self.rows.get(key)
@@ -115,7 +115,7 @@ def histories(draw: st.DrawFn) -> list[Changes]:
     return batches
 
 
-def _thing(draw: st.DrawFn, model: Model) -> Entry:
+def _thing(draw: st.DrawFn, model: Model) -> StoreEntry:
     return Defined(
         draw(st.sampled_from(["/", "other"])),
         draw(st.sampled_from(["exchange", "queue", "session"])),
@@ -124,7 +124,7 @@ def _thing(draw: st.DrawFn, model: Model) -> Entry:
     )
 
 
-def _way(draw: st.DrawFn, model: Model) -> Entry:
+def _way(draw: st.DrawFn, model: Model) -> StoreEntry:
     things = [(key, number) for key, (number, _) in model.rows.items() if key[0] == "/"]
     sources = [-3] + [number for key, number in things if key[1] == "exchange"]
     kind = draw(st.sampled_from(["binding", "subscription"]))
@@ -147,7 +147,7 @@ def _way(draw: st.DrawFn, model: Model) -> Entry:
     )
 
 
-def _again(draw: st.DrawFn, model: Model) -> Entry:
+def _again(draw: st.DrawFn, model: Model) -> StoreEntry:
     """A session changes, but stays the same."""
     sessions = [(key, number) for key, (number, _) in model.rows.items() if key[1] == "session"]
     if not sessions:
@@ -156,7 +156,7 @@ def _again(draw: st.DrawFn, model: Model) -> Entry:
     return Defined(vhost, kind, name, {"number": number, "away_since": draw(st.integers(0, 9))})
 
 
-def _gone(draw: st.DrawFn, model: Model) -> Entry:
+def _gone(draw: st.DrawFn, model: Model) -> StoreEntry:
     if not model.rows or draw(st.booleans()) and draw(st.booleans()):
         return Undefined(
             "/",
@@ -297,9 +297,13 @@ def at_rest(catalog: Catalog) -> tuple[Loaded, int, int]:
 
 @pytest.mark.parametrize(
     "bad",
-    [Settled(1, 1), Defined("/", "queue", "q", {"arguments": {"a": object()}}), way("x", 1, None)],
-)  # type: ignore[arg-type]
-def test_a_batch_that_fails_leaves_nothing(tmp_path: Path, bad: Entry) -> None:
+    [
+        MessageSettled(1, 1),
+        Defined("/", "queue", "q", {"arguments": {"a": object()}}),
+        way("x", 1, None),  # type: ignore[arg-type]
+    ],
+)
+def test_a_batch_that_fails_leaves_nothing(tmp_path: Path, bad: StoreEntry) -> None:
     catalog = Catalog(str(tmp_path / "c"))
     catalog.write([(1, queue("a"))], 1)
     before = at_rest(catalog)

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from broker.store.checkpoint import DONE, FILES_MAX, Checkpointing, begin, worth
 from broker.store.contract import (
-    Entry,
-    Kept,
-    Many,
-    Received,
-    Released,
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    PacketIdHeld,
+    PacketIdReleased,
+    PubrecReceived,
     RetainedSet,
-    Settled,
-    Stepped,
+    StoreEntry,
 )
-from broker.store.disk import Damaged
-from broker.store.files import Scan
+from broker.store.disk import DamagedStore
+from broker.store.files import FileScan
 from tests.store.logs import DIRECTORY, QUEUES, Digest, Log, digest, message, random_entry
 from tests.store.simulated import SimulatedDisk
 
@@ -84,7 +84,7 @@ def test_what_exists_reads_the_same_after_checkpoints_made_while_the_log_grows(
 def records(log: Log) -> list[tuple[int, int]]:
     """(kind, position) of all records of the first file."""
     file = log.log.files[0]
-    scan, found = Scan(file.file(), 64, file.size, file.seed, 0), []
+    scan, found = FileScan(file.file(), 64, file.size, file.seed, 0), []
     while scan.advance():
         found.append((int(scan.reader.kind), int(scan.reader.position)))
     return found
@@ -93,26 +93,40 @@ def records(log: Log) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("entries", "left"),
     [
-        ([Kept("/", message(b"a"), [3]), Settled(3, 1)], []),
-        ([Kept("/", message(b"a"), [3, 4]), Settled(3, 1)], [(1, 1)]),
-        ([Kept("/", message(b"a"), [3, 4]), Settled(4, 1), Settled(3, 1), Settled(3, 1)], []),
-        ([Kept("/", message(b"a"), [3]), Settled(4, 1), Settled(3, 77)], [(1, 1)]),
-        ([Kept("/", message(b"a"), [77])], []),
-        ([Kept("/", message(b"a"), [])], []),
-        ([Kept("/", message(b"a"), [3]), Stepped(3, 1)], [(1, 1), (3, 2)]),
+        ([MessageStored("/", message(b"a"), [3]), MessageSettled(3, 1)], []),
+        ([MessageStored("/", message(b"a"), [3, 4]), MessageSettled(3, 1)], [(1, 1)]),
         (
             [
-                Kept("/", message(b"a"), [3, 4]),
-                Stepped(3, 1),
-                Settled(3, 1),
-                Stepped(77, 1),
-                Stepped(3, 99),
+                MessageStored("/", message(b"a"), [3, 4]),
+                MessageSettled(4, 1),
+                MessageSettled(3, 1),
+                MessageSettled(3, 1),
+            ],
+            [],
+        ),
+        (
+            [MessageStored("/", message(b"a"), [3]), MessageSettled(4, 1), MessageSettled(3, 77)],
+            [(1, 1)],
+        ),
+        ([MessageStored("/", message(b"a"), [77])], []),
+        ([MessageStored("/", message(b"a"), [])], []),
+        ([MessageStored("/", message(b"a"), [3]), PubrecReceived(3, 1)], [(1, 1), (3, 2)]),
+        (
+            [
+                MessageStored("/", message(b"a"), [3, 4]),
+                PubrecReceived(3, 1),
+                MessageSettled(3, 1),
+                PubrecReceived(77, 1),
+                PubrecReceived(3, 99),
             ],
             [(1, 1)],
         ),
-        ([Received(9, 1), Received(9, 2), Released(9, 1)], [(4, 2)]),
-        ([Received(9, 1), Released(9, 1), Received(9, 1), Received(9, 1)], [(4, 4)]),
-        ([Received(77, 1), Released(9, 1)], []),
+        ([PacketIdHeld(9, 1), PacketIdHeld(9, 2), PacketIdReleased(9, 1)], [(4, 2)]),
+        (
+            [PacketIdHeld(9, 1), PacketIdReleased(9, 1), PacketIdHeld(9, 1), PacketIdHeld(9, 1)],
+            [(4, 4)],
+        ),
+        ([PacketIdHeld(77, 1), PacketIdReleased(9, 1)], []),
         (
             [
                 RetainedSet("/", "k", message(b"a")),
@@ -131,27 +145,33 @@ def records(log: Log) -> list[tuple[int, int]]:
         ),
         (
             [
-                Many([Kept("/", message(b"a"), [3]), Kept("/", message(b"b"), [3]), Settled(3, 1)]),
-                Settled(3, 77),
+                EntryGroup(
+                    [
+                        MessageStored("/", message(b"a"), [3]),
+                        MessageStored("/", message(b"b"), [3]),
+                        MessageSettled(3, 1),
+                    ]
+                ),
+                MessageSettled(3, 77),
             ],
             [(1, 2)],
         ),
         (
             [
-                Many(
+                EntryGroup(
                     [
-                        Kept("/", message(b"a"), [3, 4]),
-                        Received(9, 1),
+                        MessageStored("/", message(b"a"), [3, 4]),
+                        PacketIdHeld(9, 1),
                         RetainedSet("/", "k", message(b"a")),
                     ]
                 ),
-                Settled(3, 1),
+                MessageSettled(3, 1),
             ],
             [(1, 1), (4, 2), (6, 3)],
         ),
     ],
 )
-def test_what_is_live(entries: list[Entry], left: list[tuple[int, int]]) -> None:
+def test_what_is_live(entries: list[StoreEntry], left: list[tuple[int, int]]) -> None:
     disk = SimulatedDisk()
     log = Log(disk)
     log.put(*entries)
@@ -170,9 +190,9 @@ def test_a_settlement_behind_the_checkpoint_still_finds_its_message() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     log.checkpoint()
-    log.put(Settled(3, 2))
+    log.put(MessageSettled(3, 2))
     again = Log(disk)
     assert 2 not in again.state.messages and 3 in again.state.messages
 
@@ -181,7 +201,7 @@ def test_nothing_is_in_the_directory_but_the_checkpoint_and_what_came_later() ->
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     last = log.log.sealed()[-1].last
     log.checkpoint()
     assert disk.list(DIRECTORY) == [f"{last + 1:020d}.log", f"checkpoint-{last:020d}.log"]
@@ -192,9 +212,9 @@ def test_each_step_reads_or_writes_a_bounded_piece() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 1 << 20)
     for _ in range(30):
-        log.put(*(Kept("/", message(b"x" * 100), [3]) for _ in range(300)))
-    log.put(*(Kept("/", message(b"x" * 600_000), [3]) for _ in range(2)))
-    log.put(Kept("/", message(b"x"), [3]))
+        log.put(*(MessageStored("/", message(b"x" * 100), [3]) for _ in range(300)))
+    log.put(*(MessageStored("/", message(b"x" * 600_000), [3]) for _ in range(2)))
+    log.put(MessageStored("/", message(b"x"), [3]))
     checkpointing = Checkpointing(log.log, log.log.sealed(), EXIST)
     writes = len(disk.events)
     steps = 0
@@ -210,16 +230,16 @@ def test_each_step_reads_or_writes_a_bounded_piece() -> None:
 def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
     log = Log(SimulatedDisk(), 20_000)
     for _ in range(190):
-        log.put(Kept("/", message(b"x" * 1_000), [3]))
+        log.put(MessageStored("/", message(b"x" * 1_000), [3]))
     assert len(log.log.sealed()) >= 5 and not worth(log.log)
     for position in range(1, 80):
-        log.put(Settled(3, position))
+        log.put(MessageSettled(3, position))
     assert not worth(log.log)
     for position in range(80, 110):
-        log.put(Settled(3, position))
+        log.put(MessageSettled(3, position))
     for _ in range(20):
         log.put(
-            Kept("/", message(b"x" * 1_000), [3])
+            MessageStored("/", message(b"x" * 1_000), [3])
         )  # So that the settlements are in a file that is full.
     files = worth(log.log)
     assert files == log.log.sealed()
@@ -230,17 +250,17 @@ def test_a_checkpoint_pays_when_half_of_the_full_files_is_dead() -> None:
     assert checkpoint.dead == 0 and checkpoint.copies == len(
         [position for position in log.state.messages if position <= checkpoint.last]
     )
-    log.put(Settled(3, 110), Settled(3, 111))
+    log.put(MessageSettled(3, 110), MessageSettled(3, 111))
     assert (checkpoint.dead, checkpoint.fresh) == (0, 2)
 
 
 def test_settlements_in_the_file_that_is_written_do_not_count_yet() -> None:
     log = Log(SimulatedDisk(), 20_000)
     for _ in range(40):
-        log.put(Kept("/", message(b"x" * 1_000), [3]))
+        log.put(MessageStored("/", message(b"x" * 1_000), [3]))
     sealed = log.log.sealed()
     for position in range(1, 41):
-        log.put(Settled(3, position))
+        log.put(MessageSettled(3, position))
     assert log.log.sealed() == sealed and not worth(log.log)
     log.log.close()
     assert worth(Log(log.log.disk, 20_000).log)
@@ -249,7 +269,7 @@ def test_settlements_in_the_file_that_is_written_do_not_count_yet() -> None:
 def test_a_deleted_queue_counts_when_the_log_is_told() -> None:
     log = Log(SimulatedDisk(), 20_000)
     for _ in range(60):
-        log.put(Kept("/", message(b"x" * 1_000), [3]))
+        log.put(MessageStored("/", message(b"x" * 1_000), [3]))
     assert not worth(log.log)
     for position in range(1, 61):
         log.log.settle(position)
@@ -264,10 +284,15 @@ def test_a_log_does_not_grow_for_ever_while_little_is_live(kind: str) -> None:
         if kind == "retained":
             log.put(RetainedSet("/", f"k{number % 5}", message(b"x" * 100)))
         elif kind == "identifiers":
-            log.put(Received(9, number % 10), Released(9, (number + 5) % 10))
+            log.put(PacketIdHeld(9, number % 10), PacketIdReleased(9, (number + 5) % 10))
         else:
             log.put(
-                Many([Kept("/", message(b"x" * 100), [3]), Settled(3, max(log.position - 19, 1))])
+                EntryGroup(
+                    [
+                        MessageStored("/", message(b"x" * 100), [3]),
+                        MessageSettled(3, max(log.position - 19, 1)),
+                    ]
+                )
             )
         files = worth(log.log)
         if files:
@@ -294,7 +319,7 @@ def test_many_small_files_become_one() -> None:
     disk = SimulatedDisk()
     for number in range(FILES_MAX + 2):
         log = Log(disk, 100_000)
-        log.put(Kept("/", message(b"%d" % number), [3]))
+        log.put(MessageStored("/", message(b"%d" % number), [3]))
         log.log.close()
     log = Log(disk, 100_000)
     before = digest(log.state)
@@ -307,7 +332,7 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     first = log.log.files[0]
     for position in range(1, 9):
         log.log.settle(position)
@@ -315,14 +340,14 @@ def test_damage_that_appears_later_stops_the_checkpoint_and_nothing_is_removed()
     disk.names[first.path].now[100] ^= 1
     before = disk.contents()
     with pytest.raises(
-        Damaged,
+        DamagedStore,
         match=r"no checkpoint is made, for .* is damaged: at 64 a record's checksum is wrong. Nothing was removed",
     ):
         log.checkpoint()
     assert disk.contents() == before and not worth(log.log)
     # The log itself goes on, and recovery puts the damage aside; then a checkpoint is made without
     # it.
-    log.put(Kept("/", message(b"later"), [3]))
+    log.put(MessageStored("/", message(b"later"), [3]))
     again = Log(disk, 500)
     assert [finding.what for finding in again.recovery.findings] == ["quarantined"]
     again.checkpoint()
@@ -334,7 +359,7 @@ def test_nothing_is_given_up_that_could_not_be_put_aside() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     disk.names[log.log.files[0].path].now[100] ^= 1
     disk.refuse = lambda operation, path: (
         28 if "quarantine" in path and operation == "create" else 0
@@ -355,7 +380,7 @@ def test_a_checkpoint_that_is_not_whole_is_ignored_while_what_it_replaces_is_the
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     before = disk.contents()
     log.checkpoint()
     [checkpoint] = [path for path in disk.names if "checkpoint" in path]
@@ -378,7 +403,7 @@ def test_what_a_checkpoint_has_replaced_is_removed_when_the_log_is_opened() -> N
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(10):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     before = disk.contents()
     log.checkpoint()
     both = SimulatedDisk(
@@ -398,9 +423,9 @@ def test_space_comes_back_whatever_the_sizes_of_what_stays_and_goes(
     log = Log(SimulatedDisk(), 20_000)
     read = made = 0
     for number in range(800):
-        log.add(Kept("/", message(b"s" * staying), [3]))
-        gone = log.add(Kept("/", message(b"g" * going), [4]))
-        log.put(Settled(4, gone))
+        log.add(MessageStored("/", message(b"s" * staying), [3]))
+        gone = log.add(MessageStored("/", message(b"g" * going), [4]))
+        log.put(MessageSettled(4, gone))
         checkpointing = begin(log.log, EXIST)
         if checkpointing is not None:
             checkpointing.run()
@@ -417,14 +442,14 @@ def test_much_that_is_large_is_not_copied_for_little_that_is_small() -> None:
     log = Log(SimulatedDisk(), 20_000)
     for _ in range(100):
         log.put(
-            Kept("/", message(b"x" * 3_000), [3]),
-            *(Kept("/", message(b"y"), [4]) for _ in range(4)),
+            MessageStored("/", message(b"x" * 3_000), [3]),
+            *(MessageStored("/", message(b"y"), [4]) for _ in range(4)),
         )
     for position in range(1, 501):
         if position % 5 != 1:
-            log.put(Settled(4, position))
+            log.put(MessageSettled(4, position))
     for _ in range(8):
-        log.put(Kept("/", message(b"x" * 3_000), [3]))
+        log.put(MessageStored("/", message(b"x" * 3_000), [3]))
     assert worth(log.log)
     before = log.log.disk.contents()  # type: ignore[attr-defined]
     checkpointing = begin(log.log, EXIST)
@@ -433,9 +458,9 @@ def test_much_that_is_large_is_not_copied_for_little_that_is_small() -> None:
     assert not checkpointing.made and log.log.disk.contents() == before  # type: ignore[attr-defined]
     assert begin(log.log, EXIST) is None
     for position in range(1, 501, 5):
-        log.put(Settled(3, position))
+        log.put(MessageSettled(3, position))
     for _ in range(8):
-        log.put(Kept("/", message(b"x" * 3_000), [3]))
+        log.put(MessageStored("/", message(b"x" * 3_000), [3]))
     checkpointing = begin(log.log, EXIST)
     assert checkpointing is not None
     checkpointing.run()

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.checkpoint import Checkpointing
-from broker.store.contract import Kept, Many, Settled, Stepped
+from broker.store.contract import EntryGroup, MessageSettled, MessageStored, PubrecReceived
 from broker.store.disk import Lock, Poisoned, RealDisk, StoreError, WriteFailed
 from broker.store.inspect import dump, repair, verify
 from tests.store.logs import DIRECTORY, QUEUES, Log, digest, message, random_entry
@@ -78,7 +78,7 @@ def test_a_write_that_fails_is_said_and_the_same_batch_may_be_written_later(
         log = filled(disk, segment_octets=300)
         fault = Fault(disk, operation, number, nth)
         for content in range(10):
-            log.add(Kept("/", message(b"%d" % content + b"x" * 100), [3]))
+            log.add(MessageStored("/", message(b"%d" % content + b"x" * 100), [3]))
             records = log.recorder.take()
             failed = fault.hit
             try:
@@ -105,7 +105,7 @@ def test_a_write_that_fails_and_cannot_be_cut_back_poisons_the_log() -> None:
     disk = SimulatedDisk()
     log = filled(disk, segment_octets=10_000)
     good = digest(log.state)
-    log.add(Kept("/", message(b"new"), [3]))
+    log.add(MessageStored("/", message(b"new"), [3]))
     records = log.recorder.take()
     disk.refuse = lambda operation, path: errno.EIO if operation in ("write", "truncate") else 0
     with pytest.raises(
@@ -132,7 +132,7 @@ def test_a_sync_that_fails_is_never_tried_again(operation: str, number: int) -> 
 
         def go_on(log: Log = log) -> None:
             for _ in range(30):
-                log.put(Kept("/", message(b"x" * 100), [3]))
+                log.put(MessageStored("/", message(b"x" * 100), [3]))
 
         with pytest.raises(
             Poisoned, match=r"cannot sync .*\. The store writes nothing any more"
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_fails_leaves_the_log_as_it_was_and_able_to_write(
         hit += fault.hit
         disk.refuse = lambda operation, path: 0
         assert not [name for name in disk.names if name.endswith(".tmp")]
-        log.put(Kept("/", message(b"after"), [3]))
+        log.put(MessageStored("/", message(b"after"), [3]))
         assert Log(disk.crashed(Random(nth), 0.5)).recovered == digest(log.state)
     assert hit
 
@@ -183,7 +183,7 @@ def test_a_checkpoint_whose_sync_fails_poisons_the_log_too(operation: str) -> No
     with pytest.raises(Poisoned):
         log.checkpoint()
     with pytest.raises(Poisoned):
-        log.put(Kept("/", message(b"after"), [3]))
+        log.put(MessageStored("/", message(b"after"), [3]))
     for kept in (0.0, 0.5, 1.0):
         crashed = Log(disk.crashed(Random(1), kept))
         assert crashed.log.last == log.position - 1
@@ -241,7 +241,7 @@ def test_a_read_only_disk_is_refused_with_a_clear_line() -> None:
     disk.refuse = lambda operation, path: (
         0 if operation in ("open", "read", "mkdir") else errno.EROFS
     )
-    log.add(Kept("/", message(b"x"), [3]))
+    log.add(MessageStored("/", message(b"x"), [3]))
     with pytest.raises(WriteFailed, match=r"cannot make .*: Read-only file system"):
         log.log.append(log.recorder.take())
 
@@ -308,7 +308,7 @@ def test_octets_that_changed_are_never_read_and_never_passed_over_in_silence(
         log = Log(disk)
         log.checkpoint()
     if random.random() < 0.3:
-        log.put(Kept("/", message(b"last"), [3]))
+        log.put(MessageStored("/", message(b"last"), [3]))
     wanted, before = digest(log.state), disk.contents()
     known = entries_of(disk)
     for _ in range(times):
@@ -369,7 +369,11 @@ def _lost_its_end(before: dict[str, bytes], disk: SimulatedDisk, log: Log) -> bo
 def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> None:
     disk = SimulatedDisk()
     log = Log(disk)
-    log.put(Kept("/", message(b"one"), [3]), Kept("/", message(b"two"), [3]), Settled(3, 1))
+    log.put(
+        MessageStored("/", message(b"one"), [3]),
+        MessageStored("/", message(b"two"), [3]),
+        MessageSettled(3, 1),
+    )
     [path] = disk.names
     octets = disk.names[path].now
     at = (
@@ -390,7 +394,7 @@ def test_a_record_that_makes_no_sense_is_reported_and_the_others_are_read() -> N
 
 def test_a_settlement_of_something_later_is_reported_by_verify() -> None:
     disk = SimulatedDisk()
-    Log(disk).put(Settled(3, 5), Many([Stepped(3, 2)]))
+    Log(disk).put(MessageSettled(3, 5), EntryGroup([PubrecReceived(3, 2)]))
     assert [finding.reason for finding in verify(disk, DIRECTORY) if finding.what == "wrong"] == [
         "the record at position 1: it settles position 5, which comes later",
         "the record at position 2: it steps position 2, which comes later",
@@ -420,8 +424,8 @@ def test_verify_changes_nothing_and_says_what_recovery_will_do() -> None:
 def test_dump_has_a_line_for_each_record_and_for_what_cannot_be_read() -> None:
     disk = SimulatedDisk()
     log = Log(disk)
-    log.put(Kept("/", message(b"secret", "a.b"), [3, 4]), Settled(3, 1))
-    log.put(Settled(4, 1))
+    log.put(MessageStored("/", message(b"secret", "a.b"), [3, 4]), MessageSettled(3, 1))
+    log.put(MessageSettled(4, 1))
     [path] = disk.names
     lines = list(dump(disk, DIRECTORY))
     assert lines[1:] == [
@@ -454,6 +458,6 @@ def test_repair_writes_damaged_files_anew_and_keeps_what_was_read() -> None:
     assert {finding.what for finding in verify(disk, DIRECTORY)} == {"fine"}
     again = Log(disk)
     assert again.recovered == wanted and not again.recovery.findings
-    again.put(Kept("/", message(b"goes on"), [3]))
+    again.put(MessageStored("/", message(b"goes on"), [3]))
     again.checkpoint()
     assert not Log(disk).recovery.findings

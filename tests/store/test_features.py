@@ -8,7 +8,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.definitions.restore import Report, reopen
+from broker.definitions.restore import RestoreReport, reopen
 from broker.queues.policies import Policy
 from broker.store.disk import RealDisk
 from broker.store.opening import open_store
@@ -35,7 +35,7 @@ class Lasting(World):
         super().__init__(store=self.disk)
         self.broker.agenda.advance(now, wall)
         self.disk.tell_time(now, wall)
-        self.report: Report = reopen(self.broker, opened, self.mqtt_front.sessions)
+        self.report: RestoreReport = reopen(self.broker, opened, self.mqtt_front.sessions)
 
     def stop(self) -> None:
         self.settle()

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from broker.store.checkpoint import Checkpointing
-from broker.store.contract import Kept, Settled
+from broker.store.contract import MessageSettled, MessageStored
 from broker.store.files import CHECKPOINT, Head, LogFile
 from broker.store.state import State
 from tests.store.logs import QUEUES, Digest, Log, digest, message, random_entry
@@ -99,7 +99,7 @@ def moved_forward(log: Log, files: list[LogFile]) -> Iterator[None]:
     ]
     yield
     for stray, queues in live:
-        log.recorder.add(log.position + 1, Kept("/", stray, queues))
+        log.recorder.add(log.position + 1, MessageStored("/", stray, queues))
         log.position += 1
     yield
     log.write()
@@ -287,7 +287,7 @@ def test_a_log_that_does_not_sync_is_caught() -> None:
     disk = SimulatedDisk()
     log, history = Log(disk), History(disk)
     for number in range(5):
-        log.add(Kept("/", message(b"%d" % number), [3]), Settled(3, log.position))
+        log.add(MessageStored("/", message(b"%d" % number), [3]), MessageSettled(3, log.position))
         history.note(log)
         history.begun.append((len(disk.events), log.position))
         log.log.append(log.recorder.take())

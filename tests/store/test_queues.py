@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.agenda import Agenda
 from broker.messages.message import PLAIN, Address, Message
 from broker.messages.outlet import Outlet
-from broker.queues.arguments import Terms
+from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import Consumer, Delivery
-from broker.queues.limited import Host, LimitedQueue
+from broker.queues.limited import DeadLetterHost, LimitedQueue
 from broker.queues.queue import Queue
-from broker.store.contract import Kept
+from broker.store.contract import MessageStored
 from broker.store.memory import MemoryStore
 from tests.clients import World
 
@@ -42,13 +42,13 @@ class Taker(Consumer):
         self.model.delivered(delivery)
 
 
-class Undertaker(Host):
+class Undertaker(DeadLetterHost):
     """Takes dead letters."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
-    def bury(self, queue: LimitedQueue, message: Message, reason: str) -> None:
+    def dead_letter(self, queue: LimitedQueue, message: Message, reason: str) -> None:
         self.model.buried.append((message.content, reason))
         queue.forget(message)
 
@@ -66,8 +66,8 @@ class Model(RuleBasedStateMachine):
         self.agenda.advance(1_000, 1_700_000_000.0)
         self.store.window = window
         self.queue: Queue = Queue("/", "q", self.agenda, self.store, True)
-        terms = Terms("q", "/", self.arguments)
-        if not terms.idle:
+        terms = QueueArguments("q", "/", self.arguments)
+        if not terms.needs_only_plain_queue:
             self.queue = LimitedQueue(
                 "/", "q", self.agenda, self.store, True, terms, Undertaker(self)
             )
@@ -117,7 +117,7 @@ class Model(RuleBasedStateMachine):
             message = Message(Address("", "q"), b"%d" % self.serial, PLAIN, 1 if kept else 0)
             message.expires = self.agenda.now + ttl if ttl else 0
             if kept:
-                message.position = self.store.append(Kept("/", message, [NUMBER]), None)
+                message.position = self.store.append(MessageStored("/", message, [NUMBER]), None)
             queued = self.arguments.get("x-message-ttl", 1 << 30)
             expires = min(int(message.expires) or 1 << 60, int(self.agenda.now) + queued)
             self.waiting.append(
@@ -249,4 +249,4 @@ def test_a_message_that_cannot_be_read_leaves_its_place_and_nobody_elses() -> No
     assert [
         int(delivery.order) for _, delivery in client.connection.channels[1].unacked.outstanding()
     ] == [1, 2, 3, 4, 6]
-    assert world.queue("q").coming() == 7 and world.copies() == {"unreadable": 1}
+    assert world.queue("q").next_sequence() == 7 and world.copies() == {"unreadable": 1}

@@ -11,23 +11,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.messages.message import PLAIN, Address, Amended, Encoding, Message, Plain
+from broker.messages.message import (
+    PLAIN,
+    Address,
+    AmendedEncoding,
+    Encoding,
+    Message,
+    PlainEncoding,
+)
 from broker.store import records
 from broker.store.codecs import Codec, Codecs
 from broker.store.contract import (
     Defined,
-    Entry,
-    Extended,
-    Kept,
-    Many,
-    Received,
-    Released,
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    PacketIdHeld,
+    PacketIdReleased,
+    PubrecReceived,
     RetainedSet,
     Sequenced,
-    Settled,
-    Stepped,
+    StoreEntry,
+    StreamExtended,
 )
-from broker.store.disk import Damaged, StoreError, TooNew
+from broker.store.disk import DamagedStore, StoreError, TooNew
 from broker.store.inspect import describe
 from broker.store.layout import (
     APART,
@@ -40,26 +47,26 @@ from broker.store.layout import (
     PAYLOAD_MAX,
     SERIALS,
 )
-from broker.store.reading import BAD, END, SHORT, Decoder, Reader, parts
+from broker.store.reading import BAD, END, SHORT, Decoder, RecordReader, parts
 from broker.store.records import Recorder
 
 SEED = 0x1234
 
 
-_framed: dict[int, Plain] = {}
+_framed: dict[int, PlainEncoding] = {}
 
 
-def framed(channel: int) -> Plain:
+def framed(channel: int) -> PlainEncoding:
     """An encoding with a parameter, as a front end has them.
 
     (A compiled Encoding has no subclasses here.)
     """
-    return _framed.setdefault(channel, Plain({"channel": channel}))
+    return _framed.setdefault(channel, PlainEncoding({"channel": channel}))
 
 
 class FramedCodec(Codec):
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        if isinstance(encoding, Amended):
+        if isinstance(encoding, AmendedEncoding):
             _, parameters, _ = self.dump(encoding.source, b"")
             return 1, parameters, b"amended " + content
         return 1, str(encoding.properties(b"")["channel"]).encode(), content
@@ -70,7 +77,7 @@ class FramedCodec(Codec):
 
 
 CODECS = Codecs()
-CODECS.register(FramedCodec(), [Plain, Amended], [1])
+CODECS.register(FramedCodec(), [PlainEncoding, AmendedEncoding], [1])
 
 positions = st.integers(1, (1 << 62))
 numbers = st.integers(1, (1 << 62))
@@ -103,9 +110,9 @@ serials = st.one_of(
 
 
 @st.composite
-def kepts(draw: st.DrawFn) -> Kept:
+def kepts(draw: st.DrawFn) -> MessageStored:
     queues = draw(st.lists(numbers, max_size=4))
-    return Kept(
+    return MessageStored(
         draw(vhosts),
         draw(messages()),
         queues,
@@ -127,16 +134,18 @@ def wrapped(serials: list[int] | None) -> list[int] | None:
     ]
 
 
-plain_entries: st.SearchStrategy[Entry] = st.one_of(
+plain_entries: st.SearchStrategy[StoreEntry] = st.one_of(
     kepts(),
-    st.builds(Settled, numbers, positions),
-    st.builds(Stepped, numbers, positions),
-    st.builds(Received, numbers, st.integers(0, 65_535)),
-    st.builds(Released, numbers, st.integers(0, 65_535)),
+    st.builds(MessageSettled, numbers, positions),
+    st.builds(PubrecReceived, numbers, positions),
+    st.builds(PacketIdHeld, numbers, st.integers(0, 65_535)),
+    st.builds(PacketIdReleased, numbers, st.integers(0, 65_535)),
     st.builds(RetainedSet, vhosts, keys, st.one_of(st.none(), messages())),
 )
-entries: st.SearchStrategy[Entry] = st.one_of(
-    plain_entries, plain_entries, st.builds(Many, st.lists(plain_entries, min_size=1, max_size=4))
+entries: st.SearchStrategy[StoreEntry] = st.one_of(
+    plain_entries,
+    plain_entries,
+    st.builds(EntryGroup, st.lists(plain_entries, min_size=1, max_size=4)),
 )
 
 
@@ -150,7 +159,7 @@ class Seen:
     topic: bytes
     content: bytes
     encoding: object
-    assurance: int
+    qos: int
     expires: int
 
     @classmethod
@@ -165,16 +174,16 @@ class Seen:
             address.topic,
             message.content,
             message.encoding,
-            message.assurance,
+            message.qos,
             message.expires,
         )
 
 
-def seen(entry: Entry, position: int) -> list[object]:
+def seen(entry: StoreEntry, position: int) -> list[object]:
     """What an entry says, to compare."""
-    if isinstance(entry, Many):
+    if isinstance(entry, EntryGroup):
         return [seen(one, position + number) for number, one in enumerate(entry.entries)]
-    if isinstance(entry, Kept):
+    if isinstance(entry, MessageStored):
         return [
             "kept",
             position,
@@ -185,21 +194,21 @@ def seen(entry: Entry, position: int) -> list[object]:
         ]
     if isinstance(entry, RetainedSet):
         return ["retained", position, entry.vhost, entry.key, Seen.of(entry.message)]
-    if isinstance(entry, (Settled, Stepped)):
+    if isinstance(entry, (MessageSettled, PubrecReceived)):
         return [type(entry), position, entry.queue, entry.position]
-    if isinstance(entry, Extended):
+    if isinstance(entry, StreamExtended):
         return ["extended", position, entry.stream, entry.end]
     if isinstance(entry, Sequenced):
         return ["sequenced", position, entry.vhost, entry.producer, entry.sequence]
-    assert isinstance(entry, (Received, Released))
+    assert isinstance(entry, (PacketIdHeld, PacketIdReleased))
     return [type(entry), position, entry.session, entry.packet_id]
 
 
-def width(entry: Entry) -> int:
-    return len(entry.entries) if isinstance(entry, Many) else 1
+def width(entry: StoreEntry) -> int:
+    return len(entry.entries) if isinstance(entry, EntryGroup) else 1
 
 
-def encode(*some: Entry, first: int = 1, clock: int = 0) -> bytes:
+def encode(*some: StoreEntry, first: int = 1, clock: int = 0) -> bytes:
     recorder = Recorder(CODECS, SEED)
     recorder.clock = clock
     position = first
@@ -212,8 +221,8 @@ def encode(*some: Entry, first: int = 1, clock: int = 0) -> bytes:
     return octets
 
 
-def decode(octets: bytes, clock: int = 0) -> list[tuple[int, Entry]]:
-    decoder, reader = Decoder(CODECS), Reader(SEED, 0)
+def decode(octets: bytes, clock: int = 0) -> list[tuple[int, StoreEntry]]:
+    decoder, reader = Decoder(CODECS), RecordReader(SEED, 0)
     decoder.clock = clock
     reader.load(octets, 0)
     found = []
@@ -232,7 +241,7 @@ def decode(octets: bytes, clock: int = 0) -> list[tuple[int, Entry]]:
 
 @given(st.lists(entries, min_size=1, max_size=6), st.integers(1, 1 << 62))
 def test_entries_come_back_as_they_went_in_at_their_positions(
-    some: list[Entry], first: int
+    some: list[StoreEntry], first: int
 ) -> None:
     expected, position = [], first
     for entry in some:
@@ -241,8 +250,8 @@ def test_entries_come_back_as_they_went_in_at_their_positions(
     found = decode(encode(*some, first=first))
     assert [(position, seen(entry, position)) for position, entry in found] == expected
     for position, entry in found:
-        for number, one in enumerate(entry.entries if isinstance(entry, Many) else [entry]):
-            if isinstance(one, Kept):
+        for number, one in enumerate(entry.entries if isinstance(entry, EntryGroup) else [entry]):
+            if isinstance(one, MessageStored):
                 assert one.message.position == position + number and not one.message.retained
             if isinstance(one, RetainedSet) and one.message is not None:
                 assert one.message.retained and one.message.position == 0
@@ -251,11 +260,11 @@ def test_entries_come_back_as_they_went_in_at_their_positions(
 
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
 def test_a_reader_of_cut_octets_says_what_it_needs_and_goes_on_with_more(
-    some: list[Entry], data: st.DataObject
+    some: list[StoreEntry], data: st.DataObject
 ) -> None:
     octets = encode(*some)
     cut = data.draw(st.integers(0, len(octets)))
-    reader = Reader(SEED, 0)
+    reader = RecordReader(SEED, 0)
     reader.load(octets[:cut], 100)
     while reader.advance():
         pass
@@ -272,13 +281,13 @@ def test_a_reader_of_cut_octets_says_what_it_needs_and_goes_on_with_more(
 
 @given(st.lists(entries, min_size=1, max_size=4), st.data())
 def test_an_octet_that_changed_is_never_read_as_if_it_had_not(
-    some: list[Entry], data: st.DataObject
+    some: list[StoreEntry], data: st.DataObject
 ) -> None:
     octets = bytearray(encode(*some))
     at = data.draw(st.integers(0, len(octets) - 1))
     octets[at] ^= data.draw(st.integers(1, 255))
     expected = [seen(entry, position) for position, entry in decode(encode(*some))]
-    reader, decoder, found = Reader(SEED, 0), Decoder(CODECS), []
+    reader, decoder, found = RecordReader(SEED, 0), Decoder(CODECS), []
     reader.load(bytes(octets), 0)
     while reader.advance():
         assert reader.end <= at or reader.began > at
@@ -296,7 +305,7 @@ def test_an_octet_that_changed_is_never_read_as_if_it_had_not(
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused_and_nothing_else(octets: bytes) -> None:
-    reader = Reader(SEED, 0)
+    reader = RecordReader(SEED, 0)
     reader.load(octets, 0)
     assert not reader.advance()
     assert reader.at == 0 and reader.stop in ((END,) if not octets else (SHORT, BAD))
@@ -308,20 +317,20 @@ def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(
 ) -> None:
     try:
         entry = Decoder(CODECS).entry(kind, 1, octets, 0, len(octets))
-    except (Damaged, TooNew, UnicodeDecodeError, AssertionError):
+    except (DamagedStore, TooNew, UnicodeDecodeError, AssertionError):
         return
     assert seen(entry, 1)
 
 
 def test_the_first_record_of_a_batch_says_so_and_a_record_looks_like_one() -> None:
-    octets = encode(Settled(1, 1), Settled(2, 1))
+    octets = encode(MessageSettled(1, 1), MessageSettled(2, 1))
     assert [octets[9] & FIRST, octets[HEADER + 16 + 9] & FIRST] == [FIRST, 0]
     assert [match.start() for match in LIKENESS.finditer(octets)] == [8, HEADER + 16 + 8]
 
 
 def test_positions_must_grow() -> None:
-    reader = Reader(SEED, 5)
-    reader.load(encode(Settled(1, 1), first=5), 0)
+    reader = RecordReader(SEED, 5)
+    reader.load(encode(MessageSettled(1, 1), first=5), 0)
     assert (
         not reader.advance()
         and reader.stop == BAD
@@ -330,47 +339,51 @@ def test_positions_must_grow() -> None:
 
 
 def test_records_of_another_log_are_not_taken_for_ours() -> None:
-    reader = Reader(SEED + 1, 0)
-    reader.load(encode(Settled(1, 1)), 0)
+    reader = RecordReader(SEED + 1, 0)
+    reader.load(encode(MessageSettled(1, 1)), 0)
     assert not reader.advance() and reader.stop == BAD
 
 
 def test_a_newer_record_and_an_unknown_encoding_are_refused_by_name() -> None:
-    octets = bytearray(encode(Settled(1, 1)))
+    octets = bytearray(encode(MessageSettled(1, 1)))
     octets[9] = 77
     octets[4:8] = crc32(octets[8:], SEED).to_bytes(4, "big")
-    reader = Reader(SEED, 0)
+    reader = RecordReader(SEED, 0)
     reader.load(bytes(octets), 0)
     with pytest.raises(TooNew, match="a record has kind 77, which this version does not know"):
         reader.advance()
-    octets = bytearray(encode(Kept("/", Message(Address("", "q"), b"x", framed(1), 1), [1])))
+    octets = bytearray(
+        encode(MessageStored("/", Message(Address("", "q"), b"x", framed(1), 1), [1]))
+    )
     octets[HEADER + 4 + HOLDER + 1] = 9
     with pytest.raises(TooNew, match=r"encoding \(tag 9\)"):
         Decoder(CODECS).entry(KEPT, 1, bytes(octets), HEADER, len(octets))
     broken = bytes(octets).replace(b"\x01\x09", b"\x01\x01").replace(b"q1x", b"qyx")
-    with pytest.raises(Damaged, match="the encoding of a message cannot be read: invalid literal"):
+    with pytest.raises(
+        DamagedStore, match="the encoding of a message cannot be read: invalid literal"
+    ):
         Decoder(CODECS).entry(KEPT, 1, broken, HEADER, len(broken))
 
 
 def test_what_no_record_can_hold_is_refused_and_leaves_the_batch_as_it_was() -> None:
     recorder = Recorder(Codecs(), SEED)
-    recorder.add(1, Settled(1, 1))
+    recorder.add(1, MessageSettled(1, 1))
     for entry, reason in (
         (
-            Kept("/", Message(Address("", "q"), b"", framed(1), 1), [1]),
+            MessageStored("/", Message(Address("", "q"), b"", framed(1), 1), [1]),
             "contents of kind Plain cannot be stored",
         ),
         (
-            Kept("/", Message(Address("", "k" * 65_536), b"", PLAIN, 1), [1]),
+            MessageStored("/", Message(Address("", "k" * 65_536), b"", PLAIN, 1), [1]),
             "65536 does not fit into two octets",
         ),
-        (Received(1, 65_536), "65536 does not fit into two octets"),
+        (PacketIdHeld(1, 65_536), "65536 does not fit into two octets"),
     ):
         with pytest.raises(StoreError, match=reason):
             recorder.add(2, entry)
     with pytest.raises(AssertionError):
         recorder.add(2, Defined("/", "queue", "q", {}))
-    recorder.add(2, Settled(2, 1))
+    recorder.add(2, MessageSettled(2, 1))
     assert [position for position, _ in decode(b"".join(recorder.take().parts))] == [1, 2]
 
 
@@ -384,48 +397,53 @@ def test_a_record_is_never_larger_than_a_reader_takes() -> None:
 
     recorder = Recorder(CODECS, SEED)
     with pytest.raises(StoreError, match="larger than a record may be"):
-        recorder.add(1, Kept("/", Message(Address("", "q"), Long(b"x"), PLAIN, 1), [1]))
-    reader = Reader(SEED, 0)
+        recorder.add(1, MessageStored("/", Message(Address("", "q"), Long(b"x"), PLAIN, 1), [1]))
+    reader = RecordReader(SEED, 0)
     reader.load((int(PAYLOAD_MAX) + 1).to_bytes(4, "big") + bytes(100), 0)
     assert not reader.advance() and reader.reason == "a record's length is impossible"
 
 
 def test_a_dead_letter_is_written_by_the_codec_of_its_source() -> None:
-    letter = Message(Address("", "q"), b"body", Amended(framed(4), {"x-death": []}, {}), 1)
-    [(_, entry)] = decode(encode(Kept("/", letter, [1])))
-    assert isinstance(entry, Kept)
+    letter = Message(Address("", "q"), b"body", AmendedEncoding(framed(4), {"x-death": []}, {}), 1)
+    [(_, entry)] = decode(encode(MessageStored("/", letter, [1])))
+    assert isinstance(entry, MessageStored)
     assert entry.message.encoding is framed(4) and entry.message.content == b"amended body"
 
 
 def test_a_time_to_live_goes_on_in_another_process() -> None:
     message = Message(Address("", "q"), b"", PLAIN, 1)
     message.expires = 5_000
-    octets = encode(Kept("/", message, [1]), clock=1_000_000)
+    octets = encode(MessageStored("/", message, [1]), clock=1_000_000)
     for clock, expires in ((1_000_000, 5_000), (1_004_000, 1_000), (1_005_000, 1), (2_000_000, 1)):
         [(_, entry)] = decode(octets, clock)
-        assert isinstance(entry, Kept) and entry.message.expires == expires
+        assert isinstance(entry, MessageStored) and entry.message.expires == expires
 
 
 def test_messages_of_one_address_share_it() -> None:
     found = decode(
-        encode(*(Kept("/", Message(Address("x", "k"), b"", PLAIN, 1), [1]) for _ in range(3)))
+        encode(
+            *(MessageStored("/", Message(Address("x", "k"), b"", PLAIN, 1), [1]) for _ in range(3))
+        )
     )
-    assert len({id(entry.message.address) for _, entry in found if isinstance(entry, Kept)}) == 1
+    assert (
+        len({id(entry.message.address) for _, entry in found if isinstance(entry, MessageStored)})
+        == 1
+    )
 
 
 def test_the_batch_knows_what_the_log_wants_to_know() -> None:
     recorder = Recorder(CODECS, SEED)
-    kept = Kept("/", Message(Address("", "q"), b"x" * 3_000, PLAIN, 1), [1, 2])
+    kept = MessageStored("/", Message(Address("", "q"), b"x" * 3_000, PLAIN, 1), [1, 2])
     for position in range(5, 10):
         recorder.add(position, kept)
-    recorder.add(10, Settled(1, 5))
-    recorder.add(11, Many([kept, Settled(1, 6), Settled(2, 6)]))
+    recorder.add(10, MessageSettled(1, 5))
+    recorder.add(11, EntryGroup([kept, MessageSettled(1, 6), MessageSettled(2, 6)]))
     batch = recorder.take()
     assert (batch.first, batch.last, batch.count) == (5, 13, 7)
     assert batch.settled == [5, 6, 6] and batch.copies == 12
     assert 6 * 3_000 < batch.kept_octets < 7 * 3_000 and batch.passing == HEADER + 16 + 2 * 16
     octets = b"".join(batch.parts)
-    reader = Reader(SEED, 0)
+    reader = RecordReader(SEED, 0)
     for position, offset in batch.marks:
         reader.load(octets[offset:], offset)
         reader.last = 0
@@ -434,7 +452,7 @@ def test_the_batch_knows_what_the_log_wants_to_know() -> None:
 
 
 def test_the_entries_of_a_many_must_fill_it() -> None:
-    octets = encode(Many([Settled(1, 1), Settled(2, 1)]))
+    octets = encode(EntryGroup([MessageSettled(1, 1), MessageSettled(2, 1)]))
     payload = octets[HEADER:]
     assert [part.position for part in parts(payload, 7, 0, len(payload))] == [7, 8]
     for broken in (
@@ -443,5 +461,5 @@ def test_the_entries_of_a_many_must_fill_it() -> None:
         (3).to_bytes(4, "big") + payload[4:],
         (1).to_bytes(4, "big") + payload[4:],
     ):
-        with pytest.raises(Damaged, match="do not fill it"):
+        with pytest.raises(DamagedStore, match="do not fill it"):
             Decoder(CODECS).entry(MANY, 7, broken, 0, len(broken))

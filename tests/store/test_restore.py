@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.routing.exchanges import TopicExchange
 from broker.store.contract import Defined
 from broker.vhost.background import SLICE
@@ -486,7 +486,7 @@ def test_a_matcher_that_is_not_allowed_now_is_reported_and_is_back_when_it_is(
     )(world)
     before, known = listing(world), numbers(world)
     world.crash()
-    strict = Bounds()
+    strict = BrokerLimits()
     strict.matcher, strict.matchers = "trie", ["trie"]
     for _ in range(2):
         world = Home(tmp_path, strict)
@@ -511,7 +511,7 @@ def test_what_is_declared_in_the_place_of_something_refused_has_none_of_its_bind
     world = Home(tmp_path)
     amqp(exchange("e", arguments={"x-matcher": "bitmap"}), queue("q"), bind("e", "q", "a.#"))(world)
     world.crash()
-    strict = Bounds()
+    strict = BrokerLimits()
     strict.matcher, strict.matchers = "trie", ["trie"]
     world = Home(tmp_path, strict)
     amqp(exchange("e"), bind("e", "q", "new"))(world)
@@ -599,7 +599,7 @@ def test_a_bound_that_is_smaller_now_loses_nothing(tmp_path: Path) -> None:
     visit(world, "t", subscribe(1, ("a", 1)))
     before = listing(world)
     world.crash()
-    small, one = Bounds(), options(100)
+    small, one = BrokerLimits(), options(100)
     small.queues = small.exchanges = one.sessions = 1
     world = Home(tmp_path, small, one)
     assert listing(world) == before
@@ -626,7 +626,7 @@ def test_a_session_is_there_with_its_subscriptions_and_hears_what_it_asked_for(
     world.crash()
     world = Home(tmp_path)
     assert [session.name for session in world.mqtt_front.sessions.all()] == ["c"]
-    assert len(world.vhost.listeners) == len(world.vhost.inboxes) == 1
+    assert len(world.vhost.subscribers) == len(world.vhost.inboxes) == 1
     assert not world.mqtt_front.sessions.all()[0].describe()["connected"]
     writer = Client(world, connect("w"))
     for serial, topic in enumerate(["a", "b", "c/x", "d"], start=1):

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.codecs import Codecs
-from broker.store.contract import Entry, Kept, Many, Settled
-from broker.store.disk import Damaged, Lock, Locked, RealDisk, StoreError, TooNew
+from broker.store.contract import EntryGroup, MessageSettled, MessageStored, StoreEntry
+from broker.store.disk import DamagedStore, DirectoryLocked, Lock, RealDisk, StoreError, TooNew
 from broker.store.files import DATA, read_head
 from broker.store.layout import CLOSING, KEPT, SETTLED
 from broker.store.reading import Decoder
@@ -49,9 +49,9 @@ def test_the_same_on_a_real_disk(tmp_path: Path) -> None:
     log = Log(RealDisk(), 3_000, directory)
     for _ in range(60):
         log.put(*(random_entry(random, log) for _ in range(5)))
-    log.put(Kept("/", message(bytes(range(256)) * 400), [3]))
+    log.put(MessageStored("/", message(bytes(range(256)) * 400), [3]))
     log.checkpoint()
-    log.put(Kept("/", message(b"last"), [3]))
+    log.put(MessageStored("/", message(b"last"), [3]))
     again = Log(RealDisk(), 3_000, directory)
     assert again.recovered == digest(log.state) and not again.recovery.findings
     log.log.close()
@@ -65,7 +65,7 @@ def test_a_segment_is_called_by_its_first_position_and_rolls_when_it_is_full() -
     disk = SimulatedDisk()
     log = Log(disk, 1_000)
     for _ in range(20):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     assert len(log.log.files) > 2
     for file, after in zip(log.log.files[1:], log.log.files, strict=False):
         assert file.first == after.last + 1 and file.after == after.last
@@ -77,8 +77,8 @@ def test_a_segment_is_called_by_its_first_position_and_rolls_when_it_is_full() -
 
 def test_a_batch_is_never_split_and_a_large_one_fills_a_segment_alone() -> None:
     log = Log(SimulatedDisk(), 1_000)
-    log.put(*(Kept("/", message(b"x" * 100), [3]) for _ in range(30)))
-    log.put(Kept("/", message(b"y"), [3]))
+    log.put(*(MessageStored("/", message(b"x" * 100), [3]) for _ in range(30)))
+    log.put(MessageStored("/", message(b"y"), [3]))
     assert [(int(file.first), int(file.last)) for file in log.log.files] == [(1, 30), (31, 31)]
 
 
@@ -88,15 +88,15 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) 
     log, wanted = Log(disk, 50_000), dict[int, tuple[int, bytes]]()
     decoder = Decoder(Codecs())
 
-    def kept(number: int) -> Entry:
+    def kept(number: int) -> StoreEntry:
         content = b"%d " % number + b"x" * random.randrange(octets)
         wanted[number] = (int(KEPT), content)
-        return Kept("/", message(content), [3])
+        return MessageStored("/", message(content), [3])
 
     for _ in range(40):
         position = log.position + 1
         if random.random() < 0.3:
-            log.put(Many([kept(position), kept(position + 1), Settled(3, 1)]))
+            log.put(EntryGroup([kept(position), kept(position + 1), MessageSettled(3, 1)]))
             wanted[position + 2] = (int(SETTLED), b"")
             log.position += random.randrange(
                 3
@@ -116,7 +116,7 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) 
             assert reader.kind == kind and found == (kind, reader.octets[reader.start : reader.end])
             entry = decoder.entry(reader.kind, position, reader.octets, reader.start, reader.end)
             if kind == KEPT:
-                assert isinstance(entry, Kept) and entry.message.content == content
+                assert isinstance(entry, MessageStored) and entry.message.content == content
 
     rising = list(range(log.position + 3))
     check(log, rising)
@@ -128,17 +128,17 @@ def test_every_record_is_found_by_its_position_and_nothing_else_is(octets: int) 
 def test_the_index_takes_less_than_twelve_octets_a_position() -> None:
     log = Log(SimulatedDisk(), 1 << 20)
     for _ in range(200):
-        log.put(*(Kept("/", message(b"x" * 100), [3]) for _ in range(10)))
+        log.put(*(MessageStored("/", message(b"x" * 100), [3]) for _ in range(10)))
     assert sum(file.index_octets() for file in log.log.files) < 2 * log.position
     for _ in range(1_000):
-        log.put(Settled(3, 1))
+        log.put(MessageSettled(3, 1))
     assert sum(file.index_octets() for file in log.log.files) < 2 * log.position
 
 
 def test_reading_goes_on_while_a_checkpoint_takes_the_place_of_the_files(tmp_path: Path) -> None:
     log = Log(RealDisk(), 2_000, str(tmp_path / "log"))
     for number in range(60):
-        log.put(Kept("/", message(b"%d" % number), [3]))
+        log.put(MessageStored("/", message(b"%d" % number), [3]))
     reader = log.log.reader()
     assert reader.read(5)
     log.checkpoint()
@@ -150,11 +150,11 @@ def test_reading_goes_on_while_a_checkpoint_takes_the_place_of_the_files(tmp_pat
 def test_the_torn_end_of_the_last_batch_is_cut_and_said() -> None:
     disk = SimulatedDisk()
     log = Log(disk)
-    log.put(Kept("/", message(b"one"), [3]))
+    log.put(MessageStored("/", message(b"one"), [3]))
     before = digest(log.state)
     [path] = disk.names
     whole = len(disk.names[path].now)
-    log.put(Kept("/", message(b"two"), [3]), Kept("/", message(b"three"), [3]))
+    log.put(MessageStored("/", message(b"two"), [3]), MessageStored("/", message(b"three"), [3]))
     contents = disk.contents()
     for size in range(whole + 1, len(contents[path])):
         torn = SimulatedDisk({path: contents[path][:size]})
@@ -175,7 +175,7 @@ def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None
     disk = SimulatedDisk()
     log = Log(disk)
     for content in (b"one", b"two", b"three"):
-        log.put(Kept("/", message(content), [3]))
+        log.put(MessageStored("/", message(content), [3]))
     [path] = disk.names
     octets = bytearray(disk.contents()[path])
     at = octets.index(b"two")
@@ -190,7 +190,7 @@ def test_damage_before_a_later_batch_is_put_aside_and_the_rest_is_read() -> None
         )
         assert b"two"[1:] in harmed.contents()[finding.copy]
         with pytest.raises(
-            Damaged, match=r"the record at position 2 cannot be read .*checksum is wrong"
+            DamagedStore, match=r"the record at position 2 cannot be read .*checksum is wrong"
         ):
             again.log.read(2)
         assert again.log.read(3) is not None
@@ -203,7 +203,7 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
     starts = []
     for number in range(6):
         starts.append(DATA if not log.log.files else int(log.log.files[0].size))
-        log.put(Kept("/", message(b"%d" % number), [3]))
+        log.put(MessageStored("/", message(b"%d" % number), [3]))
     [path] = disk.names
     octets = bytearray(disk.contents()[path])
     octets[starts[2] : starts[2] + 4] = bytes(4)
@@ -220,7 +220,9 @@ def test_a_record_is_found_behind_damage_that_would_lead_astray() -> None:
         assert again.log.read(position) is not None
     # Damage that comes later: heads alone lead past the record, or nowhere.
     harmed.names[path].now[starts[4] : starts[4] + 4] = (40).to_bytes(4, "big")
-    with pytest.raises(Damaged, match=f"the record at position 6 cannot be read .* at {starts[4]}"):
+    with pytest.raises(
+        DamagedStore, match=f"the record at position 6 cannot be read .* at {starts[4]}"
+    ):
         again.log.read(6)
     assert again.log.read(4) is not None and again.log.read(7) is None
 
@@ -229,7 +231,7 @@ def test_a_missing_segment_is_reported() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(12):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     files = log.log.files
     assert len(files) > 2
     contents = disk.contents()
@@ -246,7 +248,7 @@ def test_a_segment_is_read_without_its_heads() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 500)
     for _ in range(12):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     for file in log.log.files:
         contents = disk.contents()
         contents[file.path] = bytes(DATA) + contents[file.path][DATA:]
@@ -257,7 +259,7 @@ def test_a_segment_is_read_without_its_heads() -> None:
     for closed, salt in ((True, 1), (False, 7)):
         disk = SimulatedDisk()
         log = Log(disk)
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
         if closed:
             log.log.close()
         [path] = disk.names
@@ -269,13 +271,13 @@ def test_what_looks_like_a_record_inside_a_message_is_never_read_as_one() -> Non
     inner = Log(SimulatedDisk(), 1 << 20, salt=1)
     for number in range(5, 40):
         inner.position = number * 3
-        inner.put(Kept("/", message(b"false"), [3]))
+        inner.put(MessageStored("/", message(b"false"), [3]))
     [fake] = [bytes(inode.now) for inode in inner.log.disk.names.values()]  # type: ignore[attr-defined]
     disk = SimulatedDisk()
     log = Log(disk, 1 << 20, salt=2)
-    log.put(Kept("/", message(b"one"), [3]))
-    log.put(Kept("/", message(fake), [3]))
-    log.put(Kept("/", message(b"two"), [3]))
+    log.put(MessageStored("/", message(b"one"), [3]))
+    log.put(MessageStored("/", message(fake), [3]))
+    log.put(MessageStored("/", message(b"two"), [3]))
     [path] = disk.names
     octets = bytearray(disk.contents()[path])
     octets[octets.index(fake) - 30] ^= 1
@@ -297,8 +299,8 @@ def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
     )
     disk = SimulatedDisk()
     log = Log(disk, 1 << 20)
-    log.put(Kept("/", message(head * 20_000), [3]))
-    log.put(Kept("/", message(b"two"), [3]))
+    log.put(MessageStored("/", message(head * 20_000), [3]))
+    log.put(MessageStored("/", message(b"two"), [3]))
     [path] = disk.names
     octets = bytearray(disk.contents()[path])
     octets[DATA + 3] ^= 1
@@ -309,7 +311,7 @@ def test_a_search_behind_damage_gives_up_before_it_takes_for_ever() -> None:
 
 def test_a_newer_format_is_refused_with_a_clear_line() -> None:
     disk = SimulatedDisk()
-    Log(disk).put(Kept("/", message(b"one"), [3]))
+    Log(disk).put(MessageStored("/", message(b"one"), [3]))
     [path] = disk.names
     octets = disk.contents()[path]
     head = bytearray(octets[:32])
@@ -329,7 +331,7 @@ def test_a_newer_format_is_refused_with_a_clear_line() -> None:
 
 def test_a_file_under_another_name_is_refused() -> None:
     disk = SimulatedDisk()
-    Log(disk).put(Kept("/", message(b"one"), [3]))
+    Log(disk).put(MessageStored("/", message(b"one"), [3]))
     [octets] = disk.contents().values()
     with pytest.raises(StoreError, match=r"was called '0{19}1\.log' when it was written"):
         Log(SimulatedDisk({f"{DIRECTORY}/{5:020d}.log": octets}))
@@ -337,7 +339,9 @@ def test_a_file_under_another_name_is_refused() -> None:
 
 def test_one_process_at_a_time_has_the_directory(tmp_path: Path) -> None:
     lock = Lock(str(tmp_path))
-    with pytest.raises(Locked, match=r"is in use by process \d+; one process at a time may use it"):
+    with pytest.raises(
+        DirectoryLocked, match=r"is in use by process \d+; one process at a time may use it"
+    ):
         Lock(str(tmp_path))
     lock.release()
     Lock(str(tmp_path)).release()
@@ -347,7 +351,7 @@ def test_progress_is_told_in_octets() -> None:
     disk = SimulatedDisk()
     log = Log(disk, 2_000)
     for _ in range(60):
-        log.put(Kept("/", message(b"x" * 100), [3]))
+        log.put(MessageStored("/", message(b"x" * 100), [3]))
     seen: list[tuple[int, int]] = []
 
     class Deaf(Replay):
@@ -367,13 +371,13 @@ def test_progress_is_told_in_octets() -> None:
 def test_a_segment_in_which_nothing_was_written_before_the_crash_leaves_no_gap() -> None:
     disk = SimulatedDisk()
     log = Log(disk)
-    log.put(Kept("/", message(b"first"), [3]))
+    log.put(MessageStored("/", message(b"first"), [3]))
     # Positions that went to definitions stand in no log: the next segment begins behind them.
     log = Log(disk)
     log.position += 3
-    log.put(Kept("/", message(b"torn"), [3]))
+    log.put(MessageStored("/", message(b"torn"), [3]))
     disk.names[log.log.files[-1].path].truncate(int(DATA) + 10)
     log = Log(disk)
     assert [finding.what for finding in log.recovery.findings] == ["cut"] and log.log.last == 1
-    log.put(Kept("/", message(b"last"), [3]))
+    log.put(MessageStored("/", message(b"last"), [3]))
     assert not Log(disk).recovery.findings

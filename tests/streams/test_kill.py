@@ -27,7 +27,7 @@ from tests.store.homes import Home
 from tests.streams.tables import rows_of, stream
 from tests.streams.test_template import content
 from trellis.cli.parsing import CommandError
-from trellis.cli.replaying import Publisher
+from trellis.cli.replaying import ReplayPublisher
 
 FRAMES = frames_of(1, 131_072)
 ARGUMENTS: Any = {"x-queue-type": "stream", "x-stream-max-segment-size-bytes": 100_000}
@@ -116,12 +116,12 @@ def lives(directory: Path, kills: int, seed: int) -> None:
     for life in range(kills + 1):
         broker = Broker(directory)
         if life == 0:
-            with Publisher(broker.host, broker.port, "guest", "guest", "/") as declaring:
+            with ReplayPublisher(broker.host, broker.port, "guest", "guest", "/") as declaring:
                 declaring._say(1, spec.Queue.Declare(queue="s", durable=True, arguments=ARGUMENTS))
                 declaring._expect(spec.Queue.DeclareOk)
         reading = Reading(broker, told)
         reading.start()
-        publisher = Publisher(broker.host, broker.port, "guest", "guest", "/")
+        publisher = ReplayPublisher(broker.host, broker.port, "guest", "guest", "/")
         timer = threading.Timer(random.uniform(0.05, 0.8), broker.kill)
         first = published
         if life < kills:

@@ -13,8 +13,8 @@ from librt.strings import write_i32_le
 from broker.messages.message import Address, Message
 from broker.stream.archive import Archive, Portion
 from broker.stream.finding import Found
-from broker.stream.rows import Captured, Scribes
-from protocols.amqp.codec.journal_codec import HeaderScribe
+from broker.stream.rows import Captured, RowCodecs
+from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from tests.store.simulated import SimulatedDisk
 from tests.streams.tables import rows_in
 from tests.streams.test_template import FRAMES, content
@@ -37,8 +37,8 @@ def captured(base: int, count: int) -> Captured:
 
 
 def archive(disk: SimulatedDisk) -> Archive:
-    scribes = Scribes()
-    scribes.scribe = HeaderScribe()
+    scribes = RowCodecs()
+    scribes.scribe = AmqpHeaderCodec()
     made = Archive(disk, "/data/streams", "/", "s", 7, scribes)
     made.pen.segment_octets = 9_000
     return made

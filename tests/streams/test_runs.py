@@ -15,12 +15,12 @@ from broker.messages.message import PLAIN, Address, Message, Origin
 from broker.store.values import dump
 from broker.stream.arrow import view
 from broker.stream.columns import Sparse, ramp
-from broker.stream.rows import PLACES, Captured, Packets, RowWriter, Scribes
+from broker.stream.rows import PLACES, Captured, Packets, RowCodecs, RowWriter
 from broker.stream.template import COLUMNS
-from protocols.amqp.codec.journal_codec import HeaderScribe
+from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.codec.properties import split_properties
 from protocols.amqp.codec.tables import read_table
-from protocols.mqtt.codec.journal_codec import PacketOpener
+from protocols.mqtt.codec.journal_codec import MqttPacketParser
 from tests.clients import mqtt_publish
 from tests.streams.test_template import FRAMES, Kept, content, table
 
@@ -189,8 +189,8 @@ def play(steps: list[Any], captured: Captured) -> list[dict[str, Any]]:
 def test_a_table_is_the_same_however_much_its_rows_have_in_common(
     portions: list[list[Any]],
 ) -> None:
-    scribes = Scribes()
-    scribes.scribe, scribes.opener = HeaderScribe(), PacketOpener()
+    scribes = RowCodecs()
+    scribes.scribe, scribes.opener = AmqpHeaderCodec(), MqttPacketParser()
     writer, kept = RowWriter("v", scribes), Kept()
     rows: list[dict[str, Any]] = []
     for steps in portions:  # One writer writes them all: what it remembers must not tell.
@@ -268,8 +268,8 @@ def test_ends_of_texts_of_one_length(step: int, rows: int) -> None:
 
 def test_names_that_share_a_place_are_told_apart() -> None:
     """Far more names than the opener has places for."""
-    opener, scribes, kept = PacketOpener(), Scribes(), Kept()
-    scribes.scribe, scribes.opener = HeaderScribe(), opener
+    opener, scribes, kept = MqttPacketParser(), RowCodecs(), Kept()
+    scribes.scribe, scribes.opener = AmqpHeaderCodec(), opener
     names = [f"n/{number}/{'x' * (number % 23)}" for number in range(3_000)] + [
         f"{number}" for number in range(1_500)
     ]
@@ -327,6 +327,6 @@ def columns_of(octets: bytes) -> list[tuple[int, bytes]]:
 @example(flags=0xFFFC, octets=[], cut=2)
 def test_columns_say_what_the_properties_are(flags: int, octets: list[bytes], cut: int) -> None:
     whole = flags.to_bytes(2, "big") + b"".join(octets)
-    scribe, head = HeaderScribe(), b"\x00\x3c\x00\x00" + bytes(8)
+    scribe, head = AmqpHeaderCodec(), b"\x00\x3c\x00\x00" + bytes(8)
     for said in (whole, whole[:-cut], whole[:cut]):
         assert scribe.properties(head + said) == columns_of(said)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from librt.strings import write_i32_le
 
 from broker.messages.message import Address, Message, Origin
-from broker.stream.arrow import END_OF_STREAM, View, schema, view
+from broker.stream.arrow import END_OF_STREAM, BatchView, schema, view
 from broker.stream.columns import Sparse
-from broker.stream.rows import Captured, Encoded, RowWriter, Scribes, Sink
+from broker.stream.rows import Captured, Encoded, RowCodecs, RowWriter, Sink
 from broker.stream.template import COLUMNS
 from protocols.amqp.codec.contents import frames_of
-from protocols.amqp.codec.journal_codec import HeaderScribe
+from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from tests.clients import publication
 
 _SPEC = importlib.util.spec_from_file_location("arrow_template", "tools/arrow_template.py")
@@ -52,8 +52,8 @@ def encode(
     base: int = 0,
     times: list[tuple[int, int]] | None = None,
 ) -> list[Encoded]:
-    scribes = Scribes()
-    scribes.scribe = HeaderScribe()
+    scribes = RowCodecs()
+    scribes.scribe = AmqpHeaderCodec()
     captured = Captured(base)
     captured.items = list(messages)
     captured.times = times or [(0, 1_700_000_000_000_000)]
@@ -172,8 +172,8 @@ def test_the_first_rows_of_a_batch_are_a_batch() -> None:
         for n, said in enumerate(given)
     ]
     whole = bytes(encode(messages, [0] * 3)[0].octets)
-    part = View(whole, 0).first_rows(2)
-    assert View(part, 0).sound() and table([part]).equals(
+    part = BatchView(whole, 0).first_rows(2)
+    assert BatchView(part, 0).sound() and table([part]).equals(
         table([whole]).slice(0, 2).combine_chunks()
     )
 

@@ -21,7 +21,7 @@ from broker.store.disk import Disk
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, start_ok
 from trellis.app import App
-from trellis.server.node import Node
+from trellis.server.node import BrokerNode
 from trellis.settings import Settings
 
 #: Seconds after which a test gives up waiting.
@@ -85,7 +85,7 @@ class Running:
         await reloading.close()
 
     @property
-    def node(self) -> Node:
+    def node(self) -> BrokerNode:
         assert self.app.node is not None
         return self.app.node
 

@@ -128,7 +128,7 @@ class Doors:
     def denied(self) -> int:
         return sum(
             one.fates[DENIED]
-            for one in self.running.node.broker.vhosts["/"].gates.ingress().values()
+            for one in self.running.node.broker.vhosts["/"].contexts.ingress_counters().values()
         )
 
 

@@ -23,7 +23,7 @@ from broker.store.memory import MemoryStore
 from tests.top.conftest import Start
 from tests.top.running import PATIENCE, Mqtt0, Running, settings
 from trellis.auth.authenticate import Account, Accounts
-from trellis.auth.login_throttle import ADDRESS, FORGIVEN, REMEMBERED, USER, Failures, Guessing
+from trellis.auth.login_throttle import ADDRESS, FORGIVEN, REMEMBERED, USER, Failures, LoginThrottle
 from trellis.auth.passwords import check_hash, verify
 from trellis.auth.settings_users import GENERATED, accounts_of
 
@@ -329,7 +329,7 @@ def test_a_kept_hash_of_another_name_is_replaced(tmp_path: Path) -> None:
 
 
 def test_the_first_failures_cost_nothing_and_the_next_ones_wait_longer_each() -> None:
-    guessing = Guessing()
+    guessing = LoginThrottle()
     waits = []
     for _ in range(16):
         waits.append(guessing.wait("ann", "192.0.2.1", False, 100.0))
@@ -341,11 +341,11 @@ def test_the_first_failures_cost_nothing_and_the_next_ones_wait_longer_each() ->
     assert guessing.wait("ann", "192.0.2.2", False, 100.0) == USER
     assert guessing.wait("bob", "192.0.2.2", False, 100.0) == 0.0
     assert guessing.wait("bob", "192.0.2.1", True, 100.0) == 0.0
-    assert guessing.delayed == 11 + 2
+    assert guessing.throttled == 11 + 2
 
 
 def test_failures_are_forgiven_with_time_and_a_name_with_success() -> None:
-    guessing = Guessing()
+    guessing = LoginThrottle()
     for _ in range(6):
         guessing.failed("ann", "192.0.2.1", False, 100.0)
     assert guessing.wait("ann", "192.0.2.9", False, 100.0 + FORGIVEN) == 0.1
@@ -356,7 +356,7 @@ def test_failures_are_forgiven_with_time_and_a_name_with_success() -> None:
 
 
 def test_whoever_tries_many_names_fills_no_memory() -> None:
-    guessing = Guessing()
+    guessing = LoginThrottle()
     for number in range(REMEMBERED + 500):
         guessing.failed(f"{number:05}" * 1_000, f"192.0.2.{number}", False, 100.0)
     assert (len(guessing.users), len(guessing.addresses)) == (REMEMBERED, REMEMBERED)
@@ -369,9 +369,9 @@ async def test_failures_slow_down_who_guesses_and_not_who_is_known(accounts: Mak
     assert await Question(them, "quick", "quick").name() == "quick"
     for number in range(8):
         assert (await Question(them, "quick", f"guess {number}").verdict()).identity is None
-    assert them.guessing.delayed == 3
+    assert them.guessing.throttled == 3
     assert await Question(them, "quick", "quick").name() == "quick"
-    assert them.guessing.delayed == 3
+    assert them.guessing.throttled == 3
 
 
 async def test_too_many_who_wait_are_told_to_come_again(accounts: Make) -> None:

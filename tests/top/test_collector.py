@@ -9,17 +9,17 @@ from collections.abc import Iterator
 import pytest
 
 from tests.top.conftest import Start
-from trellis.server.gc_policy import THRESHOLDS, Collector
+from trellis.server.gc_policy import THRESHOLDS, GcPolicy
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
-    collector = Collector()
+def collector() -> Iterator[GcPolicy]:
+    collector = GcPolicy()
     yield collector
     collector.close()
 
 
-def test_what_is_there_at_the_start_is_left_alone(collector: Collector) -> None:
+def test_what_is_there_at_the_start_is_left_alone(collector: GcPolicy) -> None:
     collector.settle()
     assert gc.get_threshold() == THRESHOLDS
     assert gc.get_freeze_count() > 10_000
@@ -30,7 +30,7 @@ def test_the_collector_is_given_back_as_it_was() -> None:
     gc.set_threshold(701, 11, 12)
     before = gc.callbacks[:]
     try:
-        collector = Collector()
+        collector = GcPolicy()
         collector.settle()
         collector.close()
         assert gc.get_threshold() == (701, 11, 12)
@@ -41,7 +41,7 @@ def test_the_collector_is_given_back_as_it_was() -> None:
         gc.set_threshold(700, 10, 10)
 
 
-def test_pauses_are_counted(collector: Collector) -> None:
+def test_pauses_are_counted(collector: GcPolicy) -> None:
     collector.settle()
     gc.collect(0)
     assert (collector.pauses, collector.full) == (1, 0)
@@ -50,7 +50,7 @@ def test_pauses_are_counted(collector: Collector) -> None:
     assert 0 < collector.longest <= collector.paused < 1
 
 
-def test_a_full_collection_waits_until_nothing_happens(collector: Collector) -> None:
+def test_a_full_collection_waits_until_nothing_happens(collector: GcPolicy) -> None:
     collector.settle()
     collector.look(0)
     assert collector.full == 0  # Nothing happened: nothing to collect.
@@ -64,7 +64,7 @@ def test_a_full_collection_waits_until_nothing_happens(collector: Collector) -> 
 
 
 def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_happens(
-    collector: Collector,
+    collector: GcPolicy,
 ) -> None:
     class Thing:
         itself: object = None
@@ -86,7 +86,7 @@ def test_garbage_that_was_left_alone_is_found_when_memory_has_grown_and_nothing_
     assert gone() is None
 
 
-def test_many_new_objects_make_no_long_pause(collector: Collector) -> None:
+def test_many_new_objects_make_no_long_pause(collector: GcPolicy) -> None:
     """Each stays, as those of connections do, and is looked at once."""
     collector.settle()
     # What stayed of that is little, and a full collection comes when a fourth of it has stayed

@@ -9,15 +9,15 @@ import asyncio
 import pamqp.commands as spec
 import pytest
 
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from protocols.connection import Peer
 from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, publication
 from tests.top.conftest import Start
 from tests.wire.mqtt.octets import suback, subscribe
-from trellis.auth.rates import KEPT, Bucket, Rates
+from trellis.auth.rates import KEPT, Bucket, PublishRates
 from trellis.server.admission import Admission
-from trellis.settings.schema import Rates as RateSettings
+from trellis.settings.schema import RatesSettings as RateSettings
 
 
 def test_a_bucket_holds_one_second_and_its_debt_is_paid_in_time() -> None:
@@ -30,7 +30,7 @@ def test_a_bucket_holds_one_second_and_its_debt_is_paid_in_time() -> None:
 
 
 def test_each_limit_is_charged_to_whom_it_is_about_and_the_longest_wait_counts() -> None:
-    rates = Rates(
+    rates = PublishRates(
         RateSettings(connection_messages=100, user_messages=10, vhost_bytes=1_000, patience=60)
     )
     one, other = rates.own(0), rates.own(0)
@@ -42,7 +42,7 @@ def test_each_limit_is_charged_to_whom_it_is_about_and_the_longest_wait_counts()
 
 
 def test_buckets_of_many_users_fill_no_memory() -> None:
-    rates = Rates(RateSettings(user_messages=10))
+    rates = PublishRates(RateSettings(user_messages=10))
     for number in range(KEPT + 100):
         rates.charge({}, f"u{number}", "/", "a", 1, 1, 0)
     assert len(rates._shared) == KEPT
@@ -66,7 +66,7 @@ def test_an_address_may_have_so_many_connections() -> None:
 def test_a_client_may_have_so_many_subscriptions() -> None:
     options = MqttOptions()
     options.subscriptions = 2
-    world = World(Bounds(), mqtt=options)
+    world = World(BrokerLimits(), mqtt=options)
     client = world.mqtt("c")
     assert client.send(subscribe(1, ("a", 0), ("$share/g/b", 0), ("c", 0), ("a", 1))) == suback(
         1, 0, 0, 0x80, 1

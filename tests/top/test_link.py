@@ -149,7 +149,7 @@ async def test_a_connection_that_waits_for_its_verdict_is_not_read(start: Start)
     await running.until(lambda: connection.stalled)
     sending = asyncio.create_task(client.send(bytes(8 * MIB)))
     for _ in range(50):
-        assert connection.octets_in <= HELD_MAX
+        assert connection.bytes_in <= HELD_MAX
         await asyncio.sleep(0.001)
     assert connection.stalled
     assert not sending.done()

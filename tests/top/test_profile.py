@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.topic import TopicExchange
 from tests.top.conftest import Start
 from tests.top.running import Running, settings
@@ -51,16 +51,16 @@ def topics(running: Running) -> TopicExchange:
 def routes(running: Running, front: str) -> set[bytes]:
     return {
         octets
-        for gate in running.node.broker.vhosts["/"].gates
-        if gate.front == front
-        for octets in gate.routes
+        for context in running.node.broker.vhosts["/"].contexts
+        if context.front == front
+        for octets in context.routes
     }
 
 
 async def test_a_broker_starts_with_the_profile(start: Start, tmp_path: Path) -> None:
     running = await start(**profile(tmp_path / "p.json"))
     assert topics(running).algorithm == "trie"
-    assert running.node.broker.bounds.routes == 4096
+    assert running.node.broker.limits.routes == 4096
     client = await running.mqtt("first")
     await client.ping()
     assert routes(running, "mqtt311") == {b"a/b", b"c", b"x.y"}
@@ -76,7 +76,9 @@ async def test_a_profile_is_read_again_and_bindings_stay(start: Start, tmp_path:
     running = await start()
     vhost = running.node.broker.vhosts["/"]
     vhost.bind("amq.topic", Binding("a.*", vhost.declare_queue("q")))
-    named = vhost.declare_exchange("named", "topic", Options(arguments={"x-matcher": "shapes"}))
+    named = vhost.declare_exchange(
+        "named", "topic", ExchangeOptions(arguments={"x-matcher": "shapes"})
+    )
     assert isinstance(named, TopicExchange)
     assert topics(running).algorithm == "auto"
     for matcher in ("bitmap", "shapes"):
@@ -87,7 +89,7 @@ async def test_a_profile_is_read_again_and_bindings_stay(start: Start, tmp_path:
         assert named.algorithm == "shapes"
     await running.reload(settings())
     assert topics(running).algorithm == "auto"
-    assert running.node.broker.bounds.routes == running.node.settings.limits.routes
+    assert running.node.broker.limits.routes == running.node.settings.limits.routes
 
 
 async def test_a_profile_that_is_none_changes_nothing(

@@ -12,8 +12,8 @@ from broker.store.disk import RealDisk
 from broker.store.opening import LOG
 from broker.store.recovery import Recovery
 from tests.store.homes import Home
-from trellis.server.recovery import Progress, open_directory
-from trellis.settings.schema import Store
+from trellis.server.recovery import RecoveryProgress, open_directory
+from trellis.settings.schema import StoreSettings
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -25,7 +25,7 @@ def test_a_line_a_second_says_how_far_it_is_how_fast_and_how_long_it_takes(
 ) -> None:
     caplog.set_level(logging.INFO)
     now = [100.0]
-    progress, recovery = Progress(lambda: now[0]), Recovery()
+    progress, recovery = RecoveryProgress(lambda: now[0]), Recovery()
     recovery.octets_total = 1_000_000_000
     for at in range(1, 51):
         now[0] = 100.0 + at / 10
@@ -40,7 +40,7 @@ def test_a_line_a_second_says_how_far_it_is_how_fast_and_how_long_it_takes(
 
 def test_a_short_recovery_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    Progress(lambda: 1.0)(Recovery())
+    RecoveryProgress(lambda: 1.0)(Recovery())
     assert lines(caplog) == []
 
 
@@ -56,7 +56,7 @@ def test_every_finding_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     octets = bytearray(segment.read_bytes())
     octets[len(octets) // 2] ^= 1
     segment.write_bytes(octets + b"torn")
-    opened = open_directory(RealDisk(), tmp_path, Store())
+    opened = open_directory(RealDisk(), tmp_path, StoreSettings())
     assert [line.split()[0] for line in lines(caplog)] == ["recovery_finding", "recovery_finding"]
     assert "quarantined: " in lines(caplog)[0] and "cut: " in lines(caplog)[1]
     opened.store.close()
@@ -76,7 +76,7 @@ def test_a_log_that_ends_before_the_catalog_saw_it_end_is_reported(
     world.crash()
     for segment in (tmp_path / LOG).glob("*.log"):
         segment.unlink()
-    opened = open_directory(RealDisk(), tmp_path, Store())
+    opened = open_directory(RealDisk(), tmp_path, StoreSettings())
     assert [
         line
         for line in lines(caplog)

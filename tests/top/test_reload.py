@@ -72,7 +72,7 @@ async def test_access_rules_are_read_again_for_those_who_are_here_and_those_who_
     for client in (before, watcher):
         await client.socket.send(b"\x30\x04\x00\x01tx")
         await client.ping()
-    assert running.node.broker.vhosts["/"].gates.ingress()["mqtt311"].fates[DENIED] == 2
+    assert running.node.broker.vhosts["/"].contexts.ingress_counters()["mqtt311"].fates[DENIED] == 2
     await before.leave()
     await watcher.leave()
 
@@ -138,7 +138,7 @@ async def test_what_needs_a_restart_is_named(
         if record.getMessage().startswith("reload_incomplete")
     ]
     assert "keys=amqp.heartbeat,limits.message " in said
-    assert running.node.broker.bounds.message != 5
+    assert running.node.broker.limits.message != 5
 
 
 async def test_a_generated_password_outlives_a_reload(

@@ -19,7 +19,7 @@ from tests.top.conftest import Start
 from tests.top.disks import HandledDisk
 from tests.top.running import Amqp0, Running
 from trellis.server import store_writer as storing
-from trellis.server.store_writer import DurableStoring
+from trellis.server.store_writer import DurableStoreWriter
 
 #: The smallest segments that settings allow.
 SMALL = {"segment": 65_536}
@@ -30,9 +30,9 @@ def at(directory: Path, **store: int) -> dict[str, Any]:
     return {"data": {"dir": str(directory)}, "store": store}
 
 
-def of(running: Running) -> DurableStoring:
+def of(running: Running) -> DurableStoreWriter:
     found = running.node.storing
-    assert isinstance(found, DurableStoring)
+    assert isinstance(found, DurableStoreWriter)
     return found
 
 
@@ -139,7 +139,7 @@ async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_
         )
         sock = sensor.socket
     sending = asyncio.create_task(sock.send(octets))
-    await running.until(lambda: of(running).crowded)
+    await running.until(lambda: of(running).backlogged)
     for _ in range(20):
         await heard(bystander)  # Others are heard meanwhile ...
     held = of(running).durable.octets
@@ -156,7 +156,7 @@ async def test_publishers_beyond_what_may_wait_for_the_disk_wait_themselves_and_
         for packet_id in range(1, count + 1):
             assert await sensor.packet() == (0x40, packet_id.to_bytes(2, "big"))
     await sending
-    assert not of(running).crowded
+    assert not of(running).backlogged
     assert running.node.broker.vhosts["/"].queues["q"].depth == count
 
 

@@ -77,8 +77,8 @@ def test_a_token_names_its_user_and_what_it_may(keys: Path) -> None:
         ).encode()
     )
     assert (who.name, who.tags, who.administrator) == ("ann", ["monitoring"], False)
-    here = who.within("/")
-    assert here is not None and here is who.within("/")
+    here = who.for_vhost("/")
+    assert here is not None and here is who.for_vhost("/")
     here.may("write", "exchange", "amq.topic", "/")
     here.may("read", "queue", "q", "/")
     for operation, name in (("write", "q"), ("read", "qq"), ("configure", "q")):
@@ -86,8 +86,8 @@ def test_a_token_names_its_user_and_what_it_may(keys: Path) -> None:
             here.may(operation, "queue", name, "/")
     assert here.may_route("amq.topic", "a.b", b"a/b")
     assert not here.may_route("amq.topic", "b", b"b")
-    assert who.within("elsewhere") is not None
-    assert TokenIdentity("ann", [Scope("read:v/q")], [], 0).within("/") is None
+    assert who.for_vhost("elsewhere") is not None
+    assert TokenIdentity("ann", [Scope("read:v/q")], [], 0).for_vhost("/") is None
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_token_names_its_user_and_what_it_may(keys: Path) -> None:
 def test_a_pattern_is_allowed_where_all_that_it_takes_is(
     scope: str, key: str, verdict: int
 ) -> None:
-    who = TokenIdentity("ann", [Scope(scope)], [], 0).within("/")
+    who = TokenIdentity("ann", [Scope(scope)], [], 0).for_vhost("/")
     assert who is not None
-    assert who.hears("x", key, key, False) == verdict
+    assert who.read_scope("x", key, key, False) == verdict
 
 
 def bad(name: str) -> str:
@@ -305,7 +305,7 @@ async def test_mqtt_5_proves_itself_by_auth_and_again(start: Start, keys: Path) 
     (auth,) = read(await socket.read())
     assert auth.reason_code == 0
     (connection,) = running.node.mqtt.connections
-    assert connection.lapses > running.node.broker.agenda.now + 50_000
+    assert connection.expires > running.node.broker.agenda.now + 50_000
     await socket.send(
         mqtt5.AuthPacket(
             reason_code=mqtt5.AuthReasonCode.RE_AUTHENTICATE,

@@ -26,9 +26,9 @@ async def opened(
     subprotocols = [Subprotocol("mqtt")]
     return await connect(
         f"ws://{host}:{running.port('ws')}/ws",
-        origin=origin,
+        origin=origin,  # type: ignore[arg-type]
         subprotocols=subprotocols,
-        max_size=None,  # type: ignore[arg-type]
+        max_size=None,
         proxy=None,
     )
 

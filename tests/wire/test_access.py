@@ -267,9 +267,9 @@ def test_rights_that_did_not_change_change_nothing() -> None:
     world = world_of()
     client = client_of(world)
     subscribed(client, "a")
-    gate = client.connection.gate  # type: ignore[attr-defined]
+    context = client.connection.context  # type: ignore[attr-defined]
     world.review()
-    assert client.connection.gate is gate  # type: ignore[attr-defined]
+    assert client.connection.context is context  # type: ignore[attr-defined]
     assert not client.read()
 
 

@@ -26,7 +26,7 @@ from wsproto import ConnectionType
 from wsproto.extensions import PerMessageDeflate
 
 from protocols.connection import Peer
-from protocols.websocket import Policy, WebSocketLayer, WebSocketTally
+from protocols.websocket import OriginPolicy, WebSocketLayer, WebSocketTally
 from protocols.websocket.frames import head, unmask, unmasked
 from trellis.settings.values import split_origins
 
@@ -41,7 +41,9 @@ ACCEPT: Final = b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"
 
 
 def new(origins: str = "", peer: Peer | None = None) -> WebSocketLayer:
-    return WebSocketLayer(Policy("/ws", split_origins(origins)), peer or Peer(), WebSocketTally())
+    return WebSocketLayer(
+        OriginPolicy("/ws", split_origins(origins)), peer or Peer(), WebSocketTally()
+    )
 
 
 def opened() -> WebSocketLayer:

@@ -22,7 +22,7 @@ from amqtt.contexts import BaseContext
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
 
 from trellis import logs
-from trellis.auth.authenticate import stand_back
+from trellis.auth.authenticate import lower_priority
 from trellis.settings.errors import SettingsError, nearest
 from trellis.settings.schema import Plugins
 
@@ -52,7 +52,7 @@ class PluginThread:
             raise SettingsError(KEY, f"not loaded within {LOADING:g} s") from None
 
     def _run(self, wanted: Plugins) -> None:
-        stand_back()
+        lower_priority()
         asyncio.run(self._live(wanted))
 
     async def _live(self, wanted: Plugins) -> None:

@@ -78,7 +78,7 @@ def session_of(credentials: Credentials) -> PluginSession:
     return session
 
 
-class TopicRules:
+class PluginTopicRules:
     """The topic plugins.
 
     They are asked on the broker's thread, which does not wait: what they need they must have.
@@ -129,7 +129,7 @@ class PluginIdentity(Identity):
     """
 
     def __init__(
-        self, name: str, rights: Identity | None, session: PluginSession, rules: TopicRules
+        self, name: str, rights: Identity | None, session: PluginSession, rules: PluginTopicRules
     ) -> None:
         super().__init__(name)
         self._rights = rights
@@ -143,14 +143,14 @@ class PluginIdentity(Identity):
                 rights.nameless,
             )
 
-    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+    def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         """An account is somebody in its virtual hosts only, plugins or not.
 
         (Each client has an identity of its own here.)
         """
         if self._rights is None:
             return self
-        rights = self._rights.within(vhost, client_id)
+        rights = self._rights.for_vhost(vhost, client_id)
         if rights is None or rights is self._rights:
             return None if rights is None else self
         known = self._within.get(vhost)
@@ -190,15 +190,17 @@ class PluginIdentity(Identity):
         allowed = self._rights is None or self._rights.may_route(exchange, key, topic)
         return allowed and self.may_publish(topic)
 
-    def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+    def read_scope(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
         if not self.may_subscribe(topic_filter):
             return NONE
         return (
-            ALL if self._rights is None else self._rights.hears(exchange, key, topic_filter, hides)
+            ALL
+            if self._rights is None
+            else self._rights.read_scope(exchange, key, topic_filter, hides)
         )
 
-    def may_hear(self, topic: bytes) -> bool:
-        return self._rights is None or self._rights.may_hear(topic)
+    def may_read(self, topic: bytes) -> bool:
+        return self._rights is None or self._rights.may_read(topic)
 
     def may_publish(self, topic: bytes) -> bool:
         try:
@@ -251,7 +253,7 @@ class PluginAuthenticator(Authenticator):
         self._judges = [
             plugin for plugin in self._thread.plugins if isinstance(plugin, BaseAuthPlugin)
         ]
-        self._rules = TopicRules(
+        self._rules = PluginTopicRules(
             [plugin for plugin in self._thread.plugins if isinstance(plugin, BaseTopicPlugin)]
         )
         self._identities: dict[tuple[str | None, str], Identity] = {}
@@ -342,9 +344,9 @@ class PluginAuthenticator(Authenticator):
             else self._accounts.renew(identity)
         )
 
-    def named(self, user: str) -> Identity | None:
+    def identity_of(self, user: str) -> Identity | None:
         """Where plugins narrow rights, a name alone says nothing."""
-        return None if self._rules else self._accounts.named(user)
+        return None if self._rules else self._accounts.identity_of(user)
 
     def _ask_accounts(
         self, credentials: Credentials, session: PluginSession, answer: Answer

@@ -24,7 +24,7 @@ from typing import Final
 from broker.access.identity import Authenticator, Credentials, Identity, Verdict
 from broker.access.users import Users
 from trellis import logs
-from trellis.auth.login_throttle import Guessing
+from trellis.auth.login_throttle import LoginThrottle
 from trellis.auth.passwords import HASHER, verify
 
 #: Verified credentials remembered; the oldest go first.
@@ -70,14 +70,14 @@ class Accounts(Authenticator):
         self._secret = secrets.token_bytes(32)
         self._verified: dict[bytes, float] = {}
         self._checking: dict[bytes, list[tuple[Answer, Credentials]]] = {}
-        self.guessing = Guessing()
+        self.guessing = LoginThrottle()
         #: Attempts that wait because of failures before them.
         self._held_back = 0
         #: Verdicts that nobody has been told yet.
         self._found_out: deque[tuple[Answer, Verdict]] = deque()
         #: Hashed for names that nobody has, so that those take as long as wrong passwords.
         self._decoy = HASHER.hash(secrets.token_urlsafe())
-        self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=stand_back)
+        self._pool = ThreadPoolExecutor(threads, "trellis-login", initializer=lower_priority)
         #: Users that the broker keeps itself; those of the settings come first.
         self.users: Users | None = None
         #: Passwords hashed so far.
@@ -184,9 +184,9 @@ class Accounts(Authenticator):
     def renew(self, identity: Identity) -> Identity | None:
         if identity.nameless:
             return self._anonymous
-        return self.named(identity.name)
+        return self.identity_of(identity.name)
 
-    def named(self, user: str) -> Identity | None:
+    def identity_of(self, user: str) -> Identity | None:
         account = self._accounts.get(user)
         if account is not None:
             return account.identity
@@ -274,7 +274,7 @@ class Accounts(Authenticator):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def stand_back() -> None:
+def lower_priority() -> None:
     """Let the loop go first: on Linux each thread has a priority of its own."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

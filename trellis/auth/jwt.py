@@ -25,11 +25,11 @@ from urllib.parse import unquote
 from broker.access.identity import (
     ALL,
     NONE,
+    AuthConversation,
     Authenticator,
-    Conversation,
+    AuthStep,
     Credentials,
     Identity,
-    Step,
     Verdict,
 )
 from broker.errors import AccessRefused
@@ -78,7 +78,7 @@ class TokenIdentity(Identity):
         self.expires = expires
         self._within: dict[str, ScopedIdentity | None] = {}
 
-    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+    def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         if vhost not in self._within:
             scopes = [scope for scope in self.scopes if scope.vhost.fullmatch(vhost)]
             self._within[vhost] = ScopedIdentity(self.name, scopes) if scopes else None
@@ -105,7 +105,7 @@ class ScopedIdentity(Identity):
     def may_route(self, exchange: str, key: str, topic: bytes) -> bool:
         return self._allows("write", exchange, key)
 
-    def hears(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
+    def read_scope(self, exchange: str, key: str, topic_filter: str, hides: bool) -> int:
         """A pattern is allowed where it is as a text, also where its `#` are no words at all."""
         words = key.split(".")
         gaps = words.count("#")
@@ -305,11 +305,11 @@ class TokenAuthenticator(Authenticator):
         self.accepted += 1
         return Verdict(identity)
 
-    def converse(self, method: str, credentials: Credentials) -> Conversation | None:
+    def start_conversation(self, method: str, credentials: Credentials) -> AuthConversation | None:
         return (
             TokenConversation(self, credentials)
             if method == METHOD
-            else self._others.converse(method, credentials)
+            else self._others.start_conversation(method, credentials)
         )
 
     def renew(self, identity: Identity) -> Identity | None:
@@ -317,22 +317,22 @@ class TokenAuthenticator(Authenticator):
             return identity if identity.expires > time.time() else None
         return self._others.renew(identity)
 
-    def named(self, user: str) -> Identity | None:
-        return self._others.named(user)
+    def identity_of(self, user: str) -> Identity | None:
+        return self._others.identity_of(user)
 
     def close(self) -> None:
         self._others.close()
 
 
-class TokenConversation(Conversation):
+class TokenConversation(AuthConversation):
     """AUTH of MQTT 5 by the method JWT: the token, and nothing else."""
 
     def __init__(self, authenticator: TokenAuthenticator, credentials: Credentials) -> None:
         self._authenticator = authenticator
         self._credentials = credentials
 
-    def hear(self, data: bytes, answer: Callable[[Step], None]) -> None:
-        answer(Step(self._authenticator.judge(data, self._credentials), b""))
+    def respond(self, data: bytes, answer: Callable[[AuthStep], None]) -> None:
+        answer(AuthStep(self._authenticator.judge(data, self._credentials), b""))
 
 
 def token_of(credentials: Credentials) -> bytes:

@@ -56,21 +56,21 @@ class Failures:
         self._known.pop(key, None)
 
 
-class Guessing:
+class LoginThrottle:
     """Who failed how often of late. Times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
         self.addresses = Failures(ADDRESS)
         self.users = Failures(USER)
         #: Attempts that had to wait.
-        self.delayed = 0
+        self.throttled = 0
 
     def wait(self, user: str, address: str, local: bool, now: float) -> float:
         """Seconds that an attempt waits."""
         seconds = max(
             self.users.wait(user[:NAME], now), 0.0 if local else self.addresses.wait(address, now)
         )
-        self.delayed += seconds > 0
+        self.throttled += seconds > 0
         return seconds
 
     def failed(self, user: str, address: str, local: bool, now: float) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trellis.settings.schema import Rates as RateSettings
+from trellis.settings.schema import RatesSettings as RateSettings
 
 #: Buckets kept of those that many share; the one that was used longest ago goes first.
 KEPT: Final = 10_000
@@ -41,7 +41,7 @@ class Bucket:
         return max(0.0, -self._level / self.rate)
 
 
-class Rates:
+class PublishRates:
     """All buckets of a broker."""
 
     def __init__(self, settings: RateSettings) -> None:

@@ -16,24 +16,24 @@ from trellis import logs
 from trellis.auth.authenticate import Account, Accounts
 from trellis.auth.passwords import HASHER
 from trellis.settings import Settings, SettingsError
-from trellis.settings.schema import User
+from trellis.settings.schema import UserSettings
 
 GUEST: Final = "guest"
 #: Where the hash of a generated password is kept.
 GENERATED: Final = "generated-user.json"
 
 
-class Kept(msgspec.Struct):
+class GeneratedUser(msgspec.Struct):
     """What the file GENERATED holds."""
 
     name: str
     password_hash: str
 
 
-class Listed(Identity):
+class SettingsIdentity(Identity):
     """A user of the settings, who is somebody in the virtual hosts named there."""
 
-    def __init__(self, user: User) -> None:
+    def __init__(self, user: UserSettings) -> None:
         super().__init__(user.name, user.configure, user.write, user.read)
         self.administrator = user.administrator
         self.tags = ["administrator"] if user.administrator else list(user.tags)
@@ -42,12 +42,12 @@ class Listed(Identity):
             vhost: Rights(user.name, vhost, permission, user.rules) for vhost in user.vhosts
         }
 
-    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+    def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         rights = self.rights.get(vhost)
         return None if rights is None else rights.identity(client_id)
 
 
-def almighty(name: str) -> Identity:
+def superuser(name: str) -> Identity:
     """A user with every right."""
     identity = Identity(name)
     identity.administrator = True
@@ -82,12 +82,13 @@ def everybody(settings: Settings, directory: Path | None) -> list[Account]:
     Slow: passwords that are not hashed yet are hashed here. Raises SettingsError.
     """
     found = [
-        Account(Listed(user), user.password_hash, user.loopback_only) for user in settings.users
+        Account(SettingsIdentity(user), user.password_hash, user.loopback_only)
+        for user in settings.users
     ]
     if settings.user and settings.password:
-        found.append(Account(almighty(settings.user), HASHER.hash(settings.password), False))
+        found.append(Account(superuser(settings.user), HASHER.hash(settings.password), False))
     if settings.auth.guest:
-        found.append(Account(almighty(GUEST), HASHER.hash(GUEST), True))
+        found.append(Account(superuser(GUEST), HASHER.hash(GUEST), True))
     if not found or settings.user and not settings.password:
         found.append(_generated(settings.user or "trellis", directory))
     return found
@@ -98,7 +99,7 @@ def _generated(name: str, directory: Path | None) -> Account:
     path = None if directory is None else directory / GENERATED
     if path is not None and path.exists():
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+            kept = msgspec.json.decode(path.read_bytes(), type=GeneratedUser)
             argon2.extract_parameters(kept.password_hash)
         except (OSError, ValueError, RecursionError) as error:
             what = error.strerror if isinstance(error, OSError) else error
@@ -106,21 +107,21 @@ def _generated(name: str, directory: Path | None) -> Account:
                 f"{path}: unreadable ({what}); delete it to have a new password made"
             ) from error
         if kept.name == name:
-            return Account(almighty(name), kept.password_hash, False)
+            return Account(superuser(name), kept.password_hash, False)
     password = secrets.token_urlsafe(18)
     password_hash = HASHER.hash(password)
     if path is not None:
-        _keep(path, Kept(name, password_hash))
+        _keep(path, GeneratedUser(name, password_hash))
     logs.warning(
         "generated_password",
         user=name,
         password=password,
         note="shown once; set user and password to choose your own",
     )
-    return Account(almighty(name), password_hash, False)
+    return Account(superuser(name), password_hash, False)
 
 
-def _keep(path: Path, kept: Kept) -> None:
+def _keep(path: Path, kept: GeneratedUser) -> None:
     """Write the file whole or not at all. Raises SettingsError."""
     new = path.with_suffix(".new")
     try:

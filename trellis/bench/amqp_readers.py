@@ -19,7 +19,7 @@ from mypy_extensions import i64
 from trellis.bench.amqp import broker_closed
 from trellis.bench.check import MARK, Checker, Receipts, Script
 from trellis.bench.errors import BenchError, WrongAnswer
-from trellis.bench.reader import Reader
+from trellis.bench.reader import BenchReader
 
 _METHOD: Final[i64] = 1
 _HEADER: Final[i64] = 2
@@ -37,7 +37,7 @@ _NAMED: Final[i64] = -1
 _ACK_HEAD: Final = b"\x01\x00\x01\x00\x00\x00\x0d\x00\x3c\x00\x50"
 
 
-class AmqpReader(Reader):
+class BenchAmqpReader(BenchReader):
     """Cuts octets into frames; the two below know what may be in them."""
 
     def heard(self, data: bytes, now: i64) -> None:
@@ -72,7 +72,7 @@ class AmqpReader(Reader):
         )
 
 
-class AmqpConsumer(AmqpReader):
+class BenchAmqpConsumer(BenchAmqpReader):
     """Hears deliveries on channel 1. `names` are exchange and routing key, as short strings, by
     number modulo their count; every message is acknowledged if `acks`."""
 
@@ -173,7 +173,7 @@ class AmqpConsumer(AmqpReader):
         return super().open() if self._left == _IDLE else f"the rest of {self.checker.expects()}"
 
 
-class AmqpPublisher(AmqpReader):
+class AmqpPublisher(BenchAmqpReader):
     """Hears confirms: the delivery tag is the message's number in all plus one."""
 
     def __init__(self, where: str, script: Script, index: i64) -> None:

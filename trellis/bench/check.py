@@ -38,7 +38,7 @@ def body(publisher: int, number: int, rest: bytes) -> bytes:
     return publisher.to_bytes(4, "big") + number.to_bytes(4, "big") + rest
 
 
-class Published:
+class PublishedMessages:
     """How many messages one publisher has begun to send; `times` has for each number when it left,
     where that is asked for.
     """
@@ -67,14 +67,14 @@ class Script:
         self.size = size
         self.filler = filler(int(size))
         self.timed = timed
-        self.published = [Published(ring, timed) for _ in range(int(publishers))]
+        self.published = [PublishedMessages(ring, timed) for _ in range(int(publishers))]
         self.latency = Histogram()
 
 
 class Order:
     """Where one subscriber is with one publisher: how far in all, and the number that comes next."""
 
-    def __init__(self, published: Published, first: i64) -> None:
+    def __init__(self, published: PublishedMessages, first: i64) -> None:
         self.published = published
         self.upto: i64 = first
         self.next: i64 = first
@@ -284,7 +284,7 @@ class Receipts:
     it calls that.
     """
 
-    def __init__(self, where: str, kind: str, published: Published) -> None:
+    def __init__(self, where: str, kind: str, published: PublishedMessages) -> None:
         self.where = where
         self.kind = kind
         #: All below have one, and so have some above.

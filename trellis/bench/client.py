@@ -10,7 +10,7 @@ from typing import Final
 
 from trellis.bench import amqp, mqtt
 from trellis.bench.errors import BenchError, Unreachable
-from trellis.bench.target import TIMEOUT, Conversation, Target
+from trellis.bench.target import TIMEOUT, BenchConversation, Target
 
 #: Largest frame we say we take, in octets.
 FRAME_MAX: Final = 131_072
@@ -18,7 +18,7 @@ FRAME_MAX: Final = 131_072
 _BINDS: Final = 500
 
 
-class MqttClient(Conversation):
+class MqttClient(BenchConversation):
     """A connection that has logged in."""
 
     def __init__(self, target: Target, where: str) -> None:
@@ -58,7 +58,7 @@ class MqttClient(Conversation):
         _say(self, mqtt.DISCONNECT)
 
 
-class AmqpClient(Conversation):
+class AmqpClient(BenchConversation):
     """A connection that has logged in, with channel 1 open.
 
     `server` is what the broker says it is.
@@ -149,7 +149,7 @@ class AmqpClient(Conversation):
         _say(self, amqp.connection_close())
 
 
-def _say(client: Conversation, goodbye: bytes) -> None:
+def _say(client: BenchConversation, goodbye: bytes) -> None:
     """Whether it is heard does not matter any more."""
     try:
         client.sock.setblocking(False)

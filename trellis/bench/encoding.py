@@ -19,7 +19,7 @@ _IN_FLIGHT: Final = 8 * 1024 * 1024
 _GAP: Final = b"\xff"
 
 
-class Names:
+class BenchNames:
     """Topics, keys, queues and the exchange of one run; nothing else at the broker is called so."""
 
     def __init__(self, workload: Workload, token: str) -> None:
@@ -89,10 +89,10 @@ def sizes(workload: Workload) -> Sizes:
     return Sizes(window, min(workload.batch, max(1, window // 4)), ring)
 
 
-class Encoding:
+class BenchEncoding:
     """Encodes the messages of a workload. `frame_max` is what the AMQP broker takes."""
 
-    def __init__(self, workload: Workload, names: Names, ring: int, frame_max: int) -> None:
+    def __init__(self, workload: Workload, names: BenchNames, ring: int, frame_max: int) -> None:
         self._workload = workload
         self._names = names
         self._filler = filler(workload.size)

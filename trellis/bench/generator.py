@@ -20,7 +20,7 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from trellis.bench.errors import BenchError
-from trellis.bench.line import Line
+from trellis.bench.line import BenchConnection
 
 _READ: Final = 1  # EPOLLIN, and POLLIN
 _WRITE: Final = 4  # EPOLLOUT, and POLLOUT
@@ -81,8 +81,8 @@ class Generator:
 
     def __init__(
         self,
-        publishers: list[Line],
-        subscribers: list[Line],
+        publishers: list[BenchConnection],
+        subscribers: list[BenchConnection],
         flow: Flow,
         tick: Callable[[int], None],
         patience: float,
@@ -181,7 +181,7 @@ class Generator:
         """The messages that are due. Returns the ns until the next one is, a tick at most."""
         flow = self._flow
         due: i64 = self._due_at(began, interval)
-        touched: list[Line] = []
+        touched: list[BenchConnection] = []
         while due <= now and self.started < self._goal:
             line = self.publishers[self._turn]
             if line.blocked or not self._reached(self.started + 1 - flow.window):
@@ -201,13 +201,13 @@ class Generator:
         """When the message that is next is due."""
         return began + i64(float(self.started - self._base) * interval)
 
-    def _start(self, line: Line, count: i64, at: i64) -> None:
+    def _start(self, line: BenchConnection, count: i64, at: i64) -> None:
         feed = line.feed
         assert feed is not None
         feed.start(count, at)
         self.started += count
 
-    def _send(self, line: Line) -> None:
+    def _send(self, line: BenchConnection) -> None:
         blocked = line.blocked
         line.push()
         if line.blocked != blocked:

@@ -13,18 +13,18 @@ import socket
 
 from mypy_extensions import i64
 
-from trellis.bench.check import Published
+from trellis.bench.check import PublishedMessages
 from trellis.bench.errors import BenchError
-from trellis.bench.reader import CHUNK, Reader
+from trellis.bench.reader import CHUNK, BenchReader
 
 
-class Feed:
+class PublishFeed:
     """A publisher's encoded messages, and how far they have been sent.
 
     `lap` is all of them, `packet` the size of one.
     """
 
-    def __init__(self, lap: bytes, packet: i64, published: Published) -> None:
+    def __init__(self, lap: bytes, packet: i64, published: PublishedMessages) -> None:
         self.packets = memoryview(lap)
         self.lap: i64 = len(lap)
         self.packet = packet
@@ -38,13 +38,15 @@ class Feed:
         self.published.send(count, now)
 
 
-class Line:
+class BenchConnection:
     """A connection that is set up.
 
     Nothing here waits: `blocked` says that the socket takes no more for now.
     """
 
-    def __init__(self, sock: socket.socket, reader: Reader, feed: Feed | None = None) -> None:
+    def __init__(
+        self, sock: socket.socket, reader: BenchReader, feed: PublishFeed | None = None
+    ) -> None:
         sock.setblocking(False)
         self.sock = sock
         self.fd = sock.fileno()

@@ -19,7 +19,7 @@ from mypy_extensions import i16, i64, u8
 
 from trellis.bench.check import MARK, Checker, Receipts, Script
 from trellis.bench.errors import BenchError, WrongAnswer
-from trellis.bench.reader import Reader
+from trellis.bench.reader import BenchReader
 
 _PUBACK: Final[i64] = 0x40
 _PUBREC: Final[i64] = 0x50
@@ -47,7 +47,7 @@ def packet_end(octets: bytes, at: i64, where: str) -> i64:
     return 0
 
 
-class MqttSubscriber(Reader):
+class MqttSubscriber(BenchReader):
     """Hears messages with this QoS. `topics` are length and name of those that are published, by
     number modulo their count; `stream` is one lap of the packets that must come plus a CHUNK of the
     next, where that is known (else empty).
@@ -179,7 +179,7 @@ class MqttSubscriber(Reader):
         return super().open()
 
 
-class MqttPublisher(Reader):
+class MqttPublisher(BenchReader):
     """Hears PUBACK, or PUBREC and PUBCOMP, for messages whose packet identifier is their number
     plus one.
     """

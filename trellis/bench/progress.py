@@ -10,7 +10,7 @@ from typing import Final, TextIO
 _CELLS: Final = 24
 
 
-class Progress:
+class BenchProgress:
     """Writes over its own line.
 
     Interpreted on purpose: being called is what lets Ctrl-C into the compiled loop.

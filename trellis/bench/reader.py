@@ -9,7 +9,7 @@ from mypy_extensions import i64
 CHUNK = 262_144
 
 
-class Reader:
+class BenchReader:
     """`where` names the connection in errors, `out` holds what it has to answer."""
 
     def __init__(self, where: str) -> None:

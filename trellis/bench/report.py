@@ -37,7 +37,7 @@ class Latency:
 
 
 @dataclass
-class Broker:
+class BrokerReport:
     """What the broker's processes used: CPU in seconds, resident memory in octets."""
 
     cpu: float
@@ -62,7 +62,7 @@ class Round:
     sends: int
     receives: int
     generator_cpu: float
-    broker: Broker | None = None
+    broker: BrokerReport | None = None
     latency: Latency | None = None
 
 
@@ -124,7 +124,7 @@ class Environment:
 
 
 @dataclass
-class Report:
+class BenchReport:
     """A whole run."""
 
     environment: Environment

@@ -12,8 +12,8 @@ from typing import Final
 from trellis.bench.errors import BenchError, Unreachable, WrongAnswer
 from trellis.bench.latency import Histogram
 from trellis.bench.processes import Processes
-from trellis.bench.progress import Progress
-from trellis.bench.report import Broker, Result, Round, latency_of, median_of
+from trellis.bench.progress import BenchProgress
+from trellis.bench.report import BrokerReport, Result, Round, latency_of, median_of
 from trellis.bench.scene import Scene
 from trellis.bench.target import Target
 from trellis.bench.workloads import Workload
@@ -23,7 +23,7 @@ _WARM: Final = 0.2
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """How to run workloads: `messages` a round, or (if 0) `seconds`; `rate` messages a second, or
     (if 0) as many as go; bodies of `size` octets, or (if 0) the workload's. After `patience`
     seconds without progress a round fails. For `settle` seconds after it nothing more may come, and
@@ -41,10 +41,10 @@ class Options:
 
 def run(
     workload: Workload,
-    options: Options,
+    options: BenchOptions,
     targets: dict[str, Target],
     processes: Processes,
-    progress: Progress,
+    progress: BenchProgress,
     servers: dict[str, str],
 ) -> Result:
     """The workload's result, with its error if it failed.
@@ -88,7 +88,7 @@ def run(
     return result
 
 
-def _result(workload: Workload, options: Options) -> Result:
+def _result(workload: Workload, options: BenchOptions) -> Result:
     return Result(
         name=workload.name,
         text=workload.text,
@@ -104,7 +104,7 @@ def _result(workload: Workload, options: Options) -> Result:
     )
 
 
-def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
+def _measure(scene: Scene, options: BenchOptions, processes: Processes) -> Round:
     """One round."""
     generator, lines = scene.running, scene.publishers + scene.subscribers
     scene.script.latency = Histogram()
@@ -117,7 +117,7 @@ def _measure(scene: Scene, options: Options, processes: Processes) -> Round:
     broker = None
     if processes:
         used, after = processes.cpu().since(cpu), processes.memory()
-        broker = Broker(
+        broker = BrokerReport(
             used.seconds, used.system_share, rss.now, after.now, max(after.peak, rss.now, after.now)
         )
     scene.check_queues()

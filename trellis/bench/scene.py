@@ -12,16 +12,16 @@ from types import TracebackType
 from typing import Final
 
 from trellis.bench import amqp
-from trellis.bench.amqp_readers import AmqpConsumer, AmqpPublisher
+from trellis.bench.amqp_readers import AmqpPublisher, BenchAmqpConsumer
 from trellis.bench.check import Checker, Competing, Ordered, Pile, Script
 from trellis.bench.client import FRAME_MAX, AmqpClient, MqttClient
-from trellis.bench.encoding import Encoding, Names, is_known, part, sizes
+from trellis.bench.encoding import BenchEncoding, BenchNames, is_known, part, sizes
 from trellis.bench.errors import BenchError, Unreachable, WrongAnswer
 from trellis.bench.generator import Flow, Generator
-from trellis.bench.line import Feed, Line
+from trellis.bench.line import BenchConnection, PublishFeed
 from trellis.bench.mqtt_readers import MqttPublisher, MqttSubscriber
-from trellis.bench.progress import Progress
-from trellis.bench.reader import Reader
+from trellis.bench.progress import BenchProgress
+from trellis.bench.reader import BenchReader
 from trellis.bench.target import Target
 from trellis.bench.workloads import COMPETING, EVERYBODY, TOPICS, Workload
 
@@ -44,15 +44,15 @@ class Scene:
         workload: Workload,
         targets: dict[str, Target],
         timed: bool,
-        progress: Progress,
+        progress: BenchProgress,
         patience: float,
     ) -> None:
         self.workload = workload
         self.window, self.batch, ring = sizes(workload)
         self.script = Script(workload.publishers, ring, workload.size, timed)
         self.generator: Generator | None = None
-        self.publishers: list[Line] = []
-        self.subscribers: list[Line] = []
+        self.publishers: list[BenchConnection] = []
+        self.subscribers: list[BenchConnection] = []
         #: What the AMQP broker says it is, and the seconds that the other bindings took.
         self.server = ""
         self.bind_seconds = 0.0
@@ -60,7 +60,7 @@ class Scene:
         self._targets = targets
         self._progress = progress
         self._patience = patience
-        self._names = Names(workload, os.urandom(3).hex())
+        self._names = BenchNames(workload, os.urandom(3).hex())
         self._clients: list[AmqpClient | MqttClient] = []
         self._steward: AmqpClient | None = None
         self._queues: list[str] = []
@@ -114,7 +114,7 @@ class Scene:
                 self._steward.ask(
                     amqp.exchange_declare(self._names.exchange, kind), amqp.EXCHANGE_DECLARE_OK
                 )
-        encoding = Encoding(
+        encoding = BenchEncoding(
             workload,
             self._names,
             self._ring,
@@ -144,7 +144,7 @@ class Scene:
             Ordered(name, self.script, *part(workload, index)) for index, name in enumerate(names)
         ]
 
-    def _subscribe(self, checkers: list[Checker], encoding: Encoding) -> None:
+    def _subscribe(self, checkers: list[Checker], encoding: BenchEncoding) -> None:
         workload, names = self.workload, self._names
         topics, packet, known = (
             encoding.topics(),
@@ -161,9 +161,9 @@ class Scene:
                 client.subscribe(names.topic(index), workload.qos)
                 stream, lap = encoding.stream(*part(workload, index)) if known else (b"", 0)
             reader = MqttSubscriber(checker, topics, workload.qos, stream, lap, packet)
-            self.subscribers.append(Line(client.sock, reader))
+            self.subscribers.append(BenchConnection(client.sock, reader))
 
-    def _consume(self, checkers: list[Checker], encoding: Encoding) -> None:
+    def _consume(self, checkers: list[Checker], encoding: BenchEncoding) -> None:
         workload, names, routes = self.workload, self._names, encoding.routes()
         for index, checker in enumerate(checkers):
             client = AmqpClient(self._targets["amqp"], checker.where)
@@ -182,23 +182,25 @@ class Scene:
             if workload.prefetch:
                 client.ask(amqp.qos(workload.prefetch), amqp.QOS_OK)
             client.ask(amqp.consume(queue, not workload.acks), amqp.CONSUME_OK)
-            self.subscribers.append(Line(client.sock, AmqpConsumer(checker, routes, workload.acks)))
+            self.subscribers.append(
+                BenchConnection(client.sock, BenchAmqpConsumer(checker, routes, workload.acks))
+            )
 
-    def _connect_publishers(self, encoding: Encoding) -> None:
+    def _connect_publishers(self, encoding: BenchEncoding) -> None:
         workload = self.workload
         for index in range(workload.publishers):
             where, lap = f"publisher {index}", encoding.lap(index)
             client, reader = self._publisher(where, index)
             self._clients.append(client)
             self.publishers.append(
-                Line(
+                BenchConnection(
                     client.sock,
                     reader,
-                    Feed(lap, len(lap) // self._ring, self.script.published[index]),
+                    PublishFeed(lap, len(lap) // self._ring, self.script.published[index]),
                 )
             )
 
-    def _publisher(self, where: str, index: int) -> tuple[AmqpClient | MqttClient, Reader]:
+    def _publisher(self, where: str, index: int) -> tuple[AmqpClient | MqttClient, BenchReader]:
         workload = self.workload
         if workload.publish == "mqtt":
             return MqttClient(self._targets["mqtt"], where), MqttPublisher(

@@ -89,7 +89,7 @@ def _port(parts: SplitResult) -> int | None:
         raise ValueError("the port must be 1 to 65535") from None
 
 
-class Conversation:
+class BenchConversation:
     """A connection that is being set up: blocking, with a timeout. `where` names it in errors."""
 
     def __init__(self, target: Target, where: str) -> None:

@@ -17,8 +17,8 @@ from trellis.cli.table import columns_of, table
 from trellis.settings.errors import nearest
 
 if TYPE_CHECKING:
-    from trellis.bench.report import Report
-    from trellis.bench.run import Options
+    from trellis.bench.report import BenchReport
+    from trellis.bench.run import BenchOptions
     from trellis.bench.target import Target
 
 USAGE = (
@@ -137,29 +137,32 @@ def load(arguments: argparse.Namespace) -> int:
             raise CommandError(
                 f"{name} needs an {protocol.upper()} broker, too; give --{protocol}", 2
             )
-    from trellis.bench.run import Options
+    from trellis.bench.run import BenchOptions
 
-    chosen = Options(
+    chosen = BenchOptions(
         arguments.messages, arguments.seconds, arguments.rate, arguments.size, arguments.rounds
     )
     return _run(arguments, names, chosen, targets)
 
 
 def _run(
-    arguments: argparse.Namespace, names: list[str], options: Options, targets: dict[str, Target]
+    arguments: argparse.Namespace,
+    names: list[str],
+    options: BenchOptions,
+    targets: dict[str, Target],
 ) -> int:
     from trellis.bench.errors import Unreachable
     from trellis.bench.processes import Processes
-    from trellis.bench.progress import Progress
-    from trellis.bench.report import Report, environment
+    from trellis.bench.progress import BenchProgress
+    from trellis.bench.report import BenchReport, environment
     from trellis.bench.run import run
     from trellis.bench.workloads import WORKLOADS
 
     _check_writable(arguments.json)
-    report = Report(
+    report = BenchReport(
         environment(sys.argv, {protocol: str(target) for protocol, target in targets.items()}), []
     )
-    progress, stopped = Progress(), None
+    progress, stopped = BenchProgress(), None
     try:
         processes = Processes(arguments.pid, arguments.children)
         for name in names:
@@ -189,7 +192,7 @@ def _run(
     return 1 if failed else 0
 
 
-def _show(report: Report) -> None:
+def _show(report: BenchReport) -> None:
     from trellis.bench.report import heading, rows
 
     lines = rows(report.workloads)
@@ -208,7 +211,7 @@ def _check_writable(path: str | None) -> None:
         raise CommandError(f"cannot write {path}: {error.strerror}", 2) from None
 
 
-def _write(path: str, report: Report) -> None:
+def _write(path: str, report: BenchReport) -> None:
     text = msgspec.json.format(msgspec.json.encode(report)).decode() + "\n"
     if path == "-":
         sys.stdout.write(text)

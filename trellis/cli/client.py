@@ -21,7 +21,7 @@ TIMEOUT = 10.0  # seconds without an octet
 SHOWN = 1_000  # characters of what an unexpected answer says
 
 
-class Refused(msgspec.Struct):
+class RequestRefused(msgspec.Struct):
     """What the broker says when it refuses."""
 
     reason: str
@@ -177,7 +177,7 @@ def said_by(error: urllib.error.HTTPError) -> str:
     with error:
         said = error.read(SHOWN)
     try:
-        return msgspec.json.decode(said, type=Refused).reason
+        return msgspec.json.decode(said, type=RequestRefused).reason
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return said.decode(errors="replace").strip() or error.reason
 

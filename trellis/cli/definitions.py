@@ -14,7 +14,7 @@ from trellis.cli.client import add_asking, authorised, base_of, fetch, said_by
 from trellis.cli.parsing import CommandError, Commands, add_command, add_settings, load_settings
 
 
-class Answer(msgspec.Struct):
+class ApiAnswer(msgspec.Struct):
     """What the broker says of an import."""
 
     taken: dict[str, int]
@@ -61,7 +61,7 @@ def definitions(arguments: argparse.Namespace) -> int:
             raise CommandError(f"{url} answered no JSON; is it Trellis?") from None
         return 0
     try:
-        answer = msgspec.json.decode(octets, type=Answer)
+        answer = msgspec.json.decode(octets, type=ApiAnswer)
     except msgspec.MsgspecError:
         raise CommandError(f"{url} answered something else than expected; is it Trellis?") from None
     print(

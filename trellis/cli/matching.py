@@ -17,7 +17,7 @@ from trellis.settings.errors import nearest
 
 if TYPE_CHECKING:
     from trellis.bench.matching.contenders import Contender
-    from trellis.bench.matching.results import Results
+    from trellis.bench.matching.results import MatchingResults
 
 _USAGE = (
     "trellis bench matching [PART]... [--algorithms A,B] [--sizes N,M | --full] [--rounds N] [--seconds S] [--peers FOLDER] "
@@ -123,7 +123,7 @@ def matchers(arguments: argparse.Namespace) -> int:
 
 def bench(arguments: argparse.Namespace) -> int:
     from trellis.bench.matching.cases import FULL, PARTS, QUICK, batches
-    from trellis.bench.matching.rounds import Plan
+    from trellis.bench.matching.rounds import RoundPlan
 
     contenders = _contenders(arguments)
     if arguments.list:
@@ -141,24 +141,26 @@ def bench(arguments: argparse.Namespace) -> int:
         raise CommandError(
             "none of these is usable here: " + "; ".join(each.missing for each in contenders)
         )
-    plan = Plan(able, batches(names, sizes), arguments.rounds, chosen, patience + 20 * chosen)
+    plan = RoundPlan(able, batches(names, sizes), arguments.rounds, chosen, patience + 20 * chosen)
     return _run(arguments, contenders, plan)
 
 
 def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) -> int:
-    from trellis.bench.matching.contenders import Failed, Running, Slow
+    from trellis.bench.matching.contenders import ContenderFailed, RunningContender, Slow
     from trellis.bench.matching.measure import loop_ns
     from trellis.bench.matching.report import environment, exceptions
-    from trellis.bench.matching.results import About, Results
+    from trellis.bench.matching.results import MatchingAbout, MatchingResults
     from trellis.bench.matching.rounds import Disagreement, measure
-    from trellis.bench.progress import Progress
+    from trellis.bench.progress import BenchProgress
 
     path = None if arguments.json in (None, "-") else Path(arguments.json)
     about = {
-        each.name: About(each.title, each.ours, each.idea, each.origin, missing=each.missing)
+        each.name: MatchingAbout(
+            each.title, each.ours, each.idea, each.origin, missing=each.missing
+        )
         for each in contenders
     }
-    results = Results(environment(sys.argv), plan.rounds, plan.seconds, loop_ns(), about)
+    results = MatchingResults(environment(sys.argv), plan.rounds, plan.seconds, loop_ns(), about)
 
     def save() -> None:
         if path is not None:
@@ -168,7 +170,7 @@ def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) 
         save()  # before hours of measuring, not behind
     except OSError as error:
         raise CommandError(f"cannot write {path}: {error.strerror}", 2) from None
-    progress = Progress()
+    progress = BenchProgress()
     progress.begin("matching")
     steps = plan.steps
 
@@ -179,12 +181,12 @@ def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) 
     stopped = None
     try:
         for each in plan.contenders:
-            with Running(each) as process:
+            with RunningContender(each) as process:
                 about[each.name].version = str(
                     process.ask({"kind": "about"}, 60).get("version", "")
                 )
         measure(plan, results, tell, save)
-    except (Disagreement, Failed, Slow) as error:
+    except (Disagreement, ContenderFailed, Slow) as error:
         stopped = str(error)
     finally:
         progress.end()
@@ -201,7 +203,7 @@ def _run(arguments: argparse.Namespace, contenders: list[Contender], plan: Any) 
     return 1 if problems else 0
 
 
-def _show(results: Results) -> None:
+def _show(results: MatchingResults) -> None:
     from trellis.bench.matching.report import heading, tables
 
     print(heading(results))

@@ -22,7 +22,7 @@ _ACCESS_REFUSED: Final = 403
 _GREETING: Final = b"AMQP\x00\x00\x09\x01"
 
 
-class Publisher:
+class ReplayPublisher:
     """One connection, one channel in confirm mode. Raises CommandError."""
 
     def __init__(self, host: str, port: int, user: str, password: str, vhost: str) -> None:

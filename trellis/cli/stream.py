@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, View, view
+from broker.stream.arrow import END_OF_STREAM, SCHEMA_OCTETS, BatchView, view
 from broker.stream.template import COLUMNS
 from trellis.cli.client import add_asking, authorised, base_of, credentials, fetch, said_by
 from trellis.cli.parsing import (
@@ -30,7 +30,7 @@ from trellis.cli.parsing import (
     load_settings,
     number,
 )
-from trellis.cli.replaying import Publisher
+from trellis.cli.replaying import ReplayPublisher
 from trellis.cli.table import Row, columns_of, table
 from trellis.settings import Settings
 
@@ -148,7 +148,7 @@ def _help(arguments: argparse.Namespace) -> int:
     raise CommandError("name a tool: list, head or export (see `trellis stream --help`)", 2)
 
 
-class Source:
+class StreamSource:
     """The rows of a stream, from a broker."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
@@ -173,7 +173,7 @@ class Source:
         except msgspec.MsgspecError:
             raise CommandError(f"{self._base} answered no JSON list; is it Trellis?") from None
 
-    def batches(self) -> Iterator[tuple[bytes, View, int, int]]:
+    def batches(self) -> Iterator[tuple[bytes, BatchView, int, int]]:
         """(schema, batch, first row, end row) of the range that is asked for, in order."""
         arguments = self._arguments
         if (
@@ -236,7 +236,7 @@ def _number(cell: object) -> int:
 
 
 def list_streams(arguments: argparse.Namespace) -> int:
-    rows = Source(arguments).rows_of("streams", {})
+    rows = StreamSource(arguments).rows_of("streams", {})
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode(rows)).decode())
     else:
@@ -246,7 +246,7 @@ def list_streams(arguments: argparse.Namespace) -> int:
 
 def show_head(arguments: argparse.Namespace) -> int:
     left = arguments.count
-    for _, batch, first, end in Source(arguments).batches():
+    for _, batch, first, end in StreamSource(arguments).batches():
         for row in range(first, min(end, first + left)):
             cells = {
                 column: _readable(column, batch.value(column, row))
@@ -290,7 +290,7 @@ def export_rows(arguments: argparse.Namespace) -> int:
     if path.suffix not in (".parquet", ".arrow"):
         raise CommandError(f"{path}: name a .parquet or an .arrow file", 2)
     write = _as_parquet() if path.suffix == ".parquet" else _as_arrow
-    source = Source(arguments)
+    source = StreamSource(arguments)
     try:
         with path.open("xb") as out:
             try:
@@ -307,7 +307,7 @@ def export_rows(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _as_arrow(source: Source, out: BinaryIO) -> int:
+def _as_arrow(source: StreamSource, out: BinaryIO) -> int:
     """As Arrow's IPC stream; a batch of which only some rows are wanted is cut at its end by its
     number of rows.
     """
@@ -327,7 +327,7 @@ def _as_arrow(source: Source, out: BinaryIO) -> int:
     return count
 
 
-def _as_parquet() -> Callable[[Source, BinaryIO], int]:
+def _as_parquet() -> Callable[[StreamSource, BinaryIO], int]:
     """A timestamp that Parquet cannot say becomes null; `content_header` still has it. Raises
     CommandError where pyarrow is missing, before anything is asked."""
     try:
@@ -339,7 +339,7 @@ def _as_parquet() -> Callable[[Source, BinaryIO], int]:
             "Parquet needs pyarrow: pip install 'trellis-broker[arrow]', or export to an .arrow file"
         ) from None
 
-    def write(source: Source, out: BinaryIO) -> int:
+    def write(source: StreamSource, out: BinaryIO) -> int:
         count = 0
         writer: Any = None
         for schema, batch, first, end in source.batches():
@@ -377,9 +377,9 @@ def replay_rows(arguments: argparse.Namespace) -> int:
     user, password = credentials(arguments, settings)
     began = said = time.monotonic()
     at = arguments.first or 0  # The first offset that is not published yet.
-    with Publisher(host, port, user, password, arguments.vhost) as publisher:
+    with ReplayPublisher(host, port, user, password, arguments.vhost) as publisher:
         try:
-            for _, batch, first, end in Source(arguments).batches():
+            for _, batch, first, end in StreamSource(arguments).batches():
                 for row in range(first, end):
                     at = int(batch.base) + row
                     key = (

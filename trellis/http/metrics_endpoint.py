@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from trellis.http.routes import Router
+from trellis.http.routes import HttpRouter
 from trellis.http.server import Handler, Request, Response
 from trellis.monitoring import metrics
-from trellis.server.node import Node
+from trellis.server.node import BrokerNode
 
 
-def open_pages(node: Node) -> Router:
+def open_pages(node: BrokerNode) -> HttpRouter:
     """The metrics port."""
 
     async def healthz(request: Request) -> Response:
@@ -24,7 +24,7 @@ def open_pages(node: Node) -> Router:
             else Response(503, b"not ready: starting or stopping\n")
         )
 
-    def page(make: Callable[[Node], Awaitable[metrics.Page]]) -> Handler:
+    def page(make: Callable[[BrokerNode], Awaitable[metrics.MetricsPage]]) -> Handler:
         async def show(request: Request) -> Response:
             made = await make(node)
             body = await asyncio.get_running_loop().run_in_executor(None, made.render)
@@ -32,7 +32,7 @@ def open_pages(node: Node) -> Router:
 
         return show
 
-    router = Router()
+    router = HttpRouter()
     for path, handler in (
         ("/metrics", page(metrics.aggregated)),
         ("/metrics/per-object", page(metrics.per_object)),

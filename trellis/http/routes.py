@@ -11,22 +11,22 @@ from urllib.parse import unquote
 from trellis.http.server import Handler, Response, Routes
 
 
-class Node:
+class RouteNode:
     """What may follow one part of a path."""
 
     __slots__ = ("any", "handlers", "named")
 
     def __init__(self) -> None:
-        self.named: dict[str, Node] = {}
-        self.any: Node | None = None
+        self.named: dict[str, RouteNode] = {}
+        self.any: RouteNode | None = None
         self.handlers: dict[str, Handler] = {}
 
 
-class Router(Routes):
+class HttpRouter(Routes):
     """A tree of the parts of paths. A part as it is goes before one that is left open."""
 
     def __init__(self) -> None:
-        self._root = Node()
+        self._root = RouteNode()
         self.paths: list[str] = []
         self._methods: set[str] = set()
 
@@ -34,10 +34,10 @@ class Router(Routes):
         node = self._root
         for part in template.split("/")[1:]:
             if part.startswith("{"):
-                node.any = node.any or Node()
+                node.any = node.any or RouteNode()
                 node = node.any
             else:
-                node = node.named.setdefault(part, Node())
+                node = node.named.setdefault(part, RouteNode())
         assert method not in node.handlers, f"two answers to {method} {template}"
         node.handlers[method] = handler
         self._methods |= {method, "HEAD"} if method == "GET" else {method}
@@ -60,8 +60,8 @@ class Router(Routes):
         return handler, parts
 
     def _walk(
-        self, node: Node, ahead: list[str], parts: list[str]
-    ) -> tuple[Node, list[str]] | None:
+        self, node: RouteNode, ahead: list[str], parts: list[str]
+    ) -> tuple[RouteNode, list[str]] | None:
         if not ahead:
             return (node, parts) if node.handlers else None
         named = node.named.get(ahead[0])

@@ -31,7 +31,7 @@ PATIENCE: Final = 30.0
 Row = dict[str, object]
 
 
-class Refusal(Exception):
+class StreamRefusal(Exception):
     """A question that is answered with another status than 200."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -74,7 +74,7 @@ def streams(broker: Broker, identity: Identity) -> list[Row]:
     """The streams that the identity may read."""
     found: list[Row] = []
     for vhost in broker.vhosts.values():
-        within = identity.within(vhost.name)
+        within = identity.for_vhost(vhost.name)
         for queue in vhost.queues.values():
             if within is not None and isinstance(queue, StreamQueue) and _allowed(within, queue):
                 archive = queue.archive
@@ -104,7 +104,7 @@ def segments(broker: Broker, identity: Identity, query: Mapping[str, str]) -> li
     archive = _archive(broker, identity, query)
     wanted = _number(query, "offset", -1)
     if 0 <= wanted < int(archive.end) and archive.holding(wanted) is None:
-        raise Refusal(410, str(archive.missing(wanted)))
+        raise StreamRefusal(410, str(archive.missing(wanted)))
     return [
         {
             "name": segment.name,
@@ -129,10 +129,10 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     archive = _archive(broker, identity, query)
     name = query.get("segment", "")
     if not name:
-        raise Refusal(400, "segment=NAME is missing: /api/streams/segments lists them")
+        raise StreamRefusal(400, "segment=NAME is missing: /api/streams/segments lists them")
     segment: Segment | None = next((one for one in archive.segments if one.name == name), None)
     if segment is None:
-        raise Refusal(
+        raise StreamRefusal(
             410 if name.endswith(".arrow") else 404,
             f"segment '{name}' of stream '{archive.name}' in vhost '{archive.vhost}' "
             f"is not there (any more): the first offset there is {int(archive.first)}",
@@ -140,18 +140,18 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
     size = int(segment.size)
     start, end = _number(query, "start", 0), _number(query, "end", size)
     if start > end:
-        raise Refusal(
+        raise StreamRefusal(
             416,
             f"start {start} is behind end {end} (not included) of segment '{name}', of which {size} octets are durable",
         )
     if end > size:
-        raise Refusal(416, f"octets {start} to {end} of segment '{name}': {size} are durable")
+        raise StreamRefusal(416, f"octets {start} to {end} of segment '{name}': {size} are durable")
     try:
         file = segment.file()
     except StoreError as error:
-        raise Refusal(500, str(error)) from error
+        raise StreamRefusal(500, str(error)) from error
     if not isinstance(file, RealFile):
-        raise Refusal(
+        raise StreamRefusal(
             501,
             "the broker keeps its streams in memory (data.dir is :memory:): read them over AMQP",
         )
@@ -161,20 +161,20 @@ def open_range(broker: Broker, identity: Identity, query: Mapping[str, str]) -> 
 def _archive(broker: Broker, identity: Identity, query: Mapping[str, str]) -> Archive:
     vhost, name = query.get("vhost", "/"), query.get("queue", "")
     if not name:
-        raise Refusal(400, "queue=NAME is missing: /api/streams lists the streams")
-    within = identity.within(vhost)
+        raise StreamRefusal(400, "queue=NAME is missing: /api/streams lists the streams")
+    within = identity.for_vhost(vhost)
     known = broker.vhosts.get(vhost)
     queue = None if known is None else known.queues.get(name)
     if within is None:
-        raise Refusal(403, f"access to vhost '{vhost}' refused for user '{identity.name}'")
+        raise StreamRefusal(403, f"access to vhost '{vhost}' refused for user '{identity.name}'")
     try:
         within.may("read", "queue", name, vhost)
     except BrokerError as error:
-        raise Refusal(403, str(error)) from error
+        raise StreamRefusal(403, str(error)) from error
     if known is None:
-        raise Refusal(404, f"there is no vhost '{vhost}'")
+        raise StreamRefusal(404, f"there is no vhost '{vhost}'")
     if not isinstance(queue, StreamQueue):
-        raise Refusal(
+        raise StreamRefusal(
             404,
             f"no stream '{name}' in vhost '{vhost}'"
             + ("" if queue is None else ": this queue is of another type"),
@@ -196,7 +196,7 @@ def _know(query: Mapping[str, str], *known: str) -> None:
     """
     for name in query:
         if name not in ("vhost", "queue", *known):
-            raise Refusal(
+            raise StreamRefusal(
                 400, f"there is no parameter '{name}' here, only vhost, queue, {', '.join(known)}"
             )
 
@@ -206,7 +206,7 @@ def _number(query: Mapping[str, str], name: str, default: int) -> int:
     if value is None:
         return default
     if not value.isdecimal():
-        raise Refusal(400, f"'{name}' is '{value}', not a number from 0")
+        raise StreamRefusal(400, f"'{name}' is '{value}', not a number from 0")
     return int(value)
 
 

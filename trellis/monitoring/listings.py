@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from broker.queues.consumer import Returned
+from broker.queues.consumer import ReturnedMessage
 from broker.queues.queue import Queue
 from broker.queues.ranked import RankedQueue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange, TopicExchange
 from broker.vhost.background import kind_of
 from broker.vhost.vhost import VirtualHost
-from trellis.server.node import Node
+from trellis.server.node import BrokerNode
 
 #: Rows made, and let go, in one turn.
 STEP: Final = 200
@@ -31,7 +31,7 @@ def _text(arguments: Mapping[str, object]) -> str:
     return msgspec.json.encode(dict(arguments), enc_hook=str).decode() if arguments else ""
 
 
-async def rows(node: Node, kind: str) -> list[Row]:
+async def rows(node: BrokerNode, kind: str) -> list[Row]:
     """All rows of a kind; the making yields to the loop."""
     found: list[Row] = []
     async for row in KINDS[kind](node):
@@ -52,7 +52,7 @@ def encode(rows: list[Row]) -> bytes:
     return text
 
 
-async def _queues(node: Node) -> AsyncIterator[Row]:
+async def _queues(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
             yield _queue(vhost, queue)
@@ -70,7 +70,7 @@ def _queue(vhost: VirtualHost, queue: Queue) -> Row:
         "messages_unacknowledged": int(queue.unacked),
         "consumers": queue.consumer_count,
         "policy": _policy(vhost, queue),
-        "arguments": _text(queue.terms.arguments),
+        "arguments": _text(queue.arguments.arguments),
     }
 
 
@@ -78,12 +78,12 @@ def _policy(vhost: VirtualHost, queue: Queue) -> str:
     policy = (
         None
         if queue.private
-        else vhost.policies.for_queue(queue.name, queue.terms.arguments.get("x-queue-type"))
+        else vhost.policies.for_queue(queue.name, queue.arguments.arguments.get("x-queue-type"))
     )
     return "" if policy is None else policy.name
 
 
-async def _exchanges(node: Node) -> AsyncIterator[Row]:
+async def _exchanges(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for exchange in list(vhost.exchanges.values()):
             options = exchange.options
@@ -101,7 +101,7 @@ async def _exchanges(node: Node) -> AsyncIterator[Row]:
             yield row
 
 
-async def _bindings(node: Node) -> AsyncIterator[Row]:
+async def _bindings(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for queue in list(vhost.queues.values()):
             yield {
@@ -140,14 +140,16 @@ def _binding(vhost: VirtualHost, exchange: Exchange, binding: Binding) -> Row:
     }
 
 
-async def _delayed(node: Node) -> AsyncIterator[Row]:
+async def _delayed(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for waiting in list(vhost.delays.values()):
             for returned in waiting.waiting():
                 yield _delayed_row(node, vhost, waiting, returned)
 
 
-def _delayed_row(node: Node, vhost: VirtualHost, waiting: RankedQueue, returned: Returned) -> Row:
+def _delayed_row(
+    node: BrokerNode, vhost: VirtualHost, waiting: RankedQueue, returned: ReturnedMessage
+) -> Row:
     message = returned.message
     left = max(0, int(message.expires - node.broker.agenda.now))
     key = message.address.key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
@@ -163,13 +165,13 @@ def _delayed_row(node: Node, vhost: VirtualHost, waiting: RankedQueue, returned:
     }
 
 
-async def _connections(node: Node) -> AsyncIterator[Row]:
+async def _connections(node: BrokerNode) -> AsyncIterator[Row]:
     for front in node.fronts:
         for connection in list(front.connections):
             yield connection.describe()
 
 
-async def _policies(node: Node) -> AsyncIterator[Row]:
+async def _policies(node: BrokerNode) -> AsyncIterator[Row]:
     for vhost in node.broker.vhosts.values():
         for policy in list(vhost.policies.by_name.values()):
             yield {
@@ -182,12 +184,12 @@ async def _policies(node: Node) -> AsyncIterator[Row]:
             }
 
 
-async def _sessions(node: Node) -> AsyncIterator[Row]:
+async def _sessions(node: BrokerNode) -> AsyncIterator[Row]:
     for session in node.mqtt.sessions.all():
         yield session.describe()
 
 
-KINDS: Final[dict[str, Callable[[Node], AsyncIterator[Row]]]] = {
+KINDS: Final[dict[str, Callable[[BrokerNode], AsyncIterator[Row]]]] = {
     "queues": _queues,
     "exchanges": _exchanges,
     "bindings": _bindings,

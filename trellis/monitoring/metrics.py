@@ -15,14 +15,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 import trellis
 from broker.messages.fates import COPY_FATES
-from broker.routing.publish_context import Ingress
+from broker.routing.publish_context import IngressCounters
 from broker.routing.route import FATES, ROUTED, UNROUTABLE
 from broker.stream.queue import StreamQueue
-from broker.vhost.totals import Census
+from broker.vhost.totals import VirtualHostTotals
 from protocols.front import Front
 from trellis import process
-from trellis.server.node import Node
-from trellis.server.store_writer import DurableStoring, Storing
+from trellis.server.node import BrokerNode
+from trellis.server.store_writer import DurableStoreWriter, StoreWriter
 
 #: Objects counted in one turn, and objects named in one turn, which takes longer.
 STEP: Final = 1_000
@@ -41,7 +41,7 @@ class Family:
         self.samples: list[tuple[Labels, float]] = []
 
 
-class Page:
+class MetricsPage:
     """Families in order, each named once."""
 
     def __init__(self) -> None:
@@ -87,12 +87,12 @@ class Page:
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 
 
-async def aggregated(node: Node) -> Page:
+async def aggregated(node: BrokerNode) -> MetricsPage:
     """/metrics. The copying yields to the loop after every STEP objects."""
-    page = Page()
+    page = MetricsPage()
     censuses = []
     for vhost in list(node.broker.vhosts.values()):
-        census = vhost.census()
+        census = vhost.totals()
         more = True
         while more:
             more = census.step(STEP)
@@ -103,7 +103,7 @@ async def aggregated(node: Node) -> Page:
     for at in range(0, len(sessions), STEP):
         connected += sum(session.outlet is not None for session in sessions[at : at + STEP])
         await asyncio.sleep(0)
-    ingress = [vhost.gates.ingress() for vhost in node.broker.vhosts.values()]
+    ingress = [vhost.contexts.ingress_counters() for vhost in node.broker.vhosts.values()]
     _connections(page, node)
     _entrances(page, node)
     _http(page, node)
@@ -124,9 +124,9 @@ async def aggregated(node: Node) -> Page:
     return page
 
 
-async def per_object(node: Node) -> Page:
+async def per_object(node: BrokerNode) -> MetricsPage:
     """/metrics/per-object: queues and sessions by name."""
-    page = Page()
+    page = MetricsPage()
     done = 0
     for vhost in list(node.broker.vhosts.values()):
         for queue in [*vhost.queues.values(), *vhost.inboxes.values()]:
@@ -170,7 +170,7 @@ async def per_object(node: Node) -> Page:
     return page
 
 
-def _connections(page: Page, node: Node) -> None:
+def _connections(page: MetricsPage, node: BrokerNode) -> None:
     fronts = node.fronts
     page.gauge(
         "rabbitmq_connections",
@@ -255,7 +255,7 @@ def _connections(page: Page, node: Node) -> None:
     )
 
 
-def _entrances(page: Page, node: Node) -> None:
+def _entrances(page: MetricsPage, node: BrokerNode) -> None:
     for listener, entrance in node.entrances.items():
         if entrance.security is not None:
             for version, count in sorted(entrance.tls.handshakes.items()):
@@ -304,7 +304,7 @@ def _entrances(page: Page, node: Node) -> None:
         )
 
 
-def _http(page: Page, node: Node) -> None:
+def _http(page: MetricsPage, node: BrokerNode) -> None:
     for listener, server in node.pages.items():
         for status, count in sorted(server.answered.items()):
             page.counter(
@@ -324,7 +324,7 @@ def _http(page: Page, node: Node) -> None:
             )
 
 
-def _queues(page: Page, node: Node, censuses: list[Census]) -> None:
+def _queues(page: MetricsPage, node: BrokerNode, censuses: list[VirtualHostTotals]) -> None:
     vhosts = node.broker.vhosts.values()
     ready = sum(int(census.ready + census.inbox_ready) for census in censuses)
     unacked = sum(int(census.unacked + census.inbox_unacked) for census in censuses)
@@ -357,7 +357,7 @@ def _queues(page: Page, node: Node, censuses: list[Census]) -> None:
         )
 
 
-def _streams(page: Page, node: Node) -> None:
+def _streams(page: MetricsPage, node: BrokerNode) -> None:
     streams = [
         queue
         for vhost in node.broker.vhosts.values()
@@ -395,7 +395,9 @@ def _streams(page: Page, node: Node) -> None:
     )
 
 
-def _messages(page: Page, front: Front, vhosts: list[dict[str, Ingress]], relayed: int) -> None:
+def _messages(
+    page: MetricsPage, front: Front, vhosts: list[dict[str, IngressCounters]], relayed: int
+) -> None:
     """`relayed` are copies that went straight to connections."""
     name, tally = front.name, front.tally
     mine = [ingress[way] for ingress in vhosts for way in front.ways_in if way in ingress]
@@ -447,7 +449,7 @@ def _messages(page: Page, front: Front, vhosts: list[dict[str, Ingress]], relaye
         page.counter(f"rabbitmq_global_messages_{metric}", text, value, protocol=name)
 
 
-def _process(page: Page, node: Node) -> None:
+def _process(page: MetricsPage, node: BrokerNode) -> None:
     """What the operating system is asked, in a thread: with many descriptors it takes its time."""
     name = node.settings.node.name
     page.gauge("rabbitmq_process_open_fds", "Open file descriptors", process.descriptors())
@@ -513,7 +515,7 @@ def _process(page: Page, node: Node) -> None:
     )
 
 
-def _trellis(page: Page, node: Node) -> None:
+def _trellis(page: MetricsPage, node: BrokerNode) -> None:
     page.gauge(
         "trellis_build_info",
         "Version, and whether the hot paths are compiled",
@@ -543,7 +545,7 @@ def _trellis(page: Page, node: Node) -> None:
     page.counter(
         "trellis_logins_delayed",
         "Logins that waited because of failures before them",
-        guessing.delayed,
+        guessing.throttled,
     )
     page.gauge(
         "trellis_login_failures",
@@ -581,9 +583,9 @@ def _trellis(page: Page, node: Node) -> None:
         )
 
 
-def _store(page: Page, storing: Storing) -> None:
+def _store(page: MetricsPage, storing: StoreWriter) -> None:
     page.counter("trellis_store_entries", "Changes of durable state", int(storing.store.position))
-    if isinstance(storing, DurableStoring):
+    if isinstance(storing, DurableStoreWriter):
         log = storing.durable.log
         page.counter(
             "trellis_store_batches", "Batches of changes written and synced", storing.batches
@@ -606,7 +608,9 @@ def _store(page: Page, storing: Storing) -> None:
         page.counter("trellis_store_checkpoints", "Checkpoints made", storing.checkpoints)
 
 
-def _fates(page: Page, vhosts: list[dict[str, Ingress]], censuses: list[Census]) -> None:
+def _fates(
+    page: MetricsPage, vhosts: list[dict[str, IngressCounters]], censuses: list[VirtualHostTotals]
+) -> None:
     every = [ingress for vhost in vhosts for ingress in vhost.values()]
     for at, fate in enumerate(FATES):
         page.counter(
@@ -629,12 +633,12 @@ def _fates(page: Page, vhosts: list[dict[str, Ingress]], censuses: list[Census])
         )
 
 
-def _routes(page: Page, node: Node, ingress: list[dict[str, Ingress]]) -> None:
+def _routes(page: MetricsPage, node: BrokerNode, ingress: list[dict[str, IngressCounters]]) -> None:
     vhosts = node.broker.vhosts.values()
-    routes = sum(len(gate.routes) for vhost in vhosts for gate in vhost.gates)
+    routes = sum(len(context.routes) for vhost in vhosts for context in vhost.contexts)
     page.gauge("trellis_route_cache_entries", "Routes kept", routes)
     page.gauge(
-        "trellis_route_cache_limit", "Routes kept at most by one user", node.broker.bounds.routes
+        "trellis_route_cache_limit", "Routes kept at most by one user", node.broker.limits.routes
     )
     page.counter(
         "trellis_route_cache_misses",
@@ -644,7 +648,7 @@ def _routes(page: Page, node: Node, ingress: list[dict[str, Ingress]]) -> None:
     page.gauge("trellis_plans", "Sets of destinations kept", sum(vhost.plans for vhost in vhosts))
 
 
-def _sessions(page: Page, node: Node, connected: int) -> None:
+def _sessions(page: MetricsPage, node: BrokerNode, connected: int) -> None:
     sessions = node.mqtt.sessions
     text = "Sessions by whether their client is here"
     page.gauge("trellis_mqtt_sessions", text, connected, state="connected")

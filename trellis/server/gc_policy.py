@@ -16,7 +16,7 @@ import time
 from typing import Final
 
 from trellis.process import resident
-from trellis.server.turn import Turn
+from trellis.server.turn import LoopTurn
 
 #: Allocations until a young collection, young ones until a middle one, and those until a full one.
 #: The pause of a full one grows with the product, and what an object costs that stays does not
@@ -29,7 +29,7 @@ LOOK: Final = 10.0
 GROWTH: Final = 2.0
 
 
-class Collector:
+class GcPolicy:
     """Owns the collector while the broker runs."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Collector:
             self.full += 1
             gc.freeze()
 
-    async def watch(self, turn: Turn) -> None:
+    async def watch(self, turn: LoopTurn) -> None:
         """Look every LOOK seconds."""
         while True:
             await asyncio.sleep(LOOK)

@@ -18,13 +18,13 @@ from protocols.connection import Connection, Peer
 from protocols.layer import Layer
 from protocols.proxy import HEADER_MAX, BadHeader, read_header
 from trellis.server.link import Link
-from trellis.server.listener_context import Entrance
+from trellis.server.listener_context import ListenerContext
 
 
 class LayeredLink(Link):
     """Between one socket and one connection, with what the entrance asks for in between."""
 
-    def __init__(self, entrance: Entrance) -> None:
+    def __init__(self, entrance: ListenerContext) -> None:
         super().__init__(entrance)
         self._layers: list[Layer] = []
         #: What came of a PROXY header; None when there is none to come.

@@ -11,7 +11,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from protocols.connection import HELD_MAX, Connection, Peer
-from trellis.server.listener_context import Entrance
+from trellis.server.listener_context import ListenerContext
 
 #: Milliseconds that a finished connection's peer has to take our last words and hang up.
 LINGER_MS: Final = 2_000
@@ -30,18 +30,18 @@ class Link:
     kernel would throw our last words away (RFC 1122 section 4.2.2.13).
     """
 
-    def __init__(self, entrance: Entrance) -> None:
+    def __init__(self, entrance: ListenerContext) -> None:
         self._entrance = entrance
         self._turn = entrance.turn
         self._admission = entrance.admission
-        self._unread_max = entrance.high_mark + UNREAD * entrance.front.broker.bounds.message
+        self._unread_max = entrance.high_mark + UNREAD * entrance.front.broker.limits.message
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
         self._linger_until: i64 = 0
         self._reading = True
         #: What came from a client that has not logged in, or in a turn that had no time for it, and
         #: was not heard yet.
-        self._unheard: bytes | None = None
+        self._unread_input: bytes | None = None
         #: Whether the turn knows that input is left over.
         self._behind = False
 
@@ -75,8 +75,10 @@ class Link:
             return
         self._turn.schedule()
         if connection.admitted or connection.finished or len(data) > HELD_MAX:
-            if self._unheard is not None or self._turn.full(len(data)):
-                self._unheard = data if self._unheard is None else self._unheard + data
+            if self._unread_input is not None or self._turn.full(len(data)):
+                self._unread_input = (
+                    data if self._unread_input is None else self._unread_input + data
+                )
                 self._pause_reading()
                 if not self._behind:
                     self._behind = True
@@ -85,13 +87,13 @@ class Link:
                 self._receive(connection, data)
         else:
             # One chunk waits; the next is not read before this one is heard.
-            self._unheard = data if self._unheard is None else self._unheard + data
+            self._unread_input = data if self._unread_input is None else self._unread_input + data
             self._pause_reading()
             self._turn.wait(self)
 
-    def hear(self) -> None:
+    def read_waiting(self) -> None:
         """The turn has time for what waited."""
-        data, self._unheard = self._unheard, None
+        data, self._unread_input = self._unread_input, None
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or data is None:
             return
@@ -106,7 +108,7 @@ class Link:
         elif connection.behind or connection.stalled:
             self._pause_reading()
             self._leave_over(connection)
-        elif (connection.persists or self._turn.recording) and self._turn.crowded:
+        elif (connection.persists or self._turn.recording) and self._turn.backlogged:
             # The disk is slower than this publisher: what it sends next waits at its end.
             self._pause_reading()
             self._behind = True
@@ -135,7 +137,7 @@ class Link:
         connection, self._connection = self._connection, None
         if connection is not None:
             if self._turn.full(0):
-                self._turn.leave(connection)
+                self._turn.on_closed(connection)
             else:
                 connection.connection_lost()
             self._admission.leave(connection)
@@ -160,7 +162,7 @@ class Link:
     def _settle(self, connection: Connection, transport: asyncio.Transport) -> None:
         """After a write: hang up, give up, or come back to what is left over."""
         if connection.finished:
-            self._hang_up(connection, transport)
+            self._close_transport(connection, transport)
         elif connection.paused and transport.get_write_buffer_size() > self._unread_max:
             # Queues have stopped long ago: it asks and asks, and reads no answer.
             connection.end("reads_nothing")
@@ -168,13 +170,13 @@ class Link:
         elif not self._reading:
             self._leave_over(connection)
 
-    def _hang_up(self, connection: Connection, transport: asyncio.Transport) -> None:
+    def _close_transport(self, connection: Connection, transport: asyncio.Transport) -> None:
         if self._linger_until:
             return
         self._linger_until = self._turn.now() + LINGER_MS
         if transport.is_closing():
             return
-        self._unheard = None
+        self._unread_input = None
         self._resume_reading(transport)
         if connection.answers_last:
             asyncio.get_running_loop().call_later(ANSWER_S, self._half_close, connection)
@@ -201,8 +203,8 @@ class Link:
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._reading:
             return
-        if self._unheard is not None:
-            self.hear()
+        if self._unread_input is not None:
+            self.read_waiting()
             return
         connection.resume()
         if connection.finished:
@@ -220,8 +222,8 @@ class Link:
             if 0 < self._linger_until <= now and self._transport is not None:
                 self._transport.abort()
             return
-        if 0 < connection.lapses <= now:
-            connection.lapses = 0
+        if 0 < connection.expires <= now:
+            connection.expires = 0
             connection.review()
         if 0 < connection.deadline <= now and not connection.finished:
             connection.advance(now)
@@ -250,6 +252,6 @@ class Link:
 
     def _leave_over(self, connection: Connection) -> None:
         """Have the turn come back to input that is left over: once, however many ask."""
-        if not self._behind and not connection.stalled and self._unheard is None:
+        if not self._behind and not connection.stalled and self._unread_input is None:
             self._behind = True
             self._turn.behind(self)

@@ -11,31 +11,31 @@ from typing import Final
 from protocols.connection import Peer
 from protocols.front import Front
 from protocols.layer import Layer
-from protocols.websocket import Policy, WebSocketLayer, WebSocketTally
-from trellis.auth.rates import Rates
+from protocols.websocket import OriginPolicy, WebSocketLayer, WebSocketTally
+from trellis.auth.rates import PublishRates
 from trellis.server.admission import Admission
 from trellis.server.certificates import Security
 from trellis.server.tls import TlsLayer, TlsTally
-from trellis.server.turn import Turn
-from trellis.settings import Entry, Mqtts, Settings, Ws, Wss
+from trellis.server.turn import LoopTurn
+from trellis.settings import Mqtts, ProtocolListener, Settings, Ws, Wss
 
 #: Octets that may lie unsent in an AMQP client's transport before its queues are stopped.
 AMQP_HIGH_MARK: Final = 1 << 20
 
 
-class Entrance:
+class ListenerContext:
     """One listener for clients. `security` is what it shows them, None without TLS."""
 
     def __init__(
         self,
         name: str,
-        entry: Entry,
+        entry: ProtocolListener,
         settings: Settings,
         front: Front,
-        turn: Turn,
+        turn: LoopTurn,
         admission: Admission,
         security: Security | None,
-        rates: Rates,
+        rates: PublishRates,
     ) -> None:
         self.name = name
         self.front = front
@@ -49,7 +49,7 @@ class Entrance:
         self.handshake_ms = int(settings.limits.handshake * 1000)
         self._networks = entry.networks
         self._policy = (
-            Policy(entry.path, entry.origin_list) if isinstance(entry, Ws | Wss) else None
+            OriginPolicy(entry.path, entry.origin_list) if isinstance(entry, Ws | Wss) else None
         )
         # An AMQP client says that its certificate speaks for it; MQTT has no words for that.
         self._user_from = (

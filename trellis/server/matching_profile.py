@@ -14,7 +14,7 @@ import msgspec
 
 from broker.broker import Broker
 from broker.routing.exchanges.topic import TopicExchange
-from broker.routing.prewarming import Name, Warmth
+from broker.routing.prewarming import PrewarmedName, Prewarming
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import AMQP, MQTT, InvalidTopic, swap
 from matching.registry import NAMES as ALGORITHMS
@@ -40,7 +40,7 @@ class ExchangeProfile(msgspec.Struct, frozen=True):
     prewarm: list[str] = msgspec.field(default_factory=list)
 
 
-class Profile(msgspec.Struct, frozen=True):
+class MatchingProfile(msgspec.Struct, frozen=True):
     """The whole file; it may say more, for people."""
 
     format: int
@@ -48,7 +48,7 @@ class Profile(msgspec.Struct, frozen=True):
     exchanges: list[ExchangeProfile]
 
 
-def read(path: str, allowed: tuple[str, ...]) -> Profile | None:
+def read(path: str, allowed: tuple[str, ...]) -> MatchingProfile | None:
     """The profile, None for no path.
 
     Raises SettingsError: nothing of a file that is not understood is used.
@@ -56,7 +56,7 @@ def read(path: str, allowed: tuple[str, ...]) -> Profile | None:
     if not path:
         return None
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=Profile)
+        found = msgspec.json.decode(Path(path).read_bytes(), type=MatchingProfile)
     except OSError as error:
         raise SettingsError(
             f"matcher.profile: {path}: {error.strerror}; `trellis pipeline advise --output {path}` writes one"
@@ -80,18 +80,18 @@ def read(path: str, allowed: tuple[str, ...]) -> Profile | None:
 
 
 def apply(
-    broker: Broker, profile: Profile | None, routes: int, default: str, serving: bool
+    broker: Broker, profile: MatchingProfile | None, routes: int, default: str, serving: bool
 ) -> None:
     """Do as the profile says; without one, as the settings say. `serving`: clients are here."""
-    broker.bounds.routes = profile.routes if profile is not None else routes
+    broker.limits.routes = profile.routes if profile is not None else routes
     advised: dict[str, dict[str, ExchangeProfile]] = {}
     for each in profile.exchanges if profile is not None else ():
         advised.setdefault(each.vhost, {})[each.exchange] = each
     changed = warmed = 0
     for vhost in broker.vhosts.values():
         here = advised.pop(vhost.name, {})
-        for gate in vhost.gates:
-            gate.most = broker.bounds.routes
+        for context in vhost.contexts:
+            context.capacity = broker.limits.routes
         changed += _choose(vhost, here, default, serving)
         warmed += _warm(broker, vhost, here)
     if profile is not None:
@@ -132,7 +132,7 @@ def _choose(
 
 
 def _warm(broker: Broker, vhost: VirtualHost, advised: dict[str, ExchangeProfile]) -> int:
-    names: dict[str, list[Name]] = {}
+    names: dict[str, list[PrewarmedName]] = {}
     count = 0
     for each in advised.values():
         source = each.exchange.encode()
@@ -142,15 +142,15 @@ def _warm(broker: Broker, vhost: VirtualHost, advised: dict[str, ExchangeProfile
                 continue
             count += 1
             octets = bytes([len(source)]) + source + bytes([len(key)]) + key
-            names.setdefault("amqp", []).append(Name(octets, each.exchange, topic))
+            names.setdefault("amqp", []).append(PrewarmedName(octets, each.exchange, topic))
             if each.exchange == _TOPICS and _publishable(swap(topic)):
-                filtered = Name(swap(topic).encode(), each.exchange, topic)
+                filtered = PrewarmedName(swap(topic).encode(), each.exchange, topic)
                 for front in set(NAMES.values()):
                     names.setdefault(front, []).append(filtered)
-    warmth = vhost.gates.preparer = Warmth(broker.agenda, names) if names else None
-    if warmth is not None:
-        for gate in vhost.gates:
-            warmth.prepare(gate)
+    prewarming = vhost.contexts.prewarmer = Prewarming(broker.agenda, names) if names else None
+    if prewarming is not None:
+        for context in vhost.contexts:
+            prewarming.prewarm(context)
     return count
 
 

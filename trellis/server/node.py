@@ -12,7 +12,7 @@ import trellis
 from broker.access.identity import Authenticator
 from broker.broker import Broker
 from broker.errors import BrokerError
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
 from protocols.amqp.connection.handshake import AmqpOptions
@@ -21,8 +21,8 @@ from protocols.mqtt.front import MqttFront
 from protocols.mqtt.session.sessions import MqttOptions
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
-from trellis.auth.rates import Rates
-from trellis.http.management.definitions_files import take_in_file
+from trellis.auth.rates import PublishRates
+from trellis.http.management.definitions_files import import_file
 from trellis.http.server import HttpServer
 from trellis.http.stream_files import Sender
 from trellis.process import raise_descriptor_limit
@@ -30,18 +30,18 @@ from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
 from trellis.server.alarms import Watch
 from trellis.server.certificates import Certificates
-from trellis.server.gc_policy import Collector
-from trellis.server.listener_context import Entrance
+from trellis.server.gc_policy import GcPolicy
+from trellis.server.listener_context import ListenerContext
 from trellis.server.recovery import open_directory, restore
-from trellis.server.store_writer import DurableStoring, Storing
-from trellis.server.turn import Turn
+from trellis.server.store_writer import DurableStoreWriter, StoreWriter
+from trellis.server.turn import LoopTurn
 from trellis.settings import Settings, SettingsError
 
 #: The part of the descriptor limit that connections may have.
 SHARE = 0.9
 
 
-class Node:
+class BrokerNode:
     """Built once, on the loop that runs it. `directory` is where data is kept, None for nowhere."""
 
     def __init__(
@@ -72,15 +72,15 @@ class Node:
             MemoryStore() if opened is None else opened.store,
             self.tokens or authenticator,
             lambda: uuid.uuid4().hex,
-            bounds_of(settings),
+            limits_of(settings),
             settings.node.name,
         )
         self.storing = (
-            Storing(self.broker.store)
+            StoreWriter(self.broker.store)
             if opened is None
-            else DurableStoring(opened.store, loop, failed)
+            else DurableStoreWriter(opened.store, loop, failed)
         )
-        self.turn = Turn(loop, self.broker, self.storing)
+        self.turn = LoopTurn(loop, self.broker, self.storing)
         self.amqp = AmqpFront(self.broker, amqp_options(settings))
         self.mqtt = MqttFront(self.broker, mqtt_options(settings))
         connections = settings.limits.connections or int(SHARE * self.max_descriptors)
@@ -89,10 +89,10 @@ class Node:
             settings.limits.unauthenticated_per_address,
             settings.limits.address_connections,
         )
-        self.rates = Rates(settings.rates)
+        self.rates = PublishRates(settings.rates)
         #: Where clients come in, by listener.
         self.entrances = {
-            name: Entrance(
+            name: ListenerContext(
                 name,
                 entry,
                 settings,
@@ -104,7 +104,7 @@ class Node:
             )
             for name, entry in settings.entries.items()
         }
-        self.collector = Collector()
+        self.collector = GcPolicy()
         self.sender = Sender()
         #: The HTTP servers, by listener.
         self.pages: dict[str, HttpServer] = {}
@@ -119,7 +119,7 @@ class Node:
             restore(opened, self.broker, self.mqtt.sessions)
         accounts.users = self.broker.users
         if settings.definitions.file:
-            take_in_file(self.broker, settings.definitions.file)
+            import_file(self.broker, settings.definitions.file)
         set_journals(self.broker, settings.stream.journals)
         if settings.matcher.profile:
             self.use_profile(
@@ -131,7 +131,7 @@ class Node:
             self.broker.alarms, settings.limits.memory, settings.limits.disk_free, directory
         )
 
-    def use_profile(self, found: profile.Profile | None, serving: bool) -> None:
+    def use_profile(self, found: profile.MatchingProfile | None, serving: bool) -> None:
         """Match and remember as the profile says; `serving`: clients are here."""
         profile.apply(
             self.broker, found, self.settings.limits.routes, self.settings.matcher.default, serving
@@ -164,21 +164,21 @@ def set_journals(broker: Broker, journals: tuple[str, ...]) -> None:
             raise SettingsError(f"stream.journals: {error}") from error
 
 
-def bounds_of(settings: Settings) -> Bounds:
-    bounds = Bounds()
-    bounds.message = settings.limits.message
-    bounds.routes = settings.limits.routes
-    bounds.retained = settings.mqtt.retained
-    bounds.retained_octets = settings.mqtt.retained_bytes
-    bounds.queues = settings.limits.queues or bounds.queues
-    bounds.exchanges = settings.limits.exchanges or bounds.exchanges
-    bounds.user_connections = settings.limits.user_connections
-    bounds.vhost_connections = settings.limits.vhost_connections
-    bounds.user_channels = settings.limits.user_channels
-    bounds.channel_consumers = settings.limits.channel_consumers
-    bounds.matcher = settings.matcher.default
-    bounds.matchers = list(settings.matcher.allowed)
-    return bounds
+def limits_of(settings: Settings) -> BrokerLimits:
+    limits = BrokerLimits()
+    limits.message = settings.limits.message
+    limits.routes = settings.limits.routes
+    limits.retained = settings.mqtt.retained
+    limits.retained_octets = settings.mqtt.retained_bytes
+    limits.queues = settings.limits.queues or limits.queues
+    limits.exchanges = settings.limits.exchanges or limits.exchanges
+    limits.user_connections = settings.limits.user_connections
+    limits.vhost_connections = settings.limits.vhost_connections
+    limits.user_channels = settings.limits.user_channels
+    limits.channel_consumers = settings.limits.channel_consumers
+    limits.matcher = settings.matcher.default
+    limits.matchers = list(settings.matcher.allowed)
+    return limits
 
 
 def amqp_options(settings: Settings) -> AmqpOptions:

@@ -6,16 +6,16 @@ import asyncio
 
 from protocols.connection import Connection
 from trellis.server.layered_link import LayeredLink
-from trellis.server.listener_context import Entrance
+from trellis.server.listener_context import ListenerContext
 
 
-class MeteredLink(LayeredLink):
+class RateLimitedLink(LayeredLink):
     """Charges each chunk after it was heard.
 
     (While one waits its client is not heard: its time to be silent stands still.)
     """
 
-    def __init__(self, entrance: Entrance) -> None:
+    def __init__(self, entrance: ListenerContext) -> None:
         super().__init__(entrance)
         self._rates = entrance.rates
         self._own = entrance.rates.own(self._turn.now())
@@ -36,14 +36,14 @@ class MeteredLink(LayeredLink):
         self._charge(connection, max(0, connection.published - before), 0)
 
     def _charge(self, connection: Connection, messages: int, octets: int) -> None:
-        user, vhost = connection.whose
+        user, vhost = connection.owner
         seconds, limit = self._rates.charge(
             self._own, user, vhost, connection.peer.address, messages, octets, self._turn.now()
         )
         if seconds == 0 or connection.finished:
             return
         if seconds > self._rates.patience:
-            connection.too_fast(
+            connection.close_too_fast(
                 f"faster than rates.{limit} allows, which is {self._rates.limits[limit]:,} a second"
             )
             return

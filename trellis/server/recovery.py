@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.broker import Broker
-from broker.definitions.restore import Keeper, Report, reopen
+from broker.definitions.restore import RestoreReport, SessionRestorer, reopen
 from broker.store.codecs import Codecs
 from broker.store.disk import Disk
 from broker.store.findings import CUT
@@ -21,7 +21,7 @@ from broker.store.recovery import Recovery
 from protocols.amqp.codec import stored as amqp_stored
 from protocols.mqtt.codec import stored as mqtt_stored
 from trellis import logs
-from trellis.settings.schema import Store
+from trellis.settings.schema import StoreSettings
 
 #: Seconds between two lines of progress.
 EVERY: Final = 1.0
@@ -30,7 +30,7 @@ LINES: Final = 100
 MB: Final = 1_000_000
 
 
-class Progress:
+class RecoveryProgress:
     """Says how far the reading of the log is: a line every second, none where it is done before."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,9 +66,9 @@ def report(line: str) -> None:
     logs.error("store_damaged", reason=line)
 
 
-def open_directory(disk: Disk, directory: Path, settings: Store) -> Opened:
+def open_directory(disk: Disk, directory: Path, settings: StoreSettings) -> Opened:
     """Read what is in the data directory, which is locked. Raises StoreError."""
-    progress = Progress()
+    progress = RecoveryProgress()
     collecting = gc.isenabled()
     gc.disable()  # Nothing that is read is garbage.
     try:
@@ -90,7 +90,7 @@ def open_directory(disk: Disk, directory: Path, settings: Store) -> Opened:
     return opened
 
 
-def restore(opened: Opened, broker: Broker, keeper: Keeper) -> Report:
+def restore(opened: Opened, broker: Broker, keeper: SessionRestorer) -> RestoreReport:
     """Give the broker what was in the directory, and say so."""
     began = time.monotonic()
     collecting = gc.isenabled()
@@ -119,7 +119,7 @@ def restore(opened: Opened, broker: Broker, keeper: Keeper) -> Report:
             "recovered",
             messages=found.copies,
             retained=found.retained,
-            kept_for_refused=found.homeless,
+            kept_for_refused=found.orphaned,
             **{f"{kind}s": count for kind, count in sorted(found.restored.items())},
             octets=int(recovery.octets),
             restoring=f"{time.monotonic() - began:.3f}s",

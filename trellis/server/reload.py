@@ -15,9 +15,9 @@ from typing import Any, Final
 from trellis import logs
 from trellis.auth.authenticate import Account
 from trellis.auth.settings_users import anonymous, everybody
-from trellis.server.matching_profile import Profile
+from trellis.server.matching_profile import MatchingProfile
 from trellis.server.matching_profile import read as read_profile
-from trellis.server.node import Node
+from trellis.server.node import BrokerNode
 from trellis.settings import Settings, SettingsError
 from trellis.settings.options import OPTIONS
 
@@ -51,10 +51,10 @@ OTHERS: Final = (
 )
 
 
-class Reloading:
+class SettingsReload:
     """Does it once at a time, however often it is asked for."""
 
-    def __init__(self, node: Node, read: Read) -> None:
+    def __init__(self, node: BrokerNode, read: Read) -> None:
         self._node = node
         self._read = read
         #: What holds now of that which can be reloaded.
@@ -87,7 +87,7 @@ class Reloading:
             except SettingsError as error:
                 logs.error("reload_refused", error=error, note="what was read before still holds")
 
-    def _prepare(self) -> tuple[Settings, list[Account] | None, Profile | None]:
+    def _prepare(self) -> tuple[Settings, list[Account] | None, MatchingProfile | None]:
         """In a thread: the settings, the users unless they are those of before, and the profile.
 
         Raises SettingsError.
@@ -98,7 +98,7 @@ class Reloading:
         return settings, everybody(settings, self._node.directory) if changed else None, advised
 
     def _apply(
-        self, settings: Settings, found: list[Account] | None, advised: Profile | None
+        self, settings: Settings, found: list[Account] | None, advised: MatchingProfile | None
     ) -> None:
         """Raises SettingsError, and has changed nothing then."""
         self._node.certificates.reload(settings)

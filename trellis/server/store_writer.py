@@ -21,7 +21,7 @@ from typing import Final
 
 from broker.store.catalog import CatalogUnwritten
 from broker.store.checkpoint import Checkpointing, begin
-from broker.store.contract import Batch, Store
+from broker.store.contract import Store, WriteBatch
 from broker.store.disk import StoreError, WriteFailed
 from broker.store.durable import DurableStore
 from trellis import logs
@@ -44,7 +44,7 @@ def _nobody() -> None:
     """Wakes nobody."""
 
 
-class Storing:
+class StoreWriter:
     """What the turn asks to sync. This one keeps a store that need not wait."""
 
     def __init__(self, store: Store) -> None:
@@ -57,7 +57,7 @@ class Storing:
         self.store.sync()
 
     @property
-    def crowded(self) -> bool:
+    def backlogged(self) -> bool:
         """Whether so much waits for the disk that publishers should wait."""
         return False
 
@@ -68,7 +68,7 @@ class Storing:
         """Write what is left, and let go of the files."""
 
 
-class DurableStoring(Storing):
+class DurableStoreWriter(StoreWriter):
     """Writes batches in a thread."""
 
     def __init__(
@@ -89,7 +89,7 @@ class DurableStoring(Storing):
         self._rest = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._broken = ""
-        self._work: SimpleQueue[Batch | Checkpointing | None] = SimpleQueue()
+        self._work: SimpleQueue[WriteBatch | Checkpointing | None] = SimpleQueue()
         self._spare: SimpleQueue[Checkpointing | None] = SimpleQueue()
         self._checkpointing: Checkpointing | None = None
         self._closing = False
@@ -121,13 +121,13 @@ class DurableStoring(Storing):
             self._work.put(self.durable.take())
 
     @property
-    def crowded(self) -> bool:
+    def backlogged(self) -> bool:
         return self.durable.octets > PENDING
 
     def tell_time(self, now: int, wall: float) -> None:
         self.durable.tell_time(now, wall)
 
-    def _written(self, batch: Batch, error: Exception | None) -> None:
+    def _written(self, batch: WriteBatch, error: Exception | None) -> None:
         if error is not None:
             self._refuse(batch, error)
             return
@@ -144,7 +144,7 @@ class DurableStoring(Storing):
             self._rest.set()
         self._look()
 
-    def _refuse(self, batch: Batch, error: Exception) -> None:
+    def _refuse(self, batch: WriteBatch, error: Exception) -> None:
         full = (
             isinstance(error, CatalogUnwritten)
             or isinstance(error, WriteFailed)
@@ -193,7 +193,7 @@ class DurableStoring(Storing):
     def _write(self) -> None:
         while True:
             batch = self._work.get()
-            if not isinstance(batch, Batch):
+            if not isinstance(batch, WriteBatch):
                 return
             error: Exception | None = None
             try:

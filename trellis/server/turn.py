@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.broker import Broker
 from protocols.connection import Connection
-from trellis.server.store_writer import Storing
+from trellis.server.store_writer import StoreWriter
 
 if TYPE_CHECKING:
     from trellis.server.link import Link
@@ -33,25 +33,27 @@ UNTIMED: Final = 8
 #: Links flushed in one turn: each costs a system call, and others have input meanwhile.
 FLUSHES: Final = 200
 #: Seconds of one turn that go to those who have not logged in yet.
-LOBBY: Final = 0.0005
+LOGIN_SHARE: Final = 0.0005
 #: Seconds between two looks at the deadlines of all connections, and connections looked at in one
 #: turn.
 SWEEP: Final = 0.5
 SWEPT: Final = 2_000
 
 
-class Turn:
+class LoopTurn:
     """Runs after the input of a loop turn, whenever something asked for it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, broker: Broker, storing: Storing) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, broker: Broker, storing: StoreWriter
+    ) -> None:
         self._loop = loop
         self._agenda = broker.agenda
         self._storing = storing
         #: Publishers that wait for the disk.
-        self._crowded: list[Link] = []
+        self._backlogged: list[Link] = []
         self._dirty: list[Link] = []
         self._behind: list[Link] = []
-        self._lobby: list[Link] = []
+        self._login_queue: list[Link] = []
         #: Connections whose transports are gone.
         self._leaving: list[Connection] = []
         self._full = False
@@ -109,12 +111,12 @@ class Turn:
         self._behind.append(link)
         self.schedule()
 
-    def leave(self, connection: Connection) -> None:
+    def on_closed(self, connection: Connection) -> None:
         """The connection's transport is gone, and it will be told soon."""
         self._leaving.append(connection)
         self.schedule()
 
-    def see_off(self) -> None:
+    def report_closed(self) -> None:
         """Tell all that left: nothing comes after this."""
         leaving, self._leaving = self._leaving, []
         for connection in leaving:
@@ -122,7 +124,7 @@ class Turn:
 
     def wait(self, link: Link) -> None:
         """The link has input from a client that has not logged in."""
-        self._lobby.append(link)
+        self._login_queue.append(link)
         self.schedule()
 
     @property
@@ -131,13 +133,13 @@ class Turn:
         return self._storing.store.recording
 
     @property
-    def crowded(self) -> bool:
+    def backlogged(self) -> bool:
         """Whether publishers should wait for the disk."""
-        return self._storing.crowded
+        return self._storing.backlogged
 
     def crowd(self, link: Link) -> None:
         """The link waits until the disk has caught up."""
-        self._crowded.append(link)
+        self._backlogged.append(link)
 
     def sync(self) -> None:
         """Something was appended to the store."""
@@ -150,13 +152,13 @@ class Turn:
         asked_at = self._scheduled_at
         self.turns += 1
         agenda = self._agenda
-        if self._crowded and not self._storing.crowded:
-            crowded, self._crowded = self._crowded, []
+        if self._backlogged and not self._storing.backlogged:
+            crowded, self._backlogged = self._backlogged, []
             self._behind += crowded
         if self._behind or self._leaving:
             self._catch_up()
-        if self._lobby:
-            self._hear_lobby()
+        if self._login_queue:
+            self._read_login_queue()
         agenda.turn()
         if self._sync_due:
             self._sync_due = False
@@ -195,17 +197,17 @@ class Turn:
         if self._leaving or self._behind:
             self.schedule()
 
-    def _hear_lobby(self) -> None:
+    def _read_login_queue(self) -> None:
         """First come, first served."""
-        end = time.perf_counter() + LOBBY
+        end = time.perf_counter() + LOGIN_SHARE
         heard = 0
-        for link in self._lobby:
+        for link in self._login_queue:
             heard += 1
-            link.hear()
+            link.read_waiting()
             if time.perf_counter() > end:
                 break
-        del self._lobby[:heard]
-        if self._lobby:
+        del self._login_queue[:heard]
+        if self._login_queue:
             self.schedule()
 
     def now(self) -> int:

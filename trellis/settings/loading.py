@@ -14,7 +14,7 @@ import msgspec
 from trellis.settings.checks import problems
 from trellis.settings.errors import SettingsError, nearest
 from trellis.settings.options import OPTIONS, SECTIONS, USER_OPTIONS, Option
-from trellis.settings.schema import Settings, User
+from trellis.settings.schema import Settings, UserSettings
 
 SEARCHED = (Path("broker.toml"), Path("/etc/trellis/broker.toml"))
 PREFIX = "TRELLIS_"
@@ -154,7 +154,7 @@ def _read_in_file(key: str, value: object, where: str) -> Any:
     return _read(OPTIONS[key], value, where, key)
 
 
-def _read_users(value: object, where: str) -> tuple[User, ...]:
+def _read_users(value: object, where: str) -> tuple[UserSettings, ...]:
     if not (isinstance(value, list) and all(isinstance(user, dict) for user in value)):
         raise SettingsError(where, "users", f"must be {OPTIONS['users'].expected}")
     users = []
@@ -168,7 +168,7 @@ def _read_users(value: object, where: str) -> tuple[User, ...]:
             if option.default is msgspec.NODEFAULT and not table.get(name):
                 raise SettingsError(where, f"{place}.{name}", f"must be given: {option.help}")
         users.append(
-            User(
+            UserSettings(
                 **{
                     name: _read(USER_OPTIONS[name], item, where, f"{place}.{name}")
                     for name, item in table.items()

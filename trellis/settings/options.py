@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from trellis.settings.errors import nearest, shown
-from trellis.settings.schema import INT64, Settings, User
+from trellis.settings.schema import INT64, Settings, UserSettings
 
 
 class Option(Struct, frozen=True):
@@ -165,7 +165,7 @@ def _options(table: type[Struct], prefix: str = "") -> dict[str, Option]:
 
 
 OPTIONS = _options(Settings)
-USER_OPTIONS = _options(User)
+USER_OPTIONS = _options(UserSettings)
 SECTIONS: dict[str, type[Struct]] = {
     field.name: field.type
     for field in msgspec.structs.fields(Settings)

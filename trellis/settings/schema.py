@@ -113,13 +113,13 @@ class Listener(Section, frozen=True, kw_only=True):
         return split_addresses(self.host)
 
 
-class Node(Section, frozen=True, kw_only=True):
+class NodeSettings(Section, frozen=True, kw_only=True):
     """This broker among others."""
 
     name: Annotated[str, option("name in metrics and logs", check=check_name)] = "trellis"
 
 
-class Entry(Listener, frozen=True, kw_only=True):
+class ProtocolListener(Listener, frozen=True, kw_only=True):
     """A section that clients come in by."""
 
     proxies: Annotated[
@@ -136,7 +136,7 @@ class Entry(Listener, frozen=True, kw_only=True):
         return split_networks(self.proxies)
 
 
-class Open(Entry, frozen=True, kw_only=True):
+class Open(ProtocolListener, frozen=True, kw_only=True):
     """An entry that may be a file on this machine, too."""
 
     socket: Annotated[str, option('path of a Unix socket to listen on as well; "" is none')] = ""
@@ -150,7 +150,7 @@ class Open(Entry, frozen=True, kw_only=True):
         return int(self.socket_mode, 8)
 
 
-class Secured(Entry, frozen=True, kw_only=True):
+class Secured(ProtocolListener, frozen=True, kw_only=True):
     """An entry over TLS."""
 
     enabled: Annotated[bool, option("listen on this port; [tls] says with which certificate")] = (
@@ -263,7 +263,7 @@ Origins = Annotated[
 ]
 
 
-class Ws(Entry, frozen=True, kw_only=True):
+class Ws(ProtocolListener, frozen=True, kw_only=True):
     """MQTT over WebSocket."""
 
     enabled: Annotated[bool, option("listen on this port")] = False
@@ -348,7 +348,7 @@ class Data(Section, frozen=True, kw_only=True):
         return (state if state.is_absolute() else Path.home() / ".local" / "state") / "trellis"
 
 
-class Store(Section, frozen=True, kw_only=True):
+class StoreSettings(Section, frozen=True, kw_only=True):
     """How durable messages are kept."""
 
     window: Annotated[
@@ -363,7 +363,7 @@ class Store(Section, frozen=True, kw_only=True):
     ] = 64 * MIB
 
 
-class Stream(Section, frozen=True, kw_only=True):
+class StreamSettings(Section, frozen=True, kw_only=True):
     """Streams (queues of type stream)."""
 
     journals: Annotated[
@@ -470,7 +470,7 @@ def _rate(of: str, what: str) -> Meta:
     )
 
 
-class Rates(Section, frozen=True, kw_only=True):
+class RatesSettings(Section, frozen=True, kw_only=True):
     """How fast clients may be.
 
     Who is faster is not read for a while; who would wait too long is disconnected.
@@ -495,7 +495,7 @@ class Rates(Section, frozen=True, kw_only=True):
     ] = 10.0
 
 
-class Definitions(Section, frozen=True, kw_only=True):
+class DefinitionsSettings(Section, frozen=True, kw_only=True):
     """Exchanges, queues, bindings, users and policies from RabbitMQ."""
 
     file: Annotated[
@@ -506,7 +506,7 @@ class Definitions(Section, frozen=True, kw_only=True):
     ] = ""
 
 
-class Matcher(Section, frozen=True, kw_only=True):
+class MatcherSettings(Section, frozen=True, kw_only=True):
     """Wildcard subscriptions."""
 
     default: Annotated[
@@ -544,7 +544,7 @@ class Log(Section, frozen=True, kw_only=True):
     level: Annotated[Level, option("least level that is written")] = "info"
 
 
-class Amqtt(Section, frozen=True, kw_only=True):
+class AmqttSettings(Section, frozen=True, kw_only=True):
     """Authentication and topic plugins of amqtt (install the extra `amqtt`)."""
 
     plugins: Annotated[
@@ -552,7 +552,7 @@ class Amqtt(Section, frozen=True, kw_only=True):
     ] = {}
 
 
-class User(Section, frozen=True, kw_only=True):
+class UserSettings(Section, frozen=True, kw_only=True):
     """A user; the three patterns are regular expressions over names, as in RabbitMQ."""
 
     name: Annotated[str, option("name given at login")]
@@ -591,7 +591,7 @@ class Settings(Section, frozen=True, kw_only=True):
         str, option("password of that user; other users of the machine see flags", secret=True)
     ] = ""
     password_file: Annotated[str, option("file that holds the password of that user")] = ""
-    node: Node = Node()
+    node: NodeSettings = NodeSettings()
     amqp: Amqp = Amqp()
     amqps: Amqps = Amqps()
     mqtt: Mqtt = Mqtt()
@@ -602,18 +602,18 @@ class Settings(Section, frozen=True, kw_only=True):
     metrics: Metrics = Metrics()
     http: Http = Http()
     data: Data = Data()
-    store: Store = Store()
-    stream: Stream = Stream()
+    store: StoreSettings = StoreSettings()
+    stream: StreamSettings = StreamSettings()
     auth: Auth = Auth()
     jwt: Jwt = Jwt()
     limits: Limits = Limits()
-    rates: Rates = Rates()
-    definitions: Definitions = Definitions()
-    matcher: Matcher = Matcher()
+    rates: RatesSettings = RatesSettings()
+    definitions: DefinitionsSettings = DefinitionsSettings()
+    matcher: MatcherSettings = MatcherSettings()
     shutdown: Shutdown = Shutdown()
     log: Log = Log()
-    amqtt: Amqtt = Amqtt()
-    users: Annotated[tuple[User, ...], option("users, each a table")] = ()
+    amqtt: AmqttSettings = AmqttSettings()
+    users: Annotated[tuple[UserSettings, ...], option("users, each a table")] = ()
 
     @property
     def listeners(self) -> dict[str, Listener]:
@@ -622,12 +622,12 @@ class Settings(Section, frozen=True, kw_only=True):
         return {name: listener for name, listener in every.items() if listener.enabled}
 
     @property
-    def entries(self) -> dict[str, Entry]:
+    def entries(self) -> dict[str, ProtocolListener]:
         """The listeners that clients come in by, the enabled ones only."""
         return {name: entry for name, entry in self._entries.items() if entry.enabled}
 
     @property
-    def _entries(self) -> dict[str, Entry]:
+    def _entries(self) -> dict[str, ProtocolListener]:
         return {
             "amqp": self.amqp,
             "amqps": self.amqps,

@@ -11,13 +11,13 @@ from peers.chart import Bar, Panel, chart
 
 from figures.articles import ROWS
 from figures.targets import size
-from trellis.bench.matching.results import Results
+from trellis.bench.matching.results import MatchingResults
 
 _OURS, _PEER, _ARTICLE = "#e07b39", "#5b8db8", "#a78bba"
 _MATCHES: Final = ("tp", "iot", "adv")
 
 
-def charts(results: Results) -> Iterator[tuple[str, str, str]]:
+def charts(results: MatchingResults) -> Iterator[tuple[str, str, str]]:
     """Name, title and SVG of each that has anything to show."""
     for name, title, unit, panels in _all(results):
         picture = chart(panels, title, unit)
@@ -25,7 +25,7 @@ def charts(results: Results) -> Iterator[tuple[str, str, str]]:
             yield name, title, picture
 
 
-def _all(results: Results) -> Iterator[tuple[str, str, str, list[Panel]]]:
+def _all(results: MatchingResults) -> Iterator[tuple[str, str, str, list[Panel]]]:
     for workload in _MATCHES:
         keys = _keys(results, workload, "workload")
         yield (
@@ -75,11 +75,11 @@ def _all(results: Results) -> Iterator[tuple[str, str, str, list[Panel]]]:
     )
 
 
-def _keys(results: Results, part: str, kind: str) -> list[str]:
+def _keys(results: MatchingResults, part: str, kind: str) -> list[str]:
     return [key for key, case in results.cases.items() if (case.part, case.kind) == (part, kind)]
 
 
-def _panels(results: Results, keys: Sequence[str], figure: str) -> list[Panel]:
+def _panels(results: MatchingResults, keys: Sequence[str], figure: str) -> list[Panel]:
     made = []
     for key in keys:
         case = results.cases[key]
@@ -95,7 +95,7 @@ def _panels(results: Results, keys: Sequence[str], figure: str) -> list[Panel]:
     return made
 
 
-def _article(results: Results) -> list[Panel]:
+def _article(results: MatchingResults) -> list[Panel]:
     made = []
     for kind, title in (("cold", "cold"), ("workload", "hot")):
         keys = _keys(results, "article", kind)

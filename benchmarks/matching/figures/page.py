@@ -8,7 +8,7 @@ from peers.table import figure, rows
 
 from figures import articles
 from figures.targets import size, targets
-from trellis.bench.matching.results import Cell, Results
+from trellis.bench.matching.results import MatchingResults, ResultCell
 
 _GROWING = {
     "tp": "tp: three words, as in article 1's throughput test",
@@ -25,12 +25,12 @@ _FURTHER = {
 }
 
 
-def page(results: Results, pictures: Mapping[str, tuple[str, str]]) -> str:
+def page(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) -> str:
     """All of it; `pictures` has title and path by name."""
     return "\n\n".join(part for part in _parts(results, pictures) if part) + "\n"
 
 
-def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+def _parts(results: MatchingResults, pictures: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     yield _opening(results)
     yield f"### Targets\n\n{_targets(results)}"
     for workload, title in _GROWING.items():
@@ -84,7 +84,7 @@ def _parts(results: Results, pictures: Mapping[str, tuple[str, str]]) -> Iterato
     yield f"### Who took part\n\n{_contenders(results)}"
 
 
-def _opening(results: Results) -> str:
+def _opening(results: MatchingResults) -> str:
     about = results.environment
     rounds = {
         len(cell.rounds)
@@ -117,7 +117,7 @@ def _opening(results: Results) -> str:
     )
 
 
-def _noise(results: Results) -> str:
+def _noise(results: MatchingResults) -> str:
     spreads = sorted(
         cell.spread("lookup")
         for of in results.cells.values()
@@ -130,7 +130,7 @@ def _noise(results: Results) -> str:
     return f"(highest - lowest) / median of the rounds' lookups is {middle:.0%} in the middle and below {high:.0%} in nine of ten cells."
 
 
-def _keys(results: Results, part: str, kind: str) -> list[str]:
+def _keys(results: MatchingResults, part: str, kind: str) -> list[str]:
     return [key for key, case in results.cases.items() if (case.part, case.kind) == (part, kind)]
 
 
@@ -138,15 +138,15 @@ def _picture(pictures: Mapping[str, tuple[str, str]], name: str) -> str:
     return f"![{pictures[name][0]}]({pictures[name][1]})" if name in pictures else ""
 
 
-def _cell(results: Results, name: str, key: str, which: str) -> str:
-    cell = results.cells.get(name, {}).get(key, Cell())
+def _cell(results: MatchingResults, name: str, key: str, which: str) -> str:
+    cell = results.cells.get(name, {}).get(key, ResultCell())
     if cell.why:
         return f"({cell.why})"
     value = cell.medians.get(which)
     return "" if value is None else figure(value) if value else "0"
 
 
-def _table(results: Results, columns: Mapping[str, str], which: str) -> str:
+def _table(results: MatchingResults, columns: Mapping[str, str], which: str) -> str:
     lines = []
     for name, about in results.contenders.items():
         cells = [_cell(results, name, key, which) for key in columns.values()]
@@ -155,15 +155,15 @@ def _table(results: Results, columns: Mapping[str, str], which: str) -> str:
     return rows(["", *columns], lines)
 
 
-def _by_size(results: Results, keys: Sequence[str], which: str) -> str:
+def _by_size(results: MatchingResults, keys: Sequence[str], which: str) -> str:
     return _table(results, {size(results.cases[key].size): key for key in keys}, which)
 
 
-def _variants(results: Results, keys: Sequence[str], which: str) -> str:
+def _variants(results: MatchingResults, keys: Sequence[str], which: str) -> str:
     return _table(results, {results.cases[key].variant: key for key in keys}, which)
 
 
-def _targets(results: Results) -> str:
+def _targets(results: MatchingResults) -> str:
     words = {True: "yes", False: "**no**", None: "not measured"}
     return rows(
         ["target", "bound", "measured", "met"],
@@ -171,7 +171,7 @@ def _targets(results: Results) -> str:
     )
 
 
-def _article(results: Results) -> str:
+def _article(results: MatchingResults) -> str:
     cold, hot = _keys(results, "article", "cold")[0], _keys(results, "article", "workload")[0]
     lines = []
     for row in articles.ROWS:
@@ -217,7 +217,7 @@ def _article(results: Results) -> str:
     )
 
 
-def _article_all(results: Results) -> str:
+def _article_all(results: MatchingResults) -> str:
     cold, hot = _keys(results, "article", "cold")[0], _keys(results, "article", "workload")[0]
     memory = _keys(results, "article", "memory")
     header = [
@@ -243,7 +243,7 @@ def _article_all(results: Results) -> str:
     return rows(header, lines)
 
 
-def _one_filter(results: Results) -> Iterator[str]:
+def _one_filter(results: MatchingResults) -> Iterator[str]:
     keys, memory = _keys(results, "one-filter", "workload"), _keys(results, "one-filter", "memory")
     if not keys:
         return
@@ -271,7 +271,7 @@ def _one_filter(results: Results) -> Iterator[str]:
     )
 
 
-def _claims(results: Results) -> Iterator[str]:
+def _claims(results: MatchingResults) -> Iterator[str]:
     """What articles 1, 3, 4 and 5 claim, beside the same here."""
 
     def lookup(name: str, workload: str, count: int) -> float | None:
@@ -332,7 +332,7 @@ def _claims(results: Results) -> Iterator[str]:
     yield "### What the articles claim\n\n" + rows(["article", "says", "here"], lines, "---")
 
 
-def _contenders(results: Results) -> str:
+def _contenders(results: MatchingResults) -> str:
     lines = [
         [
             f"`{name}`",

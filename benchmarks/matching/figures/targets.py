@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from trellis.bench.matching.results import Results
+from trellis.bench.matching.results import MatchingResults
 
 
 class Target(NamedTuple):
@@ -32,7 +32,7 @@ def size(count: int) -> str:
     )
 
 
-def targets(results: Results) -> Iterator[Target]:
+def targets(results: MatchingResults) -> Iterator[Target]:
     """All of them, in their order. The interpreted `trie` is `trie-py` where a run has it."""
     compiled = (
         ", compiled" in results.contenders["trie"].version
@@ -51,8 +51,8 @@ def targets(results: Results) -> Iterator[Target]:
         for count in _SIZES:
             bound = 0.75 if (workload, count) in (("tp", 1_000), ("iot", 1_000_000)) else 1.0
             yield _ratio(results, workload, count, native, "nats", bound, "compiled `trie`")
-    for workload, bounds in _HOT.items():
-        for count, bound in zip(_SIZES, bounds, strict=True):
+    for workload, limits in _HOT.items():
+        for count, bound in zip(_SIZES, limits, strict=True):
             yield _ratio(
                 results,
                 workload,
@@ -65,7 +65,7 @@ def targets(results: Results) -> Iterator[Target]:
     yield from _others(results, native)
 
 
-def _others(results: Results, native: str) -> Iterator[Target]:
+def _others(results: MatchingResults, native: str) -> Iterator[Target]:
     ours, theirs = (
         results.median(name, "iot iot 1000000 memory", "octets") for name in ("shapes", "nats")
     )
@@ -110,7 +110,13 @@ def _others(results: Results, native: str) -> Iterator[Target]:
 
 
 def _ratio(
-    results: Results, workload: str, count: int, name: str, peer: str, bound: float, title: str
+    results: MatchingResults,
+    workload: str,
+    count: int,
+    name: str,
+    peer: str,
+    bound: float,
+    title: str,
 ) -> Target:
     key = f"{workload} {workload} {count} workload"
     ours, theirs = results.median(name, key, "lookup"), results.median(peer, key, "lookup")

@@ -14,7 +14,7 @@ from broker.routing.binding import Binding
 OCTETS: Final = 40
 
 
-class Options:
+class ExchangeOptions:
     """How an exchange was declared."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Exchange(Destination):
     #: Whether the answer depends on more than the key, so that it cannot be kept.
     by_headers: ClassVar[bool] = False
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name)
         self.options = options
         #: Where messages go that nothing here matches: as declared, or as a policy says.

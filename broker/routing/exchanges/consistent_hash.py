@@ -19,7 +19,7 @@ from mypy_extensions import i64
 from broker.errors import PreconditionFailed
 from broker.messages.message import Properties
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import Exchange, Options
+from broker.routing.exchanges.base import Exchange, ExchangeOptions
 
 #: The largest weight.
 WEIGHT_MAX: Final = 1_000_000
@@ -27,7 +27,7 @@ _PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 _MASK: Final[i64] = 0xFFFF_FFFF
 
 
-class Share:
+class HashShare:
     """A binding with its seed and weight."""
 
     __slots__ = ("binding", "seed", "weight")
@@ -51,7 +51,7 @@ class ConsistentHashExchange(Exchange):
     kind: ClassVar[str] = "x-consistent-hash"
     by_headers: ClassVar[bool] = True
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name, options)
         header, of = options.arguments.get("hash-header"), options.arguments.get("hash-property")
         if header is not None and of is not None:
@@ -64,7 +64,7 @@ class ConsistentHashExchange(Exchange):
             )
         self._header = header if isinstance(header, str) else None
         self._property = of if isinstance(of, str) else None
-        self._shares: dict[Binding, Share] = {}
+        self._shares: dict[Binding, HashShare] = {}
 
     def check(self, binding: Binding) -> None:
         key = binding.key
@@ -76,7 +76,7 @@ class ConsistentHashExchange(Exchange):
             )
 
     def added(self, binding: Binding) -> None:
-        self._shares[binding] = Share(binding)
+        self._shares[binding] = HashShare(binding)
 
     def removed(self, binding: Binding) -> None:
         del self._shares[binding]

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from broker.messages.message import Properties
 from broker.queues.ranked import RankedQueue
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import Exchange, Options
+from broker.routing.exchanges.base import Exchange, ExchangeOptions
 
 HEADER: Final = "x-delay"
 #: The longest delay, in ms.
@@ -29,7 +29,9 @@ class DelayedExchange(Exchange):
     kind: ClassVar[str] = "x-delayed-message"
     by_headers: ClassVar[bool] = True
 
-    def __init__(self, name: str, options: Options, inner: Exchange, waiting: RankedQueue) -> None:
+    def __init__(
+        self, name: str, options: ExchangeOptions, inner: Exchange, waiting: RankedQueue
+    ) -> None:
         super().__init__(name, options)
         self.inner = inner
         inner.bindings = self.bindings

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from broker.messages.message import Properties
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import Exchange, Options
-from matching.bucket import Bucket, joined, members, parted
+from broker.routing.exchanges.base import Exchange, ExchangeOptions
+from matching.bucket import Bucket, members, with_added, without
 
 
 class DirectExchange(Exchange):
@@ -15,15 +15,15 @@ class DirectExchange(Exchange):
 
     kind: ClassVar[str] = "direct"
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name, options)
         self._keys: dict[str, Bucket[Binding]] = {}
 
     def added(self, binding: Binding) -> None:
-        self._keys[binding.key] = joined(self._keys.get(binding.key), binding)
+        self._keys[binding.key] = with_added(self._keys.get(binding.key), binding)
 
     def removed(self, binding: Binding) -> None:
-        left = parted(self._keys[binding.key], binding)
+        left = without(self._keys[binding.key], binding)
         if left is None:
             del self._keys[binding.key]
         else:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from broker.errors import PreconditionFailed
 from broker.messages.message import Properties
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import Exchange, Options
+from broker.routing.exchanges.base import Exchange, ExchangeOptions
 from matching.fields import create
 from matching.fields.criteria import Criteria, InvalidCriteria
 from matching.fields.matcher import HeadersMatcher
@@ -22,7 +22,7 @@ class HeadersExchange(Exchange):
     kind: ClassVar[str] = "headers"
     by_headers: ClassVar[bool] = True
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: ExchangeOptions) -> None:
         super().__init__(name, options)
         self._matcher: HeadersMatcher[Binding] = create()
 

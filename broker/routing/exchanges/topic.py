@@ -12,7 +12,7 @@ from typing import ClassVar
 from broker.errors import PreconditionFailed
 from broker.messages.message import Properties
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import Exchange, Options
+from broker.routing.exchanges.base import Exchange, ExchangeOptions
 from matching.composite import Bilingual
 from matching.grammar import DEFAULT
 
@@ -22,7 +22,7 @@ class TopicExchange(Exchange):
 
     kind: ClassVar[str] = "topic"
 
-    def __init__(self, name: str, options: Options, algorithm: str = "auto") -> None:
+    def __init__(self, name: str, options: ExchangeOptions, algorithm: str = "auto") -> None:
         super().__init__(name, options)
         self.algorithm = algorithm
         self._matcher: Bilingual[Binding] = Bilingual(DEFAULT, algorithm)
@@ -46,7 +46,9 @@ class TopicExchange(Exchange):
         return self._matcher.match(key)
 
 
-def topic_exchange(name: str, options: Options, default: str, allowed: list[str]) -> TopicExchange:
+def topic_exchange(
+    name: str, options: ExchangeOptions, default: str, allowed: list[str]
+) -> TopicExchange:
     """A topic exchange with the matcher that its argument `x-matcher` names.
 
     Raises PreconditionFailed.

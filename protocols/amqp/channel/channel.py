@@ -18,16 +18,16 @@ from broker.messages.message import (
     Message,
     amend,
 )
-from broker.routing.deduplication import Publication, numbered
+from broker.routing.deduplication import NumberedPublication, numbered
 from broker.routing.planner import TOPICS
-from broker.routing.publish_context import Gate
-from broker.routing.route import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE, Carbons, Route
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import REFUSED, REPEATED, TOO_LARGE, UNROUTABLE, CcRoute, Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.confirms import Confirms
-from protocols.amqp.channel.connection_interface import Client
+from protocols.amqp.channel.connection_interface import AmqpClient
 from protocols.amqp.channel.consumer import refuse, settle
-from protocols.amqp.channel.receiving import Receiving
+from protocols.amqp.channel.receiving import ChannelReceiving
 from protocols.amqp.channel.transaction import ACKED, PUT_BACK, Transaction
 from protocols.amqp.codec.assembly import Assembly
 from protocols.amqp.codec.contents import (
@@ -49,19 +49,19 @@ IMMEDIATE: Final[i64] = 2
 EXPIRATION_MAX: Final = 1 << 50
 
 
-class Channel(Receiving):
+class Channel(ChannelReceiving):
     """One channel of one connection."""
 
     def __init__(
         self,
         vhost: VirtualHost,
-        gate: Gate,
-        connection: Client,
+        context: PublishContext,
+        connection: AmqpClient,
         number: i64,
         frame_max: i64,
         cancel_notify: bool,
     ) -> None:
-        super().__init__(vhost, gate, connection, number, frame_max, cancel_notify)
+        super().__init__(vhost, context, connection, number, frame_max, cancel_notify)
         self.last_queue = ""
         self.assembly: Assembly | None = None
         self.confirms: Confirms | None = None
@@ -79,15 +79,15 @@ class Channel(Receiving):
         route = self.route(address)
         message = Message(route, content, self.frames, AT_MOST_ONCE)
         if persistent(content, 0):
-            message.assurance = AT_LEAST_ONCE
+            message.qos = AT_LEAST_ONCE
             self.connection.persists = True
         carried = property_flags(content, 0)
         if carried & HEADERS and MARK in content:
             quality = wanted_qos(message.properties)
             if quality >= 0:
-                message.assurance = quality
+                message.qos = quality
         if route.plan.stale:
-            self.gate.renew(route)
+            self.context.renew(route)
         if route.plan.refusal is None:  # Who may not publish there is told that first.
             if carried & (EXPIRATION | USER_ID):
                 self._read_properties(message, carried)
@@ -97,10 +97,10 @@ class Channel(Receiving):
                 self._ask_directly(message)
         publication = self._numbered(message, carried)
         if self.transaction is not None and route.plan.refusal is None:
-            keys = [route.key] if not isinstance(route, Carbons) else route.keys
+            keys = [route.key] if not isinstance(route, CcRoute) else route.keys
             self.transaction.publish(
                 route,
-                self.vhost.aim(self.gate, route.exchange, keys, message.properties),
+                self.vhost.resolve_now(self.context, route.exchange, keys, message.properties),
                 message,
                 flags,
             )
@@ -109,7 +109,7 @@ class Channel(Receiving):
         plan = route.plan
         if plan.streams:
             self.connection.persists = True
-        waits = message.assurance or plan.streams or plan.by_headers or publication is not None
+        waits = message.qos or plan.streams or plan.by_headers or publication is not None
         ticket = Ticket(confirms) if confirms is not None and waits else None
         try:
             fate = self._deliver(route, message, flags, ticket, publication)
@@ -120,7 +120,7 @@ class Channel(Receiving):
             confirms.add(ticket, fate == REFUSED)
         return self._cost(route)
 
-    def _numbered(self, message: Message, carried: i64) -> Publication | None:
+    def _numbered(self, message: Message, carried: i64) -> NumberedPublication | None:
         """Whether the producer numbers its messages. Raises AmqpError."""
         if not carried & HEADERS or NUMBERED not in message.content:
             return None
@@ -147,17 +147,17 @@ class Channel(Receiving):
         message: Message,
         flags: i64,
         ticket: Ticket | None,
-        publication: Publication | None,
+        publication: NumberedPublication | None,
     ) -> i64:
         """Publish, and return to its publisher what nobody wants.
 
         Returns the fate. Raises BrokerError.
         """
-        self.gate.received += 1
+        self.context.received += 1
         if publication is None:
-            fate = self.vhost.publish(self.gate, route, message, ticket)
+            fate = self.vhost.publish(self.context, route, message, ticket)
         else:
-            fate = self.vhost.publish_once(self.gate, route, message, ticket, publication)
+            fate = self.vhost.publish_once(self.context, route, message, ticket, publication)
             if fate == REPEATED:
                 return fate
         if (
@@ -175,7 +175,7 @@ class Channel(Receiving):
 
     def route(self, address: bytes) -> Route:
         """The route for an exchange and a key as they stand in basic.publish. Raises AmqpError."""
-        route = self.gate.routes.get(address)
+        route = self.context.routes.get(address)
         if route is not None:
             return route
         size = address[0]
@@ -185,7 +185,7 @@ class Channel(Receiving):
             exchange = address[1 : 1 + size].decode()
         except UnicodeDecodeError as error:
             raise AmqpError(502, "exchange of Basic.Publish is not UTF-8") from error
-        return self.gate.resolve(
+        return self.context.resolve(
             address, exchange, address[2 + size :].decode("utf-8", "surrogateescape")
         )
 
@@ -194,12 +194,12 @@ class Channel(Receiving):
         self._count(TOO_LARGE)
         return AmqpError(
             406,
-            f"message size {size} is larger than configured max size {self.vhost.bounds.message}",
+            f"message size {size} is larger than configured max size {self.vhost.limits.message}",
         )
 
     def _read_properties(self, message: Message, carried: i64) -> None:
         """Check user_id and expiration. Raises AmqpError."""
-        name = self.gate.identity.name
+        name = self.context.identity.name
         if carried & USER_ID:
             user = short_property(message.content, USER_ID)
             if user != name.encode():
@@ -231,7 +231,7 @@ class Channel(Receiving):
             raise from_broker(error) from error
         if keys:
             route = self.vhost.route_copies(
-                self.gate, route.exchange, [route.key, *keys], blind_keys(headers), properties
+                self.context, route.exchange, [route.key, *keys], blind_keys(headers), properties
             )
             message.address = route
         if BCC in headers:
@@ -246,8 +246,8 @@ class Channel(Receiving):
         message.encoding = amend(message.encoding, {}, {"reply_to": self.replies.name})
 
     def _count(self, fate: i64) -> None:
-        self.gate.received += 1
-        self.gate.count_fate(fate)
+        self.context.received += 1
+        self.context.count_fate(fate)
 
     def confirm(self) -> None:
         """Tell the publisher what may be told: at the end of a chunk, and before any other answer."""
@@ -261,8 +261,8 @@ class Channel(Receiving):
         if self.confirms is not None:
             raise AmqpError(406, "cannot switch from confirm to tx mode")
         if self.transaction is None:
-            self.transaction = Transaction(self.vhost.bounds.transaction)
-            self.connection.take_care()
+            self.transaction = Transaction(self.vhost.limits.transaction)
+            self.connection.publish_slowly()
 
     def commit(self) -> None:
         """tx.commit: all at once, or after a crash nothing. Raises AmqpError."""
@@ -274,10 +274,10 @@ class Channel(Receiving):
         try:
             for publication in publications:
                 route = publication.route
-                route = Carbons(
+                route = CcRoute(
                     route.exchange,
                     [route.key],
-                    route.blind if isinstance(route, Carbons) else [],
+                    route.blind if isinstance(route, CcRoute) else [],
                     publication.aim.plan(),
                 )
                 try:

@@ -15,7 +15,7 @@ from mypy_extensions import i64, u8
 from broker.messages.outlet import Outlet
 from broker.store.contract import Ticket, Waiter
 from protocols.amqp.codec.frames import FRAME_END
-from protocols.tally import Tally
+from protocols.tally import FrontCounters
 
 _NACK: Final[i64] = 120
 _ACK: Final[i64] = 80
@@ -38,7 +38,7 @@ class Confirms(Waiter):
     The hot loop counts `published` up; everything without a Pending is ready.
     """
 
-    def __init__(self, outlet: Outlet, tally: Tally, channel: i64) -> None:
+    def __init__(self, outlet: Outlet, tally: FrontCounters, channel: i64) -> None:
         self.published: i64 = 0
         self._outlet = outlet
         self._tally = tally

@@ -10,7 +10,7 @@ from protocols.connection import Connection, Peer
 from protocols.front import Front
 
 
-class Client(Connection):
+class AmqpClient(Connection):
     """An AMQP client as its channels see it."""
 
     def __init__(self, front: Front, peer: Peer) -> None:
@@ -22,11 +22,11 @@ class Client(Connection):
         #: Queues that go with this connection.
         self.exclusive: dict[Queue, None] = {}
 
-    def take_care(self) -> None:
+    def publish_slowly(self) -> None:
         """One of the channels must see every publication: none takes the short way any more."""
         raise NotImplementedError
 
-    def lose_channel(self, number: i64, error: AmqpError, about: i64) -> None:
+    def close_channel(self, number: i64, error: AmqpError, about: i64) -> None:
         """A channel cannot go on: end it, and say why."""
         raise NotImplementedError
 

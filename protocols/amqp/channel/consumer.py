@@ -9,11 +9,11 @@ from mypy_extensions import i32, i64, u8
 
 from broker.messages.message import Message
 from broker.messages.outlet import LARGE, Outlet
-from broker.queues.consumer import Consumer, Delivery, Pool, Source
+from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from protocols.amqp.codec.contents import Frames, content_for
 from protocols.amqp.codec.frames import FRAME_END
-from protocols.tally import Tally
+from protocols.tally import FrontCounters
 from protocols.window import Window
 
 #: Credit of a consumer that never runs out of it.
@@ -43,11 +43,11 @@ class AmqpConsumer(Consumer):
         owner: Owner,
         unacked: Window,
         frames: Frames,
-        tally: Tally,
+        tally: FrontCounters,
         tag: str,
         no_ack: bool,
         prefetch: i64,
-        pool: Pool | None,
+        pool: CreditPool | None,
     ) -> None:
         super().__init__(
             queue,
@@ -128,14 +128,14 @@ class AmqpConsumer(Consumer):
         """
         delivery = self._unacked.take(number)
         if delivery is not None:
-            _free(self).unsayable(delivery.message)
+            _free(self).unrepresentable(delivery.message)
 
     def retune(self, prefetch: i64) -> None:
         """Another prefetch count for a consumer that is at work."""
         if not self.no_ack:
             self.credit += (prefetch or UNLIMITED) - (self.prefetch or UNLIMITED)
             self.prefetch = prefetch
-            self.queue.stir()
+            self.queue.schedule_drain()
 
     def cancelled(self) -> None:
         self._owner.lost(self)
@@ -160,7 +160,7 @@ def refuse(delivery: Delivery) -> None:
     _free(delivery.consumer).reject(delivery.message)
 
 
-def _free(consumer: Consumer) -> Source:
+def _free(consumer: Consumer) -> MessageSource:
     """The consumer holds one less; its queue will hear why."""
     consumer.credit += 1
     if consumer.pool is not None:

@@ -8,43 +8,43 @@ from mypy_extensions import i64
 
 from broker.errors import AccessRefused
 from broker.messages.outlet import LARGE
-from broker.queues.consumer import Delivery, Pool
+from broker.queues.consumer import CreditPool, Delivery
 from broker.queues.queue import Queue
-from broker.routing.publish_context import Gate
+from broker.routing.publish_context import PublishContext
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
-from protocols.amqp.channel.connection_interface import Client
+from protocols.amqp.channel.connection_interface import AmqpClient
 from protocols.amqp.channel.consumer import AmqpConsumer, Owner, put_back, refuse, settle
 from protocols.amqp.channel.transaction import ACKED, GIVEN_UP, PUT_BACK, Transaction
 from protocols.amqp.codec.contents import DIRECT, content_for, frames_of
 from protocols.amqp.codec.frames import encode, got
 from protocols.amqp.errors import AmqpError
-from protocols.tally import Tally
+from protocols.tally import FrontCounters
 from protocols.window import Window
 
 
-class Receiving(Owner):
+class ChannelReceiving(Owner):
     """The receiving side of a channel."""
 
     def __init__(
         self,
         vhost: VirtualHost,
-        gate: Gate,
-        connection: Client,
+        context: PublishContext,
+        connection: AmqpClient,
         number: i64,
         frame_max: i64,
         cancel_notify: bool,
     ) -> None:
         self.vhost = vhost
-        self.gate = gate
+        self.context = context
         self.connection = connection
-        self.tally: Tally = connection.front.tally
+        self.tally: FrontCounters = connection.front.tally
         self.number: i64 = number
         self.frames = frames_of(number, frame_max)
         self.unacked = Window()
         self.consumers: dict[str, AmqpConsumer] = {}
         self.prefetch: i64 = 0
-        self.pool: Pool | None = None
+        self.pool: CreditPool | None = None
         #: The limit that all its consumers share; 0 for none.
         self.shared_prefetch: i64 = 0
         #: Where direct replies come in, while a consumer waits for them.
@@ -60,7 +60,7 @@ class Receiving(Owner):
 
     def reply(self, method: pamqp.base.Frame) -> None:
         """The answer to a method, once the store has what the method changed."""
-        self.connection.answer_when_settled(self.ticket, encode(self.number, method))
+        self.connection.reply_when_durable(self.ticket, encode(self.number, method))
 
     # -- consuming
 
@@ -116,15 +116,15 @@ class Receiving(Owner):
             self.vhost.delete_queue(known)
             self.connection.disown(known)
 
-    def review(self, gate: Gate) -> bool:
+    def review(self, context: PublishContext) -> bool:
         """Its user has other rights now: consumers of queues that may not be read any more are
         cancelled. False when that cannot be said to the client, and the channel must end."""
-        self.gate = gate
+        self.context = context
         for consumer in list(self.consumers.values()):
             if consumer.queue is self.replies:
                 continue
             try:
-                gate.identity.may("read", "queue", consumer.queue.name, self.vhost.name)
+                context.identity.may("read", "queue", consumer.queue.name, self.vhost.name)
             except AccessRefused:
                 if not self._cancel_notify:
                     return False
@@ -148,7 +148,7 @@ class Receiving(Owner):
         for what they hold.
         """
         self.shared_prefetch = prefetch
-        pool = self.pool = Pool(prefetch) if prefetch else None
+        pool = self.pool = CreditPool(prefetch) if prefetch else None
         for _, delivery in self.unacked.outstanding():
             holder = delivery.consumer
             if isinstance(holder, AmqpConsumer) and holder.tag:  # basic.get has none.
@@ -160,7 +160,7 @@ class Receiving(Owner):
                 consumer.pool = pool
                 if pool is not None:
                     pool.consumers.append(consumer)
-                consumer.queue.stir()
+                consumer.queue.schedule_drain()
 
     def get(self, queue: Queue, no_ack: bool) -> None:
         """basic.get: get-ok with a content, or get-empty."""
@@ -177,7 +177,7 @@ class Receiving(Owner):
         )
         if not content:  # This client's frames are too small for its properties.
             queue.unacked += 1
-            queue.unsayable(message)
+            queue.unrepresentable(message)
             self.get(queue, no_ack)
             return
         number: i64
@@ -301,7 +301,7 @@ class Receiving(Owner):
     def unchoke(self) -> None:
         """Stir every queue that delivers here."""
         for consumer in self.consumers.values():
-            consumer.queue.stir()
+            consumer.queue.schedule_drain()
 
 
 def _unknown(number: i64) -> AmqpError:

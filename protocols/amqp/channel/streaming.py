@@ -19,16 +19,16 @@ from broker.messages.outlet import LARGE
 from broker.queues.consumer import Delivery
 from broker.store.disk import StoreError
 from broker.stream.archive import Gone
-from broker.stream.arrow import FIRST_BUFFER, View
+from broker.stream.arrow import FIRST_BUFFER, BatchView
 from broker.stream.offsets import resolve
-from broker.stream.queue import StreamQueue, StreamReader
+from broker.stream.queue import QueueStreamReader, StreamQueue
 from broker.vhost.vhost import VirtualHost
-from protocols.amqp.channel.connection_interface import Client
+from protocols.amqp.channel.connection_interface import AmqpClient
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.codec.frames import FRAME_END, OVERHEAD
 from protocols.amqp.codec.properties import split_properties
 from protocols.amqp.errors import AmqpError
-from protocols.tally import Tally
+from protocols.tally import FrontCounters
 from protocols.window import Window
 
 #: The header that says where a message stands, and its type: a signed number of 8 octets.
@@ -47,11 +47,16 @@ _HEADER: Final[i64] = FIRST_BUFFER["content_header"]
 _BODY: Final[i64] = FIRST_BUFFER["body"]
 
 
-class AmqpReader(StreamReader):
+class AmqpStreamConsumer(QueueStreamReader):
     """One consumer tag on a stream."""
 
     def __init__(
-        self, consumer: AmqpConsumer, offset: i64, connection: Client, unacked: Window, tally: Tally
+        self,
+        consumer: AmqpConsumer,
+        offset: i64,
+        connection: AmqpClient,
+        unacked: Window,
+        tally: FrontCounters,
     ) -> None:
         super().__init__(consumer, offset)
         frames = consumer.frames
@@ -71,7 +76,7 @@ class AmqpReader(StreamReader):
         self._before = b""
         self._behind = b""
 
-    def serve(self, batch: View, row: i64) -> i64:
+    def serve(self, batch: BatchView, row: i64) -> i64:
         """Hot path."""
         consumer = self.consumer
         pool = consumer.pool
@@ -173,7 +178,7 @@ class AmqpReader(StreamReader):
         self._before, self._behind = with_offset(said)
 
     def fail(self, reason: str) -> None:
-        self._connection.lose_channel(self._number, AmqpError(406, reason), _CONSUME)
+        self._connection.close_channel(self._number, AmqpError(406, reason), _CONSUME)
 
 
 def with_offset(said: bytes) -> tuple[bytes, bytes]:

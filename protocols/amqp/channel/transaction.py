@@ -12,7 +12,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.routing.planner import Aim
+from broker.routing.planner import ResolvedTargets
 from broker.routing.route import Route
 from protocols.amqp.errors import AmqpError
 
@@ -22,10 +22,10 @@ GIVEN_UP: Final = 1
 PUT_BACK: Final = 2
 
 
-class Publication:
+class TransactedPublication:
     """A message, and where it goes at the commit."""
 
-    def __init__(self, route: Route, aim: Aim, message: Message, flags: i64) -> None:
+    def __init__(self, route: Route, aim: ResolvedTargets, message: Message, flags: i64) -> None:
         self.route = route
         self.aim = aim
         self.message = message
@@ -37,18 +37,18 @@ class Transaction:
 
     def __init__(self, most: int) -> None:
         """`most` is how many octets its contents may have together."""
-        self.publications: list[Publication] = []
+        self.publications: list[TransactedPublication] = []
         #: Delivery tag -> how it is settled.
         self.settlements: dict[int, int] = {}
         self._most = most
         self._octets = 0
 
-    def publish(self, route: Route, aim: Aim, message: Message, flags: i64) -> None:
+    def publish(self, route: Route, aim: ResolvedTargets, message: Message, flags: i64) -> None:
         """Raises AmqpError when it grows too large."""
         self._octets += len(message.content)
         if self._octets > self._most:
             raise AmqpError(506, f"transaction of more than {self._most} octets")
-        self.publications.append(Publication(route, aim, message, flags))
+        self.publications.append(TransactedPublication(route, aim, message, flags))
 
     def clear(self) -> None:
         """Forget everything."""

@@ -20,7 +20,7 @@ from broker.messages.message import (
     PLAIN,
     PRIORITY,
     REPLY_TO,
-    Amended,
+    AmendedEncoding,
     Encoding,
     Message,
     Properties,
@@ -226,17 +226,15 @@ def content_for(message: Message, frames: Frames) -> bytes:
         return message.remember(frames, _rechannel(message.content, frames.channel))
     if isinstance(source, Frames):
         header = source.header(message.content)
-    elif isinstance(source, Amended):
+    elif isinstance(source, AmendedEncoding):
         return message.remember(
             frames,
-            _fitting(amended_content(source, message.content, frames, message.assurance), frames),
+            _fitting(amended_content(source, message.content, frames, message.qos), frames),
         )
     elif source is PLAIN:
-        header = b"\x10\x00\x02" if message.assurance else b"\x10\x00\x01"
+        header = b"\x10\x00\x02" if message.qos else b"\x10\x00\x01"
     else:
-        header = write_properties(
-            {"delivery_mode": 2 if message.assurance else 1} | message.properties
-        )
+        header = write_properties({"delivery_mode": 2 if message.qos else 1} | message.properties)
     return message.remember(frames, _fitting(_split(header, message.body, frames), frames))
 
 
@@ -245,16 +243,14 @@ def _fitting(content: bytes, frames: Frames) -> bytes:
 
 
 def amended_content(
-    encoding: Amended, content: bytes, frames: Frames, assurance: i64 = AT_LEAST_ONCE
+    encoding: AmendedEncoding, content: bytes, frames: Frames, qos: i64 = AT_LEAST_ONCE
 ) -> bytes:
     """A content in frames, with what changed in it."""
     source = encoding.source
     if isinstance(source, Frames):
         header = amended(source.header(content), encoding.headers, encoding.changed)
     else:
-        header = write_properties(
-            {"delivery_mode": 2 if assurance else 1} | encoding.properties(content)
-        )
+        header = write_properties({"delivery_mode": 2 if qos else 1} | encoding.properties(content))
     return _split(header, encoding.body(content), frames)
 
 

@@ -9,9 +9,9 @@ from typing import Final
 from librt.strings import read_i16_be, read_i32_be
 from mypy_extensions import i64
 
-from broker.messages.message import PLAIN, Amended, Message
+from broker.messages.message import PLAIN, AmendedEncoding, Message
 from broker.store.values import dump
-from broker.stream.rows import PLACES, Scribe
+from broker.stream.rows import PLACES, HeaderCodec
 from protocols.amqp.codec.contents import Frames
 from protocols.amqp.codec.properties import LAYOUT, amended, write_properties
 from protocols.amqp.codec.tables import read_table
@@ -36,7 +36,7 @@ _KNOWN_MAX: Final = 1_024
 _KNOWN_OCTETS: Final = 256
 
 
-class HeaderScribe(Scribe):
+class AmqpHeaderCodec(HeaderCodec):
     """Content headers are those of class basic, whatever protocol a message came in by."""
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class HeaderScribe(Scribe):
                 self._frame = content[: _FRAME + len(header)]
             return self._header
         if encoding is PLAIN:
-            return self._plain_header(len(content), 2 if message.assurance else 1)
+            return self._plain_header(len(content), 2 if message.qos else 1)
         size = int(encoding.size(content)).to_bytes(8, "big")
-        mode = {"delivery_mode": 2 if message.assurance else 1}
-        if isinstance(encoding, Amended) and isinstance(encoding.source, Frames):
+        mode = {"delivery_mode": 2 if message.qos else 1}
+        if isinstance(encoding, AmendedEncoding) and isinstance(encoding.source, Frames):
             return (
                 _BASIC
                 + size

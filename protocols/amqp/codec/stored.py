@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from broker.messages.message import Amended, Encoding
+from broker.messages.message import AmendedEncoding, Encoding
 from broker.store.codecs import Codec, Codecs
 from protocols.amqp.codec.contents import Frames, amended_content, frames_of
 
@@ -23,7 +23,7 @@ class FrameCodec(Codec):
     """Contents of publishers, and dead letters of any protocol."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        if isinstance(encoding, Amended):
+        if isinstance(encoding, AmendedEncoding):
             content = amended_content(encoding, content, _LETTER)
             encoding = _LETTER
         assert isinstance(encoding, Frames)
@@ -39,4 +39,4 @@ class FrameCodec(Codec):
 
 def register(codecs: Codecs) -> None:
     """Let a store know AMQP's contents."""
-    codecs.register(FrameCodec(), [Frames, Amended], [TAG])
+    codecs.register(FrameCodec(), [Frames, AmendedEncoding], [TAG])

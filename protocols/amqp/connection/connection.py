@@ -9,8 +9,8 @@ from librt.strings import read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from broker.errors import BrokerError
-from broker.messages.message import ALWAYS, AT_MOST_ONCE, LISTENERS, NOWHERE, Message
-from broker.routing.publish_context import Gate
+from broker.messages.message import ALWAYS, AT_MOST_ONCE, NOWHERE, SUBSCRIBERS, Message
+from broker.routing.publish_context import PublishContext
 from protocols.amqp.channel.channel import MANDATORY, Channel
 from protocols.amqp.codec.assembly import Assembly
 from protocols.amqp.codec.contents import content_end, needs_care, property_flags
@@ -60,7 +60,7 @@ class AmqpConnection(Lifecycle):
 
     def __init__(self, front: Front, peer: Peer, options: AmqpOptions) -> None:
         super().__init__(front, peer, options)
-        self.message_max: i64 = front.broker.bounds.message
+        self.message_max: i64 = front.broker.limits.message
         #: Octets of the largest publication that may take the short way.
         self._short_max: i64 = self.message_max
         self._cursor: i64 = 0
@@ -99,7 +99,7 @@ class AmqpConnection(Lifecycle):
         size: i64 = len(data)
         position: i64 = start_at
         budget: i64 = BUDGET
-        gate = self.gate
+        context = self.context
         channels = self.channels
         channel: Channel | None = None
         number: i64 = -1
@@ -129,8 +129,8 @@ class AmqpConnection(Lifecycle):
                 method: i64 = i64(read_i32_be(data, position + 7)) if length >= 4 else 0
                 if method == _PUBLISH:
                     stop = content_end(data, end, number, self.frame_max)
-                    if stop > 0 and length >= _SHORTEST_PUBLISH and gate is not None:
-                        budget -= self._publish(gate, channel, data, position, end, stop)
+                    if stop > 0 and length >= _SHORTEST_PUBLISH and context is not None:
+                        budget -= self._publish(context, channel, data, position, end, stop)
                         if channel.confirms is not None and confirming is not channel:
                             if confirming is not None:
                                 confirming.confirm()
@@ -157,7 +157,7 @@ class AmqpConnection(Lifecycle):
                 break
             if self.state == "closing":
                 return self.await_close_ok(data, position)
-            gate = self.gate
+            context = self.context
             number = -1
             budget -= COLD if self.about >= _PUBLISH and self.about >> 16 == BASIC else DECLARED
         if confirming is not None:
@@ -165,7 +165,13 @@ class AmqpConnection(Lifecycle):
         return position
 
     def _publish(
-        self, gate: Gate, channel: Channel, data: bytes, start_at: i64, end: i64, stop: i64
+        self,
+        context: PublishContext,
+        channel: Channel,
+        data: bytes,
+        start_at: i64,
+        end: i64,
+        stop: i64,
     ) -> i64:
         """A complete publication: method from start to end, content from end to stop.
 
@@ -173,12 +179,12 @@ class AmqpConnection(Lifecycle):
         """
         address = data[start_at + 13 : end - 2]
         flags: i64 = data[end - 2]
-        route = gate.routes.get(address)
+        route = context.routes.get(address)
         care: i64 = ALWAYS
         if route is not None and flags <= MANDATORY and stop - end <= self._short_max:
-            care = (property_flags(data, end) | ALWAYS | LISTENERS) & route.plan.attention
+            care = (property_flags(data, end) | ALWAYS | SUBSCRIBERS) & route.plan.slow_path_mask
             if flags == MANDATORY:
-                care |= NOWHERE & route.plan.attention
+                care |= NOWHERE & route.plan.slow_path_mask
             if care != 0:
                 care = needs_care(care, data, end)
         if route is None or care != 0:
@@ -193,14 +199,14 @@ class AmqpConnection(Lifecycle):
         for queue in plan.queues:
             queue.put(message)
         route.count += 1
-        gate.received += 1
+        context.received += 1
         confirms = channel.confirms
         if confirms is not None:
             confirms.published += 1
             channel.tally.received_confirm += 1
         return plan.weight
 
-    def take_care(self) -> None:
+    def publish_slowly(self) -> None:
         self._short_max = -1
 
     def _on_frame(self, kind: i64, number: i64, frame: bytes) -> None:
@@ -313,10 +319,10 @@ class AmqpConnection(Lifecycle):
                 f"number of channels opened ({number}) has reached the negotiated channel_max ({self.channel_max})",
             )
         self._check_channels()
-        assert self.vhost is not None and self.gate is not None
+        assert self.vhost is not None and self.context is not None
         self.channels[number] = Channel(
             self.vhost,
-            self.gate,
+            self.context,
             self,
             number,
             self.frame_max,
@@ -326,7 +332,7 @@ class AmqpConnection(Lifecycle):
 
     def _check_channels(self) -> None:
         """Raises AmqpError when the user has as many channels as one may have."""
-        most = self.front.broker.bounds.user_channels
+        most = self.front.broker.limits.user_channels
         if 0 < most <= self.front.channels_of(self.user):
             raise AmqpError(
                 530,
@@ -343,11 +349,11 @@ class AmqpConnection(Lifecycle):
     def _refuse(self, error: AmqpError) -> None:
         """Soft errors end the channel, hard ones the connection."""
         if error.hard or self.about_channel not in self.channels:
-            self.hang_up(error)
+            self.abort(error)
             return
-        self.lose_channel(self.about_channel, error, self.about)
+        self.close_channel(self.about_channel, error, self.about)
 
-    def lose_channel(self, number: i64, error: AmqpError, about: i64) -> None:
+    def close_channel(self, number: i64, error: AmqpError, about: i64) -> None:
         for channel in self.channels.values():
             channel.confirm()
         self.end_channel(number)
@@ -361,4 +367,4 @@ class AmqpConnection(Lifecycle):
         """
         self.about = 0
         self.deaf = True
-        self.hang_up(AmqpError(501, why))
+        self.abort(AmqpError(501, why))

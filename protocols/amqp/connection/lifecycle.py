@@ -14,10 +14,10 @@ from mypy_extensions import i64
 
 from broker.access.identity import Credentials, Identity, Verdict
 from broker.agenda import Task
-from broker.routing.publish_context import Gate
+from broker.routing.publish_context import PublishContext
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.channel.channel import Channel
-from protocols.amqp.channel.connection_interface import Client
+from protocols.amqp.channel.connection_interface import AmqpClient
 from protocols.amqp.codec.frames import (
     FRAME_END,
     HEARTBEAT_FRAME,
@@ -45,10 +45,10 @@ from protocols.front import Front
 CLEARED: Final = 100
 
 
-class Clearance(Task):
+class ExclusiveQueueRemoval(Task):
     """Deletes the exclusive queues of a connection that ended, some a turn."""
 
-    def __init__(self, vhost: VirtualHost, owner: Client, names: list[str]) -> None:
+    def __init__(self, vhost: VirtualHost, owner: AmqpClient, names: list[str]) -> None:
         self._vhost = vhost
         self._owner = owner
         self._names = names
@@ -64,7 +64,7 @@ class Clearance(Task):
             vhost.agenda.later(self)
 
 
-class Lifecycle(Client):
+class Lifecycle(AmqpClient):
     """One AMQP client, but for its frames."""
 
     def __init__(self, front: Front, peer: Peer, options: AmqpOptions) -> None:
@@ -72,7 +72,7 @@ class Lifecycle(Client):
         self.options = options
         self._identity: Identity | None = None
         self.vhost: VirtualHost | None = None
-        self.gate: Gate | None = None
+        self.context: PublishContext | None = None
         self.channels: dict[int, Channel] = {}
         self.frame_max: i64 = HELD_MAX
         self.channel_max: i64 = 0
@@ -136,12 +136,12 @@ class Lifecycle(Client):
             self.front.count_login("busy" if verdict.busy else "refused")
             text = f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
             if self.capabilities.get("authentication_failure_close") is True:
-                self.close(AmqpError(403, text), 10 << 16 | 11, "login_refused")
+                self.close_with(AmqpError(403, text), 10 << 16 | 11, "login_refused")
             else:
                 self.state = "closing"
                 self.reason = "login_refused"
                 self.deadline = self.agenda.now + REFUSAL_MS
-            self.go_on()
+            self.resume_input()
             return
         self.front.count_login("accepted")
         self.admitted = True
@@ -151,7 +151,7 @@ class Lifecycle(Client):
         self.user = verdict.identity.name  # A token names another one than the client does.
         self.frame_max = self.options.frame_max
         self.send(0, tune(self.options))
-        self.go_on()
+        self.resume_input()
 
     def _tune(self, method: spec.Connection.TuneOk) -> None:
         options = self.options
@@ -162,7 +162,7 @@ class Lifecycle(Client):
     def _open(self, method: spec.Connection.Open) -> None:
         name = method.virtual_host
         vhost = self.front.broker.vhosts.get(name)
-        identity = None if self._identity is None else self._identity.within(name)
+        identity = None if self._identity is None else self._identity.for_vhost(name)
         self.state = "open"
         if vhost is None or vhost.closing:
             raise AmqpError(530, f"vhost {name} not found")
@@ -173,7 +173,7 @@ class Lifecycle(Client):
             raise AmqpError(530, full)
         self.state = "running"
         self.vhost = vhost
-        self.gate = vhost.gates.enter(identity, self.front.name)
+        self.context = vhost.contexts.enter(identity, self.front.name)
         self.deadline = self.agenda.now + self.heartbeat * 500 if self.heartbeat else 0
         self.send(0, spec.Connection.OpenOk())
 
@@ -190,13 +190,13 @@ class Lifecycle(Client):
             return
         known, identity = self._identity, verdict.identity
         if identity is None or known is None or identity.name != known.name:
-            self.hang_up(AmqpError(530, "New secret was refused by one of the backends"))
+            self.abort(AmqpError(530, "New secret was refused by one of the backends"))
         else:
             self._identity = identity
             self.remember(identity)
             self.send(0, spec.Connection.UpdateSecretOk())
             self.review()
-        self.go_on()
+        self.resume_input()
 
     def send(self, number: i64, method: Any) -> None:
         self.out.write(encode(number, method))
@@ -214,7 +214,7 @@ class Lifecycle(Client):
     # -- other rights than before
 
     def review(self) -> None:
-        known, vhost, gate = self._identity, self.vhost, self.gate
+        known, vhost, context = self._identity, self.vhost, self.context
         if self.finished or self.state == "closing" or known is None:
             return
         renewed = self._identity = self.front.broker.authenticator.renew(known)
@@ -225,16 +225,16 @@ class Lifecycle(Client):
                 else f"user '{self.user}' is deleted, or may not log in any more"
             )
             return
-        if vhost is None or gate is None:
+        if vhost is None or context is None:
             return  # It is asked when it opens one.
-        identity = renewed.within(vhost.name)
+        identity = renewed.for_vhost(vhost.name)
         if vhost.closing:
             self._expel(f"vhost '{vhost.name}' is deleted")
         elif identity is None:
             self._expel(f"access to vhost '{vhost.name}' refused for user '{self.user}'")
-        elif identity is not gate.identity:
-            fresh = self.gate = vhost.gates.enter(identity, self.front.name)
-            vhost.gates.leave(gate)
+        elif identity is not context.identity:
+            fresh = self.context = vhost.contexts.enter(identity, self.front.name)
+            vhost.contexts.leave(context)
             for number, channel in list(self.channels.items()):
                 if not channel.review(fresh):
                     self.end_channel(number)
@@ -250,34 +250,34 @@ class Lifecycle(Client):
                     )
                     self.touch()
 
-    def expel(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         if self.state != "closing" and not self.finished:
             self._expel(reason)
 
     def _expel(self, reason: str) -> None:
-        self.close(AmqpError(320, reason), 0, "expelled")
+        self.close_with(AmqpError(320, reason), 0, "expelled")
 
-    def too_fast(self, reason: str) -> None:
+    def close_too_fast(self, reason: str) -> None:
         if self.state != "closing" and not self.finished:
-            self.close(AmqpError(506, reason), 0, "too_fast")
+            self.close_with(AmqpError(506, reason), 0, "too_fast")
 
     @property
     def published(self) -> int:
-        return 0 if self.gate is None else int(self.gate.received)
+        return 0 if self.context is None else int(self.context.received)
 
     @property
-    def whose(self) -> tuple[str, str]:
+    def owner(self) -> tuple[str, str]:
         return (self.user, self.vhost.name) if self.vhost is not None else ("", "")
 
     # -- time, and the end
 
-    def hang_up(self, error: AmqpError) -> None:
+    def abort(self, error: AmqpError) -> None:
         """Tell the client, and wait for its close-ok."""
         for channel in self.channels.values():
             channel.confirm()
-        self.close(error, self.about, "protocol_error")
+        self.close_with(error, self.about, "protocol_error")
 
-    def close(self, error: AmqpError, about: i64, reason: str) -> None:
+    def close_with(self, error: AmqpError, about: i64, reason: str) -> None:
         """Say connection.close, and let go of everything."""
         self.out.write(close_connection(error, about))
         self.state = "closing"
@@ -285,7 +285,7 @@ class Lifecycle(Client):
         self._let_go()
         self.deadline = self.agenda.now + CLOSING_MS
         if self.stalled:
-            self.go_on()  # There may be a close among what was kept.
+            self.resume_input()  # There may be a close among what was kept.
         self.touch()
 
     def await_close_ok(self, data: bytes, at: i64) -> i64:
@@ -340,7 +340,7 @@ class Lifecycle(Client):
             self.end("shutdown")
             self.touch()
         elif self.state != "closing":
-            self.close(
+            self.close_with(
                 AmqpError(320, "broker forced connection closure with reason 'shutdown'"),
                 0,
                 "shutdown",
@@ -354,14 +354,14 @@ class Lifecycle(Client):
         for number in list(self.channels):
             self.end_channel(number)
         self.ending.clear()
-        vhost, gate = self.vhost, self.gate
-        if vhost is not None and gate is not None:
-            Clearance(vhost, self, [queue.name for queue in self.exclusive]).run()
+        vhost, context = self.vhost, self.context
+        if vhost is not None and context is not None:
+            ExclusiveQueueRemoval(vhost, self, [queue.name for queue in self.exclusive]).run()
             self.exclusive.clear()
-            vhost.gates.leave(gate)
-            self.gate = None
+            vhost.contexts.leave(context)
+            self.context = None
 
-    def unchoke(self) -> None:
+    def resume_deliveries(self) -> None:
         for channel in self.channels.values():
             channel.unchoke()
 

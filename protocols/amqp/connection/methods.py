@@ -13,13 +13,13 @@ import pamqp.commands as spec
 from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.topic_rules import check_binding
 from broker.stream.queue import StreamQueue
 from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.confirms import Confirms
 from protocols.amqp.channel.consumer import AmqpConsumer
-from protocols.amqp.channel.streaming import AmqpReader, begin, check
+from protocols.amqp.channel.streaming import AmqpStreamConsumer, begin, check
 from protocols.amqp.codec.contents import DIRECT
 from protocols.amqp.errors import AmqpError
 
@@ -40,7 +40,7 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
     name, vhost = method.exchange, channel.vhost
     _no_default(name)
     if method.passive:
-        vhost.await_durable(vhost.exchange(name), channel.ticket)
+        vhost.reply_when_durable(vhost.exchange(name), channel.ticket)
     else:
         arguments = method.arguments or {}
         if name not in vhost.exchanges and name.startswith("amq."):
@@ -50,7 +50,7 @@ def exchange_declare(channel: Channel, method: spec.Exchange.Declare) -> None:
         if isinstance(alternate, str):
             _may(channel, "read", "exchange", name)
             _may(channel, "write", "exchange", alternate)
-        options = Options(method.durable, method.auto_delete, method.internal, arguments)
+        options = ExchangeOptions(method.durable, method.auto_delete, method.internal, arguments)
         vhost.declare_exchange(name, method.exchange_type, options, channel.ticket)
     _reply(channel, method, spec.Exchange.DeclareOk())
 
@@ -96,7 +96,7 @@ def exchange_unbind(channel: Channel, method: spec.Exchange.Unbind) -> None:
             channel.ticket,
         )
     else:
-        vhost.await_all(channel.ticket)
+        vhost.reply_when_all_durable(channel.ticket)
     _reply(channel, method, spec.Exchange.UnbindOk())
 
 
@@ -113,8 +113,8 @@ def queue_declare(channel: Channel, method: spec.Queue.Declare) -> None:
         return
     if method.passive:
         queue = vhost.queue(method.queue or _last(channel), owner)
-        queue.use()
-        vhost.await_durable(queue, channel.ticket)
+        queue.touch()
+        vhost.reply_when_durable(queue, channel.ticket)
     else:
         if method.queue.startswith("amq."):
             raise AccessRefused(f"queue name '{method.queue}' contains reserved prefix 'amq.*'")
@@ -165,7 +165,7 @@ def queue_unbind(channel: Channel, method: spec.Queue.Unbind) -> None:
             method.exchange, Binding(key, queue, arguments=method.arguments), channel.ticket
         )
     else:
-        channel.vhost.await_all(channel.ticket)
+        channel.vhost.reply_when_all_durable(channel.ticket)
     _reply(channel, method, spec.Queue.UnbindOk())
 
 
@@ -201,7 +201,7 @@ def queue_delete(channel: Channel, method: spec.Queue.Delete) -> None:
         )
         channel.connection.disown(queue)
     else:
-        channel.vhost.await_all(channel.ticket)
+        channel.vhost.reply_when_all_durable(channel.ticket)
     _reply(channel, method, spec.Queue.DeleteOk(purged))
 
 
@@ -256,7 +256,7 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
             f"invalid arg 'x-priority' for queue '{queue.name}' in vhost '{channel.vhost.name}': "
             f"{priority!r} is no number up to {PRIORITY_MAX}"
         )
-    if method.exclusive and queue.terms.single:
+    if method.exclusive and queue.arguments.single_active_consumer:
         raise AccessRefused(
             f"queue '{queue.name}' in vhost '{channel.vhost.name}' in exclusive use: it has a single active consumer"
         )
@@ -269,12 +269,12 @@ def basic_consume(channel: Channel, method: spec.Basic.Consume) -> None:
     consumer = channel.consume(queue, tag, method.no_ack, method.exclusive, priority)
     if isinstance(queue, StreamQueue):
         queue.attach(
-            AmqpReader(consumer, offset, channel.connection, channel.unacked, channel.tally)
+            AmqpStreamConsumer(consumer, offset, channel.connection, channel.unacked, channel.tally)
         )
 
 
 def _tag(channel: Channel, method: spec.Basic.Consume) -> str:
-    most = channel.vhost.bounds.channel_consumers
+    most = channel.vhost.limits.channel_consumers
     if 0 < most <= len(channel.consumers):
         raise NotAllowed(f"reached maximum ({most}) of consumers per channel")
     tag = method.consumer_tag or f"amq.ctag-{channel.connection.front.broker.new_id()}"
@@ -406,8 +406,8 @@ def _no_default(exchange: str) -> None:
 
 
 def _may(channel: Channel, operation: str, kind: str, name: str) -> None:
-    channel.gate.identity.may(operation, kind, name, channel.vhost.name)
+    channel.context.identity.may(operation, kind, name, channel.vhost.name)
 
 
 def _may_hear(channel: Channel, source: str, key: str) -> None:
-    check_binding(channel.gate.identity, channel.vhost.exchange(source), key, channel.vhost.name)
+    check_binding(channel.context.identity, channel.vhost.exchange(source), key, channel.vhost.name)

@@ -15,7 +15,7 @@ from protocols.mqtt.codec.packets import (
     CONNECT,
     UNACCEPTABLE_VERSION,
     MalformedPacket,
-    Reader,
+    PacketReader,
     connack,
 )
 from protocols.mqtt.codec.packets5 import connack5
@@ -55,15 +55,15 @@ class UnacceptableVersion(Exception):
         self.answer = answer
 
 
-class LeftWill:
+class WillMessage:
     """What a client wants published when it disappears."""
 
     def __init__(
-        self, topic: str, body: bytes, assurance: int, retain: bool, properties: Properties5
+        self, topic: str, body: bytes, qos: int, retain: bool, properties: Properties5
     ) -> None:
         self.topic = topic
         self.body = body
-        self.assurance = assurance
+        self.qos = qos
         self.retain = retain
         self.properties = properties
 
@@ -82,7 +82,7 @@ class Connect:
         keep_alive: int,
         clean: bool,
         client_id: str,
-        will: LeftWill | None,
+        will: WillMessage | None,
         user: str | None,
         password: bytes | None,
         properties: Properties5,
@@ -136,14 +136,14 @@ class Connect:
 def read_level(packet: bytes) -> int:
     """The protocol level that a CONNECT names: 0 where it names none."""
     try:
-        reader = Reader(packet)
+        reader = PacketReader(packet)
         reader.binary()
         return reader.byte()
     except MalformedPacket:
         return 0
 
 
-def read_connect(reader: Reader) -> Connect:
+def read_connect(reader: PacketReader) -> Connect:
     """Raises MalformedPacket, UnacceptableVersion."""
     name, level = reader.binary(), reader.byte()
     if name not in (b"MQTT", b"MQIsdp"):
@@ -157,12 +157,12 @@ def read_connect(reader: Reader) -> Connect:
             else connack(False, UNACCEPTABLE_VERSION)
         )
     flags, keep_alive = reader.byte(), reader.short()
-    assurance, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64
+    qos, has_will, has_user, has_password = flags >> 3 & 3, flags & 4, flags & 128, flags & 64
     # [MQTT-3.1.2-3], [MQTT-3.1.2-11], [MQTT-3.1.2-12], [MQTT-3.1.2-13]; a password alone is new in
     # 5 [MQTT-3.1.2-22 of 3.1.1]
     if (
         flags & 1
-        or assurance == 3
+        or qos == 3
         or not has_will
         and flags & 0x38
         or has_password
@@ -174,14 +174,14 @@ def read_connect(reader: Reader) -> Connect:
     if properties.has(AUTHENTICATION_DATA) and not properties.has(AUTHENTICATION_METHOD):
         raise MalformedPacket("authentication data without a method", code=PROTOCOL_ERROR)
     client_id = reader.text()
-    will: LeftWill | None = None
+    will: WillMessage | None = None
     if has_will:
         of_will = read_properties(reader, WILL) if level == LEVEL_5 else Properties5()
         topic = topic_name(reader.text())
         response = of_will.text(RESPONSE_TOPIC)
         if response is not None:
             topic_name(response)
-        will = LeftWill(topic, reader.binary(), assurance, bool(flags & 32), of_will)
+        will = WillMessage(topic, reader.binary(), qos, bool(flags & 32), of_will)
     user = reader.text() if has_user else None
     password = reader.binary() if has_password else None
     reader.end()

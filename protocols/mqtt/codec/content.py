@@ -27,7 +27,7 @@ from typing import Final
 from broker.messages.message import PLAIN, Encoding, Properties
 from matching.grammar import swap
 from protocols.crossing import ALL, CORRELATION, FORMAT, QOS, REPLY_TO, RETAIN, TYPE, USER
-from protocols.mqtt.codec.packets import PUBLISH, MalformedPacket, Reader
+from protocols.mqtt.codec.packets import PUBLISH, MalformedPacket, PacketReader
 from protocols.mqtt.codec.properties import (
     CONTENT_TYPE,
     CORRELATION_DATA,
@@ -56,7 +56,7 @@ _FOREIGN: Final = (
 )
 
 
-class Publication(Encoding):
+class MqttEncoding(Encoding):
     """A content of MQTT that is not PLAIN. Interned: see `encoding_of`.
 
     `described` is whether the content begins with properties, written as in a PUBLISH, the message
@@ -75,7 +75,7 @@ class Publication(Encoding):
         if not self.described:
             return self._with_flags({}, {})
         try:
-            given = read_properties(Reader(content), PUBLISH)
+            given = read_properties(PacketReader(content), PUBLISH)
         except MalformedPacket:
             return self._with_flags({}, {})  # It was checked when it came.
         properties: Properties = {}
@@ -115,7 +115,7 @@ class Publication(Encoding):
 
 
 _ENCODINGS: Final = [
-    Publication(bool(number & 1), bool(number & 2), bool(number & 4)) for number in range(8)
+    MqttEncoding(bool(number & 1), bool(number & 2), bool(number & 4)) for number in range(8)
 ]
 
 
@@ -125,7 +125,7 @@ def encoding_of(described: bool, retain: bool, exactly_once: bool) -> Encoding:
     return _ENCODINGS[number] if number else PLAIN
 
 
-def number_of(encoding: Publication) -> int:
+def number_of(encoding: MqttEncoding) -> int:
     """The number under which the log knows it."""
     return (
         (1 if encoding.described else 0)

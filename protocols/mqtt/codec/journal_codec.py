@@ -10,7 +10,7 @@ from librt.strings import read_i16_be, read_i64_le
 from mypy_extensions import i64
 
 from broker.messages.message import SWAP
-from broker.stream.rows import Name, Opener, Packets, Rows
+from broker.stream.rows import PacketParser, Packets, RowName, StreamRows
 
 _EXCHANGE: Final = b"amq.topic"
 #: Names that are remembered, each in a place that follows from its octets; longer ones are not.
@@ -24,23 +24,23 @@ _SPREAD: Final[i64] = 0x1E3779B97F4A7C15
 class Known:
     """A name, and the octets that it stands for: its length, and as they came."""
 
-    def __init__(self, octets: bytes, name: Name) -> None:
+    def __init__(self, octets: bytes, name: RowName) -> None:
         self.octets = octets
         self.name = name
 
 
-class PacketOpener(Opener):
+class MqttPacketParser(PacketParser):
     """The packets were checked when they came: PUBLISH, QoS 0, and with `described` one octet that
     says: no properties.
     """
 
     def __init__(self) -> None:
-        nobody = Known(b"", Name(b"", b""))
+        nobody = Known(b"", RowName(b"", b""))
         self._known = [nobody] * int(_PLACES)
         #: Names that are too short to be compared eight octets at a time.
-        self._short: dict[bytes, Name] = {}
+        self._short: dict[bytes, RowName] = {}
 
-    def open(self, packets: Packets, rows: Rows) -> None:
+    def open(self, packets: Packets, rows: StreamRows) -> None:
         octets = packets.octets
         size: i64 = len(octets)
         at: i64 = 0
@@ -60,7 +60,7 @@ class PacketOpener(Opener):
             rows.plain(self._name(octets, at, mark), octets[mark + behind : end])
             at = end
 
-    def _name(self, octets: bytes, start: i64, end: i64) -> Name:
+    def _name(self, octets: bytes, start: i64, end: i64) -> RowName:
         """The name that stands there, behind its length.
 
         Hot path: nothing is made for one that is known.
@@ -70,7 +70,7 @@ class PacketOpener(Opener):
             short = octets[start + 2 : end]
             return self._short.get(short) or self._short_name(short)
         if size > _LONGEST:
-            return Name(_EXCHANGE, octets[start + 2 : end].translate(SWAP))
+            return RowName(_EXCHANGE, octets[start + 2 : end].translate(SWAP))
         last: i64 = size - 8
         mixed: i64 = read_i64_le(octets, start + last) ^ size
         at: i64 = 0
@@ -87,14 +87,14 @@ class PacketOpener(Opener):
                 at += 8
             if at >= last:
                 return known.name
-        name = Name(_EXCHANGE, octets[start + 2 : end].translate(SWAP))
+        name = RowName(_EXCHANGE, octets[start + 2 : end].translate(SWAP))
         self._known[place] = Known(octets[start:end], name)
         return name
 
-    def _short_name(self, octets: bytes) -> Name:
+    def _short_name(self, octets: bytes) -> RowName:
         if len(self._short) >= _PLACES:
             self._short.clear()
-        name = self._short[octets] = Name(_EXCHANGE, octets.translate(SWAP))
+        name = self._short[octets] = RowName(_EXCHANGE, octets.translate(SWAP))
         return name
 
     def protocol(self, packets: Packets) -> bytes:

@@ -52,7 +52,7 @@ class MalformedPacket(Exception):
         self.code = code
 
 
-class Reader:
+class PacketReader:
     """Fields of a packet, one after another. Raises MalformedPacket when there are too few."""
 
     def __init__(self, packet: bytes) -> None:
@@ -144,20 +144,20 @@ def write_short(out: BytesWriter, number: i64) -> None:
 
 
 def write_publish_head(
-    out: BytesWriter, topic: bytes, size: i64, assurance: i64, packet_id: i64, flags: i64
+    out: BytesWriter, topic: bytes, size: i64, qos: i64, packet_id: i64, flags: i64
 ) -> None:
     """A PUBLISH packet up to its payload of `size` octets. Hot path."""
     length: i64 = len(topic) + size + 2
-    if assurance > 0:
+    if qos > 0:
         length += 2
-    out.append(u8(PUBLISH << 4 | assurance << 1 | flags))
+    out.append(u8(PUBLISH << 4 | qos << 1 | flags))
     while length >= 128:
         out.append(u8(length & 127 | 128))
         length >>= 7
     out.append(u8(length))
     write_short(out, len(topic))
     out.write(topic)
-    if assurance > 0:
+    if qos > 0:
         write_short(out, packet_id)
 
 

@@ -18,7 +18,7 @@ from protocols.mqtt.codec.packets import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     MalformedPacket,
-    Reader,
+    PacketReader,
     remaining_length,
 )
 from protocols.mqtt.codec.properties import (
@@ -74,7 +74,7 @@ class Acknowledgement:
         self.properties = properties
 
 
-class Farewell:
+class ReasonPacket:
     """DISCONNECT, or AUTH: a reason code with properties."""
 
     def __init__(self, code: int, properties: Properties5) -> None:
@@ -82,39 +82,41 @@ class Farewell:
         self.properties = properties
 
 
-class Wish:
+class SubscribeRequest:
     """One topic filter of a SUBSCRIBE, with its options."""
 
     def __init__(
         self,
         topic_filter: str,
-        assurance: int,
+        qos: int,
         no_local: bool = False,
         as_published: bool = False,
         handling: int = 0,
     ) -> None:
         self.topic_filter = topic_filter
-        self.assurance = assurance
+        self.qos = qos
         self.no_local = no_local
         self.as_published = as_published
         #: Retained messages: 0 always, 1 if the subscription is new, 2 never.
         self.handling = handling
 
 
-class Subscription:
+class SubscribePacket:
     """SUBSCRIBE. `identifier` is 0 where there is none."""
 
-    def __init__(self, packet_id: int, properties: Properties5, wishes: list[Wish]) -> None:
+    def __init__(
+        self, packet_id: int, properties: Properties5, wishes: list[SubscribeRequest]
+    ) -> None:
         self.packet_id = packet_id
         self.properties = properties
-        self.wishes = wishes
+        self.requests = wishes
 
     @property
     def identifier(self) -> int:
         return self.properties.identifiers[0] if self.properties.identifiers else 0
 
 
-class Unsubscription:
+class UnsubscribePacket:
     """UNSUBSCRIBE."""
 
     def __init__(self, packet_id: int, properties: Properties5, filters: list[str]) -> None:
@@ -126,7 +128,7 @@ class Unsubscription:
 # -- read
 
 
-def read_acknowledgement(reader: Reader, kind: int) -> Acknowledgement:
+def read_acknowledgement(reader: PacketReader, kind: int) -> Acknowledgement:
     """Reason code and properties may be left out."""
     packet_id = reader.packet_id()
     code = _code(reader, kind) if reader.more else SUCCESS
@@ -135,14 +137,14 @@ def read_acknowledgement(reader: Reader, kind: int) -> Acknowledgement:
     return Acknowledgement(packet_id, code, properties)
 
 
-def read_disconnect(reader: Reader) -> Farewell:
+def read_disconnect(reader: PacketReader) -> ReasonPacket:
     code = _code(reader, DISCONNECT) if reader.more else SUCCESS
     properties = read_properties(reader, DISCONNECT) if reader.more else _EMPTY
     reader.end()
-    return Farewell(code, properties)
+    return ReasonPacket(code, properties)
 
 
-def read_auth(reader: Reader) -> Farewell:
+def read_auth(reader: PacketReader) -> ReasonPacket:
     """Without a reason code and properties it means success, which is nothing that a client may say
     [MQTT-3.15.2-1].
     """
@@ -151,29 +153,31 @@ def read_auth(reader: Reader) -> Farewell:
     code = _code(reader, AUTH)
     properties = read_properties(reader, AUTH)
     reader.end()
-    return Farewell(code, properties)
+    return ReasonPacket(code, properties)
 
 
-def read_subscribe(reader: Reader) -> Subscription:
+def read_subscribe(reader: PacketReader) -> SubscribePacket:
     packet_id = reader.packet_id()
     properties = read_properties(reader, SUBSCRIBE)
-    wishes: list[Wish] = []
+    wishes: list[SubscribeRequest] = []
     while reader.more:
         topic_filter, options = reader.text(), reader.byte()
-        assurance, handling = options & 3, options >> 4 & 3
+        qos, handling = options & 3, options >> 4 & 3
         if options & 0xC0:
             raise MalformedPacket("reserved subscription options")  # [MQTT-3.8.3-5]
-        if assurance == 3 or handling == 3:
+        if qos == 3 or handling == 3:
             raise MalformedPacket("subscription options", code=PROTOCOL_ERROR)
         if options & 4 and topic_filter.startswith("$share/"):
             raise MalformedPacket("no local, but shared", code=PROTOCOL_ERROR)  # [MQTT-3.8.3-4]
-        wishes.append(Wish(topic_filter, assurance, bool(options & 4), bool(options & 8), handling))
+        wishes.append(
+            SubscribeRequest(topic_filter, qos, bool(options & 4), bool(options & 8), handling)
+        )
     if not wishes:
         raise MalformedPacket("no topic filter", code=PROTOCOL_ERROR)  # [MQTT-3.8.3-2]
-    return Subscription(packet_id, properties, wishes)
+    return SubscribePacket(packet_id, properties, wishes)
 
 
-def read_unsubscribe(reader: Reader) -> Unsubscription:
+def read_unsubscribe(reader: PacketReader) -> UnsubscribePacket:
     packet_id = reader.packet_id()
     properties = read_properties(reader, UNSUBSCRIBE)
     filters: list[str] = []
@@ -181,10 +185,10 @@ def read_unsubscribe(reader: Reader) -> Unsubscription:
         filters.append(reader.text())
     if not filters:
         raise MalformedPacket("no topic filter", code=PROTOCOL_ERROR)  # [MQTT-3.10.3-2]
-    return Unsubscription(packet_id, properties, filters)
+    return UnsubscribePacket(packet_id, properties, filters)
 
 
-def _code(reader: Reader, kind: int) -> int:
+def _code(reader: PacketReader, kind: int) -> int:
     code = reader.byte()
     if code not in _CODES[kind]:
         raise MalformedPacket(

@@ -27,7 +27,7 @@ from protocols.mqtt.codec.packets import (
     UNSUBACK,
     UNSUBSCRIBE,
     MalformedPacket,
-    Reader,
+    PacketReader,
     remaining_length,
 )
 from protocols.mqtt.codec.reasons import PROTOCOL_ERROR, TOPIC_ALIAS_INVALID
@@ -180,7 +180,7 @@ class Properties5:
         return remaining_length(len(block)) + block
 
 
-def read_properties(reader: Reader, place: int) -> Properties5:
+def read_properties(reader: PacketReader, place: int) -> Properties5:
     """The properties that come next, of a packet of this type (or of a WILL).
 
     Raises MalformedPacket.
@@ -188,11 +188,11 @@ def read_properties(reader: Reader, place: int) -> Properties5:
     properties = Properties5()
     size = reader.variable()
     if size:
-        _read(Reader(reader.octets(size)), place, properties)
+        _read(PacketReader(reader.octets(size)), place, properties)
     return properties
 
 
-def _read(reader: Reader, place: int, properties: Properties5) -> None:
+def _read(reader: PacketReader, place: int, properties: Properties5) -> None:
     while reader.more:
         identifier = reader.byte()
         known = _TABLE.get(identifier)

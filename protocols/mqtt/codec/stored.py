@@ -9,7 +9,7 @@ from typing import Final
 
 from broker.messages.message import Encoding
 from broker.store.codecs import Codec, Codecs
-from protocols.mqtt.codec.content import Publication, number_of, numbered
+from protocols.mqtt.codec.content import MqttEncoding, number_of, numbered
 
 #: The tag of these contents in the log: on disks too.
 TAG: Final = 16
@@ -19,7 +19,7 @@ class MqttCodec(Codec):
     """Parameters are one octet: bit 0 described, bit 1 published with RETAIN, bit 2 exactly once."""
 
     def dump(self, encoding: Encoding, content: bytes) -> tuple[int, bytes, bytes]:
-        assert isinstance(encoding, Publication)
+        assert isinstance(encoding, MqttEncoding)
         return TAG, bytes([number_of(encoding)]), content
 
     def load(self, tag: int, parameters: bytes, content: bytes) -> Encoding:
@@ -30,4 +30,4 @@ class MqttCodec(Codec):
 
 def register(codecs: Codecs) -> None:
     """Let a store know MQTT's contents."""
-    codecs.register(MqttCodec(), [Publication], [TAG])
+    codecs.register(MqttCodec(), [MqttEncoding], [TAG])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.errors import AccessRefused
-from broker.routing.publish_context import Gate
+from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route, refused
 from matching.grammar import MQTT, InvalidPattern, swap
 from protocols.mqtt.codec.connect import topic_name
@@ -27,17 +27,17 @@ _RESERVED_OCTETS: Final = tuple(name.encode() for name in RESERVED)
 LENGTH_MAX: Final = 65_535
 
 
-class TopicRules:
+class MqttTopics:
     """How many levels a topic name or filter may have, and which filters nobody may subscribe to."""
 
     def __init__(self, max_levels: int, no_subscribe: list[str]) -> None:
         self.max_levels = max_levels
         self.no_subscribe = no_subscribe
 
-    def resolve(self, gate: Gate, topic: bytes) -> Route:
+    def resolve(self, context: PublishContext, topic: bytes) -> Route:
         """The route of a topic name that the gate does not know yet. Raises MalformedPacket."""
         name = topic_name(decoded(topic))
-        route = gate.resolve(topic, EXCHANGE, swap(name))
+        route = context.resolve(topic, EXCHANGE, swap(name))
         if not self.serves(name):
             # Not interned: nothing retires it, and nothing needs to.
             route.plan = refused(AccessRefused(f"topic '{name[:200]}' cannot be published to"))
@@ -71,7 +71,7 @@ class TopicRules:
         return topic_filter.count("/") < self.max_levels
 
 
-def speakable(topic: bytes) -> bool:
+def valid_topic_name(topic: bytes) -> bool:
     """Whether a publication from elsewhere can be told under this topic name."""
     if not topic or len(topic) > LENGTH_MAX or b"+" in topic or b"#" in topic or b"\0" in topic:
         return False

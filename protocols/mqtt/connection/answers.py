@@ -12,7 +12,7 @@ from protocols.mqtt.codec.packets import write_answer
 from protocols.mqtt.codec.packets5 import answer5
 
 
-class Answer:
+class PendingReply:
     """The first octet of a packet, its identifier, what it waits for, and the reason code if it is
     not 0.
     """
@@ -26,12 +26,12 @@ class Answer:
         self.code: i64 = code
 
 
-class Answers(Waiter):
+class PublishReplies(Waiter):
     """Of one connection."""
 
     def __init__(self, outlet: Outlet) -> None:
         self._outlet: Outlet | None = outlet
-        self._waiting: list[Answer] = []
+        self._waiting: list[PendingReply] = []
 
     @property
     def waiting(self) -> int:
@@ -41,9 +41,9 @@ class Answers(Waiter):
     def give(self, first: i64, packet_id: i64, ticket: Ticket | None) -> None:
         """Write the answer now, or when its turn and its ticket have come. Hot path."""
         if ticket is not None and ticket.outstanding > 0:
-            self._waiting.append(Answer(first, packet_id, ticket, 0))
+            self._waiting.append(PendingReply(first, packet_id, ticket, 0))
         elif self._waiting:
-            self._waiting.append(Answer(first, packet_id, None, 0))
+            self._waiting.append(PendingReply(first, packet_id, None, 0))
         elif self._outlet is not None:
             write_answer(self._outlet.out, first, packet_id)
 
@@ -52,9 +52,9 @@ class Answers(Waiter):
         if code == 0:
             self.give(first, packet_id, ticket)
         elif ticket is not None and ticket.outstanding > 0:
-            self._waiting.append(Answer(first, packet_id, ticket, code))
+            self._waiting.append(PendingReply(first, packet_id, ticket, code))
         elif self._waiting:
-            self._waiting.append(Answer(first, packet_id, None, code))
+            self._waiting.append(PendingReply(first, packet_id, None, code))
         elif self._outlet is not None:
             self._outlet.out.write(answer5(int(first), int(packet_id), int(code)))
 

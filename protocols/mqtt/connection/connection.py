@@ -10,7 +10,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import Conversation, Credentials, Identity, Step, Verdict
+from broker.access.identity import AuthConversation, AuthStep, Credentials, Identity, Verdict
 from broker.definitions.restore import Definition
 from matching.grammar import swap
 from protocols.connection import Peer
@@ -32,7 +32,7 @@ from protocols.mqtt.codec.packets import (
     NOT_AUTHORISED,
     UNAVAILABLE,
     MalformedPacket,
-    Reader,
+    PacketReader,
     connack,
 )
 from protocols.mqtt.codec.packets5 import auth5, connack5, read_auth, read_disconnect
@@ -63,10 +63,10 @@ from protocols.mqtt.codec.reasons import (
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED as NOT_AUTHORISED_5
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
 from protocols.mqtt.connection.level5 import Level5
-from protocols.mqtt.connection.login import Client
+from protocols.mqtt.connection.login import MqttClient
 from protocols.mqtt.connection.reauthorization import assume
 from protocols.mqtt.connection.service import NAMES, MqttService
-from protocols.mqtt.session.publish_writer import Pen
+from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.wills import will_of
 
 #: The largest packet that MQTT knows: with a Maximum Packet Size above it a client sets no limit.
@@ -83,7 +83,7 @@ class MqttConnection(Level5):
         self._login: Credentials | None = None
         #: An enhanced authentication, as long as it goes on; and the method of the one that the
         #: CONNECT began.
-        self._conversation: Conversation | None = None
+        self._conversation: AuthConversation | None = None
         self._method: str | None = None
 
     def consume(self, data: bytes) -> i64:
@@ -102,7 +102,7 @@ class MqttConnection(Level5):
         except MalformedPacket as error:
             if self.session is None and self.level == LEVEL_5:
                 self.out.write(connack5(False, error.code, Properties5()))
-            self.turn_out(error.code, error.reason, str(error))
+            self.disconnect(error.code, error.reason, str(error))
             return len(data)
 
     # -- before there is a session
@@ -111,9 +111,9 @@ class MqttConnection(Level5):
         """A packet before the session is there."""
         if self._login is not None and self.level == LEVEL_5:
             if first == AUTH << 4:
-                self.on_auth(Reader(body))
+                self.on_auth(PacketReader(body))
             elif first == DISCONNECT << 4:
-                read_disconnect(Reader(body))
+                read_disconnect(PacketReader(body))
                 self.end("client")
             else:
                 raise MalformedPacket("expected AUTH", code=PROTOCOL_ERROR)  # [MQTT-3.1.2-30]
@@ -123,7 +123,7 @@ class MqttConnection(Level5):
         if read_level(body) == LEVEL_5:
             self.level = LEVEL_5
         try:
-            connect = read_connect(Reader(body))
+            connect = read_connect(PacketReader(body))
         except UnacceptableVersion as error:
             self.out.write(error.answer)
             self.end("unacceptable_version")
@@ -136,7 +136,7 @@ class MqttConnection(Level5):
             and (not connect.clean or connect.level == LEVEL_31)
             or connect.client_id.startswith(SHARE)
         ):
-            self._turn_away(
+            self._reject(
                 IDENTIFIER_REJECTED, CLIENT_IDENTIFIER_NOT_VALID, "identifier_rejected"
             )  # [MQTT-3.1.3-8 of 3.1.1]
             return
@@ -151,16 +151,16 @@ class MqttConnection(Level5):
             self.stall()
             authenticator.authenticate(login, self.judge)
             return
-        conversation = authenticator.converse(method, login)
+        conversation = authenticator.start_conversation(method, login)
         if conversation is None:
-            self._turn_away(0, BAD_AUTHENTICATION_METHOD, "bad_authentication_method")
+            self._reject(0, BAD_AUTHENTICATION_METHOD, "bad_authentication_method")
             return
         self._method = method
         self._conversation = conversation
         self.stall()
-        conversation.hear(connect.method_data, self.on_step)
+        conversation.respond(connect.method_data, self.on_step)
 
-    def _turn_away(self, code: int, code5: int, reason: str) -> None:
+    def _reject(self, code: int, code5: int, reason: str) -> None:
         """No CONNACK says yes."""
         self.out.write(
             connack5(False, code5, Properties5()) if self.level == LEVEL_5 else connack(False, code)
@@ -171,7 +171,7 @@ class MqttConnection(Level5):
 
     # -- enhanced authentication
 
-    def on_auth(self, reader: Reader) -> None:
+    def on_auth(self, reader: PacketReader) -> None:
         farewell = read_auth(reader)
         method = farewell.properties.text(AUTHENTICATION_METHOD)
         if method is None or method != self._method:
@@ -185,23 +185,23 @@ class MqttConnection(Level5):
         ):
             login = self._login
             assert login is not None
-            self._conversation = self.mqtt.broker.authenticator.converse(method, login)
+            self._conversation = self.mqtt.broker.authenticator.start_conversation(method, login)
         elif farewell.code != CONTINUE_AUTHENTICATION:
             raise MalformedPacket("AUTH out of place", code=PROTOCOL_ERROR)
         conversation = self._conversation
         if conversation is None:
             raise MalformedPacket("AUTH out of place", code=PROTOCOL_ERROR)
         self.stall()
-        conversation.hear(farewell.properties.binary(AUTHENTICATION_DATA) or b"", self.on_step)
+        conversation.respond(farewell.properties.binary(AUTHENTICATION_DATA) or b"", self.on_step)
 
-    def on_step(self, step: Step) -> None:
+    def on_step(self, step: AuthStep) -> None:
         """The authenticator has heard what the client said."""
         method = self._method
         if self.finished or method is None:
             return
         if step.verdict is None:
             self.out.write(auth5(CONTINUE_AUTHENTICATION, method, step.data))
-            self.go_on()
+            self.resume_input()
             return
         self._conversation = None
         if self.session is None:
@@ -210,16 +210,16 @@ class MqttConnection(Level5):
         identity = (
             None
             if step.verdict.identity is None
-            else step.verdict.identity.within(self._vhost.name, self.client_id)
+            else step.verdict.identity.for_vhost(self._vhost.name, self.client_id)
         )
         if identity is None:
             self.mqtt.count_login("refused")
-            self.turn_out(NOT_AUTHORISED_5, "login_refused")  # [MQTT-4.12.1-2]
+            self.disconnect(NOT_AUTHORISED_5, "login_refused")  # [MQTT-4.12.1-2]
             return
         self.mqtt.count_login("accepted")
         self._assume(step.verdict.identity, identity)
         self.out.write(auth5(SUCCESS, method, step.data or None))
-        self.go_on()
+        self.resume_input()
 
     # -- other rights than before
 
@@ -230,12 +230,14 @@ class MqttConnection(Level5):
         vhost = self._vhost
         renewed = self.mqtt.broker.authenticator.renew(known)
         identity = (
-            None if renewed is None or vhost.closing else renewed.within(vhost.name, self.client_id)
+            None
+            if renewed is None or vhost.closing
+            else renewed.for_vhost(vhost.name, self.client_id)
         )
         if identity is None:
             self.will = None
             why = f"user '{self.user}' is deleted, or may not enter vhost '{vhost.name}' any more"
-            self.turn_out(
+            self.disconnect(
                 NOT_AUTHORISED_5,
                 "expelled",
                 "the token has expired" if renewed is None and known.expires else why,
@@ -247,12 +249,12 @@ class MqttConnection(Level5):
 
     def _assume(self, who: Identity | None, identity: Identity) -> None:
         """Go on with these rights."""
-        old, session = self.gate, self.session
+        old, session = self.context, self.session
         self.identity = who
         self.remember(who)
         if old is not None and session is not None and old.identity is not identity:
-            self.gate = self._vhost.gates.enter(identity, NAMES[self.level])
-            self._vhost.gates.leave(old)
+            self.context = self._vhost.contexts.enter(identity, NAMES[self.level])
+            self._vhost.contexts.leave(old)
             assume(session, identity)
 
     # -- the verdict
@@ -270,23 +272,23 @@ class MqttConnection(Level5):
         identity = (
             None
             if verdict.identity is None
-            else verdict.identity.within(login.vhost, connect.client_id)
+            else verdict.identity.for_vhost(login.vhost, connect.client_id)
         )
         if identity is None or vhost is None or vhost.closing:
             self.mqtt.count_login("busy" if verdict.busy else "refused")
             if verdict.busy:
-                self._turn_away(UNAVAILABLE, SERVER_BUSY, "login_refused")
+                self._reject(UNAVAILABLE, SERVER_BUSY, "login_refused")
             elif login.user is not None:
-                self._turn_away(BAD_CREDENTIALS, BAD_USER_OR_PASSWORD, "login_refused")
+                self._reject(BAD_CREDENTIALS, BAD_USER_OR_PASSWORD, "login_refused")
             else:
-                self._turn_away(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
+                self._reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
             return
         if self.mqtt.broker.full(identity.name, vhost):
-            self._turn_away(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
+            self._reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
             return
         sessions = self.mqtt.sessions
         if sessions.full and sessions.find(vhost, connect.client_id) is None:
-            self._turn_away(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_sessions")
+            self._reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_sessions")
             return
         self.mqtt.count_login("accepted")
         self.admitted = True
@@ -295,7 +297,7 @@ class MqttConnection(Level5):
         self.identity = verdict.identity
         self.remember(verdict.identity)
         self.user = identity.name if login.user is not None or self._method is not None else ""
-        self.gate = vhost.gates.enter(identity, NAMES[self.level])
+        self.context = vhost.contexts.enter(identity, NAMES[self.level])
         if connect.will is not None:
             self.will = will_of(connect.will)
         self._connect = None
@@ -303,7 +305,7 @@ class MqttConnection(Level5):
             self._login = None
         self._take_over(connect, data)
         if not self.stalled:
-            self.go_on()
+            self.resume_input()
 
     def _take_over(self, connect: Connect, data: bytes) -> None:
         """Find or make the session; an older connection of the client ends [MQTT-3.1.4-3]."""
@@ -314,13 +316,13 @@ class MqttConnection(Level5):
         session = sessions.find(self._vhost, client_id)
         if session is not None:
             other = session.outlet
-            if isinstance(other, Client):
-                other.turn_out(SESSION_TAKEN_OVER, "taken_over")
+            if isinstance(other, MqttClient):
+                other.disconnect(SESSION_TAKEN_OVER, "taken_over")
             session = sessions.find(self._vhost, client_id)
-        gate, who = self.gate, self.identity
-        assert gate is not None and who is not None
-        user = gate.identity.name
-        named = self.mqtt.broker.authenticator.named(user) is who
+        context, who = self.context, self.identity
+        assert context is not None and who is not None
+        user = context.identity.name
+        named = self.mqtt.broker.authenticator.identity_of(user) is who
         if session is not None and (
             connect.clean or expiry and not session.persistent or session.user not in ("", user)
         ):
@@ -329,25 +331,25 @@ class MqttConnection(Level5):
             session = None
         present = session is not None
         if session is None:
-            testament = self._testament() if expiry else None
+            testament = self._stored_will() if expiry else None
             session = sessions.make(self._vhost, client_id, expiry, testament, ticket, user, named)
         else:
             session.user, session.named = user, named
-            self._vhost.await_durable(session, ticket)
-            if session.late_will is not None:
-                session.late_will.forget()
+            self._vhost.reply_when_durable(session, ticket)
+            if session.delayed_will is not None:
+                session.delayed_will.cancel()
             sessions.reclaim(
-                session, expiry, self._testament() if session.persistent else None, ticket
+                session, expiry, self._stored_will() if session.persistent else None, ticket
             )
         self.client_id = client_id
         self.session = session
         self.expiry = connect.expiry
-        pen: Pen | None = None
+        pen: PublishWriter | None = None
         if self.level == LEVEL_5:
             answer = connack5(present, SUCCESS, self._granted(connect, client_id, expiry, data))
             largest = connect.maximum_packet_size
             self.send_max = largest if largest < PACKET_MAX else 0
-            pen = Pen(self, self.agenda, self.send_max, connect.topic_alias_maximum)
+            pen = PublishWriter(self, self.agenda, self.send_max, connect.topic_alias_maximum)
             session.receive_maximum = min(
                 self.mqtt.options.receive_maximum, connect.receive_maximum
             )
@@ -355,22 +357,22 @@ class MqttConnection(Level5):
             answer = connack(present, ACCEPTED)
             session.receive_maximum = self.mqtt.options.receive_maximum
         self.deadline = self.agenda.now + self.keep_alive * 1500 if self.keep_alive else 0
-        assume(session, gate.identity)
-        self.answer_when_settled(ticket, answer)
+        assume(session, context.identity)
+        self.reply_when_durable(ticket, answer)
         session.attach(self, pen)
 
-    def _testament(self) -> Definition | None:
+    def _stored_will(self) -> Definition | None:
         """What a store keeps of the will of a session that persists; only of one that could be
         published now.
         """
-        will, gate = self.will, self.gate
+        will, context = self.will, self.context
         if (
             will is None
-            or gate is None
+            or context is None
             or not self.mqtt.topics.serves(swap(will.message.address.key))
         ):
             return None
-        route = self._vhost.route(gate, EXCHANGE, will.message.address.key)
+        route = self._vhost.route(context, EXCHANGE, will.message.address.key)
         return will.definition() if route.plan.refusal is None else None
 
     def _granted(self, connect: Connect, client_id: str, expiry: int, data: bytes) -> Properties5:

@@ -19,8 +19,8 @@ from broker.messages.message import (
     QUEUES,
     Message,
 )
-from broker.routing.publish_context import Gate
-from broker.routing.route import NOBODY
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import EMPTY_RELAY
 from broker.store.contract import Ticket
 from protocols.connection import BUDGET, COLD
 from protocols.mqtt.codec.connect import LEVEL_5
@@ -38,10 +38,10 @@ from protocols.mqtt.codec.packets import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     MalformedPacket,
-    Reader,
+    PacketReader,
 )
 from protocols.mqtt.codec.relay_formats import APART_4
-from protocols.mqtt.connection.login import Client
+from protocols.mqtt.connection.login import MqttClient
 from protocols.mqtt.connection.subscribing import subscribe, unsubscribe
 from protocols.mqtt.session.session import Session
 
@@ -52,7 +52,7 @@ _PUBACK: Final[i64] = PUBACK << 4
 _CARE: Final[i64] = ALWAYS | QUEUES | APART_4
 
 
-class Level4(Client):
+class Level4(MqttClient):
     """Speaks the older versions; what comes first, a CONNECT, is somebody else's."""
 
     def on_first(self, first: i64, body: bytes) -> None:
@@ -67,9 +67,9 @@ class Level4(Client):
         size: i64 = len(data)
         position: i64 = 0
         budget: i64 = BUDGET
-        gate = self.gate
+        context = self.context
         session = self.session
-        run = NOBODY
+        run = EMPTY_RELAY
         run_start: i64 = 0
         run_count: i64 = 0
         while size - position >= 2 and budget > 0:
@@ -98,31 +98,31 @@ class Level4(Client):
                 self._too_large(first)
             end: i64 = start + length
             if end > size:
-                if gate is None and first != CONNECT << 4:
+                if context is None and first != CONNECT << 4:
                     raise MalformedPacket(
                         "expected CONNECT"
                     )  # We need not wait for the rest of something else.
                 self.need = end - position
                 break
-            if gate is not None and first == _PUBLISH_0 and length >= 2:
+            if context is not None and first == _PUBLISH_0 and length >= 2:
                 mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
                 if mark > end:
                     self._flush(run_count, run, data, run_start, position)
                     raise MalformedPacket("topic name")
                 topic = data[start + 2 : mark]
-                route = gate.routes.get(topic)
+                route = context.routes.get(topic)
                 if route is None:
                     self._flush(run_count, run, data, run_start, position)
                     run_count = 0
-                    route = self.mqtt.topics.resolve(gate, topic)
-                gate.received += 1
+                    route = self.mqtt.topics.resolve(context, topic)
+                context.received += 1
                 plan = route.plan
-                if plan.attention & _CARE:
+                if plan.slow_path_mask & _CARE:
                     if run_count > 0:
                         run.send(data[run_start:position], run_count)
                         run_count = 0
                     self._publish(
-                        gate, route, Message(route, data[mark:end], PLAIN, AT_MOST_ONCE), None
+                        context, route, Message(route, data[mark:end], PLAIN, AT_MOST_ONCE), None
                     )
                 else:
                     route.count += 1
@@ -140,8 +140,8 @@ class Level4(Client):
                 if run_count > 0:
                     run.send(data[run_start:position], run_count)
                     run_count = 0
-                if gate is not None and first == _PUBLISH_1 and length >= 4:
-                    budget -= self._on_publish_1(gate, data, start, end)
+                if context is not None and first == _PUBLISH_1 and length >= 4:
+                    budget -= self._on_publish_1(context, data, start, end)
                 elif (
                     session is not None
                     and first == _PUBACK
@@ -151,7 +151,7 @@ class Level4(Client):
                     budget -= 1
                 else:
                     budget -= self._on_packet(first, data[start:end])
-                    gate = self.gate
+                    context = self.context
                     session = self.session
                     if self.finished:
                         return size
@@ -163,7 +163,7 @@ class Level4(Client):
         self.behind = budget <= 0
         return position
 
-    def _on_publish_1(self, gate: Gate, data: bytes, start: i64, end: i64) -> i64:
+    def _on_publish_1(self, context: PublishContext, data: bytes, start: i64, end: i64) -> i64:
         """A QoS 1 publication; returns its weight. Hot path."""
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
         if mark + 2 > end:
@@ -172,19 +172,19 @@ class Level4(Client):
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
             raise MalformedPacket("packet identifier 0")  # [MQTT-2.3.1-1]
-        route = gate.routes.get(topic)
+        route = context.routes.get(topic)
         if route is None:
-            route = self.mqtt.topics.resolve(gate, topic)
-        gate.received += 1
+            route = self.mqtt.topics.resolve(context, topic)
+        context.received += 1
         message = Message(route, data[mark + 2 : end], PLAIN, AT_LEAST_ONCE)
         plan = route.plan
         ticket: Ticket | None = None
-        if plan.attention & (ALWAYS | PERSISTENCE) or plan.kept_relay is not NOBODY:
+        if plan.slow_path_mask & (ALWAYS | PERSISTENCE) or plan.reliable_relay is not EMPTY_RELAY:
             ticket = Ticket(self._answers)
             self.persists = True
-            self._publish(gate, route, message, ticket)
+            self._publish(context, route, message, ticket)
         else:
-            for queue in plan.kept:
+            for queue in plan.reliable_queues:
                 queue.put(message)
             route.count += 1
         self._answers.give(_PUBACK, packet_id, ticket)
@@ -195,13 +195,13 @@ class Level4(Client):
     def _on_packet(self, first: i64, body: bytes) -> i64:
         """Returns what it costs of the budget."""
         kind = first >> 4
-        reader = Reader(body)
+        reader = PacketReader(body)
         session = self.session
-        gate = self.gate
-        if session is None or gate is None:
+        context = self.context
+        if session is None or context is None:
             self.on_first(first, body)
         elif kind == PUBLISH:
-            return COLD + self._on_publish(session, gate, first, reader)
+            return COLD + self._on_publish(session, context, first, reader)
         elif first == PUBACK << 4:
             reader.packet_id()  # Of nothing that is in flight.
             reader.end()
@@ -215,14 +215,14 @@ class Level4(Client):
             packet_id = reader.packet_id()
             reader.end()
             ticket = Ticket(self._answers)
-            session.let_go(packet_id, ticket)
+            session.release_packet_id(packet_id, ticket)
             self._answers.give(PUBCOMP << 4, packet_id, ticket)
         elif first == PUBCOMP << 4:
             packet_id = reader.packet_id()
             reader.end()
             session.complete(packet_id)
         elif first == SUBSCRIBE << 4 | 2:
-            return COLD * subscribe(self, session, gate.identity, self.mqtt, reader, self.level)
+            return COLD * subscribe(self, session, context.identity, self.mqtt, reader, self.level)
         elif first == UNSUBSCRIBE << 4 | 2:
             return COLD * unsubscribe(self, session, self.mqtt, reader, self.level)
         elif first == PINGREQ << 4:
@@ -236,14 +236,16 @@ class Level4(Client):
             raise MalformedPacket("packet type or flags")  # [MQTT-2.2.2-2], [MQTT-3.1.0-2]
         return COLD
 
-    def _on_publish(self, session: Session, gate: Gate, first: i64, reader: Reader) -> i64:
+    def _on_publish(
+        self, session: Session, context: PublishContext, first: i64, reader: PacketReader
+    ) -> i64:
         """PUBLISH with RETAIN, DUP or QoS 2; returns its weight."""
-        assurance = first >> 1 & 3
-        if assurance == 3 or assurance == AT_MOST_ONCE and first & 8:
+        qos = first >> 1 & 3
+        if qos == 3 or qos == AT_MOST_ONCE and first & 8:
             raise MalformedPacket("QoS or DUP")  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         topic = reader.binary()
-        packet_id: i64 = reader.packet_id() if assurance else 0
-        if assurance == EXACTLY_ONCE and packet_id in session.received:
+        packet_id: i64 = reader.packet_id() if qos else 0
+        if qos == EXACTLY_ONCE and packet_id in session.received:
             known = session.received[packet_id]
             if known is not None:
                 known.waiter = self._answers  # It came over an earlier connection, perhaps.
@@ -251,30 +253,30 @@ class Level4(Client):
             return 0
         ticket = Ticket(self._answers)
         self.persists = True
-        route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
+        route = context.routes.get(topic) or self.mqtt.topics.resolve(context, topic)
         if route.plan.stale:
-            gate.renew(route)
+            context.renew(route)
         message = Message(
             route,
             reader.rest(),
-            encoding_of(False, bool(first & 1), assurance == EXACTLY_ONCE),
-            assurance,
+            encoding_of(False, bool(first & 1), qos == EXACTLY_ONCE),
+            qos,
         )
-        gate.received += 1
+        context.received += 1
         store = self._vhost.store
         # The message and its identifier are durable together, or it would come twice, or never.
         store.begin()
         try:
-            if assurance == EXACTLY_ONCE:
-                session.hold(packet_id, ticket)
+            if qos == EXACTLY_ONCE:
+                session.hold_packet_id(packet_id, ticket)
             if first & 1 and route.plan.refusal is None:
                 self._vhost.retain(message, ticket)
-            self._publish(gate, route, message, ticket)
+            self._publish(context, route, message, ticket)
         finally:
             store.commit()
-        if assurance == AT_LEAST_ONCE:
+        if qos == AT_LEAST_ONCE:
             self._answers.give(_PUBACK, packet_id, ticket)
-        elif assurance == EXACTLY_ONCE:
+        elif qos == EXACTLY_ONCE:
             if ticket.outstanding == 0:
                 session.received[packet_id] = None
             self._answers.give(PUBREC << 4, packet_id, ticket)

@@ -23,9 +23,9 @@ from broker.messages.message import (
     QUEUES,
     Message,
 )
-from broker.routing.deduplication import PRODUCER, SEQUENCE, Publication, numbered
-from broker.routing.publish_context import Gate
-from broker.routing.route import DENIED, NOBODY, REFUSED, REPEATED, ROUTED, UNROUTABLE, Route
+from broker.routing.deduplication import PRODUCER, SEQUENCE, NumberedPublication, numbered
+from broker.routing.publish_context import PublishContext
+from broker.routing.route import DENIED, EMPTY_RELAY, REFUSED, REPEATED, ROUTED, UNROUTABLE, Route
 from broker.store.contract import Ticket
 from protocols.connection import BUDGET, COLD, Peer
 from protocols.mqtt.codec.connect import topic_name
@@ -42,7 +42,7 @@ from protocols.mqtt.codec.packets import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     MalformedPacket,
-    Reader,
+    PacketReader,
     decoded,
     write_answer,
 )
@@ -92,7 +92,7 @@ _CODES: Final[dict[int, int]] = {
 _SPELLINGS: Final = 64
 
 
-class Spelling:
+class PublishProperties:
     """The properties of publications, read: what is relayed of them, and what is the broker's
     affair.
     """
@@ -109,11 +109,11 @@ class Spelling:
         #: Whether the body says to be UTF-8.
         self.text = text
         #: Who numbers its messages; whether the number is none.
-        self.publication: Publication | None = None
+        self.publication: NumberedPublication | None = None
         self.misnumbered = False
 
 
-_NOTHING: Final = Spelling(b"", 0, -1, False)
+_NOTHING: Final = PublishProperties(b"", 0, -1, False)
 
 
 class Level5(Level4):
@@ -124,11 +124,11 @@ class Level5(Level4):
         #: Topic names by the client's aliases, and properties that came. (Most connections have
         #: neither.)
         self._topics: dict[int, bytes] | None = None
-        self._spellings: dict[bytes, Spelling] | None = None
+        self._spellings: dict[bytes, PublishProperties] | None = None
         #: Seconds that the session outlives the connection, as the client wants it.
         self.expiry = 0
 
-    def on_auth(self, reader: Reader) -> None:
+    def on_auth(self, reader: PacketReader) -> None:
         """AUTH."""
         raise NotImplementedError
 
@@ -136,9 +136,9 @@ class Level5(Level4):
         """Handle every complete packet from here on; returns where they end. Hot path."""
         size: i64 = len(data)
         budget: i64 = BUDGET
-        gate = self.gate
+        context = self.context
         session = self.session
-        run = NOBODY
+        run = EMPTY_RELAY
         run_start: i64 = 0
         run_count: i64 = 0
         while size - position >= 2 and budget > 0:
@@ -169,31 +169,34 @@ class Level5(Level4):
             if end > size:
                 self.need = end - position
                 break
-            if gate is not None and first == _PUBLISH_0 and length >= 3:
+            if context is not None and first == _PUBLISH_0 and length >= 3:
                 mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
                 if mark >= end or data[mark] != 0 or mark == start + 2:
                     if run_count > 0:
                         run.send_described(data[run_start:position], run_count)
                         run_count = 0
-                    budget -= self._on_publish5(gate, first, Reader(data[start:end]))
+                    budget -= self._on_publish5(context, first, PacketReader(data[start:end]))
                     if self.finished:
                         return size
                     position = end
                     continue
                 topic = data[start + 2 : mark]
-                route = gate.routes.get(topic)
+                route = context.routes.get(topic)
                 if route is None:
                     self._flush(run_count, run, data, run_start, position)
                     run_count = 0
-                    route = self.mqtt.topics.resolve(gate, topic)
-                gate.received += 1
+                    route = self.mqtt.topics.resolve(context, topic)
+                context.received += 1
                 plan = route.plan
-                if plan.attention & _CARE:
+                if plan.slow_path_mask & _CARE:
                     if run_count > 0:
                         run.send_described(data[run_start:position], run_count)
                         run_count = 0
                     self._publish(
-                        gate, route, Message(route, data[mark + 1 : end], PLAIN, AT_MOST_ONCE), None
+                        context,
+                        route,
+                        Message(route, data[mark + 1 : end], PLAIN, AT_MOST_ONCE),
+                        None,
                     )
                 else:
                     route.count += 1
@@ -211,8 +214,8 @@ class Level5(Level4):
                 if run_count > 0:
                     run.send_described(data[run_start:position], run_count)
                     run_count = 0
-                if gate is not None and first == _PUBLISH_1 and length >= 5:
-                    budget -= self._on_publish5_1(gate, data, start, end)
+                if context is not None and first == _PUBLISH_1 and length >= 5:
+                    budget -= self._on_publish5_1(context, data, start, end)
                 elif (
                     session is not None
                     and first == _PUBACK
@@ -222,7 +225,7 @@ class Level5(Level4):
                     budget -= 1
                 else:
                     budget -= self._on_packet5(first, data[start:end])
-                    gate = self.gate
+                    context = self.context
                     session = self.session
                 if self.finished:
                     return size
@@ -234,40 +237,40 @@ class Level5(Level4):
         self.behind = budget <= 0
         return position
 
-    def _on_publish5_1(self, gate: Gate, data: bytes, start: i64, end: i64) -> i64:
+    def _on_publish5_1(self, context: PublishContext, data: bytes, start: i64, end: i64) -> i64:
         """A QoS 1 publication; returns its weight. Hot path for one without properties."""
         mark: i64 = start + 2 + (i64(read_i16_be(data, start)) & 0xFFFF)
         if mark + 3 > end or data[mark + 2] != 0 or mark == start + 2 or self._answers.waiting:
-            return self._on_publish5(gate, _PUBLISH_1, Reader(data[start:end]))
+            return self._on_publish5(context, _PUBLISH_1, PacketReader(data[start:end]))
         packet_id: i64 = i64(read_i16_be(data, mark)) & 0xFFFF
         if packet_id == 0:
             raise MalformedPacket("packet identifier 0")  # [MQTT-2.2.1-3]
         topic = data[start + 2 : mark]
-        route = gate.routes.get(topic)
+        route = context.routes.get(topic)
         if route is None:
-            route = self.mqtt.topics.resolve(gate, topic)
+            route = self.mqtt.topics.resolve(context, topic)
         plan = route.plan
         if (
-            plan.attention & (ALWAYS | PERSISTENCE)
-            or plan.kept_relay is not NOBODY
+            plan.slow_path_mask & (ALWAYS | PERSISTENCE)
+            or plan.reliable_relay is not EMPTY_RELAY
             or plan.fate != ROUTED
         ):
-            return self._on_publish5(gate, _PUBLISH_1, Reader(data[start:end]))
-        gate.received += 1
+            return self._on_publish5(context, _PUBLISH_1, PacketReader(data[start:end]))
+        context.received += 1
         message = Message(route, data[mark + 3 : end], PLAIN, AT_LEAST_ONCE)
-        for queue in plan.kept:
+        for queue in plan.reliable_queues:
             queue.put(message)
         route.count += 1
         write_answer(self.out, _PUBACK, packet_id)
         return plan.weight
 
-    def _on_publish5(self, gate: Gate, first: i64, reader: Reader) -> i64:
+    def _on_publish5(self, context: PublishContext, first: i64, reader: PacketReader) -> i64:
         """Any PUBLISH; returns its weight."""
-        assurance = first >> 1 & 3
-        if assurance == 3 or assurance == AT_MOST_ONCE and first & 8:
+        qos = first >> 1 & 3
+        if qos == 3 or qos == AT_MOST_ONCE and first & 8:
             raise MalformedPacket("QoS or DUP")  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         topic = reader.binary()
-        packet_id: i64 = reader.packet_id() if assurance else 0
+        packet_id: i64 = reader.packet_id() if qos else 0
         spelling = self._spelling(reader)
         if spelling.alias:
             topic = self._by_alias(spelling.alias, topic)
@@ -275,36 +278,36 @@ class Level5(Level4):
             raise MalformedPacket("no topic name", code=PROTOCOL_ERROR)
         session = self.session
         assert session is not None
-        if assurance == EXACTLY_ONCE and packet_id in session.received:
+        if qos == EXACTLY_ONCE and packet_id in session.received:
             known = session.received[packet_id]
             if known is not None:
                 known.waiter = self._answers  # It came over an earlier connection, perhaps.
             self._answers.give(PUBREC << 4, packet_id, known)
             return COLD
         if (
-            assurance
+            qos
             and len(session.received) + self._answers.waiting >= self.mqtt.options.receive_maximum
         ):
             raise MalformedPacket(
                 "more than Receive Maximum", "receive_maximum", RECEIVE_MAXIMUM_EXCEEDED
             )  # [MQTT-3.3.4-7]
-        route = gate.routes.get(topic) or self.mqtt.topics.resolve(gate, topic)
+        route = context.routes.get(topic) or self.mqtt.topics.resolve(context, topic)
         if route.plan.stale:
-            gate.renew(route)
+            context.renew(route)
         ticket = Ticket(self._answers)
         self.persists = True
         store = self._vhost.store
         # The message and its identifier are durable together, or it would come twice, or never.
         store.begin()
         try:
-            code = self._publish_described(gate, route, spelling, reader.rest(), first, ticket)
-            if assurance == EXACTLY_ONCE and code < UNSPECIFIED:
-                session.hold(packet_id, ticket)
+            code = self._publish_described(context, route, spelling, reader.rest(), first, ticket)
+            if qos == EXACTLY_ONCE and code < UNSPECIFIED:
+                session.hold_packet_id(packet_id, ticket)
         finally:
             store.commit()
-        if assurance == AT_LEAST_ONCE:
+        if qos == AT_LEAST_ONCE:
             self._answers.give_code(PUBACK << 4, packet_id, ticket, code)
-        elif assurance == EXACTLY_ONCE:
+        elif qos == EXACTLY_ONCE:
             if code < UNSPECIFIED and ticket.outstanding == 0:
                 session.received[packet_id] = None
             self._answers.give_code(PUBREC << 4, packet_id, ticket, code)
@@ -312,25 +315,25 @@ class Level5(Level4):
 
     def _publish_described(
         self,
-        gate: Gate,
+        context: PublishContext,
         route: Route,
-        spelling: Spelling,
+        spelling: PublishProperties,
         body: bytes,
         first: i64,
         ticket: Ticket | None,
     ) -> int:
         """Publish; returns the reason code."""
-        gate.received += 1
-        assurance: i64 = first >> 1 & 3
+        context.received += 1
+        qos: i64 = first >> 1 & 3
         if spelling.text and not _is_text(body):
-            gate.count_fate(REFUSED)
+            context.count_fate(REFUSED)
             return PAYLOAD_FORMAT_INVALID
         if spelling.misnumbered:
-            gate.count_fate(REFUSED)
+            context.count_fate(REFUSED)
             return IMPLEMENTATION_SPECIFIC
         described = spelling.octets != b""
-        encoding = encoding_of(described, bool(first & 1), assurance == EXACTLY_ONCE)
-        message = Message(route, spelling.octets + body if described else body, encoding, assurance)
+        encoding = encoding_of(described, bool(first & 1), qos == EXACTLY_ONCE)
+        message = Message(route, spelling.octets + body if described else body, encoding, qos)
         if spelling.expiry >= 0:
             message.expires = self.agenda.now + spelling.expiry * 1000
         publication = spelling.publication
@@ -341,10 +344,10 @@ class Level5(Level4):
         ):
             self._vhost.retain(message, ticket)
         return _CODES.get(
-            int(self._publish(gate, route, message, ticket, publication)), UNSPECIFIED
+            int(self._publish(context, route, message, ticket, publication)), UNSPECIFIED
         )
 
-    def _spelling(self, reader: Reader) -> Spelling:
+    def _spelling(self, reader: PacketReader) -> PublishProperties:
         """The properties that come next."""
         octets = reader.block()
         if octets == b"\0":
@@ -355,7 +358,7 @@ class Level5(Level4):
         known = spellings.get(octets)
         if known is not None:
             return known
-        properties = read_properties(Reader(octets), PUBLISH)
+        properties = read_properties(PacketReader(octets), PUBLISH)
         if properties.identifiers:
             raise MalformedPacket(
                 "subscription identifier from a client", code=PROTOCOL_ERROR
@@ -365,7 +368,7 @@ class Level5(Level4):
             topic_name(response)  # [MQTT-3.3.2-14]
         alias = properties.numbers.pop(TOPIC_ALIAS, 0)
         relayed = properties.encoded()
-        spelling = Spelling(
+        spelling = PublishProperties(
             b"" if relayed == b"\0" else relayed,
             alias,
             properties.number(MESSAGE_EXPIRY, -1),
@@ -404,15 +407,15 @@ class Level5(Level4):
     def _on_packet5(self, first: i64, body: bytes) -> i64:
         """Returns what it costs of the budget."""
         kind = first >> 4
-        session, gate = self.session, self.gate
-        if session is None or gate is None:
+        session, context = self.session, self.context
+        if session is None or context is None:
             self.on_first(first, body)
             return COLD
-        reader = Reader(body)
+        reader = PacketReader(body)
         if kind == PUBLISH:
-            return self._on_publish5(gate, first, reader)
+            return self._on_publish5(context, first, reader)
         if first == SUBSCRIBE << 4 | 2:
-            return COLD * subscribe(self, session, gate.identity, self.mqtt, reader, self.level)
+            return COLD * subscribe(self, session, context.identity, self.mqtt, reader, self.level)
         if first == UNSUBSCRIBE << 4 | 2:
             return COLD * unsubscribe(self, session, self.mqtt, reader, self.level)
         if first == PUBACK << 4:
@@ -425,7 +428,7 @@ class Level5(Level4):
             answer = read_acknowledgement(reader, PUBREL)
             known = answer.packet_id in session.received
             ticket = Ticket(self._answers)
-            session.let_go(answer.packet_id, ticket)
+            session.release_packet_id(answer.packet_id, ticket)
             self._answers.give_code(
                 PUBCOMP << 4,
                 answer.packet_id,
@@ -449,7 +452,7 @@ class Level5(Level4):
             raise MalformedPacket("flags")  # [MQTT-2.1.3-1]
         return COLD
 
-    def _on_pubrec(self, session: Session, reader: Reader) -> None:
+    def _on_pubrec(self, session: Session, reader: PacketReader) -> None:
         answer = read_acknowledgement(reader, PUBREC)
         if answer.code >= UNSPECIFIED:
             session.refuse(answer.packet_id)  # [MQTT-4.3.3-6]: there is no PUBREL.
@@ -463,7 +466,7 @@ class Level5(Level4):
                 raise MalformedPacket("PUBREC of a QoS 1 publication", code=PROTOCOL_ERROR)
             self._answers.give(PUBREL << 4 | 2, answer.packet_id, ticket)
 
-    def _on_disconnect(self, session: Session, reader: Reader) -> None:
+    def _on_disconnect(self, session: Session, reader: PacketReader) -> None:
         farewell = read_disconnect(reader)
         expiry = farewell.properties.number(SESSION_EXPIRY, -1)
         if expiry > 0 and self.expiry == 0:

@@ -7,8 +7,8 @@ from mypy_extensions import i64
 from broker.access.identity import Identity
 from broker.errors import BrokerError
 from broker.messages.message import Message
-from broker.routing.deduplication import Publication
-from broker.routing.publish_context import Gate
+from broker.routing.deduplication import NumberedPublication
+from broker.routing.publish_context import PublishContext
 from broker.routing.route import DENIED, TOO_LARGE, Relay, Route
 from broker.store.contract import Ticket
 from broker.vhost.vhost import VirtualHost
@@ -25,13 +25,13 @@ from protocols.mqtt.codec.reasons import (
     PACKET_TOO_LARGE,
     SERVER_SHUTTING_DOWN,
 )
-from protocols.mqtt.connection.answers import Answers
+from protocols.mqtt.connection.answers import PublishReplies
 from protocols.mqtt.connection.service import NAMES, MqttService
 from protocols.mqtt.session.session import Session
-from protocols.mqtt.session.wills import Waiting, Will
+from protocols.mqtt.session.wills import DelayedWill, StoredWill
 
 
-class Client(Connection):
+class MqttClient(Connection):
     """One MQTT client, once its CONNECT has been read."""
 
     def __init__(self, front: MqttService, peer: Peer) -> None:
@@ -41,9 +41,9 @@ class Client(Connection):
         self.level = 0
         #: Who the client is, wherever; its gate knows who it is here.
         self.identity: Identity | None = None
-        self.gate: Gate | None = None
+        self.context: PublishContext | None = None
         self.session: Session | None = None
-        self.will: Will | None = None
+        self.will: StoredWill | None = None
         self.user = ""
         self.client_id = ""
         self.keep_alive: i64 = 0
@@ -52,15 +52,17 @@ class Client(Connection):
         self.send_max: i64 = 0
         self.deadline = self.agenda.now + front.options.handshake_ms
         self._vhost: VirtualHost = front.broker.vhosts["/"]
-        self._answers = Answers(self)
+        self._answers = PublishReplies(self)
 
     @property
     def published(self) -> int:
-        return 0 if self.gate is None else int(self.gate.received)
+        return 0 if self.context is None else int(self.context.received)
 
     @property
-    def whose(self) -> tuple[str, str]:
-        return (self.gate.identity.name, self._vhost.name) if self.gate is not None else ("", "")
+    def owner(self) -> tuple[str, str]:
+        return (
+            (self.context.identity.name, self._vhost.name) if self.context is not None else ("", "")
+        )
 
     @property
     def vhost(self) -> VirtualHost:
@@ -76,39 +78,39 @@ class Client(Connection):
 
     def _too_large(self, first: i64) -> None:
         """A packet above the limit. Raises MalformedPacket; a publication counts."""
-        if self.gate is not None and first >> 4 == PUBLISH:
-            self.gate.received += 1
-            self.gate.count_fate(TOO_LARGE)
+        if self.context is not None and first >> 4 == PUBLISH:
+            self.context.received += 1
+            self.context.count_fate(TOO_LARGE)
         raise MalformedPacket("packet too large", "too_large", PACKET_TOO_LARGE)
 
     def _publish(
         self,
-        gate: Gate,
+        context: PublishContext,
         route: Route,
         message: Message,
         ticket: Ticket | None,
-        publication: Publication | None = None,
+        publication: NumberedPublication | None = None,
     ) -> i64:
         """Publish with care, once if its producer numbers what it publishes; what the identity may
         not publish is dropped and counted [MQTT-3.3.5-2]. Returns the fate."""
         vhost = self._vhost
-        vhost.speaker = self.session
+        vhost.publishing_session = self.session
         fate: i64
         try:
             if publication is None:
-                fate = vhost.publish(gate, route, message, ticket)
+                fate = vhost.publish(context, route, message, ticket)
             else:
-                fate = vhost.publish_once(gate, route, message, ticket, publication)
+                fate = vhost.publish_once(context, route, message, ticket, publication)
         except BrokerError:
             fate = route.plan.fate
-        vhost.speaker = None
+        vhost.publishing_session = None
         if vhost.alarmed:
             self.block()
         return fate
 
     # -- time, and the end
 
-    def turn_out(self, code: int, reason: str, text: str = "") -> None:
+    def disconnect(self, code: int, reason: str, text: str = "") -> None:
         """The connection ends because the broker wants it so.
 
         Level 5 has words for that [MQTT-4.13.1-1].
@@ -122,11 +124,11 @@ class Client(Connection):
         self.end(reason)
         self.touch()
 
-    def expel(self, reason: str) -> None:
-        self.turn_out(ADMINISTRATIVE_ACTION, "expelled", reason)
+    def close(self, reason: str) -> None:
+        self.disconnect(ADMINISTRATIVE_ACTION, "expelled", reason)
 
-    def too_fast(self, reason: str) -> None:
-        self.turn_out(MESSAGE_RATE_TOO_HIGH, "too_fast", reason)
+    def close_too_fast(self, reason: str) -> None:
+        self.disconnect(MESSAGE_RATE_TOO_HIGH, "too_fast", reason)
 
     def advance(self, now: int) -> None:
         """One and a half keep-alive intervals of silence, or no CONNECT in time [MQTT-3.1.2-22]."""
@@ -137,7 +139,7 @@ class Client(Connection):
         elif self.stalled:
             self.deadline = now + limit  # It is we who do not listen.
         elif now - self.heard_at >= limit:
-            self.turn_out(KEEP_ALIVE_TIMEOUT, "keep_alive_timeout")
+            self.disconnect(KEEP_ALIVE_TIMEOUT, "keep_alive_timeout")
         else:
             self.deadline = self.heard_at + limit
 
@@ -152,51 +154,51 @@ class Client(Connection):
             and not self.will.delay
         ):
             self.will = None
-        self.turn_out(SERVER_SHUTTING_DOWN, "shutdown")
+        self.disconnect(SERVER_SHUTTING_DOWN, "shutdown")
 
     def released(self) -> None:
         """The will goes out unless DISCONNECT took it back [MQTT-3.1.2-8]; the session stays or
         ends.
         """
         session, self.session = self.session, None
-        gate, self.gate = self.gate, None
+        context, self.context = self.context, None
         will, self.will = self.will, None
         self._answers.close()
         if session is not None:
-            if gate is not None and will is not None:
-                self._leave_will(session, gate, will)
-            if session.late_will is None:
-                session.testament = None
+            if context is not None and will is not None:
+                self._leave_will(session, context, will)
+            if session.delayed_will is None:
+                session.stored_will = None
             self.mqtt.sessions.leave(session)
-        if gate is not None:
-            self._vhost.gates.leave(gate)
+        if context is not None:
+            self._vhost.contexts.leave(context)
 
-    def _leave_will(self, session: Session, gate: Gate, will: Will) -> None:
+    def _leave_will(self, session: Session, context: PublishContext, will: StoredWill) -> None:
         """... if it may be published where it wants to, like any other publication."""
         if not self.mqtt.topics.serves(swap(will.message.address.key)):
-            gate.received += 1
-            gate.count_fate(DENIED)
+            context.received += 1
+            context.count_fate(DENIED)
         elif will.delay and session.expiry:
-            session.late_will = Waiting(
+            session.delayed_will = DelayedWill(
                 self._vhost,
-                gate,
+                context,
                 will,
                 session,
                 self.mqtt.sessions.deadlines,
                 self.agenda.now + will.delay,
             )
         else:
-            self._vhost.publish_will(gate, will.message, will.lifetime, session)
+            self._vhost.publish_will(context, will.message, will.lifetime, session)
 
-    def go_on(self) -> None:
-        super().go_on()
+    def resume_input(self) -> None:
+        super().resume_input()
         if self.session is not None:
             self.session.unheard = False
-            self.session.unpark()
+            self.session.resume_retained()
 
-    def unchoke(self) -> None:
+    def resume_deliveries(self) -> None:
         if self.session is not None:
-            self.session.unchoke()
+            self.session.resume_deliveries()
 
     def describe(self) -> dict[str, object]:
         row = super().describe()

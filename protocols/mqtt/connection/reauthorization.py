@@ -17,7 +17,7 @@ from broker.routing.binding import PARTLY
 from matching.grammar import swap
 from protocols.mqtt.codec.reasons import NOT_AUTHORISED
 from protocols.mqtt.codec.topics import EXCHANGE, SHARE
-from protocols.mqtt.connection.login import Client
+from protocols.mqtt.connection.login import MqttClient
 from protocols.mqtt.connection.service import MqttService
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.sys_topics import ROOT
@@ -39,20 +39,20 @@ def judge(identity: Identity, topic_filter: str, vhost: str) -> int:
     except AccessRefused:
         return NONE
     key = ".".join(["*" if word == "+" else swap(word) for word in topic_filter.split("/")])
-    verdict = identity.hears(EXCHANGE, key, topic_filter, True)
+    verdict = identity.read_scope(EXCHANGE, key, topic_filter, True)
     return NONE if whole and verdict == SOME else verdict
 
 
 def review_session(service: MqttService, session: Session) -> None:
     """Whoever it belongs to may have other rights than before, or be nobody any more."""
     outlet = session.outlet
-    if isinstance(outlet, Client):
+    if isinstance(outlet, MqttClient):
         outlet.review()
     elif session.vhost.closing:
         _give_up(service, session)
     elif session.named:
-        user = service.broker.authenticator.named(session.user)
-        identity = None if user is None else user.within(session.vhost.name, session.name)
+        user = service.broker.authenticator.identity_of(session.user)
+        identity = None if user is None else user.for_vhost(session.vhost.name, session.name)
         if identity is None:
             _give_up(service, session)
         else:
@@ -60,8 +60,8 @@ def review_session(service: MqttService, session: Session) -> None:
 
 
 def _give_up(service: MqttService, session: Session) -> None:
-    if session.late_will is not None:
-        session.late_will.forget()
+    if session.delayed_will is not None:
+        session.delayed_will.cancel()
     service.sessions.end(session, None)
 
 
@@ -70,13 +70,13 @@ def assume(session: Session, identity: Identity) -> None:
     if session.identity is identity:
         return
     session.identity = identity
-    if session.late_will is not None:
-        session.late_will.review(identity)
+    if session.delayed_will is not None:
+        session.delayed_will.review(identity)
     if session.subscription_count or session.memberships:
-        Reviewing(session, identity).run()
+        SessionReauthorization(session, identity).run()
 
 
-class Reviewing(Task):
+class SessionReauthorization(Task):
     """A walk through the subscriptions of a session."""
 
     def __init__(self, session: Session, identity: Identity) -> None:
@@ -101,8 +101,8 @@ class Reviewing(Task):
         outlet = session.outlet
         if self._names:
             session.vhost.agenda.later(self)
-        elif self._lost and isinstance(outlet, Client):
-            outlet.turn_out(
+        elif self._lost and isinstance(outlet, MqttClient):
+            outlet.disconnect(
                 NOT_AUTHORISED, "expelled", f"{self._lost} subscriptions are not allowed any more"
             )
 
@@ -126,11 +126,11 @@ class Reviewing(Task):
             wishes = {key: value for key, value in binding.arguments.items() if key != PARTLY}
             if verdict == SOME:
                 wishes[PARTLY] = True
-            session.subscribe(name, binding.assurance, None, wishes)
+            session.subscribe(name, binding.qos, None, wishes)
         return before or verdict == SOME
 
 
-class ReviewingAll(Task):
+class AllSessionsReauthorization(Task):
     """A walk through all sessions."""
 
     def __init__(self, service: MqttService, agenda: Agenda) -> None:

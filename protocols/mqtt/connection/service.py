@@ -9,7 +9,7 @@ from broker.broker import Broker
 from broker.messages.fates import DROPPED, OVER_LIMIT
 from protocols.connection import Connection, Peer
 from protocols.front import Front
-from protocols.mqtt.codec.topics import TopicRules
+from protocols.mqtt.codec.topics import MqttTopics
 from protocols.mqtt.session.sessions import MqttOptions, Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
 
@@ -30,7 +30,7 @@ class MqttService(Front):
             broker.agenda,
             options.sys_interval_s,
             f"trellis {options.version}".rstrip(),
-            Surveying(self),
+            BrokerSurveyor(self),
         )
         self.sessions.sys = self.sys
         #: Octets of connections that are gone, in and out, and the most clients that there were at
@@ -38,7 +38,7 @@ class MqttService(Front):
         self.octets_in = 0
         self.octets_out = 0
         self.most = 0
-        self.topics = TopicRules(options.max_levels, options.no_subscribe)
+        self.topics = MqttTopics(options.max_levels, options.no_subscribe)
 
     def enter(self, connection: Connection) -> None:
         super().enter(connection)
@@ -46,7 +46,7 @@ class MqttService(Front):
 
     def leave(self, connection: Connection) -> None:
         super().leave(connection)
-        self.octets_in += int(connection.octets_in)
+        self.octets_in += int(connection.bytes_in)
         self.octets_out += int(connection.octets_out)
 
     def credentials(
@@ -70,7 +70,7 @@ class MqttService(Front):
         return login
 
 
-class Surveying(Surveyor):
+class BrokerSurveyor(Surveyor):
     """Surveys of one front end."""
 
     def __init__(self, service: MqttService) -> None:
@@ -88,9 +88,9 @@ class BrokerSurvey(Survey):
         self._sessions = service.sessions.all()
         self._connections = list(service.connections)
         vhosts = list(service.broker.vhosts.values())
-        self._censuses = [vhost.census() for vhost in vhosts]
+        self._censuses = [vhost.totals() for vhost in vhosts]
         self._retained = sum(len(vhost.retained) for vhost in vhosts)
-        ingress = [vhost.gates.ingress() for vhost in vhosts]
+        ingress = [vhost.contexts.ingress_counters() for vhost in vhosts]
         self._received = sum(
             one[name].received for one in ingress for name in service.ways_in if name in one
         )
@@ -109,7 +109,7 @@ class BrokerSurvey(Survey):
             most -= 1
             connection = self._connections.pop()
             if not connection.finished:
-                self._octets_in += int(connection.octets_in)
+                self._octets_in += int(connection.bytes_in)
                 self._octets_out += int(connection.octets_out)
         more = [census.step(most) for census in self._censuses]
         return bool(self._sessions or self._connections) or any(more)

@@ -14,11 +14,18 @@ from broker.routing.binding import NO_LOCAL, PARTLY
 from broker.store.contract import Ticket
 from protocols.connection import Connection
 from protocols.mqtt.codec.connect import LEVEL_5
-from protocols.mqtt.codec.packets import FAILURE, SUBACK, UNSUBACK, MalformedPacket, Reader, suback
+from protocols.mqtt.codec.packets import (
+    FAILURE,
+    SUBACK,
+    UNSUBACK,
+    MalformedPacket,
+    PacketReader,
+    suback,
+)
 from protocols.mqtt.codec.packets5 import (
-    Subscription,
-    Unsubscription,
-    Wish,
+    SubscribePacket,
+    SubscribeRequest,
+    UnsubscribePacket,
     codes5,
     read_subscribe,
     read_unsubscribe,
@@ -52,7 +59,7 @@ def subscribe(
     session: Session,
     identity: Identity,
     service: MqttService,
-    reader: Reader,
+    reader: PacketReader,
     level: int,
 ) -> int:
     """SUBSCRIBE; returns how many topic filters there were.
@@ -61,19 +68,19 @@ def subscribe(
     """
     packet = read_subscribe(reader) if level == LEVEL_5 else _read_older(reader)
     codes: list[int] = []
-    for wish in packet.wishes:
-        code = wish.assurance
+    for wish in packet.requests:
+        code = wish.qos
         if not service.topics.check_filter(wish.topic_filter):
             code = TOPIC_FILTER_INVALID
         elif not service.topics.allows(wish.topic_filter):
             code = UNSPECIFIED  # Whoever asks: it is no matter of rights.
         codes.append(code)
-    Subscribing(connection, session, service, identity, packet, codes, level).run()
-    return len(packet.wishes)
+    SubscribeTask(connection, session, service, identity, packet, codes, level).run()
+    return len(packet.requests)
 
 
 def unsubscribe(
-    connection: Connection, session: Session, service: MqttService, reader: Reader, level: int
+    connection: Connection, session: Session, service: MqttService, reader: PacketReader, level: int
 ) -> int:
     """UNSUBSCRIBE; returns how many topic filters there were.
 
@@ -82,40 +89,44 @@ def unsubscribe(
     packet = read_unsubscribe(reader) if level == LEVEL_5 else _read_older_filters(reader)
     for topic_filter in packet.filters:
         service.topics.check_filter(topic_filter)
-    wanted = [Wish(topic_filter, 0) for topic_filter in packet.filters]
-    Unsubscribing(connection, session, wanted, packet.packet_id, level).run()
+    wanted = [SubscribeRequest(topic_filter, 0) for topic_filter in packet.filters]
+    UnsubscribeTask(connection, session, wanted, packet.packet_id, level).run()
     return len(wanted)
 
 
-def _read_older(reader: Reader) -> Subscription:
+def _read_older(reader: PacketReader) -> SubscribePacket:
     """SUBSCRIBE of levels 3 and 4."""
     packet_id = reader.packet_id()
-    wishes: list[Wish] = []
+    wishes: list[SubscribeRequest] = []
     while reader.more:
-        topic_filter, assurance = reader.text(), reader.byte()
-        if assurance > EXACTLY_ONCE:
+        topic_filter, qos = reader.text(), reader.byte()
+        if qos > EXACTLY_ONCE:
             raise MalformedPacket("QoS")  # [MQTT-3.8.3-4 of 3.1.1]
-        wishes.append(Wish(topic_filter, assurance))
+        wishes.append(SubscribeRequest(topic_filter, qos))
     if not wishes:
         raise MalformedPacket("no topic filter")  # [MQTT-3.8.3-3 of 3.1.1]
-    return Subscription(packet_id, Properties5(), wishes)
+    return SubscribePacket(packet_id, Properties5(), wishes)
 
 
-def _read_older_filters(reader: Reader) -> Unsubscription:
+def _read_older_filters(reader: PacketReader) -> UnsubscribePacket:
     packet_id = reader.packet_id()
     filters: list[str] = []
     while reader.more:
         filters.append(reader.text())
     if not filters:
         raise MalformedPacket("no topic filter")  # [MQTT-3.10.3-2]
-    return Unsubscription(packet_id, Properties5(), filters)
+    return UnsubscribePacket(packet_id, Properties5(), filters)
 
 
-class Change(Task):
+class SubscriptionChange(Task):
     """What one packet changes of a session's subscriptions."""
 
     def __init__(
-        self, connection: Connection, session: Session, wanted: list[Wish], weight: int = 1
+        self,
+        connection: Connection,
+        session: Session,
+        wanted: list[SubscribeRequest],
+        weight: int = 1,
     ) -> None:
         """`weight` is how much more work a topic filter is than usual."""
         self.session = session
@@ -140,12 +151,12 @@ class Change(Task):
             return
         self.close()
         waited, connection.stalled = connection.stalled, False
-        connection.answer_when_settled(self.ticket, self.answer())
+        connection.reply_when_durable(self.ticket, self.answer())
         self.changed(connection.stalled)
         if waited and not connection.stalled:
-            connection.go_on()
+            connection.resume_input()
 
-    def _next(self) -> list[Wish]:
+    def _next(self) -> list[SubscribeRequest]:
         """What is looked at in this turn."""
         some = self._wanted[self._at : self._at + SLICE]
         levels = 0
@@ -155,7 +166,7 @@ class Change(Task):
                 return some[:place]
         return some
 
-    def change(self, wish: Wish) -> None:
+    def change(self, wish: SubscribeRequest) -> None:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -168,7 +179,7 @@ class Change(Task):
         raise NotImplementedError
 
 
-class Subscribing(Change):
+class SubscribeTask(SubscriptionChange):
     """After the SUBACK come the retained messages; of shared subscriptions there are none.
 
     Rights are decided here, once a subscription, some a turn: who has many rules takes longer.
@@ -180,11 +191,11 @@ class Subscribing(Change):
         session: Session,
         service: MqttService,
         identity: Identity,
-        packet: Subscription,
+        packet: SubscribePacket,
         codes: list[int],
         level: int,
     ) -> None:
-        super().__init__(connection, session, packet.wishes, int(identity.weight))
+        super().__init__(connection, session, packet.requests, int(identity.weight))
         self._service = service
         self._identity = identity
         self._packet_id = packet.packet_id
@@ -197,10 +208,10 @@ class Subscribing(Change):
         self._curious: list[str] = []
         self._shared = False
 
-    def change(self, wish: Wish) -> None:
+    def change(self, wish: SubscribeRequest) -> None:
         at = self._done
         self._done += 1
-        if self._codes[at] != wish.assurance:
+        if self._codes[at] != wish.qos:
             return
         verdict = judge(self._identity, wish.topic_filter, self.session.vhost.name)
         if verdict == NONE:
@@ -218,11 +229,11 @@ class Subscribing(Change):
             session.subscription(topic_filter) is None and topic_filter not in session.memberships
         )
 
-    def _subscribe(self, wish: Wish, partly: bool) -> None:
+    def _subscribe(self, wish: SubscribeRequest, partly: bool) -> None:
         session, name = self.session, wish.topic_filter
         if name.startswith(SHARE):
             self._service.sessions.groups.join(
-                session, name, wish.assurance, self._identifier, self.ticket
+                session, name, wish.qos, self._identifier, self.ticket
             )
             self._shared = True
             return
@@ -236,7 +247,7 @@ class Subscribing(Change):
             wishes[AS_PUBLISHED] = True
         if partly:
             wishes[PARTLY] = True
-        session.subscribe(name, wish.assurance, self.ticket, wishes)
+        session.subscribe(name, wish.qos, self.ticket, wishes)
         if name.startswith(ROOT):
             self._service.sys.watch(session)
         if wish.handling == 0 or wish.handling == 1 and not known:
@@ -264,14 +275,14 @@ class Subscribing(Change):
         )
 
 
-class Unsubscribing(Change):
+class UnsubscribeTask(SubscriptionChange):
     """Level 5 tells which of the subscriptions were there."""
 
     def __init__(
         self,
         connection: Connection,
         session: Session,
-        wanted: list[Wish],
+        wanted: list[SubscribeRequest],
         packet_id: int,
         level: int,
     ) -> None:
@@ -280,7 +291,7 @@ class Unsubscribing(Change):
         self._level = level
         self._codes = bytearray()
 
-    def change(self, wish: Wish) -> None:
+    def change(self, wish: SubscribeRequest) -> None:
         name = wish.topic_filter
         session = self.session
         there = (

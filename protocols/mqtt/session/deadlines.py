@@ -22,7 +22,7 @@ SLICE: Final = 200
 SLACK: Final = 64
 
 
-class Alarm:
+class Deadline:
     """Something to do at a time, unless it is cancelled."""
 
     __slots__ = ("serial", "task", "when")
@@ -38,7 +38,7 @@ class Deadlines(Task):
 
     def __init__(self, agenda: Agenda) -> None:
         self._agenda = agenda
-        self._heap: list[Alarm] = []
+        self._heap: list[Deadline] = []
         self._serial: i64 = 0
         self._live = 0
         #: When the agenda's timer comes; 0 for none.
@@ -47,17 +47,17 @@ class Deadlines(Task):
     def __len__(self) -> int:
         return self._live
 
-    def at(self, when: i64, task: Task) -> Alarm:
+    def at(self, when: i64, task: Task) -> Deadline:
         """Run the task at this time."""
         self._serial += 1
-        alarm = Alarm(when, self._serial, task)
+        alarm = Deadline(when, self._serial, task)
         self._live += 1
         self._heap.append(alarm)
         self._rise(len(self._heap) - 1)
         self._arm()
         return alarm
 
-    def cancel(self, alarm: Alarm) -> None:
+    def cancel(self, alarm: Deadline) -> None:
         """Not any more."""
         if alarm.task is not None:
             alarm.task = None
@@ -84,7 +84,7 @@ class Deadlines(Task):
                 task.run()
         self._arm()
 
-    def _pop(self) -> Alarm:
+    def _pop(self) -> Deadline:
         """The first one, out of the heap."""
         heap = self._heap
         last = heap.pop()
@@ -132,6 +132,6 @@ class Deadlines(Task):
                 self._agenda.at(when, self)
 
 
-def _comes_before(one: Alarm, other: Alarm) -> bool:
+def _comes_before(one: Deadline, other: Deadline) -> bool:
     """Of two for the same time, the one that was set first."""
     return one.when < other.when or one.when == other.when and one.serial < other.serial

@@ -13,15 +13,15 @@ from broker.messages.message import EXACTLY_ONCE, PLAIN, Message
 from broker.messages.outlet import LARGE, Outlet
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
-from broker.routing.route import Listener
-from broker.store.contract import Received, Released, Ticket, Waiter
+from broker.routing.route import Subscriber
+from broker.store.contract import PacketIdHeld, PacketIdReleased, Ticket, Waiter
 from broker.vhost.vhost import VirtualHost
-from protocols.mqtt.codec.content import Publication
+from protocols.mqtt.codec.content import MqttEncoding
 from protocols.mqtt.codec.packets import DUP, RETAIN, write_publish_head
 from protocols.mqtt.codec.relay_formats import RECODED_4, VERSION_4
-from protocols.mqtt.session.publish_writer import Pen
-from protocols.mqtt.session.subscription_options import Views
-from protocols.tally import Tally
+from protocols.mqtt.session.publish_writer import PublishWriter
+from protocols.mqtt.session.subscription_options import SessionOptions
+from protocols.tally import FrontCounters
 from protocols.window import Window
 
 #: Packet identifiers that there are.
@@ -37,11 +37,16 @@ _NONE_HELD: Final[dict[int, Ticket | None]] = {}
 NOWHERE: Final = Outlet()
 
 
-class Flight(Listener):
+class InflightSubscriber(Subscriber):
     """The part of a session that its consumers know."""
 
     def __init__(
-        self, vhost: VirtualHost, client_id: str, inbox: Queue, persistent: bool, tally: Tally
+        self,
+        vhost: VirtualHost,
+        client_id: str,
+        inbox: Queue,
+        persistent: bool,
+        tally: FrontCounters,
     ) -> None:
         super().__init__(client_id, inbox, VERSION_4)
         self.vhost = vhost
@@ -52,16 +57,16 @@ class Flight(Listener):
         #: if anything.
         self.received: dict[int, Ticket | None] = _NONE_HELD
         #: Writes for its client, if that is one of level 5.
-        self.pen: Pen | None = None
+        self.writer: PublishWriter | None = None
         #: What its subscriptions want to see; None if they want nothing special.
-        self.views: Views | None = None
+        self.views: SessionOptions | None = None
 
     @abstractmethod
     def skip(self, number: i64) -> None:
         """What is in flight under this number is too large for its client."""
 
     @abstractmethod
-    def go_on(self) -> None:
+    def resume_input(self) -> None:
         """What its consumer held back has left."""
 
     def window(self) -> Window:
@@ -79,24 +84,24 @@ class Flight(Listener):
 
     # -- what it sends with QoS 2
 
-    def hold(self, packet_id: i64, ticket: Ticket) -> None:
+    def hold_packet_id(self, packet_id: i64, ticket: Ticket) -> None:
         """A message came under this identifier, and its copies are dropped until the PUBREL."""
-        self.hold_again(packet_id, ticket)
+        self.restore_held_packet_id(packet_id, ticket)
         if self.persistent:
-            self.vhost.store.append(Received(self.number, packet_id), ticket)
+            self.vhost.store.append(PacketIdHeld(self.number, packet_id), ticket)
 
-    def hold_again(self, packet_id: int, ticket: Ticket | None) -> None:
+    def restore_held_packet_id(self, packet_id: int, ticket: Ticket | None) -> None:
         """It is held, and the store knows."""
         if self.received is _NONE_HELD:
             self.received = {}
         self.received[packet_id] = ticket
 
-    def let_go(self, packet_id: i64, ticket: Ticket) -> None:
+    def release_packet_id(self, packet_id: i64, ticket: Ticket) -> None:
         """PUBREL: the identifier may be used again. The ticket is what the PUBCOMP waits for."""
         if packet_id in self.received:
             del self.received[packet_id]
             if self.persistent:
-                self.vhost.store.append(Released(self.number, packet_id), ticket)
+                self.vhost.store.append(PacketIdReleased(self.number, packet_id), ticket)
         elif self.persistent:
             # It was let go before, perhaps just now: its owner uses it again, and must not find it
             # held after a crash.
@@ -111,10 +116,10 @@ class InboxConsumer(Consumer):
     identifier behind at the client.
     """
 
-    def __init__(self, session: Flight, outlet: Outlet, credit: i64) -> None:
+    def __init__(self, session: InflightSubscriber, outlet: Outlet, credit: i64) -> None:
         super().__init__(session.inbox, outlet, credit, None)
         self.session = session
-        self._pen = session.pen
+        self._pen = session.writer
         #: A message that is not durable yet: nothing leaves until it is, whatever is acknowledged
         #: meanwhile.
         self._held: Delivery | None = None
@@ -136,18 +141,18 @@ class InboxConsumer(Consumer):
         if window.next != delivery.order:
             window.skip_to(delivery.order)
         window.add(delivery)
-        if message.assurance == EXACTLY_ONCE and message.position > self.queue.store.durable:
+        if message.qos == EXACTLY_ONCE and message.position > self.queue.store.durable:
             self._hold(delivery)
         elif self._pen is None:
-            write(self.outlet, message, message.assurance, identifier(delivery.order), flags)
+            write(self.outlet, message, message.qos, identifier(delivery.order), flags)
         else:
             self._write(self._pen, delivery, flags)
 
-    def _write(self, pen: Pen, delivery: Delivery, flags: i64) -> None:
+    def _write(self, pen: PublishWriter, delivery: Delivery, flags: i64) -> None:
         """At level 5."""
         message = delivery.message
         if not pen.write(
-            message, message.assurance, identifier(delivery.order), flags, self.session.views
+            message, message.qos, identifier(delivery.order), flags, self.session.views
         ):
             self.session.skip(delivery.order)
 
@@ -155,7 +160,7 @@ class InboxConsumer(Consumer):
         """Send it when it is durable, and nothing before."""
         self._held = delivery
         self.credit -= HELD
-        self.queue.store.wait(delivery.message.position, Ticket(Release(self)))
+        self.queue.store.wait(delivery.message.position, Ticket(HeldRelease(self)))
 
     def go_on(self) -> None:
         """The message is durable."""
@@ -166,16 +171,16 @@ class InboxConsumer(Consumer):
                 write(
                     self.outlet,
                     delivery.message,
-                    delivery.message.assurance,
+                    delivery.message.qos,
                     identifier(delivery.order),
                     0,
                 )
             else:
                 self._write(self._pen, delivery, 0)
-            self.session.go_on()
+            self.session.resume_input()
 
 
-class Release(Waiter):
+class HeldRelease(Waiter):
     """What a consumer held back is durable."""
 
     def __init__(self, consumer: InboxConsumer) -> None:
@@ -190,12 +195,12 @@ def identifier(order: i64) -> i64:
     return (order - 1) % IDENTIFIERS + 1
 
 
-def write(outlet: Outlet, message: Message, assurance: i64, packet_id: i64, flags: i64) -> None:
+def write(outlet: Outlet, message: Message, qos: i64, packet_id: i64, flags: i64) -> None:
     """A PUBLISH packet. Hot path."""
     if message.retained:
         flags |= RETAIN
     body = plain_body(message)
-    write_publish_head(outlet.out, message.address.topic, len(body), assurance, packet_id, flags)
+    write_publish_head(outlet.out, message.address.topic, len(body), qos, packet_id, flags)
     if len(body) < LARGE:
         outlet.out.write(body)
     else:
@@ -207,7 +212,7 @@ def write(outlet: Outlet, message: Message, assurance: i64, packet_id: i64, flag
 def plain_body(message: Message) -> bytes:
     """The payload; taken out of another front end's encoding once per message."""
     encoding = message.encoding
-    if encoding is PLAIN or isinstance(encoding, Publication) and not encoding.described:
+    if encoding is PLAIN or isinstance(encoding, MqttEncoding) and not encoding.described:
         return message.content
     if message.recoding is RECODED_4:
         return message.recoded

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from broker.access.identity import Identity
 from broker.agenda import Task
-from broker.definitions.restore import Keeper
+from broker.definitions.restore import SessionRestorer
 from broker.messages.outlet import Outlet
-from broker.routing.route import Listener
+from broker.routing.route import Subscriber
 from broker.store.contract import Ticket
 
 
-class Membership:
+class SharedSubscription:
     """A shared subscription of a session."""
 
-    def __init__(self, name: str, assurance: int) -> None:
+    def __init__(self, name: str, qos: int) -> None:
         self.name = name
-        self.assurance = assurance
+        self.qos = qos
         #: 0 for none.
         self.identifier = 0
 
@@ -29,7 +29,7 @@ class Membership:
         """It is gone."""
         raise NotImplementedError
 
-    def stir(self) -> None:
+    def schedule_drain(self) -> None:
         """It has room again."""
         raise NotImplementedError
 
@@ -38,25 +38,25 @@ class Membership:
         raise NotImplementedError
 
 
-class LateWill(Task):
+class DelayedWillTask(Task):
     """A will that waits for its client to come back: `run` publishes it."""
 
     def review(self, identity: Identity) -> None:
         """Whoever left it has these rights now."""
         raise NotImplementedError
 
-    def forget(self) -> None:
+    def cancel(self) -> None:
         """The client is back."""
         raise NotImplementedError
 
 
-class Register(Keeper):
+class SessionRegistry(SessionRestorer):
     """Where all sessions are listed."""
 
-    def expire(self, session: Listener) -> None:
+    def expire(self, session: Subscriber) -> None:
         """The session's client stayed away for too long: forget it."""
         raise NotImplementedError
 
-    def forget_will(self, session: Listener) -> None:
+    def clear_will(self, session: Subscriber) -> None:
         """The will of the session's client is published: the store need not keep it any more."""
         raise NotImplementedError

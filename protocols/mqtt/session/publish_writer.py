@@ -14,19 +14,19 @@ from mypy_extensions import i64
 from broker.agenda import Agenda
 from broker.messages.message import PLAIN, Message
 from broker.messages.outlet import LARGE, Outlet
-from broker.routing.route import Dialect
+from broker.routing.route import RelayFormat
 from protocols.crossing import wants_retain
-from protocols.mqtt.codec.content import Publication, described_by, properties_end
+from protocols.mqtt.codec.content import MqttEncoding, described_by, properties_end
 from protocols.mqtt.codec.packets import PUBLISH, RETAIN, remaining_length, write_publish_head
 from protocols.mqtt.codec.properties import MESSAGE_EXPIRY, TOPIC_ALIAS
-from protocols.mqtt.codec.relay_formats import ALONE_5, RECODED_5, VERSION_5
-from protocols.mqtt.session.subscription_options import Addressed, Views
+from protocols.mqtt.codec.relay_formats import RECODED_5, UNSHARED_5, VERSION_5
+from protocols.mqtt.session.subscription_options import Addressed, SessionOptions
 
 #: Octets of the longest topic that is not worth an alias.
 SHORT: Final = 3
 
 
-class Pen:
+class PublishWriter:
     """For one connection.
 
     `packet_max` is the largest packet that its client takes (0: any), `aliases` how many it knows.
@@ -40,12 +40,17 @@ class Pen:
         self._careful = bool(packet_max or aliases)
         self._aliases: dict[bytes, bytes] = {}
 
-    def dialect(self, views: Views | None) -> Dialect:
+    def relay_format(self, views: SessionOptions | None) -> RelayFormat:
         """Whether others may relay their octets here."""
-        return ALONE_5 if self._careful or views is not None and views.identified else VERSION_5
+        return UNSHARED_5 if self._careful or views is not None and views.identified else VERSION_5
 
     def write(
-        self, message: Message, assurance: i64, packet_id: i64, flags: i64, views: Views | None
+        self,
+        message: Message,
+        qos: i64,
+        packet_id: i64,
+        flags: i64,
+        views: SessionOptions | None,
     ) -> bool:
         """False when the packet would be too large [MQTT-3.1.2-24]: then nothing was written."""
         topic = message.address.topic
@@ -55,7 +60,7 @@ class Pen:
             if message.retained:
                 flags |= RETAIN
             plain = message.content
-            write_publish_head(outlet.out, topic, len(plain) + 1, assurance, packet_id, flags)
+            write_publish_head(outlet.out, topic, len(plain) + 1, qos, packet_id, flags)
             outlet.out.append(0)
             if len(plain) < LARGE:
                 outlet.out.write(plain)
@@ -67,7 +72,7 @@ class Pen:
         properties, body, extra = b"", message.content, b""
         if encoding is not PLAIN:
             retained_by_publisher = False
-            if isinstance(encoding, Publication):
+            if isinstance(encoding, MqttEncoding):
                 retained_by_publisher = encoding.retain
                 content, described = message.content, encoding.described
             else:
@@ -109,7 +114,7 @@ class Pen:
         head = (
             len(name).to_bytes(2, "big")
             + name
-            + (int(packet_id).to_bytes(2, "big") if assurance else b"")
+            + (int(packet_id).to_bytes(2, "big") if qos else b"")
         )
         size = remaining_length(len(told))
         rest = remaining_length(len(head) + len(size) + len(told) + len(body))
@@ -120,9 +125,7 @@ class Pen:
             return False
         if alias and not known:
             self._aliases[topic] = alias
-        outlet.out.write(
-            bytes([int(PUBLISH << 4 | assurance << 1 | flags)]) + rest + head + size + told
-        )
+        outlet.out.write(bytes([int(PUBLISH << 4 | qos << 1 | flags)]) + rest + head + size + told)
         if len(body) < LARGE:
             outlet.out.write(body)
         else:

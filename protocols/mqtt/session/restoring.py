@@ -14,7 +14,7 @@ from array import array
 from mypy_extensions import i64
 
 from broker.queues.consumer import Delivery
-from broker.store.contract import Kept
+from broker.store.contract import MessageStored
 from broker.store.durable import DurableStore
 from broker.store.layout import SERIALS
 from protocols.mqtt.session.inflight import NOWHERE, InboxConsumer, identifier
@@ -41,7 +41,7 @@ def restore_inbox(
         kept = store.kept(reader, positions[at])
         if kept is None:
             at += 1
-            inbox.lose()
+            inbox.count_unreadable()
             continue
         order = _order(kept, inbox.number, order)
         if at >= some and last - order == count - 1 - at:
@@ -69,7 +69,7 @@ def _take(session: Session, delivery: Delivery, stepped: bool) -> None:
         session.step(identifier(delivery.order))
 
 
-def _order(kept: Kept | None, inbox: i64, before: i64) -> i64:
+def _order(kept: MessageStored | None, inbox: i64, before: i64) -> i64:
     """The place in the inbox, which is behind that of the message before."""
     if kept is None or kept.serials is None:
         return before + 1

@@ -7,8 +7,8 @@ from mypy_extensions import i64
 from broker.agenda import Task
 from broker.messages.message import AT_MOST_ONCE, Message
 from broker.routing.binding import PARTLY, Binding
-from broker.store.contract import Kept
-from broker.vhost.retained import Receiver
+from broker.store.contract import MessageStored
+from broker.vhost.retained import RetainedReceiver
 from matching.grammar import MQTT
 from protocols.mqtt.codec.packets import RETAIN
 from protocols.mqtt.session.session import Session
@@ -19,10 +19,10 @@ def send_retained(session: Session, topic_filter: str) -> None:
     """Send the retained messages that a subscription matches [MQTT-3.3.1-9]."""
     binding = session.subscription(topic_filter)
     if binding is not None:
-        session.vhost.retained.deliver(topic_filter, MQTT, Latecomer(session, binding))
+        session.vhost.retained.deliver(topic_filter, MQTT, RetainedDelivery(session, binding))
 
 
-class Latecomer(Receiver):
+class RetainedDelivery(RetainedReceiver):
     """A new subscription, for the retained messages it matches."""
 
     def __init__(self, session: Session, binding: Binding) -> None:
@@ -36,17 +36,17 @@ class Latecomer(Receiver):
             self._session.dead or self._session.subscription(self._binding.key) is not self._binding
         )
 
-    def crowded(self, task: Task) -> bool:
-        return not self._obsolete and self._session.crowded(self._binding.key, task)
+    def backlogged(self, task: Task) -> bool:
+        return not self._obsolete and self._session.backlogged(self._binding.key, task)
 
     def receive_retained(self, message: Message) -> bool:
         if self._obsolete:
             return False
         session, binding = self._session, self._binding
-        if PARTLY in binding.arguments and not session.may_hear(message.address.topic):
+        if PARTLY in binding.arguments and not session.may_read(message.address.topic):
             return True
         session.vhost.internal.count_copies(1, 0)
-        granted: i64 = min(message.assurance, binding.assurance)
+        granted: i64 = min(message.qos, binding.qos)
         copy = message
         if session.views is not None:
             copy = Addressed(message, int(granted), True, identifier_of(binding), message.encoding)
@@ -56,7 +56,7 @@ class Latecomer(Receiver):
             inbox = session.inbox
             if session.persistent:
                 copy.position = inbox.store.append(
-                    Kept(inbox.vhost, copy, [inbox.number], [inbox.coming()]), None
+                    MessageStored(inbox.vhost, copy, [inbox.number], [inbox.next_sequence()]), None
                 )
             inbox.put(copy)
             return True

@@ -16,17 +16,17 @@ from broker.definitions.restore import Definition
 from broker.messages.message import AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
 from broker.queues.consumer import Delivery
-from broker.store.contract import Stepped, Ticket, Waiter
+from broker.store.contract import PubrecReceived, Ticket, Waiter
 from broker.vhost.vhost import VirtualHost
 from protocols.mqtt.codec.packets import DUP, PUBREL, write_answer
-from protocols.mqtt.codec.topics import speakable
-from protocols.mqtt.session.deadlines import Alarm
+from protocols.mqtt.codec.topics import valid_topic_name
+from protocols.mqtt.session.deadlines import Deadline
 from protocols.mqtt.session.inflight import IDENTIFIERS, NOWHERE, InboxConsumer, identifier, write
-from protocols.mqtt.session.interfaces import LateWill, Membership, Register
-from protocols.mqtt.session.publish_writer import Pen
+from protocols.mqtt.session.interfaces import DelayedWillTask, SessionRegistry, SharedSubscription
+from protocols.mqtt.session.publish_writer import PublishWriter
 from protocols.mqtt.session.subscription_options import Addressed
-from protocols.mqtt.session.subscriptions import CROWDED, NO_MEMBERSHIPS, Subscriber
-from protocols.tally import Tally
+from protocols.mqtt.session.subscriptions import BACKLOGGED, NO_MEMBERSHIPS, SessionSubscriptions
+from protocols.tally import FrontCounters
 
 #: What most sessions have, in one copy; nothing is ever put into these.
 _NONE_RELEASED: Final[dict[int, int]] = {}
@@ -43,7 +43,7 @@ class Resend(Waiter):
         self._session.resend()
 
 
-class Session(Subscriber):
+class Session(SessionSubscriptions):
     """One client identifier's subscriptions, inbox and packets in flight.
 
     `receive_maximum` bounds those.
@@ -56,7 +56,7 @@ class Session(Subscriber):
         persistent: bool,
         backlog: int,
         receive_maximum: int,
-        tally: Tally,
+        tally: FrontCounters,
     ) -> None:
         inbox = vhost.new_inbox(f"mqtt-subscription-{client_id}qos1", persistent, backlog)
         super().__init__(vhost, client_id, inbox, persistent, tally)
@@ -70,16 +70,16 @@ class Session(Subscriber):
         #: Seconds that it outlives its connection.
         self.expiry = 0
         #: Where it is listed, while it lives.
-        self.register: Register | None = None
+        self.register: SessionRegistry | None = None
         #: Its end, while its client is away.
-        self.alarm: Alarm | None = None
+        self.alarm: Deadline | None = None
         #: Whether it had shared subscriptions since it is connected, and whether they were refused.
         self._sharing = False
-        self._knocked = False
+        self._wants_shared = False
         #: Its client's will, while that waits for the client to come back.
-        self.late_will: LateWill | None = None
+        self.delayed_will: DelayedWillTask | None = None
         #: What the store knows of the will, while there is one that shall survive a crash.
-        self.testament: Definition | None = None
+        self.stored_will: Definition | None = None
         #: When its last connection went, in ms.
         self.away_since: i64 = 0
         #: Packet identifiers of ours that got their PUBREC, and the position of that in the store
@@ -93,7 +93,7 @@ class Session(Subscriber):
         self._withheld: i64 = 0
         #: From the oldest packet identifier in flight to the newest, so that none is used twice.
         self._span_max: i64 = IDENTIFIERS - receive_maximum
-        vhost.welcome(self)
+        vhost.add_subscriber(self)
 
     # -- Listener
 
@@ -102,11 +102,11 @@ class Session(Subscriber):
         if self.register is not None:
             self.register.expire(self)
 
-    def hears(self, topic: bytes) -> bool:
-        return speakable(topic)
+    def can_represent(self, topic: bytes) -> bool:
+        return valid_topic_name(topic)
 
-    def may_hear(self, topic: bytes) -> bool:
-        return self.identity is not None and self.identity.may_hear(topic)
+    def may_read(self, topic: bytes) -> bool:
+        return self.identity is not None and self.identity.may_read(topic)
 
     def offer(self, message: Message) -> None:
         outlet = self.outlet
@@ -119,7 +119,7 @@ class Session(Subscriber):
 
     def tell(self, outlet: Outlet, message: Message, flags: i64) -> None:
         """At most once."""
-        pen = self.pen
+        pen = self.writer
         if pen is None:
             write(outlet, message, AT_MOST_ONCE, 0, flags)
         elif not pen.write(message, AT_MOST_ONCE, 0, flags, self.views):
@@ -129,11 +129,11 @@ class Session(Subscriber):
 
     # -- its connection comes and goes
 
-    def attach(self, outlet: Outlet, pen: Pen | None = None) -> None:
+    def attach(self, outlet: Outlet, pen: PublishWriter | None = None) -> None:
         """Resend what is in flight, in order, then go on with the inbox [MQTT-4.4.0-1]."""
         self.outlet = outlet
-        self.pen = pen
-        self._choose_dialect()
+        self.writer = pen
+        self._choose_relay_format()
         self._resendable = self.receive_maximum
         for membership in self.memberships.values():
             self._sharing = True
@@ -156,7 +156,7 @@ class Session(Subscriber):
             number, delivery = self._unsent[-1]
             packet_id = identifier(number)
             needed: i64 = self.released.get(packet_id, 0)
-            if delivery.message.assurance == EXACTLY_ONCE:
+            if delivery.message.qos == EXACTLY_ONCE:
                 needed = max(needed, delivery.message.position)
             if needed > store.durable:
                 store.wait(needed, Ticket(Resend(self)))
@@ -169,24 +169,22 @@ class Session(Subscriber):
                 outlet.touch()
                 continue
             self.tally.redelivered += 1
-            pen = self.pen
+            pen = self.writer
             if pen is None:
-                write(outlet, delivery.message, delivery.message.assurance, packet_id, DUP)
-            elif not pen.write(
-                delivery.message, delivery.message.assurance, packet_id, DUP, self.views
-            ):
+                write(outlet, delivery.message, delivery.message.qos, packet_id, DUP)
+            elif not pen.write(delivery.message, delivery.message.qos, packet_id, DUP, self.views):
                 self.skip(number)
                 continue
             self._resendable -= 1
         credit: i64 = self.receive_maximum - self.in_flight.count
         consumer = self._consumer = InboxConsumer(self, outlet, credit)
-        self._knocked = False
+        self._wants_shared = False
         self._withheld = 0
         if self.in_flight.span() > self._span_max:
             self._withhold(consumer)
         self.inbox.subscribe(consumer)
         for membership in self.memberships.values():
-            membership.stir()
+            membership.schedule_drain()
 
     def skip(self, number: i64) -> None:
         """What is in flight under this number is too large for its client: as if it had been
@@ -198,19 +196,19 @@ class Session(Subscriber):
                 self._consumer.credit += 1
             queue = delivery.consumer.queue
             if not queue.dead:
-                queue.unsayable(delivery.message)
+                queue.unrepresentable(delivery.message)
 
-    def unchoke(self) -> None:
+    def resume_deliveries(self) -> None:
         """Its connection has room again."""
         self.resend()
-        self._knocked = self._sharing
-        self.stir()
-        self.unpark()
+        self._wants_shared = self._sharing
+        self.schedule_shared_drain()
+        self.resume_retained()
 
     def detach(self) -> None:
         """The connection is gone, the session stays."""
         self.outlet = None
-        self.pen = None
+        self.writer = None
         if self._consumer is not None:
             self.inbox.unsubscribe(self._consumer)
             self._consumer.outlet = (
@@ -224,7 +222,7 @@ class Session(Subscriber):
                 membership.detach()
             self._give_back()
         self.unheard = False
-        self.unpark()
+        self.resume_retained()
         self.tidy()
         if not self.released:
             self.released = _NONE_RELEASED
@@ -232,19 +230,19 @@ class Session(Subscriber):
     def end(self) -> None:
         """Forget the session."""
         self.detach()
-        if self.late_will is not None:
-            self.late_will.run()  # [MQTT-3.1.2-8]
+        if self.delayed_will is not None:
+            self.delayed_will.run()  # [MQTT-3.1.2-8]
         memberships, self.memberships = self.memberships, NO_MEMBERSHIPS
         for membership in memberships.values():
             membership.leave(None)
-        self.vhost.delete_listener(self)
+        self.vhost.delete_subscriber(self)
         self._drop_all()
         for delivery in self.in_flight.take_all():
             delivery.consumer.queue.settle(delivery.message)
 
     # -- shared subscriptions
 
-    def join(self, membership: Membership) -> None:
+    def join(self, membership: SharedSubscription) -> None:
         """A new one."""
         if self.memberships is NO_MEMBERSHIPS:
             self.memberships = {}
@@ -270,19 +268,19 @@ class Session(Subscriber):
         consumer = self._consumer
         if consumer is not None and consumer.credit > 0 and self.inbox.depth == 0:
             return True
-        self._knocked = True
+        self._wants_shared = True
         return False
 
-    def stir(self) -> None:
+    def schedule_shared_drain(self) -> None:
         """There is room again."""
-        self.inbox.stir()
-        if self._knocked:
+        self.inbox.schedule_drain()
+        if self._wants_shared:
             self._open_door()
 
     def _open_door(self) -> None:
-        self._knocked = False
+        self._wants_shared = False
         for membership in self.memberships.values():
-            membership.stir()
+            membership.schedule_drain()
 
     def send_shared(self, delivery: Delivery) -> None:
         """A QoS 1 message of a shared subscription. The session has room, and nothing waits: it
@@ -292,16 +290,16 @@ class Session(Subscriber):
         consumer.credit -= 1
         delivery.consumer.queue.unacked += 1
         self.tally.delivered_manual += 1
-        number = self.inbox.pass_by()
+        number = self.inbox.reserve()
         window = self.in_flight
         if window.next != number:
             window.skip_to(number)
         window.add(delivery)
         message = delivery.message
-        pen = self.pen
+        pen = self.writer
         if pen is None:
-            write(outlet, message, message.assurance, identifier(number), 0)
-        elif not pen.write(message, message.assurance, identifier(number), 0, self.views):
+            write(outlet, message, message.qos, identifier(number), 0)
+        elif not pen.write(message, message.qos, identifier(number), 0, self.views):
             self.skip(number)
 
     def write_now(self, message: Message) -> None:
@@ -311,10 +309,10 @@ class Session(Subscriber):
         """
         outlet = self.outlet
         assert outlet is not None
-        if self.pen is None:
+        if self.writer is None:
             write(outlet, message, AT_MOST_ONCE, 0, 0)
         else:
-            self.pen.write(message, AT_MOST_ONCE, 0, 0, self.views)
+            self.writer.write(message, AT_MOST_ONCE, 0, 0, self.views)
 
     def _give_back(self) -> None:
         """What shared subscriptions gave, and the client did not acknowledge, others may have
@@ -349,15 +347,15 @@ class Session(Subscriber):
         else:
             # It may be of a shared subscription; and they may want the room.
             delivery.consumer.queue.settle(delivery.message)
-            if self._knocked:
+            if self._wants_shared:
                 self._open_door()
-        if self._parked and self.inbox.depth < CROWDED:
-            self.unpark()
+        if self._waiting_retained and self.inbox.depth < BACKLOGGED:
+            self.resume_retained()
 
     def puback(self, packet_id: i64) -> bool:
         """PUBACK; False when no QoS 1 publication is in flight under this identifier. Hot path."""
         delivery = self.in_flight.get(self._number(packet_id))
-        if delivery is None or delivery.message.assurance == EXACTLY_ONCE:
+        if delivery is None or delivery.message.qos == EXACTLY_ONCE:
             return False
         self.acknowledge(packet_id)
         return True
@@ -371,7 +369,7 @@ class Session(Subscriber):
         delivery = self.in_flight.get(self._number(packet_id))
         if delivery is None:
             return True
-        if delivery.message.assurance != EXACTLY_ONCE:
+        if delivery.message.qos != EXACTLY_ONCE:
             return False
         store, position = self.vhost.store, delivery.message.position
         if packet_id in self.released:
@@ -380,7 +378,7 @@ class Session(Subscriber):
             if self.released is _NONE_RELEASED:
                 self.released = {}
             self.released[packet_id] = (
-                store.append(Stepped(self.inbox.number, position), ticket)
+                store.append(PubrecReceived(self.inbox.number, position), ticket)
                 if position > 0 and self.persistent
                 else 0
             )
@@ -420,14 +418,14 @@ class Session(Subscriber):
         else:
             consumer.credit += self._withheld
             self._withheld = 0
-            self.stir()
+            self.schedule_shared_drain()
 
-    def go_on(self) -> None:
+    def resume_input(self) -> None:
         """What its consumer held back has left."""
         consumer = self._consumer
         if consumer is not None and self.in_flight.span() > self._span_max:
             self._withhold(consumer)
-        self.stir()
+        self.schedule_shared_drain()
 
     def describe(self) -> dict[str, object]:
         """A row for operators."""

@@ -10,20 +10,20 @@ from broker.agenda import Agenda
 from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
 from broker.routing.binding import Binding
-from broker.routing.route import Listener
+from broker.routing.route import Subscriber
 from broker.store.contract import Defined, Ticket, Undefined
 from broker.store.durable import DurableStore
 from broker.vhost.vhost import VirtualHost
 from protocols.mqtt.codec.connect import NEVER
 from protocols.mqtt.codec.topics import SHARE
 from protocols.mqtt.session.deadlines import Deadlines
-from protocols.mqtt.session.interfaces import Register
+from protocols.mqtt.session.interfaces import SessionRegistry
 from protocols.mqtt.session.restoring import restore_inbox
 from protocols.mqtt.session.session import Session
-from protocols.mqtt.session.shared import Group, Groups
+from protocols.mqtt.session.shared import SubscriptionGroup, SubscriptionGroups
 from protocols.mqtt.session.sys_topics import ROOT, SysTree
-from protocols.mqtt.session.wills import Waiting, Will, restored_will
-from protocols.tally import Tally
+from protocols.mqtt.session.wills import DelayedWill, StoredWill, restored_will
+from protocols.tally import FrontCounters
 
 
 class MqttOptions:
@@ -53,7 +53,7 @@ class MqttOptions:
         self.version = ""
 
 
-class Sessions(Register):
+class Sessions(SessionRegistry):
     """At most `options.sessions`; one that nobody comes back to ends when it has been away for as
     long as its client said, or `options.session_expiry_s`.
 
@@ -61,7 +61,7 @@ class Sessions(Register):
     clock; 0 if it is here.
     """
 
-    def __init__(self, agenda: Agenda, options: MqttOptions, tally: Tally) -> None:
+    def __init__(self, agenda: Agenda, options: MqttOptions, tally: FrontCounters) -> None:
         self.created = 0
         self.expired = 0
         self._agenda = agenda
@@ -72,7 +72,7 @@ class Sessions(Register):
         self._count = 0
         #: Ends of sessions whose clients are away, and wills that wait.
         self.deadlines = Deadlines(agenda)
-        self.groups = Groups(options.session_backlog)
+        self.groups = SubscriptionGroups(options.session_backlog)
         #: Whom restored sessions watch; the front end says.
         self.sys: SysTree | None = None
         #: Restored sessions that were away for so long, in ms.
@@ -117,7 +117,7 @@ class Sessions(Register):
         session.expiry = expiry
         self.created += 1
         if session.persistent:
-            session.testament = testament
+            session.stored_will = testament
             session.number = vhost.store.append(
                 Defined(vhost.name, "session", client_id, _definition(session, 0)), ticket
             )
@@ -149,9 +149,11 @@ class Sessions(Register):
 
         The ticket waits for a will.
         """
-        changed = session.expiry != expiry or testament is not None or session.testament is not None
+        changed = (
+            session.expiry != expiry or testament is not None or session.stored_will is not None
+        )
         session.expiry = expiry
-        session.testament = testament
+        session.stored_will = testament
         if session.alarm is not None:
             self.deadlines.cancel(session.alarm)
             session.alarm = None
@@ -201,16 +203,16 @@ class Sessions(Register):
                     Undefined(session.vhost.name, "session", session.name, session.number), ticket
                 )
 
-    def expire(self, session: Listener) -> None:
+    def expire(self, session: Subscriber) -> None:
         assert isinstance(session, Session)
         session.alarm = None
         self.expired += 1
         self.end(session, None)
 
-    def forget_will(self, session: Listener) -> None:
+    def clear_will(self, session: Subscriber) -> None:
         assert isinstance(session, Session)
-        if session.testament is not None:
-            session.testament = None
+        if session.stored_will is not None:
+            session.stored_will = None
             away = (
                 0
                 if session.outlet is not None
@@ -222,7 +224,7 @@ class Sessions(Register):
 
     def restore(
         self, vhost: VirtualHost, name: str, number: i64, definition: Definition
-    ) -> Listener:
+    ) -> Subscriber:
         if name.startswith(SHARE):
             return self._restore_group(vhost, name, number)
         away_since = definition.get("away_since")
@@ -246,21 +248,21 @@ class Sessions(Register):
         will = definition.get("will")
         if isinstance(will, dict):
             restored_will(will)
-            session.testament = will
+            session.stored_will = will
         # A clock that was set back since makes nobody's time longer than it is from now on.
         self._restored.append(
             (max(int(self._agenda.wall * 1000) - away_since, 0) if away_since else -1, session)
         )
         return session
 
-    def _restore_group(self, vhost: VirtualHost, name: str, number: i64) -> Group:
+    def _restore_group(self, vhost: VirtualHost, name: str, number: i64) -> SubscriptionGroup:
         group = self.groups.open(vhost, name)
         group.number = group.inbox.number = number
         group.inbox.durable = True
         return group
 
-    def restore_subscription(self, listener: Listener, binding: Binding) -> None:
-        if isinstance(listener, Group):
+    def restore_subscription(self, listener: Subscriber, binding: Binding) -> None:
+        if isinstance(listener, SubscriptionGroup):
             listener.restore_binding(binding)
         else:
             assert isinstance(listener, Session)
@@ -269,18 +271,18 @@ class Sessions(Register):
                 self._watching.append(listener)
 
     def restore_inbox(
-        self, listener: Listener, store: DurableStore, positions: array[int], stepped: set[int]
+        self, listener: Subscriber, store: DurableStore, positions: array[int], stepped: set[int]
     ) -> None:
-        if isinstance(listener, Group):
+        if isinstance(listener, SubscriptionGroup):
             listener.inbox.restore(positions, 1)
         else:
             assert isinstance(listener, Session)
             restore_inbox(listener, store, positions, stepped)
 
-    def restore_received(self, listener: Listener, identifiers: list[int]) -> None:
+    def restore_received(self, listener: Subscriber, identifiers: list[int]) -> None:
         assert isinstance(listener, Session)
         for packet_id in identifiers:
-            listener.hold_again(packet_id, None)
+            listener.restore_held_packet_id(packet_id, None)
 
     def restored(self) -> None:
         """Those whose clients were here when the broker stopped are away from now on.
@@ -297,8 +299,8 @@ class Sessions(Register):
         restored.sort(key=_longest_first)
         for away, session in restored:
             self._wait_for(session, max(away, 0))
-            if session.testament is not None:
-                self._wait_with(session, restored_will(session.testament), max(away, 0))
+            if session.stored_will is not None:
+                self._wait_with(session, restored_will(session.stored_will), max(away, 0))
             if away < 0:
                 self.note(session, int(self._agenda.wall * 1000), None)
         watching, self._watching = self._watching, []
@@ -306,13 +308,13 @@ class Sessions(Register):
             if self.sys is not None:
                 self.sys.watch(session)
 
-    def _wait_with(self, session: Session, will: Will, away: int) -> None:
+    def _wait_with(self, session: Session, will: StoredWill, away: int) -> None:
         """Its client's will waits for what is left of its delay, from when the client was lost.
 
         It was allowed when it was left.
         """
         when: i64 = self._agenda.now + max(will.delay - away, 0)
-        session.late_will = Waiting(
+        session.delayed_will = DelayedWill(
             session.vhost, session.vhost.internal, will, session, self.deadlines, when
         )
 
@@ -320,14 +322,14 @@ class Sessions(Register):
 def _definition(session: Session, away_since: int) -> dict[str, object]:
     """What the store knows of it. (Its number is not known yet when it is made.)"""
     definition: dict[str, object] = {"away_since": away_since, "expiry": session.expiry}
-    if session.testament is not None:
-        definition["will"] = session.testament
+    if session.stored_will is not None:
+        definition["will"] = session.stored_will
     if session.user:
         definition["user"] = session.user
         definition["named"] = session.named
     if session.memberships:
         definition["shared"] = {
-            name: [one.assurance, one.identifier] for name, one in session.memberships.items()
+            name: [one.qos, one.identifier] for name, one in session.memberships.items()
         }
     if session.number:
         definition["number"] = int(session.number)

@@ -15,28 +15,28 @@ from mypy_extensions import i64
 
 from broker.messages.message import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Message
 from broker.messages.outlet import Outlet
-from broker.queues.arguments import ENDLESS
-from broker.queues.consumer import Consumer, Delivery, Source
+from broker.queues.arguments import UNLIMITED
+from broker.queues.consumer import Consumer, Delivery, MessageSource
 from broker.routing.binding import Binding
-from broker.routing.route import Listener
-from broker.store.contract import Defined, Kept, Ticket, Undefined
+from broker.routing.route import Subscriber
+from broker.store.contract import Defined, MessageStored, Ticket, Undefined
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
-from protocols.mqtt.codec.relay_formats import ALONE_5
-from protocols.mqtt.codec.topics import EXCHANGE, SHARE, speakable
+from protocols.mqtt.codec.relay_formats import UNSHARED_5
+from protocols.mqtt.codec.topics import EXCHANGE, SHARE, valid_topic_name
 from protocols.mqtt.session.inflight import NOWHERE, InboxConsumer
-from protocols.mqtt.session.interfaces import Membership
+from protocols.mqtt.session.interfaces import SharedSubscription
 from protocols.mqtt.session.session import Session
 from protocols.mqtt.session.subscription_options import Addressed, identifier_property
 
 
-class Turn(Consumer):
+class GroupConsumer(Consumer):
     """Takes messages of the group for one member. One whose session has no room gives the message
     back, and takes none until it has."""
 
-    def __init__(self, member: Member, outlet: Outlet) -> None:
-        super().__init__(member.group.inbox, outlet, ENDLESS, None)
-        self._member: Member | None = member
+    def __init__(self, member: GroupMember, outlet: Outlet) -> None:
+        super().__init__(member.group.inbox, outlet, UNLIMITED, None)
+        self._member: GroupMember | None = member
 
     def deliver(self, message: Message, order: i64) -> None:
         self._give(Delivery(message, self, order))
@@ -49,13 +49,13 @@ class Turn(Consumer):
         member = self._member
         assert member is not None, "a member who is gone has no turn"
         session, queue, message = member.session, self.queue, delivery.message
-        granted: i64 = min(message.assurance, member.assurance)
+        granted: i64 = min(message.qos, member.qos)
         if granted > AT_MOST_ONCE and not session.has_room():
             self.credit = 0
             queue.unacked += 1
             queue.requeue(delivery)
             return
-        if session.views is not None or granted < message.assurance:
+        if session.views is not None or granted < message.qos:
             copy = Addressed(
                 message,
                 int(granted),
@@ -81,7 +81,7 @@ class Turn(Consumer):
         self._member = None
 
 
-def _hand_over(session: Session, queue: Source, message: Message) -> None:
+def _hand_over(session: Session, queue: MessageSource, message: Message) -> None:
     """From now on the message is the session's, on the disk too: both or neither."""
     vhost = session.vhost
     inbox = session.inbox
@@ -91,7 +91,8 @@ def _hand_over(session: Session, queue: Source, message: Message) -> None:
         position: i64 = 0
         if inbox.durable:
             position = vhost.store.append(
-                Kept(vhost.name, copy, [int(inbox.number)], [int(inbox.coming())]), None
+                MessageStored(vhost.name, copy, [int(inbox.number)], [int(inbox.next_sequence())]),
+                None,
             )
         queue.forget(message)
         vhost.store.commit()
@@ -100,19 +101,19 @@ def _hand_over(session: Session, queue: Source, message: Message) -> None:
     inbox.put(copy)
 
 
-class Member(Membership):
+class GroupMember(SharedSubscription):
     """A session in a group: with the QoS that it was granted, and the identifier of its
     subscription (0: none).
     """
 
-    def __init__(self, group: Group, session: Session, assurance: int) -> None:
-        super().__init__(f"{SHARE}{group.label}/{group.topic_filter}", assurance)
+    def __init__(self, group: SubscriptionGroup, session: Session, qos: int) -> None:
+        super().__init__(f"{SHARE}{group.label}/{group.topic_filter}", qos)
         self.group = group
         self.session = session
-        self._turn: Turn | None = None
+        self._turn: GroupConsumer | None = None
 
     def attach(self, outlet: Outlet) -> None:
-        turn = self._turn = Turn(self, outlet)
+        turn = self._turn = GroupConsumer(self, outlet)
         self.group.inbox.subscribe(turn)
 
     def detach(self) -> None:
@@ -120,38 +121,43 @@ class Member(Membership):
         if turn is not None:
             turn.leave()
 
-    def stir(self) -> None:
+    def schedule_drain(self) -> None:
         if self._turn is not None:
-            self._turn.credit = ENDLESS
-        self.group.inbox.stir()
+            self._turn.credit = UNLIMITED
+        self.group.inbox.schedule_drain()
 
     def leave(self, ticket: Ticket | None) -> None:
         self.detach()
         self.group.remove(self, ticket)
 
 
-class Group(Listener):
+class SubscriptionGroup(Subscriber):
     """The sessions that share a topic filter under one name; a destination like any other."""
 
     def __init__(
-        self, groups: Groups, vhost: VirtualHost, label: str, topic_filter: str, backlog: int
+        self,
+        groups: SubscriptionGroups,
+        vhost: VirtualHost,
+        label: str,
+        topic_filter: str,
+        backlog: int,
     ) -> None:
         inbox = vhost.new_inbox(f"mqtt-shared-{label}/{topic_filter}", False, backlog)
-        super().__init__(f"{SHARE}{label}/{topic_filter}", inbox, ALONE_5)
+        super().__init__(f"{SHARE}{label}/{topic_filter}", inbox, UNSHARED_5)
         self.vhost = vhost
         self.label = label
         self.topic_filter = topic_filter
-        self.members: list[Member] = []
-        self._groups: Groups | None = groups
+        self.members: list[GroupMember] = []
+        self._groups: SubscriptionGroups | None = groups
         self._turn = 0
         #: The highest QoS that a member was granted.
-        self._assurance = -1
-        vhost.welcome(self)
+        self._qos = -1
+        vhost.add_subscriber(self)
 
     # -- Listener
 
-    def hears(self, topic: bytes) -> bool:
-        return speakable(topic)
+    def can_represent(self, topic: bytes) -> bool:
+        return valid_topic_name(topic)
 
     def offer(self, message: Message) -> None:
         """To the next member who is here and reads."""
@@ -175,7 +181,7 @@ class Group(Listener):
 
     # -- members
 
-    def add(self, member: Member, ticket: Ticket | None) -> None:
+    def add(self, member: GroupMember, ticket: Ticket | None) -> None:
         if member.session.persistent and not self.inbox.durable:
             self._last(ticket)
         self.members.append(member)
@@ -187,11 +193,11 @@ class Group(Listener):
         What it holds already does not: others may have kept it, the group has not.
         """
         inbox = self.inbox
-        if self._assurance >= 0:
+        if self._qos >= 0:
             self.vhost.unbind(
-                EXCHANGE, Binding(self.topic_filter, self, self._assurance, None, MQTT), ticket
+                EXCHANGE, Binding(self.topic_filter, self, self._qos, None, MQTT), ticket
             )
-            self._assurance = -1
+            self._qos = -1
         for member in self.members:
             for _, delivery in member.session.in_flight.outstanding():
                 if delivery.consumer.queue is inbox:
@@ -209,18 +215,16 @@ class Group(Listener):
 
     def restore_binding(self, binding: Binding) -> None:
         """It was bound like this before."""
-        self._assurance = int(binding.assurance)
+        self._qos = int(binding.qos)
 
     def bind(self, ticket: Ticket | None) -> None:
         """As high as the most demanding member wants."""
-        assurance = max(member.assurance for member in self.members)
-        if assurance != self._assurance:
-            self._assurance = assurance
-            self.vhost.bind(
-                EXCHANGE, Binding(self.topic_filter, self, assurance, None, MQTT), ticket
-            )
+        qos = max(member.qos for member in self.members)
+        if qos != self._qos:
+            self._qos = qos
+            self.vhost.bind(EXCHANGE, Binding(self.topic_filter, self, qos, None, MQTT), ticket)
 
-    def remove(self, member: Member, ticket: Ticket | None) -> None:
+    def remove(self, member: GroupMember, ticket: Ticket | None) -> None:
         """The group ends with its last member."""
         self.members.remove(member)
         if self.members:
@@ -232,7 +236,7 @@ class Group(Listener):
         groups, self._groups = self._groups, None
         if groups is not None:
             groups.forget(self)
-            self.vhost.delete_listener(self)
+            self.vhost.delete_subscriber(self)
             if self.number:
                 self.vhost.store.append(
                     Undefined(self.vhost.name, "session", self.name, self.number), ticket
@@ -244,38 +248,38 @@ def _unkept(message: Message) -> Message:
         return message
     if isinstance(message, Addressed):
         copy: Message = Addressed(
-            message, int(message.assurance), False, message.identifier, message.encoding
+            message, int(message.qos), False, message.identifier, message.encoding
         )
     else:
-        copy = message.copy(message.assurance, False)
+        copy = message.copy(message.qos, False)
     copy.position = 0
     return copy
 
 
-class Groups:
+class SubscriptionGroups:
     """All of a broker, by virtual host and name."""
 
     def __init__(self, backlog: int) -> None:
         self._backlog = backlog
-        self._groups: dict[tuple[str, str], Group] = {}
+        self._groups: dict[tuple[str, str], SubscriptionGroup] = {}
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def find(self, vhost: VirtualHost, name: str) -> Group | None:
+    def find(self, vhost: VirtualHost, name: str) -> SubscriptionGroup | None:
         return self._groups.get((vhost.name, name))
 
-    def open(self, vhost: VirtualHost, name: str) -> Group:
+    def open(self, vhost: VirtualHost, name: str) -> SubscriptionGroup:
         """Find or make the group of a shared subscription, which is well-formed."""
         group = self._groups.get((vhost.name, name))
         if group is None:
             label, topic_filter = split_shared(name)
-            group = self._groups[vhost.name, name] = Group(
+            group = self._groups[vhost.name, name] = SubscriptionGroup(
                 self, vhost, label, topic_filter, self._backlog
             )
         return group
 
-    def forget(self, group: Group) -> None:
+    def forget(self, group: SubscriptionGroup) -> None:
         self._groups.pop((group.vhost.name, group.name), None)
 
     def drop_empty(self) -> None:
@@ -284,17 +288,17 @@ class Groups:
             group.end(None)
 
     def join(
-        self, session: Session, name: str, assurance: int, identifier: int, ticket: Ticket | None
+        self, session: Session, name: str, qos: int, identifier: int, ticket: Ticket | None
     ) -> bool:
         """Add or replace a session's shared subscription; whether it is new."""
         known = session.memberships.get(name)
         if known is not None:
-            known.assurance = assurance
+            known.qos = qos
             session.rename(known, identifier)
             self.open(session.vhost, name).bind(ticket)
             return False
         group = self.open(session.vhost, name)
-        member = Member(group, session, assurance)
+        member = GroupMember(group, session, qos)
         session.rename(member, identifier)
         session.join(member)
         group.add(member, ticket)

@@ -24,7 +24,7 @@ IDENTIFIER: Final = "identifier"
 AS_PUBLISHED: Final = "retain-as-published"
 
 
-class View:
+class SubscriptionOptions:
     """Of the publications of one topic: identifiers as the properties that they are in a PUBLISH."""
 
     __slots__ = ("as_published", "identifiers")
@@ -34,7 +34,7 @@ class View:
         self.as_published = as_published
 
 
-class Views:
+class SessionOptions:
     """Of one session."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Views:
         #: Shared subscriptions that have identifiers: what they give is Addressed, so there is
         #: nothing to find.
         self.shared = 0
-        self._known: dict[bytes, View] = {}
+        self._known: dict[bytes, SubscriptionOptions] = {}
 
     @property
     def empty(self) -> bool:
@@ -68,11 +68,11 @@ class Views:
         (self._patterns if MQTT.is_pattern(binding.key) else self._exact).pop(binding.key, None)
         self._known.clear()
 
-    def of(self, topic: bytes) -> View:
+    def of(self, topic: bytes) -> SubscriptionOptions:
         view = self._known.get(topic)
         return view or self._find(topic)
 
-    def _find(self, topic: bytes) -> View:
+    def _find(self, topic: bytes) -> SubscriptionOptions:
         name = topic.decode("utf-8", "replace")
         matched = [
             binding for binding in self._patterns.values() if MQTT.matches(binding.key, name)
@@ -82,7 +82,7 @@ class Views:
         if len(self._known) >= KNOWN:
             for known in list(islice(self._known, KNOWN // PORTION)):
                 del self._known[known]
-        view = self._known[topic] = View(
+        view = self._known[topic] = SubscriptionOptions(
             b"".join(identifier_of(binding) for binding in matched),
             any(AS_PUBLISHED in binding.arguments for binding in matched),
         )
@@ -116,12 +116,12 @@ class Addressed(Message):
     def __init__(
         self,
         message: Message,
-        assurance: int,
+        qos: int,
         retained: bool,
         identifier: bytes,
         encoding: Encoding,
     ) -> None:
-        super().__init__(message.address, message.content, encoding, assurance)
+        super().__init__(message.address, message.content, encoding, qos)
         self.expires = message.expires
         self.position = 0 if retained else message.position
         self.retained = retained

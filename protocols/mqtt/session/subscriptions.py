@@ -19,36 +19,41 @@ from broker.vhost.vhost import VirtualHost
 from matching.grammar import MQTT
 from protocols.mqtt.codec.relay_formats import VERSION_4
 from protocols.mqtt.codec.topics import EXCHANGE
-from protocols.mqtt.session.inflight import Flight
-from protocols.mqtt.session.interfaces import Membership
-from protocols.mqtt.session.subscription_options import Views, is_special
-from protocols.tally import Tally
+from protocols.mqtt.session.inflight import InflightSubscriber
+from protocols.mqtt.session.interfaces import SharedSubscription
+from protocols.mqtt.session.subscription_options import SessionOptions, is_special
+from protocols.tally import FrontCounters
 
 #: Messages in the inbox from which on retained ones wait outside, and do not push others out of it.
-CROWDED: Final[i64] = 500
+BACKLOGGED: Final[i64] = 500
 #: Subscriptions up to which they stand in a tuple (64 octets for one; a dict of one takes 184).
 FEW: Final = 4
 #: What most sessions have, in one copy; nothing is ever put into these.
-NO_MEMBERSHIPS: Final[dict[str, Membership]] = {}
+NO_MEMBERSHIPS: Final[dict[str, SharedSubscription]] = {}
 _NONE_PARKED: Final[dict[str, Task]] = {}
 _NO_SUBSCRIPTIONS: Final[tuple[Binding, ...]] = ()
 
 
-class Subscriber(Flight):
+class SessionSubscriptions(InflightSubscriber):
     """Has subscriptions; shared ones are memberships."""
 
     def __init__(
-        self, vhost: VirtualHost, client_id: str, inbox: Queue, persistent: bool, tally: Tally
+        self,
+        vhost: VirtualHost,
+        client_id: str,
+        inbox: Queue,
+        persistent: bool,
+        tally: FrontCounters,
     ) -> None:
         super().__init__(vhost, client_id, inbox, persistent, tally)
         #: Whether a SUBACK waits for the store: retained messages come after it.
-        self.unheard = False
+        self.suback_pending = False
         #: Its shared subscriptions, by name.
-        self.memberships: dict[str, Membership] = NO_MEMBERSHIPS
+        self.memberships: dict[str, SharedSubscription] = NO_MEMBERSHIPS
         self._few = _NO_SUBSCRIPTIONS
         self._many: dict[str, Binding] | None = None
         #: Retained messages on their way that wait for that or for room, by topic filter.
-        self._parked: dict[str, Task] = _NONE_PARKED
+        self._waiting_retained: dict[str, Task] = _NONE_PARKED
 
     # -- subscriptions
 
@@ -103,13 +108,13 @@ class Subscriber(Flight):
     def subscribe(
         self,
         topic_filter: str,
-        assurance: i64,
+        qos: i64,
         ticket: Ticket | None,
         wishes: Arguments | None = None,
     ) -> None:
         """Add or replace a subscription [MQTT-3.8.4-3]."""
         known = self.subscription(topic_filter)
-        binding = Binding(topic_filter, self, assurance, wishes, MQTT)
+        binding = Binding(topic_filter, self, qos, wishes, MQTT)
         self._put(binding)
         if known is not None and known.identity != binding.identity:
             self.vhost.unbind(EXCHANGE, known, ticket)
@@ -128,7 +133,7 @@ class Subscriber(Flight):
             self._look_again(binding, None)
             self.vhost.unbind(EXCHANGE, binding, ticket)
         elif self.persistent:
-            self.vhost.await_all(ticket)
+            self.vhost.reply_when_all_durable(ticket)
         return binding is not None
 
     def _look_again(self, old: Binding | None, new: Binding | None) -> None:
@@ -141,48 +146,53 @@ class Subscriber(Flight):
             self._see().add(new)
         self._choose_view()
 
-    def rename(self, membership: Membership, identifier: int) -> None:
+    def rename(self, membership: SharedSubscription, identifier: int) -> None:
         """A shared subscription has this identifier from now on; 0 for none."""
         if membership.identifier or identifier:
             self._see().shared += bool(identifier) - bool(membership.identifier)
             membership.identifier = identifier
             self._choose_view()
 
-    def _see(self) -> Views:
+    def _see(self) -> SessionOptions:
         views = self.views
         if views is None:
-            views = self.views = Views()
+            views = self.views = SessionOptions()
         return views
 
     def _choose_view(self) -> None:
         if self.views is not None and self.views.empty:
             self.views = None
-        self._choose_dialect()
+        self._choose_relay_format()
 
-    def _choose_dialect(self) -> None:
+    def _choose_relay_format(self) -> None:
         """Others may relay their octets here, or may not any more."""
-        pen = self.pen
-        dialect = VERSION_4 if pen is None else pen.dialect(self.views)
-        if dialect is not self.dialect:
-            self.dialect = dialect
+        pen = self.writer
+        relay_format = VERSION_4 if pen is None else pen.relay_format(self.views)
+        if relay_format is not self.relay_format:
+            self.relay_format = relay_format
             if self._few or self._many:
                 self.vhost.changed()
 
     # -- retained messages
 
-    def crowded(self, topic_filter: str, task: Task) -> bool:
+    def backlogged(self, topic_filter: str, task: Task) -> bool:
         """Whether more of them must wait; then the task runs again when there is room."""
         outlet = self.outlet
-        if outlet is None or not self.unheard and self.inbox.depth < CROWDED and outlet.open():
+        if (
+            outlet is None
+            or not self.suback_pending
+            and self.inbox.depth < BACKLOGGED
+            and outlet.open()
+        ):
             return False
-        if self._parked is _NONE_PARKED:
-            self._parked = {}
-        self._parked[topic_filter] = task
+        if self._waiting_retained is _NONE_PARKED:
+            self._waiting_retained = {}
+        self._waiting_retained[topic_filter] = task
         return True
 
-    def unpark(self) -> None:
+    def resume_retained(self) -> None:
         """There may be room for what waited for it."""
-        if self._parked:
-            parked, self._parked = self._parked, _NONE_PARKED
+        if self._waiting_retained:
+            parked, self._waiting_retained = self._waiting_retained, _NONE_PARKED
             for task in parked.values():
                 self.vhost.agenda.add(task)

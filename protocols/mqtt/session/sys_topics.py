@@ -15,7 +15,7 @@ from broker.messages.message import AT_MOST_ONCE, PLAIN, Address, Message
 from matching.grammar import MQTT, swap
 from matching.topics import TopicIndex
 from protocols.mqtt.codec.topics import EXCHANGE
-from protocols.mqtt.session.retained_delivery import Latecomer
+from protocols.mqtt.session.retained_delivery import RetainedDelivery
 from protocols.mqtt.session.session import Session
 
 #: What filters of this tree begin with.
@@ -49,7 +49,7 @@ class Surveyor:
         raise NotImplementedError
 
 
-class Load:
+class LoadAverage:
     """How fast a count grows, per minute, as moving averages."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class SysTree(Task):
         self._began = agenda.now
         self._index: TopicIndex[Message] = TopicIndex(MQTT)
         self._values: dict[str, str] = {}
-        self._loads: dict[str, Load] = {}
+        self._loads: dict[str, LoadAverage] = {}
         self._watchers: dict[Session, None] = {}
         self._running = False
         self._told_at = 0
@@ -105,7 +105,7 @@ class SysTree(Task):
         """Tell it what there is, as retained messages."""
         binding = session.subscription(topic_filter)
         if binding is not None:
-            latecomer = Latecomer(session, binding)
+            latecomer = RetainedDelivery(session, binding)
             for message in list(self._index.walk(topic_filter)):
                 latecomer.receive_retained(message)
 
@@ -148,7 +148,7 @@ class SysTree(Task):
         values = {"version": self._version, "uptime": f"{int(now - self._began) // 1000} seconds"}
         for name, count in counts.items():
             if name.startswith("load/"):
-                load = self._loads.setdefault(name, Load())
+                load = self._loads.setdefault(name, LoadAverage())
                 load.take(count, seconds)
                 for at, minutes in enumerate(AVERAGES):
                     values[f"{name}/{minutes}min"] = f"{load.rates[at]:.2f}"

@@ -10,19 +10,19 @@ from broker.access.identity import Identity
 from broker.definitions.restore import Definition
 from broker.errors import PreconditionFailed
 from broker.messages.message import Address, Message
-from broker.routing.publish_context import Gate
+from broker.routing.publish_context import PublishContext
 from broker.vhost.vhost import VirtualHost
 from matching.grammar import swap
-from protocols.mqtt.codec.connect import LeftWill
+from protocols.mqtt.codec.connect import WillMessage
 from protocols.mqtt.codec.content import encoding_of
 from protocols.mqtt.codec.properties import MESSAGE_EXPIRY, WILL_DELAY
 from protocols.mqtt.codec.topics import EXCHANGE
 from protocols.mqtt.session.deadlines import Deadlines
-from protocols.mqtt.session.interfaces import LateWill
+from protocols.mqtt.session.interfaces import DelayedWillTask
 from protocols.mqtt.session.session import Session
 
 
-class Will:
+class StoredWill:
     """Ready to be published. `lifetime` and `delay` are in ms; a lifetime below 0 is endless."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Will:
         key: str,
         content: bytes,
         described: bool,
-        assurance: int,
+        qos: int,
         retain: bool,
         delay: int,
         lifetime: int,
@@ -41,10 +41,10 @@ class Will:
         message = Message(
             Address(EXCHANGE, key),
             content,
-            encoding_of(described, retain, assurance == 2),
-            assurance,
+            encoding_of(described, retain, qos == 2),
+            qos,
         )
-        self.message = message.copy(assurance, retain)
+        self.message = message.copy(qos, retain)
 
     def definition(self) -> Definition:
         """What the store keeps of it, with the session."""
@@ -53,14 +53,14 @@ class Will:
             "key": message.address.key,
             "content": message.content,
             "described": self.described,
-            "assurance": int(message.assurance),
+            "assurance": int(message.qos),
             "retain": message.retained,
             "delay": self.delay,
             "lifetime": self.lifetime,
         }
 
 
-def will_of(left: LeftWill) -> Will:
+def will_of(left: WillMessage) -> StoredWill:
     """From a CONNECT."""
     properties = left.properties
     delay = properties.number(WILL_DELAY, 0) * 1000
@@ -68,21 +68,21 @@ def will_of(left: LeftWill) -> Will:
     properties.numbers.pop(WILL_DELAY, None)
     octets = properties.encoded()
     described = octets != b"\0"
-    return Will(
+    return StoredWill(
         swap(left.topic),
         octets + left.body if described else left.body,
         described,
-        left.assurance,
+        left.qos,
         left.retain,
         delay,
         expiry * 1000 if expiry >= 0 else -1,
     )
 
 
-def restored_will(definition: Definition) -> Will:
+def restored_will(definition: Definition) -> StoredWill:
     """From the store. Raises PreconditionFailed."""
     key, content = definition.get("key"), definition.get("content")
-    assurance, delay, lifetime = (
+    qos, delay, lifetime = (
         definition.get("assurance"),
         definition.get("delay"),
         definition.get("lifetime"),
@@ -90,40 +90,40 @@ def restored_will(definition: Definition) -> Will:
     if not (
         isinstance(key, str)
         and isinstance(content, bytes)
-        and isinstance(assurance, int)
-        and 0 <= assurance <= 2
+        and isinstance(qos, int)
+        and 0 <= qos <= 2
         and isinstance(delay, int)
         and isinstance(lifetime, int)
     ):
         raise PreconditionFailed(f"its will is {definition!r}")
-    return Will(
+    return StoredWill(
         key,
         content,
         definition.get("described") is True,
-        assurance,
+        qos,
         definition.get("retain") is True,
         delay,
         lifetime,
     )
 
 
-class Waiting(LateWill):
+class DelayedWill(DelayedWillTask):
     """A will that waits for its client to come back. It keeps the gate that it will go through."""
 
     def __init__(
         self,
         vhost: VirtualHost,
-        gate: Gate,
-        will: Will,
+        context: PublishContext,
+        will: StoredWill,
         session: Session,
         deadlines: Deadlines,
         when: i64,
     ) -> None:
-        vhost.gates.join(gate)
+        vhost.contexts.join(context)
         self._deadlines = deadlines
         self._alarm = deadlines.at(when, self)
         self._vhost = vhost
-        self._gate = gate
+        self._context = context
         self._will = will
         self._session: Session | None = session
 
@@ -131,25 +131,30 @@ class Waiting(LateWill):
         """Its time has come: the client stayed away, or its session is over."""
         session = self._let_go()
         if session is not None:
-            self._vhost.publish_will(self._gate, self._will.message, self._will.lifetime, session)
-            self._vhost.leave(self._gate)
+            self._vhost.publish_will(
+                self._context, self._will.message, self._will.lifetime, session
+            )
+            self._vhost.leave(self._context)
             if session.register is not None:
-                session.register.forget_will(session)
+                session.register.clear_will(session)
 
     def review(self, identity: Identity) -> None:
-        if self._session is not None and identity is not self._gate.identity:
-            old, self._gate = self._gate, self._vhost.gates.enter(identity, self._gate.front)
+        if self._session is not None and identity is not self._context.identity:
+            old, self._context = (
+                self._context,
+                self._vhost.contexts.enter(identity, self._context.front),
+            )
             self._vhost.leave(old)
 
-    def forget(self) -> None:
+    def cancel(self) -> None:
         """The client is back [MQTT-3.1.3-9]."""
         if self._let_go() is not None:
-            self._vhost.leave(self._gate)
+            self._vhost.leave(self._context)
 
     def _let_go(self) -> Session | None:
         """Wait no more; returns whose will it was, once."""
         session, self._session = self._session, None
         if session is not None:
-            session.late_will = None
+            session.delayed_will = None
             self._deadlines.cancel(self._alarm)
         return session

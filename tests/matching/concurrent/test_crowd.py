@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from matching.crowd import Crowd, holds, joined, members, merged, parted
+from matching.crowd import SubscriberSet, holds, members, merged, with_added, without
 from matching.hamt import only
 
 
@@ -22,16 +22,16 @@ ANYBODY = [None, 0, "", (), Row([1]), Row(), float("nan"), only("a", 1), *range(
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.sampled_from(ANYBODY), max_size=90))
 def test_anybody_comes_and_goes_and_former_crowds_stay_as_they_were(people: list[object]) -> None:
-    crowd: Crowd[object] = None
+    crowd: SubscriberSet[object] = None
     inside: list[object] = []
-    former: list[tuple[Crowd[object], list[object]]] = []
+    former: list[tuple[SubscriberSet[object], list[object]]] = []
     for person in people:
         assert holds(crowd, person) == (person in inside)
         if person in inside:
-            crowd = parted(crowd, person)
+            crowd = without(crowd, person)
             inside.remove(person)
         else:
-            crowd = joined(crowd, person)
+            crowd = with_added(crowd, person)
             inside.append(person)
         former.append((crowd, inside.copy()))
     for then, those in former:
@@ -42,10 +42,10 @@ def test_anybody_comes_and_goes_and_former_crowds_stay_as_they_were(people: list
 
 
 def test_of_several_crowds_everybody_is_named_once() -> None:
-    few: Crowd[object] = joined(joined(None, "x"), None)
-    many: Crowd[object] = None
+    few: SubscriberSet[object] = with_added(with_added(None, "x"), None)
+    many: SubscriberSet[object] = None
     for person in range(40):
-        many = joined(many, person)
+        many = with_added(many, person)
     assert merged([]) == []
     assert set(merged([many])) == set(range(40))
     assert sorted(map(str, merged(["x", few, 7, many]))) == sorted(
@@ -54,6 +54,6 @@ def test_of_several_crowds_everybody_is_named_once() -> None:
 
 
 def test_what_merged_returns_belongs_to_the_caller() -> None:
-    few: Crowd[int] = joined(joined(None, 1), 2)
+    few: SubscriberSet[int] = with_added(with_added(None, 1), 2)
     merged([few]).append(3)
     assert members(few) == [1, 2]

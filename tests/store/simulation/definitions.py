@@ -79,10 +79,7 @@ def found(world: World) -> tuple[object, ...]:
         sorted(
             (
                 session.name,
-                sorted(
-                    (name, int(binding.assurance))
-                    for name, binding in session.subscriptions.items()
-                ),
+                sorted((name, int(binding.qos)) for name, binding in session.subscriptions.items()),
             )
             for session in sessions
         ),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from mypy_extensions import i64
 
 from broker.messages.message import Message
-from broker.store.contract import Batch, Defined, Entry, Undefined
+from broker.store.contract import Defined, StoreEntry, Undefined, WriteBatch
 from broker.store.durable import DurableStore
 from broker.store.opening import Opened
 from broker.store.state import State
@@ -27,7 +27,7 @@ class Journal:
     def __init__(self, complain: Complain) -> None:
         self._complain = complain
         self.state = State()
-        self.entries: list[tuple[int, Entry]] = []
+        self.entries: list[tuple[int, StoreEntry]] = []
         #: The last position of the batches that are written, and of those of which the writing
         #: began.
         self.durable = 0
@@ -124,13 +124,13 @@ class WatchedStore(DurableStore):
 
     journal: Journal
 
-    def take(self) -> Batch:
+    def take(self) -> WriteBatch:
         for stream in self.streams:
             assert isinstance(stream, Intake)
             self.journal.taken(stream)
         return super().take()
 
-    def apply(self, position: i64, entry: Entry) -> None:
+    def apply(self, position: i64, entry: StoreEntry) -> None:
         self.journal.entries.append((position, entry))
         super().apply(position, entry)
 
@@ -156,7 +156,7 @@ def watched(opened: Opened, journal: Journal, kind: type[WatchedStore]) -> Watch
     return store
 
 
-def _logged(entry: Entry) -> bool:
+def _logged(entry: StoreEntry) -> bool:
     return not isinstance(entry, (Defined, Undefined))
 
 
@@ -165,6 +165,6 @@ def _seen(message: Message) -> tuple[object, ...]:
         message.body,
         message.address.exchange,
         message.address.key,
-        message.assurance,
+        message.qos,
         message.retained,
     )

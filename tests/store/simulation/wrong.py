@@ -7,7 +7,15 @@ from typing import Any
 
 from mypy_extensions import i64
 
-from broker.store.contract import Batch, Entry, Kept, Many, Sequenced, Settled, Share
+from broker.store.contract import (
+    EntryGroup,
+    MessageSettled,
+    MessageStored,
+    Sequenced,
+    StoreEntry,
+    StreamWrite,
+    WriteBatch,
+)
 from broker.store.disk import File, StoreError
 from broker.store.files import LogFile
 from broker.store.segments import LogReader
@@ -26,7 +34,7 @@ def moved_forward(life: Life, files: list[LogFile]) -> Iterator[None]:
     for position in held:
         kept = store.kept(reader, position)
         if kept is not None:
-            store.append(Kept(kept.vhost, kept.message, kept.queues), None)
+            store.append(MessageStored(kept.vhost, kept.message, kept.queues), None)
     wanted = life.position
     while life.journal.durable < wanted:
         yield
@@ -57,9 +65,9 @@ def _copy(disk: SimulatedDisk, path: str) -> File:
 class WithoutSerials(WatchedStore):
     """Sessions count anew after a start."""
 
-    def kept(self, reader: LogReader, position: i64) -> Kept | None:
+    def kept(self, reader: LogReader, position: i64) -> MessageStored | None:
         kept = super().kept(reader, position)
-        return None if kept is None else Kept(kept.vhost, kept.message, kept.queues)
+        return None if kept is None else MessageStored(kept.vhost, kept.message, kept.queues)
 
 
 class Apart(WatchedStore):
@@ -67,9 +75,9 @@ class Apart(WatchedStore):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._later: list[Entry] = []
+        self._later: list[StoreEntry] = []
 
-    def take(self) -> Batch:
+    def take(self) -> WriteBatch:
         batch = super().take()
         later, self._later = self._later, []
         for entry in later:
@@ -82,8 +90,8 @@ class TwoRecords(Apart):
     its way to the disk.
     """
 
-    def apply(self, position: i64, entry: Entry) -> None:
-        if isinstance(entry, Many) and _buries(entry):
+    def apply(self, position: i64, entry: StoreEntry) -> None:
+        if isinstance(entry, EntryGroup) and _buries(entry):
             *letters, settled = entry.entries
             self._later.append(settled)
             for one in letters:
@@ -98,13 +106,13 @@ class SequenceApart(Apart):
     to the disk.
     """
 
-    def apply(self, position: i64, entry: Entry) -> None:
+    def apply(self, position: i64, entry: StoreEntry) -> None:
         sequenced = (
             [one for one in entry.entries if isinstance(one, Sequenced)]
-            if isinstance(entry, Many)
+            if isinstance(entry, EntryGroup)
             else []
         )
-        if not isinstance(entry, Many) or not sequenced:
+        if not isinstance(entry, EntryGroup) or not sequenced:
             super().apply(position, entry)
             return
         self._later += sequenced
@@ -114,10 +122,10 @@ class SequenceApart(Apart):
             position += 1
 
 
-class Lazy(Share):
+class Lazy(StreamWrite):
     """Segments are written when it is said that they are."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: StreamWrite) -> None:
         self._share = share
 
     def write(self) -> None:
@@ -134,17 +142,19 @@ class Lazy(Share):
 class LogFirst(WatchedStore):
     """The log says how far a stream is before the stream is so far."""
 
-    def take(self) -> Batch:
+    def take(self) -> WriteBatch:
         batch = super().take()
         batch.shares = [Lazy(share) for share in batch.shares]
         return batch
 
 
-def _buries(entry: Many) -> bool:
+def _buries(entry: EntryGroup) -> bool:
     letter = entry.entries[0]
-    headers = letter.message.properties.get("headers") if isinstance(letter, Kept) else None
+    headers = (
+        letter.message.properties.get("headers") if isinstance(letter, MessageStored) else None
+    )
     return (
         isinstance(headers, dict)
         and "x-death" in headers
-        and isinstance(entry.entries[-1], Settled)
+        and isinstance(entry.entries[-1], MessageSettled)
     )

@@ -36,8 +36,8 @@ async def build(accounts: Accounts) -> AsyncIterator[Build]:
     """Makes houses that are closed after the test."""
     houses: list[House] = []
 
-    def make(plugins: dict[str, dict[str, object]], **bounds: Any) -> House:
-        houses.append(House(plugins, accounts, **bounds))
+    def make(plugins: dict[str, dict[str, object]], **limits: Any) -> House:
+        houses.append(House(plugins, accounts, **limits))
         return houses[-1]
 
     Hangs.let_go.clear()

@@ -13,7 +13,7 @@ import pamqp.commands as spec
 import pamqp.frame
 
 from broker.broker import Broker
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.routing.route import FATES
 from broker.store.memory import MemoryStore
 from protocols.amqp.connection.handshake import GREETING, AmqpOptions
@@ -63,11 +63,13 @@ class House:
     """Plugins in front of accounts, a real core behind two real front ends."""
 
     def __init__(
-        self, plugins: dict[str, dict[str, object]], accounts: Accounts, **bounds: Any
+        self, plugins: dict[str, dict[str, object]], accounts: Accounts, **limits: Any
     ) -> None:
-        self.authenticator = PluginAuthenticator(plugins, accounts, **bounds)
+        self.authenticator = PluginAuthenticator(plugins, accounts, **limits)
         ids = itertools.count()
-        self.broker = Broker(MemoryStore(), self.authenticator, lambda: f"id-{next(ids)}", Bounds())
+        self.broker = Broker(
+            MemoryStore(), self.authenticator, lambda: f"id-{next(ids)}", BrokerLimits()
+        )
         self.mqtt = MqttFront(self.broker)
         self.amqp = AmqpFront(self.broker, AmqpOptions())
 
@@ -116,7 +118,7 @@ class House:
         totals = [
             sum(counts)
             for counts in zip(
-                *(gate.totals()[0] for gate in self.broker.vhosts["/"].gates), strict=True
+                *(context.totals()[0] for context in self.broker.vhosts["/"].contexts), strict=True
             )
         ]
         return {name: count for name, count in zip(FATES, totals, strict=True) if count}

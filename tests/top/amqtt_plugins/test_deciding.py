@@ -47,7 +47,7 @@ from tests.top.amqtt_plugins.plugins import (
     here,
 )
 from trellis.auth import amqtt_loading
-from trellis.auth.amqtt_plugins import TopicRules
+from trellis.auth.amqtt_plugins import PluginTopicRules
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
 
@@ -242,7 +242,7 @@ async def test_all_topic_plugins_must_say_yes_as_in_amqtt(answers: tuple[Any, ..
         SimpleNamespace(plugins_manager=manager), None, "a", Action.PUBLISH
     )
     plugins = [amqtt_loading.load(here(TopicSays), {"answer": answer}) for answer in answers]
-    assert TopicRules(plugins).allow(subject.PluginSession(), "a", Action.PUBLISH) == theirs
+    assert PluginTopicRules(plugins).allow(subject.PluginSession(), "a", Action.PUBLISH) == theirs
 
 
 @pytest.mark.parametrize(
@@ -280,13 +280,13 @@ async def test_a_client_that_comes_back_finds_its_gate_unless_a_plugin_would_see
 ) -> None:
     house = build({here(Roles): {}})
 
-    async def gates(password: str) -> int:
+    async def contexts(password: str) -> int:
         client = await house.join("bob", password, "b1")
         await client.ask(publish("a/1"))
         client.connection.connection_lost()
-        return len(list(house.broker.vhosts["/"].gates)) - 1  # One is the broker's own.
+        return len(list(house.broker.vhosts["/"].contexts)) - 1  # One is the broker's own.
 
-    assert [await gates(role) for role in ("a", "a", "b")] == [1, 1, 2]
+    assert [await contexts(role) for role in ("a", "a", "b")] == [1, 1, 2]
     assert house.fates() == {"unroutable": 2, "denied": 1}
 
 
@@ -294,8 +294,8 @@ async def test_without_topic_plugins_a_user_has_one_gate_however_many_clients(bu
     house = build({ANONYMOUS: {}})
     for number in range(4):
         await house.join("bob", f"any {number}", f"b{number}")
-    [_, gate] = house.broker.vhosts["/"].gates
-    assert (gate.users, gate.identity.name) == (4, "bob")
+    [_, context] = house.broker.vhosts["/"].contexts
+    assert (context.users, context.identity.name) == (4, "bob")
 
 
 async def test_identities_that_are_remembered_are_bounded(

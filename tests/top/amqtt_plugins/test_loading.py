@@ -18,7 +18,7 @@ from trellis.app import App
 from trellis.auth import amqtt_loading
 from trellis.auth.amqtt_plugins import PluginAuthenticator
 from trellis.auth.authenticate import Accounts
-from trellis.server.node import Node
+from trellis.server.node import BrokerNode
 from trellis.settings import Settings, SettingsError, load
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
@@ -174,7 +174,7 @@ async def test_without_amqtt_the_error_names_the_extra(
         SettingsError,
         match=r"^amqtt\.plugins: amqtt cannot be imported \(.*\); pip install 'trellis-broker\[amqtt\]'$",
     ):
-        Node(settings, accounts, None, print)
+        BrokerNode(settings, accounts, None, print)
 
 
 async def test_plugins_are_started_and_closed_on_their_own_loop(build: Build) -> None:

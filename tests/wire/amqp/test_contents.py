@@ -9,7 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.amqp.speech import (
     BODY,
@@ -364,9 +364,9 @@ def unfinished(channel: int) -> bytes:
 
 
 def test_unfinished_contents_of_all_channels_together_have_a_bound() -> None:
-    bounds = Bounds()
-    bounds.message = 500_000
-    client = World(bounds).amqp()
+    limits = BrokerLimits()
+    limits.message = 500_000
+    client = World(limits).amqp()
     for number in range(2, 10):
         assert [reply.name for reply in client.send(spec.Channel.Open(), channel=number)] == [
             "Channel.OpenOk"
@@ -378,9 +378,9 @@ def test_unfinished_contents_of_all_channels_together_have_a_bound() -> None:
 
 
 def test_channels_that_end_take_their_unfinished_contents_with_them() -> None:
-    bounds = Bounds()
-    bounds.message = 500_000
-    client = World(bounds).amqp()
+    limits = BrokerLimits()
+    limits.message = 500_000
+    client = World(limits).amqp()
     for _ in range(20):
         client.send(spec.Channel.Open(), channel=2)
         client.connection.receive_data(unfinished(2))

@@ -11,7 +11,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from tests.clients import Amqp, World, marshal, publication, unmarshal
 from tests.wire.amqp.refused import DECLARING
 from tests.wire.amqp.speech import (
@@ -42,10 +42,10 @@ def exclusive(world: World) -> None:
 def prepared(limit: int = 0) -> Amqp:
     """A client on channels 1 and 2; a queue `q` holding one message, one `full`, one `taken` by an
     exclusive consumer, an exchange `x`, somebody's exclusive queue."""
-    bounds = Bounds()
+    limits = BrokerLimits()
     if limit:
-        bounds.message = limit
-    world = World(bounds)
+        limits.message = limit
+    world = World(limits)
     exclusive(world)
     client = world.amqp()
     client.queue("q")
@@ -906,9 +906,9 @@ def test_channels_end_one_by_one_and_the_connection_lives_on() -> None:
 
 @pytest.mark.parametrize("limit", ["queues", "exchanges"])
 def test_limits_on_names_are_refused_with_530(limit: str) -> None:
-    bounds = Bounds()
-    bounds.queues, bounds.exchanges = 2, 8
-    client = World(bounds).amqp()
+    limits = BrokerLimits()
+    limits.queues, limits.exchanges = 2, 8
+    client = World(limits).amqp()
     make: Any = (
         (lambda name: Q.Declare(queue=name))
         if limit == "queues"

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.access.identity import Identity
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from tests.clients import Amqp, World, marshal, publication
 from tests.wire.amqp.speech import body, content, header, long, open_channel, publish, short, split
 
@@ -60,9 +60,9 @@ class Scene:
     """
 
     def __init__(self, confirms: bool) -> None:
-        bounds = Bounds()
-        bounds.message = 1_000
-        world = self.world = World(bounds)
+        limits = BrokerLimits()
+        limits.message = 1_000
+        world = self.world = World(limits)
         world.guests.identities["u"] = Identity(
             "u", write="amq.topic|amq.default|inner|alt|amq.headers"
         )
@@ -137,7 +137,9 @@ class Scene:
                 tally.delivered_auto,
                 tally.delivered_manual,
             ),
-            "received": [(gate.front, int(gate.received)) for gate in world.vhost.gates],
+            "received": [
+                (context.front, int(context.received)) for context in world.vhost.contexts
+            ],
         }
 
 
@@ -489,15 +491,15 @@ def test_any_publications_in_any_chunks_look_alike_from_outside(
 
 
 def test_a_route_that_has_left_the_cache_is_found_again() -> None:
-    bounds = Bounds()
-    bounds.routes = 16
-    client = World(bounds).amqp()
+    limits = BrokerLimits()
+    limits.routes = 16
+    client = World(limits).amqp()
     client.queue("q", T, "#")
     for number in range(200):
         client.publish(T, f"k.{number % 50}", b"x")
-    gate = next(gate for gate in client.world.vhost.gates if gate.front == "amqp091")
+    context = next(context for context in client.world.vhost.contexts if context.front == "amqp091")
     assert (
-        len(gate.routes) <= 16
+        len(context.routes) <= 16
         and client.world.queue("q").depth == 200
         and client.world.fates() == {"routed": 200}
     )

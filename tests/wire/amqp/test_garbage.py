@@ -153,7 +153,7 @@ def heard(
     world.settle(connection)
     world.fates()
     assert not world.amqp_front.connections and not [
-        gate for gate in world.vhost.gates if gate.users
+        context for context in world.vhost.contexts if context.users
     ]
     assert world.amqp_front.tally.channels_opened == world.amqp_front.tally.channels_closed
     return answer, fates, copies, connection.finished, connection.reason

@@ -311,7 +311,7 @@ def test_a_verdict_after_the_client_is_gone_changes_nothing() -> None:
     assert (
         raw.hear() == b""
         and not world.amqp_front.connections
-        and not [gate for gate in world.vhost.gates if gate.users]
+        and not [context for context in world.vhost.contexts if context.users]
     )
 
 
@@ -551,7 +551,7 @@ def test_a_verdict_after_shutdown_lets_nobody_in() -> None:
     raw.connection.shut_down()
     world.guests.decide()
     assert refusal(unmarshal(raw.hear())).code == 320
-    assert not [gate for gate in world.vhost.gates if gate.users]
+    assert not [context for context in world.vhost.contexts if context.users]
 
 
 # -- the secret
@@ -689,7 +689,9 @@ def test_identities_may_share_a_gate_and_leave_it_alone() -> None:
     world = World()
     world.guests.identities["other"] = Identity("other")
     clients = [world.amqp(), world.amqp(), world.amqp(user="other")]
-    assert sorted(gate.users for gate in world.vhost.gates if gate.front == "amqp091") == [1, 2]
+    assert sorted(
+        context.users for context in world.vhost.contexts if context.front == "amqp091"
+    ) == [1, 2]
     for client in clients:
         client.send(spec.Connection.Close(200, "", 0, 0), channel=0)
-    assert sum(gate.users for gate in world.vhost.gates) == 0
+    assert sum(context.users for context in world.vhost.contexts) == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.queues.destination import Destination
 from broker.routing.binding import Binding
-from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.exchanges.consistent_hash import ConsistentHashExchange
 from tests.clients import World
 from tests.wire.amqp.speech import names, read, refusal
@@ -21,7 +21,7 @@ KEYS = [f"key-{number}" for number in range(8_000)]
 
 
 def ring(*weights: int, first: int = 0) -> ConsistentHashExchange:
-    exchange = ConsistentHashExchange("x", Options())
+    exchange = ConsistentHashExchange("x", ExchangeOptions())
     for number, weight in enumerate(weights, first):
         exchange.bind(Binding(str(weight), Destination(f"q{number}")))
     return exchange
@@ -50,7 +50,7 @@ def test_who_comes_or_goes_moves_only_what_it_wins_or_won() -> None:
 
 
 def test_the_order_of_binding_does_not_matter() -> None:
-    forward, backward = ring(2, 3, 1), ConsistentHashExchange("x", Options())
+    forward, backward = ring(2, 3, 1), ConsistentHashExchange("x", ExchangeOptions())
     for number, weight in ((2, 1), (0, 2), (1, 3)):
         backward.bind(Binding(str(weight), Destination(f"q{number}")))
     assert winners(forward) == winners(backward)

@@ -9,7 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.queues.policies import Policy
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import World, marshal, unmarshal
@@ -36,9 +36,9 @@ COUNTERS = [
 
 
 def test_a_declaration_that_is_refused_leaves_no_queue() -> None:
-    bounds = Bounds()
-    bounds.queues = 1
-    world = World(bounds)
+    limits = BrokerLimits()
+    limits.queues = 1
+    world = World(limits)
     client = world.amqp()
     client.queue("only")
     assert refusal(client.send(Q.Declare(queue="more")))[:2] == ("connection", 530)

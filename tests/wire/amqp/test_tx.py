@@ -9,7 +9,7 @@ from typing import Any
 import pamqp.commands as spec
 import pytest
 
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.queues.policies import policy_of
 from tests.clients import Amqp, World, publication
 from tests.wire.amqp.speech import names, refusal
@@ -282,9 +282,9 @@ def test_a_commit_that_changed_nothing_durable_waits_for_nobody() -> None:
 
 
 def test_a_transaction_may_not_grow_for_ever() -> None:
-    bounds = Bounds()
-    bounds.transaction = 1_400
-    client = transacting(World(bounds))
+    limits = BrokerLimits()
+    limits.transaction = 1_400
+    client = transacting(World(limits))
     client.publish("", "q", bytes(500))
     client.publish("", "q", bytes(500))
     client.send(T.Commit())

@@ -8,7 +8,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from tests.clients import World, mqtt_publish
 from tests.wire.amqp.speech import names, open_channel, read, refusal
 
@@ -23,15 +23,15 @@ class Local(Identity):
         self._home = Identity(name, configure="mine.*")
         self._vhost = home
 
-    def within(self, vhost: str, client_id: str = "") -> Identity | None:
+    def for_vhost(self, vhost: str, client_id: str = "") -> Identity | None:
         return self._home if vhost == self._vhost else None
 
 
 def bounded(**limits: int) -> World:
-    bounds = Bounds()
+    broker_limits = BrokerLimits()
     for name, limit in limits.items():
-        setattr(bounds, name, limit)
-    return World(bounds)
+        setattr(broker_limits, name, limit)
+    return World(broker_limits)
 
 
 def closed(client: Any) -> tuple[str, int, str]:
@@ -112,7 +112,7 @@ def test_a_will_that_waits_is_no_connection_for_ever() -> None:
     sensor.connection.connection_lost()
     world.turn()
     assert names(world.amqp().greeting)[-1] == "Channel.OpenOk"
-    assert sum(vhost.gates.users for vhost in world.broker.vhosts.values()) == 1
+    assert sum(vhost.contexts.users for vhost in world.broker.vhosts.values()) == 1
 
 
 def test_a_user_has_so_many_channels() -> None:

@@ -146,12 +146,12 @@ def empty(world: World) -> None:
     assert not world.mqtt_front.connections
     assert not vhost.queues
     assert not vhost.inboxes
-    assert not vhost.listeners
+    assert not vhost.subscribers
     assert len(world.mqtt_front.sessions) == 0
     assert sum(len(exchange.bindings) for exchange in vhost.exchanges.values()) == 0
     assert not world.store.state.messages
     assert not world.store.state.definitions
-    assert all(gate.users == 0 for gate in vhost.gates if gate is not vhost.internal)
+    assert all(context.users == 0 for context in vhost.contexts if context is not vhost.internal)
     world.fates()
 
 

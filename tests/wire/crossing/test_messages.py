@@ -380,7 +380,7 @@ def test_a_slow_listener_holds_up_neither_queues_nor_publishers() -> None:
 def test_another_virtual_host_hears_nothing() -> None:
     world = World()
     world.broker.vhosts["dev"] = VirtualHost(
-        "dev", world.broker.agenda, world.store, world.broker.bounds
+        "dev", world.broker.agenda, world.store, world.broker.limits
     )
     reader = Client(world, connect("r", user="dev:guest", password=b"guest"))
     reader.send(subscribe(1, ("#", 1)))

@@ -12,7 +12,7 @@ import pytest
 from broker.queues.consumer import Delivery
 from broker.queues.queue import Queue
 from broker.routing.exchanges.base import Exchange
-from broker.routing.route import Listener
+from broker.routing.route import Subscriber
 from broker.vhost.vhost import VirtualHost
 from protocols.amqp.connection.connection import AmqpConnection
 from tests.clients import World, marshal, mqtt_publish
@@ -268,11 +268,11 @@ def bindings(vhost: VirtualHost) -> dict[str, tuple[int, str]]:
             if isinstance(target, Exchange):
                 lasting = target.options.durable
             else:
-                assert isinstance(target, (Queue, Listener))
+                assert isinstance(target, (Queue, Subscriber))
                 lasting = (target if isinstance(target, Queue) else target.inbox).durable
             if lasting and exchange.options.durable:
                 found[f"{exchange.number}:{target.number}:{binding.identity}"] = (
-                    int(binding.assurance),
+                    int(binding.qos),
                     binding.grammar.name,
                 )
     return found
@@ -290,9 +290,9 @@ def check(world: World) -> None:
     for (_, key), message in state.retained.items():
         held = vhost.retained.get(key)
         assert held is not None
-        assert (held.body, held.assurance, held.encoding, held.address.topic, held.expires) == (
+        assert (held.body, held.qos, held.encoding, held.address.topic, held.expires) == (
             message.body,
-            message.assurance,
+            message.qos,
             message.encoding,
             message.address.topic,
             message.expires,
@@ -303,7 +303,7 @@ def check(world: World) -> None:
     assert kinds["queue"] == {queue.name for queue in vhost.queues.values() if queue.durable}
     groups = {
         group.name
-        for group in vhost.listeners
+        for group in vhost.subscribers
         if group.name.startswith("$share/") and group.inbox.durable
     }
     assert (
@@ -318,11 +318,11 @@ def check(world: World) -> None:
         name for name, exchange in declared.items() if exchange.options.durable
     }
     assert kinds["binding"] | kinds["subscription"] == bindings(vhost).keys()
-    for name, (assurance, grammar) in bindings(vhost).items():
+    for name, (qos, grammar) in bindings(vhost).items():
         definition = state.definitions[
             "/", "binding" if name in kinds["binding"] else "subscription", name
         ]
-        assert (definition["assurance"], definition["grammar"]) == (assurance, grammar)
+        assert (definition["assurance"], definition["grammar"]) == (qos, grammar)
 
 
 @pytest.mark.parametrize("first", range(0, 100, 20))

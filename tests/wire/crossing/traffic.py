@@ -10,7 +10,7 @@ from typing import Any
 import pamqp.commands as spec
 
 from broker.access.identity import Identity
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import Amqp, World, mqtt_publish, publication
 from tests.wire.mqtt.octets import (
@@ -66,15 +66,15 @@ class Traffic:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        bounds, options = Bounds(), MqttOptions()
-        bounds.message, bounds.retained, bounds.retained_octets = 2_000, 5, 3_000
-        bounds.gates, bounds.routes = (
+        limits, options = BrokerLimits(), MqttOptions()
+        limits.message, limits.retained, limits.retained_octets = 2_000, 5, 3_000
+        limits.contexts, limits.routes = (
             self.chance.choice([0, 1, 1_000]),
             self.chance.choice([4, 1_000]),
         )
         options.max_packet, options.receive_maximum, options.session_backlog = 2_500, 3, 4
         options.session_expiry_s, options.sessions = 60, 6
-        self.world = World(bounds, mqtt=options)
+        self.world = World(limits, mqtt=options)
         self.world.guests.identities["careful"] = Careful("careful")
         self.world.guests.identities["reader"] = Identity("reader", write="q.*")
         self.mqtt: dict[str, Client] = {}

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 from protocols.mqtt.codec import packets5
 from protocols.mqtt.codec.connect import LEVEL_5, NEVER, Connect, UnacceptableVersion, read_connect
-from protocols.mqtt.codec.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, MalformedPacket, Reader
+from protocols.mqtt.codec.packets import (
+    PUBACK,
+    PUBCOMP,
+    PUBREC,
+    PUBREL,
+    MalformedPacket,
+    PacketReader,
+)
 from protocols.mqtt.codec.properties import (
     ASSIGNED_CLIENT_IDENTIFIER,
     AUTHENTICATION_DATA,
@@ -59,13 +66,13 @@ def by_value(enum: Any, value: int) -> Any:
     return next(member for member in members(enum) if int(member) == value)
 
 
-def body_of(octets: bytes) -> Reader:
+def body_of(octets: bytes) -> PacketReader:
     """A reader behind the fixed header."""
-    reader = Reader(octets)
+    reader = PacketReader(octets)
     reader.byte()
     size = reader.variable()
     assert size == len(reader.rest())
-    return Reader(reader.rest())
+    return PacketReader(reader.rest())
 
 
 def theirs(octets: bytes) -> Any:
@@ -151,7 +158,7 @@ def test_connect_as_another_codec_writes_it(packet: mqtt5.ConnectPacket) -> None
         assert (
             ours.will.topic,
             ours.will.body,
-            ours.will.assurance,
+            ours.will.qos,
             ours.will.retain,
             ours.will.delay,
         ) == (will.topic, will.payload or b"", will.qos, will.retain, will.will_delay_interval)
@@ -197,8 +204,8 @@ def test_subscribe_as_another_codec_writes_it(
         user,
     )
     assert [
-        (one.topic_filter, one.assurance, one.no_local, one.as_published, one.handling)
-        for one in ours.wishes
+        (one.topic_filter, one.qos, one.no_local, one.as_published, one.handling)
+        for one in ours.requests
     ] == [
         (one.pattern, one.max_qos, one.no_local, one.retain_as_published, one.retain_handling)
         for one in filters
@@ -481,9 +488,7 @@ def test_connect_of_3_1_1_as_amqtt_reads_it(
         "amqtt/"
     ) or other.payload.client_id == client_id
     if will is not None and ours.will is not None:
-        assert (ours.will.topic, ours.will.body, ours.will.assurance, ours.will.retain) == tuple(
-            will
-        )
+        assert (ours.will.topic, ours.will.body, ours.will.qos, ours.will.retain) == tuple(will)
         assert (other.payload.will_topic, bytes(other.payload.will_message)) == (
             will.topic,
             will.body,

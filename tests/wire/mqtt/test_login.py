@@ -191,7 +191,7 @@ def test_two_undecided_clients_of_one_name_end_with_the_one_decided_last() -> No
 def test_a_user_name_may_begin_with_a_virtual_host() -> None:
     world = World()
     dev = world.broker.vhosts["dev"] = VirtualHost(
-        "dev", world.broker.agenda, world.store, world.broker.bounds
+        "dev", world.broker.agenda, world.store, world.broker.limits
     )
     world.guests.identities["odd:name"] = Identity("odd:name")
     readers = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.access.identity import Identity
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import (
@@ -289,7 +289,7 @@ def test_a_publisher_hears_its_own_publications() -> None:
 
 
 def test_the_budget_of_one_call_ends_and_the_rest_comes_next_turn() -> None:
-    world = World(Bounds())
+    world = World(BrokerLimits())
     watcher, writer = here(world, "watcher"), here(world, "w")
     watcher.send(subscribe(1, ("#", 0)))
     one = mqtt_publish("a", b"x")

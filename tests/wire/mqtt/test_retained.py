@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from broker.limits import Bounds
+from broker.limits import BrokerLimits
 from broker.vhost import retained
 from broker.vhost.retained import INDEXED, SLICE
 from protocols.mqtt.session.sessions import MqttOptions
-from protocols.mqtt.session.subscriptions import CROWDED
+from protocols.mqtt.session.subscriptions import BACKLOGGED
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     PINGREQ,
@@ -37,9 +37,9 @@ MANY = 3 * SLICE + 7
 
 
 def bounded(messages: int = 100_000, octets: int = 1 << 28) -> World:
-    bounds = Bounds()
-    bounds.retained, bounds.retained_octets = messages, octets
-    return World(bounds)
+    limits = BrokerLimits()
+    limits.retained, limits.retained_octets = messages, octets
+    return World(limits)
 
 
 def retain(world: World, topic: str, body: bytes, qos: int = 0) -> None:
@@ -410,7 +410,7 @@ def test_what_one_turn_may_write_is_bounded() -> None:
 def test_they_wait_outside_a_full_inbox_and_push_nothing_out_of_it() -> None:
     options = MqttOptions()
     options.receive_maximum = 10
-    options.session_backlog = CROWDED + 10
+    options.session_backlog = BACKLOGGED + 10
     world = World(mqtt=options)
     retain_many(world, qos=1)
     writer = here(world, "w")

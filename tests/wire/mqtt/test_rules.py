@@ -172,7 +172,7 @@ def test_a_violation_ends_the_connection(
     client = Client(world, connect())
     assert client.send(octets) == b""
     assert client.connection.finished
-    assert world.vhost.listeners == {}
+    assert world.vhost.subscribers == {}
 
 
 def test_the_broker_takes_filters_with_wildcards() -> None:  # [MQTT-3.8.3-2]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pamqp.commands as spec
 import pytest
 
-from broker.routing.publish_context import Gate
+from broker.routing.publish_context import PublishContext
 from broker.routing.route import Route
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
@@ -41,9 +41,9 @@ def reader(world: World, name: str, *filters: str, qos: int = 0) -> Client:
     return client
 
 
-def gate_of(world: World) -> Gate:
-    [gate] = [gate for gate in world.vhost.gates if gate.front == "mqtt311"]
-    return gate
+def gate_of(world: World) -> PublishContext:
+    [context] = [context for context in world.vhost.contexts if context.front == "mqtt311"]
+    return context
 
 
 def route_of(world: World, topic: str) -> Route:
@@ -213,7 +213,7 @@ def _bind_a_headers_exchange(world: World) -> None:
 
 
 def _forget_the_route(world: World) -> None:
-    gate_of(world).forget(b"a")
+    gate_of(world).evict(b"a")
 
 
 def _seat_somebody_who_is_away(world: World) -> None:

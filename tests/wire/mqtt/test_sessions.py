@@ -76,7 +76,7 @@ def test_a_chain_of_sessions(steps: tuple[bool, ...]) -> None:
         persistent = not clean
         client.send(DISCONNECT)
         assert len(world.mqtt_front.sessions) == persistent
-    assert len(world.vhost.listeners) == len(world.vhost.inboxes) == persistent
+    assert len(world.vhost.subscribers) == len(world.vhost.inboxes) == persistent
 
 
 def test_a_refused_connect_says_no_session_is_present() -> None:  # [MQTT-3.2.2-4]

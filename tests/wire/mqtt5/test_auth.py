@@ -8,7 +8,7 @@ from typing import Any
 import mqtt5
 import pytest
 
-from broker.access.identity import Conversation, Credentials, Identity, Step, Verdict
+from broker.access.identity import AuthConversation, AuthStep, Credentials, Identity, Verdict
 from tests.clients import Guests, World
 from tests.wire.mqtt5.client import Client5, farewell, members, publish, wish
 
@@ -16,23 +16,23 @@ CODES = {int(code): code for code in members(mqtt5.AuthReasonCode)}
 CONTINUE, AGAIN = CODES[0x18], CODES[0x19]
 
 
-class Riddle(Conversation):
+class Riddle(AuthConversation):
     """Asks for the double of a number, then says who that is. `late` keeps the answers back."""
 
     def __init__(self, guests: Riddling, credentials: Credentials) -> None:
         self._guests = guests
         self._credentials = credentials
 
-    def hear(self, data: bytes, answer: Callable[[Step], None]) -> None:
+    def respond(self, data: bytes, answer: Callable[[AuthStep], None]) -> None:
         if data in (b"", b"hello"):
-            step = Step(None, b"21")
+            step = AuthStep(None, b"21")
         elif data == b"42":
-            step = Step(Verdict(Identity(f"riddler {self._guests.solved}")), b"welcome")
+            step = AuthStep(Verdict(Identity(f"riddler {self._guests.solved}")), b"welcome")
             self._guests.solved += 1
         elif data == b"later":
-            step = Step(Verdict(None, "busy", True), b"")
+            step = AuthStep(Verdict(None, "busy", True), b"")
         else:
-            step = Step(Verdict(None, "wrong"), b"")
+            step = AuthStep(Verdict(None, "wrong"), b"")
         if self._guests.late:
             self._guests.steps.append((answer, step))
         else:
@@ -46,9 +46,9 @@ class Riddling(Guests):
         super().__init__()
         self.solved = 0
         self.late = False
-        self.steps: list[tuple[Callable[[Step], None], Step]] = []
+        self.steps: list[tuple[Callable[[AuthStep], None], AuthStep]] = []
 
-    def converse(self, method: str, credentials: Credentials) -> Conversation | None:
+    def start_conversation(self, method: str, credentials: Credentials) -> AuthConversation | None:
         return Riddle(self, credentials) if method == "RIDDLE" else None
 
     def say(self) -> None:
@@ -162,7 +162,9 @@ def test_a_client_authenticates_again_and_publishes_meanwhile() -> None:  # [MQT
     assert [int(one.reason_code) for one in client.send(publish("a", b"x", 1))] == [0x10]
     [done] = client.send(auth(b"42"))
     assert (int(done.reason_code), done.authentication_method) == (0, "RIDDLE")
-    assert {gate.identity.name for gate in world.vhost.gates if gate.users} == {"riddler 1"}
+    assert {context.identity.name for context in world.vhost.contexts if context.users} == {
+        "riddler 1"
+    }
     assert guests.solved == 2
     assert [int(one.reason_code) for one in client.send(publish("a", b"x", 1))] == [0x10]
 

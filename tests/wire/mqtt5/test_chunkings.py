@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.routing.publish_context import Gate
+from broker.routing.publish_context import PublishContext
 from protocols.connection import Connection
 from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish, packet
@@ -187,9 +187,9 @@ def test_octet_by_octet(octets: bytes) -> None:
 # -- the fast path and the other
 
 
-def gate_of(world: World) -> Gate:
-    [gate] = [gate for gate in world.vhost.gates if gate.front == "mqtt50"]
-    return gate
+def gate_of(world: World) -> PublishContext:
+    [context] = [context for context in world.vhost.contexts if context.front == "mqtt50"]
+    return context
 
 
 def _nothing(world: World) -> None:

@@ -19,7 +19,7 @@ _ALL: Final = 2**64 - 1
 _PATIENCE: Final = 1.0  # seconds
 
 
-class Answers(NamedTuple):
+class MatchAnswers(NamedTuple):
     """What the first `topics` topics find: so many subscribers, with this digest."""
 
     topics: int
@@ -27,11 +27,11 @@ class Answers(NamedTuple):
     digest: int
 
 
-class Wrong(Exception):
+class WrongMatch(Exception):
     """An answer is not the expected one."""
 
 
-def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> Answers:
+def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> MatchAnswers:
     """What these topics find."""
     found = digest = 0
     for number, topic in enumerate(topics, 1):
@@ -39,7 +39,7 @@ def answers(match: Callable[[str], Sequence[int]], topics: Sequence[str]) -> Ans
         for subscriber in match(topic):
             found += 1
             digest += row ^ ((subscriber + 1) * _SUBSCRIBER & _ALL)
-    return Answers(len(topics), found, digest & _ALL)
+    return MatchAnswers(len(topics), found, digest & _ALL)
 
 
 def check(
@@ -58,7 +58,7 @@ def check(
         began = time.monotonic()
         found = answers(match, topics[: wanted[0]])
         if list(found) != list(wanted):
-            raise Wrong(
+            raise WrongMatch(
                 f"{found.topics} topics found {found.found:,} subscribers (digest {found.digest:x}), "
                 f"not {wanted[1]:,} ({wanted[2]:x})"
             )

@@ -14,7 +14,7 @@ from trellis.bench.matching.workloads import (
     ONE_FILTER,
     THREADS,
     ZIPF,
-    Workload,
+    MatchingWorkload,
 )
 
 #: Sizes: of a quick run, and of a whole one.
@@ -29,14 +29,14 @@ _EVERY: Final = (0, 1_000, 100, 10)
 
 
 @dataclass(frozen=True)
-class Case:
+class MatchingCase:
     """One thing that is measured: a request, and the words its files hold.
 
     `only` names who can do it, if not all.
     """
 
     part: str
-    workload: Workload
+    workload: MatchingWorkload
     size: int
     kind: str
     variant: str = ""
@@ -59,48 +59,48 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CaseBatch:
     """Cases that a contender does in one process in every round, or in one process each in a single
     round.
     """
 
-    cases: list[Case]
+    cases: list[MatchingCase]
     alone: bool = False
 
 
 @dataclass(frozen=True)
-class Part:
+class CasePart:
     """A part of the bench that can be chosen by its name."""
 
     name: str
     text: str
-    make: Callable[[Sequence[int]], Iterator[Case]]
+    make: Callable[[Sequence[int]], Iterator[MatchingCase]]
 
 
-def _growing(workload: Workload) -> Part:
-    def make(sizes: Sequence[int]) -> Iterator[Case]:
+def _growing(workload: MatchingWorkload) -> CasePart:
+    def make(sizes: Sequence[int]) -> Iterator[MatchingCase]:
         for size in sizes:
-            yield Case(workload.name, workload, size, "workload")
-            yield Case(workload.name, workload, size, "memory")
+            yield MatchingCase(workload.name, workload, size, "workload")
+            yield MatchingCase(workload.name, workload, size, "memory")
 
-    return Part(workload.name, workload.text, make)
+    return CasePart(workload.name, workload.text, make)
 
 
-def _article(sizes: Sequence[int]) -> Iterator[Case]:
-    yield Case(
+def _article(sizes: Sequence[int]) -> Iterator[MatchingCase]:
+    yield MatchingCase(
         "article",
         ARTICLE,
         1,
         "cold",
         request={"pattern": "foo.*.baz.qux.quux", "topic": "foo.bar.baz.qux.quux"},
     )
-    yield Case("article", ARTICLE, _ARTICLE, "workload")
-    yield Case("article", ARTICLE, _ARTICLE, "memory")
+    yield MatchingCase("article", ARTICLE, _ARTICLE, "workload")
+    yield MatchingCase("article", ARTICLE, _ARTICLE, "memory")
 
 
-def _threads(sizes: Sequence[int]) -> Iterator[Case]:
-    def case(variant: str, readers: int, writers: int, mixed: int) -> Case:
-        return Case(
+def _threads(sizes: Sequence[int]) -> Iterator[MatchingCase]:
+    def case(variant: str, readers: int, writers: int, mixed: int) -> MatchingCase:
+        return MatchingCase(
             "threads",
             THREADS,
             _ARTICLE,
@@ -119,65 +119,65 @@ def _threads(sizes: Sequence[int]) -> Iterator[Case]:
         yield case(f"1:3 {pairs}", 3 * pairs, pairs, 0)
 
 
-def _churn(sizes: Sequence[int]) -> Iterator[Case]:
+def _churn(sizes: Sequence[int]) -> Iterator[MatchingCase]:
     for workload in ZIPF:
         for every in _EVERY:
             variant = f"a change in {every:,}" if every else "no change"
             who = ("trie", CACHED, "nats", "nats-cached")
-            yield Case(
+            yield MatchingCase(
                 "churn", workload, min(10_000, max(sizes)), "churn", variant, {"every": every}, who
             )
 
 
-def _attacks(sizes: Sequence[int]) -> Iterator[Case]:
+def _attacks(sizes: Sequence[int]) -> Iterator[MatchingCase]:
     for workload in ATTACKS:
-        yield Case("attack", workload, workload.size, "workload")
+        yield MatchingCase("attack", workload, workload.size, "workload")
 
 
-def _one_filter(sizes: Sequence[int]) -> Iterator[Case]:
+def _one_filter(sizes: Sequence[int]) -> Iterator[MatchingCase]:
     for kind in ("workload", "memory"):
-        yield Case("one-filter", ONE_FILTER, min(ONE_FILTER.size, 20 * max(sizes)), kind)
+        yield MatchingCase("one-filter", ONE_FILTER, min(ONE_FILTER.size, 20 * max(sizes)), kind)
 
 
-def _splitting(sizes: Sequence[int]) -> Iterator[Case]:
-    yield Case("splitting", GROWING[0], _ARTICLE, "splitting", only=("naive",))
+def _splitting(sizes: Sequence[int]) -> Iterator[MatchingCase]:
+    yield MatchingCase("splitting", GROWING[0], _ARTICLE, "splitting", only=("naive",))
 
 
 PARTS: Final = {
     part.name: part
     for part in (
         *map(_growing, GROWING),
-        Part(
+        CasePart(
             "article",
             "article 1's table: subscribe, unsubscribe and lookup, cold and at 1,000 subscriptions",
             _article,
         ),
-        Part(
+        CasePart(
             "threads",
             "articles 1 and 2: 2 to 16 workers, half or a tenth of their work subscribes; inserts to lookups 1:1, 1:3",
             _threads,
         ),
-        Part(
+        CasePart(
             "churn",
             "publications while subscriptions come and go, with and without a cache of answers",
             _churn,
         ),
-        Part("attack", "patterns made to be slow", _attacks),
-        Part("one-filter", ONE_FILTER.text, _one_filter),
-        Part("splitting", "article 5: keys split once, or each time", _splitting),
+        CasePart("attack", "patterns made to be slow", _attacks),
+        CasePart("one-filter", ONE_FILTER.text, _one_filter),
+        CasePart("splitting", "article 5: keys split once, or each time", _splitting),
     )
 }
 
 
-def batches(names: Sequence[str], sizes: Sequence[int]) -> list[Batch]:
+def batches(names: Sequence[str], sizes: Sequence[int]) -> list[CaseBatch]:
     """The cases of these parts by size, the small ones first; those about memory at the end of
     their size.
     """
     cases = [case for name in names for case in PARTS[name].make(sizes)]
-    found: list[Batch] = []
+    found: list[CaseBatch] = []
     for size in sorted({case.size for case in cases}):
         timed = [case for case in cases if case.size == size and case.kind != "memory"]
         alone = [case for case in cases if case.size == size and case.kind == "memory"]
-        found += [Batch(timed)] if timed else []
-        found += [Batch(alone, alone=True)] if alone else []
+        found += [CaseBatch(timed)] if timed else []
+        found += [CaseBatch(alone, alone=True)] if alone else []
     return found

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trellis.bench.matching.answers import Wrong
+from trellis.bench.matching.answers import WrongMatch
 
 _OPERATIONS: Final = 1_000
 _MIXED_WRITES: Final = _OPERATIONS // 10
@@ -23,7 +23,7 @@ _PATIENCE: Final = 1.0
 LOCK_FREE: Final = ("cstrie", "snapshot")
 
 
-class Locked:
+class LockedMatcher:
     """A matcher behind one lock."""
 
     def __init__(self, matcher: Any) -> None:
@@ -106,5 +106,5 @@ def threads(
         if time.monotonic() > until:
             break
         if list(matcher.match(pattern)) != [subscriber]:
-            raise Wrong(f"after the threads {pattern} does not find {subscriber}")
+            raise WrongMatch(f"after the threads {pattern} does not find {subscriber}")
     return {"ms": took}

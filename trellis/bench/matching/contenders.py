@@ -40,7 +40,7 @@ class Contender:
     missing: str = ""
 
 
-class Failed(Exception):
+class ContenderFailed(Exception):
     """A contender ended, or answered what is no answer."""
 
 
@@ -135,7 +135,7 @@ def _peer(
     )
 
 
-class Running:
+class RunningContender:
     """A contender's process."""
 
     def __init__(self, contender: Contender) -> None:
@@ -166,15 +166,15 @@ class Running:
                     raise Slow(f"no answer in {patience:g} s")
                 octets = os.read(self._out.fileno(), 65_536)
                 if not octets:
-                    raise Failed(self._said() or f"ended with {self._process.wait()}")
+                    raise ContenderFailed(self._said() or f"ended with {self._process.wait()}")
                 line += octets
             answer = json.loads(line)
         except BrokenPipeError:
-            raise Failed(self._said() or "ended") from None
+            raise ContenderFailed(self._said() or "ended") from None
         except ValueError:
-            raise Failed(f"answered {line[:80]!r}") from None
+            raise ContenderFailed(f"answered {line[:80]!r}") from None
         if not isinstance(answer, dict):
-            raise Failed(f"answered {line[:80]!r}")
+            raise ContenderFailed(f"answered {line[:80]!r}")
         return answer
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class Running:
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         return lines[-1][:200] if lines else ""
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> RunningContender:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from trellis.bench.matching.results import Cell, Results
+from trellis.bench.matching.results import MatchingResults, ResultCell
 from trellis.bench.report import environment as of_bench
 
 Row = dict[str, str | int | float | bool | None]
@@ -44,7 +44,7 @@ def _command(command: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def heading(results: Results) -> str:
+def heading(results: MatchingResults) -> str:
     """Where and how, in one line."""
     found = results.environment
     return (
@@ -53,7 +53,7 @@ def heading(results: Results) -> str:
     )
 
 
-def tables(results: Results) -> Iterator[tuple[str, list[Row]]]:
+def tables(results: MatchingResults) -> Iterator[tuple[str, list[Row]]]:
     """A title and rows for each workload and size, and for what is not one."""
     timed = [key for key, case in results.cases.items() if case.kind in ("workload", "cold")]
     for key in timed:
@@ -83,7 +83,7 @@ def tables(results: Results) -> Iterator[tuple[str, list[Row]]]:
             yield f"{part}, {workload}, {unit}", _wide(results, keys, figure)
     for key in (key for key, case in results.cases.items() if case.kind == "splitting"):
         for of in results.cells.values():
-            medians = of.get(key, Cell()).medians
+            medians = of.get(key, ResultCell()).medians
             if medians:
                 yield (
                     "splitting, ns",
@@ -91,7 +91,7 @@ def tables(results: Results) -> Iterator[tuple[str, list[Row]]]:
                 )
 
 
-def exceptions(results: Results) -> list[str]:
+def exceptions(results: MatchingResults) -> list[str]:
     """A line for each contender that was wrong or ended."""
     return [
         f"{name}, {key}: {cell.why}: {cell.wrong or cell.failed}"
@@ -101,7 +101,7 @@ def exceptions(results: Results) -> list[str]:
     ]
 
 
-def _row(results: Results, name: str, key: str, memory: str | None) -> Row:
+def _row(results: MatchingResults, name: str, key: str, memory: str | None) -> Row:
     cell = results.cells[name][key]
     row: Row = {"": results.contenders[name].title}
     if cell.why:
@@ -119,7 +119,7 @@ def _row(results: Results, name: str, key: str, memory: str | None) -> Row:
     return row
 
 
-def _wide(results: Results, keys: Sequence[str], figure: str) -> list[Row]:
+def _wide(results: MatchingResults, keys: Sequence[str], figure: str) -> list[Row]:
     rows: list[Row] = []
     for name, about in results.contenders.items():
         found = {results.cases[key].variant: results.median(name, key, figure) for key in keys}

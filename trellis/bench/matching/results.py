@@ -16,7 +16,7 @@ FORMAT: Final = 1
 
 
 @dataclass
-class Cell:
+class ResultCell:
     """One contender in one case. With a text in one of the last four there is no figure."""
 
     rounds: list[dict[str, float]] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Cell:
 
 
 @dataclass
-class About:
+class MatchingAbout:
     """A contender of the run."""
 
     title: str
@@ -73,7 +73,7 @@ class CaseAbout:
 
 
 @dataclass
-class Results:
+class MatchingResults:
     """A run.
 
     `rounds` is how many were asked for; `loop_ns` is what the harness adds to each call of ours.
@@ -83,17 +83,17 @@ class Results:
     rounds: int
     seconds: float
     loop_ns: float
-    contenders: dict[str, About]
+    contenders: dict[str, MatchingAbout]
     cases: dict[str, CaseAbout] = field(default_factory=dict)
-    cells: dict[str, dict[str, Cell]] = field(default_factory=dict)
+    cells: dict[str, dict[str, ResultCell]] = field(default_factory=dict)
 
-    def cell(self, contender: str, case: str) -> Cell:
+    def cell(self, contender: str, case: str) -> ResultCell:
         """The cell; an empty one is made where there is none yet."""
-        return self.cells.setdefault(contender, {}).setdefault(case, Cell())
+        return self.cells.setdefault(contender, {}).setdefault(case, ResultCell())
 
     def median(self, contender: str, case: str, figure: str) -> float | None:
         """None where there is no such figure."""
-        return self.cells.get(contender, {}).get(case, Cell()).medians.get(figure)
+        return self.cells.get(contender, {}).get(case, ResultCell()).medians.get(figure)
 
     def text(self) -> str:
         """As JSON, with the medians beside the rounds."""
@@ -110,20 +110,22 @@ class Results:
         partial.replace(path)
 
 
-def read(path: Path) -> Results:
+def read(path: Path) -> MatchingResults:
     """The results in a file. Raises ValueError where it holds none that we know."""
     found = json.loads(path.read_text())
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         raise ValueError(f"{path} holds no results of format {FORMAT}")
-    found["contenders"] = {name: About(**about) for name, about in found["contenders"].items()}
+    found["contenders"] = {
+        name: MatchingAbout(**about) for name, about in found["contenders"].items()
+    }
     found["cases"] = {key: CaseAbout(**about) for key, about in found["cases"].items()}
     found["cells"] = {
         name: {key: _cell(cell) for key, cell in of.items()} for name, of in found["cells"].items()
     }
-    return Results(**found)
+    return MatchingResults(**found)
 
 
-def merged(runs: Sequence[Results]) -> Results:
+def merged(runs: Sequence[MatchingResults]) -> MatchingResults:
     """Several runs on one machine as one: of a case that two have, the later one's figures.
 
     Its environment has the commands of all of them, and the load average before each.
@@ -141,5 +143,5 @@ def merged(runs: Sequence[Results]) -> Results:
     return first
 
 
-def _cell(found: dict[str, Any]) -> Cell:
-    return Cell(**{name: value for name, value in found.items() if name != "medians"})
+def _cell(found: dict[str, Any]) -> ResultCell:
+    return ResultCell(**{name: value for name, value in found.items() if name != "medians"})

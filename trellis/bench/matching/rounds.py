@@ -17,10 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from trellis.bench.matching.answers import Answers
-from trellis.bench.matching.cases import Batch, Case
-from trellis.bench.matching.contenders import Contender, Failed, Running, Slow, ours
-from trellis.bench.matching.results import CaseAbout, Results
+from trellis.bench.matching.answers import MatchAnswers
+from trellis.bench.matching.cases import CaseBatch, MatchingCase
+from trellis.bench.matching.contenders import (
+    Contender,
+    ContenderFailed,
+    RunningContender,
+    Slow,
+    ours,
+)
+from trellis.bench.matching.results import CaseAbout, MatchingResults
 
 #: What is found is compared over so many topics with `trie`, and with `naive` over as many as this
 #: many patterns let it try.
@@ -32,13 +38,13 @@ _ORACLE_PATIENCE: Final = 600.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundPlan:
     """Who measures what, how often, how long each figure takes and how long an answer may, in
     seconds.
     """
 
     contenders: Sequence[Contender]
-    batches: Sequence[Batch]
+    batches: Sequence[CaseBatch]
     rounds: int
     seconds: float
     patience: float
@@ -58,7 +64,10 @@ class Disagreement(Exception):
 
 
 def measure(
-    plan: Plan, results: Results, tell: Callable[[int, str], None], save: Callable[[], None]
+    plan: RoundPlan,
+    results: MatchingResults,
+    tell: Callable[[int, str], None],
+    save: Callable[[], None],
 ) -> None:
     """Do the plan; results grow with every answer.
 
@@ -71,7 +80,7 @@ def measure(
         save()
 
 
-def _asked(contender: Contender, case: Case) -> bool:
+def _asked(contender: Contender, case: MatchingCase) -> bool:
     """Whether the case is the contender's."""
     return (
         contender.name in case.only
@@ -81,12 +90,14 @@ def _asked(contender: Contender, case: Case) -> bool:
 
 
 class _Bench:
-    def __init__(self, plan: Plan, results: Results, tell: Callable[[int, str], None]) -> None:
+    def __init__(
+        self, plan: RoundPlan, results: MatchingResults, tell: Callable[[int, str], None]
+    ) -> None:
         self._plan, self._results, self._tell = plan, results, tell
         self._oracles = {one.name: one for one in ours()}
         self._done = 0
 
-    def do(self, batch: Batch, folder: Path) -> None:
+    def do(self, batch: CaseBatch, folder: Path) -> None:
         requests = {case.key: self._request(case, folder) for case in batch.cases}
         for case in batch.cases:
             self._results.cases[case.key] = CaseAbout(
@@ -105,7 +116,7 @@ class _Bench:
                 for group in [[case] for case in mine] if batch.alone else [mine]:
                     self._cases(contender, group, requests, number)
 
-    def _request(self, case: Case, folder: Path) -> dict[str, Any]:
+    def _request(self, case: MatchingCase, folder: Path) -> dict[str, Any]:
         """The request, with its words in files and what is to be found."""
         request = {"kind": case.kind, "seconds": self._plan.seconds, **case.request}
         if case.kind == "cold":
@@ -123,7 +134,7 @@ class _Bench:
             request["expected"] = self._expected(case, request)
         return request
 
-    def _expected(self, case: Case, request: dict[str, Any]) -> list[Answers]:
+    def _expected(self, case: MatchingCase, request: dict[str, Any]) -> list[MatchAnswers]:
         """What is to be found, by `naive` on a few topics, by `trie` on more.
 
         Raises Disagreement.
@@ -132,11 +143,11 @@ class _Bench:
         few = max(1, min(_TOPICS, _TRIED // case.size))
         found = []
         for name, topics in (("naive", few), ("trie", few), ("trie", _TOPICS)):
-            with Running(self._oracles[name]) as process:
+            with RunningContender(self._oracles[name]) as process:
                 answer = process.ask(
                     {**request, "kind": "answers", "topics_asked": topics}, _ORACLE_PATIENCE
                 )
-            found.append(Answers(**answer))
+            found.append(MatchAnswers(**answer))
         if found[0] != found[1]:
             raise Disagreement(f"{case.key}: naive finds {found[0]}, trie {found[1]}")
         return found[1:]
@@ -144,12 +155,12 @@ class _Bench:
     def _cases(
         self,
         contender: Contender,
-        cases: Sequence[Case],
+        cases: Sequence[MatchingCase],
         requests: dict[str, dict[str, Any]],
         number: int,
     ) -> None:
         """All of these in one process, as long as it lives."""
-        process: Running | None = None
+        process: RunningContender | None = None
         try:
             for case in cases:
                 self._done += 1
@@ -162,10 +173,10 @@ class _Bench:
                 if number and case.checked:  # all of it was checked in the first round
                     request = {**request, "expected": request["expected"][:1]}
                 if process is None:
-                    process = Running(contender)
+                    process = RunningContender(contender)
                 try:
                     answer = process.ask(request, self._plan.patience)
-                except (Slow, Failed) as error:
+                except (Slow, ContenderFailed) as error:
                     setattr(cell, "slow" if isinstance(error, Slow) else "failed", str(error))
                     process.close()
                     process = None
@@ -179,7 +190,7 @@ class _Bench:
             if process is not None:
                 process.close()
 
-    def _inherit(self, contender: Contender, case: Case) -> None:
+    def _inherit(self, contender: Contender, case: MatchingCase) -> None:
         """Who was too slow for less is too slow for more."""
         for key, cell in self._results.cells[contender.name].items():
             about = self._results.cases[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matching import AMQP
-from trellis.bench.matching.answers import Wrong
+from trellis.bench.matching.answers import WrongMatch
 from trellis.bench.matching.measure import per_call
 
 
@@ -16,7 +16,7 @@ def _fits(pattern: list[str], words: list[str]) -> bool:
     )
 
 
-class Scan:
+class SplittingScan:
     """The naive scan over patterns without `#`, splitting both each time, or not again."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -37,9 +37,9 @@ class Scan:
 
 def splitting(patterns: Sequence[str], topics: Sequence[str], seconds: float) -> dict[str, float]:
     """Nanoseconds of a lookup each way. Raises Wrong when they differ."""
-    scan = Scan(patterns)
+    scan = SplittingScan(patterns)
     if any(scan.each_time(topic) != scan.once(topic) for topic in topics[:10]):
-        raise Wrong("splitting once finds something else")
+        raise WrongMatch("splitting once finds something else")
     return {
         "each": per_call(scan.each_time, topics, seconds),
         "once": per_call(scan.once, topics, seconds),

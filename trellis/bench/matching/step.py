@@ -46,7 +46,7 @@ class _Interpreted:
         return FileFinder(path[0], (SourceFileLoader, [".py"])).find_spec(name)
 
 
-class Step:
+class MatchingStep:
     """The work of one algorithm."""
 
     def __init__(self, name: str) -> None:
@@ -93,7 +93,7 @@ class Step:
             matcher = (
                 self.make()
                 if self.name in concurrency.LOCK_FREE
-                else concurrency.Locked(self.make())
+                else concurrency.LockedMatcher(self.make())
             )
             return dict(
                 concurrency.threads(
@@ -123,15 +123,15 @@ class Step:
         return {"unable": f"knows no request {kind!r}"}
 
 
-def serve(step: Step) -> int:
+def serve(step: MatchingStep) -> int:
     """Answer requests until there are no more."""
-    from trellis.bench.matching.answers import Wrong
+    from trellis.bench.matching.answers import WrongMatch
 
     gc.disable()
     for line in sys.stdin:
         try:
             answer = step.do(json.loads(line))
-        except Wrong as error:
+        except WrongMatch as error:
             answer = {"wrong": str(error)}
         gc.collect()
         sys.stdout.write(json.dumps(answer) + "\n")
@@ -142,7 +142,7 @@ def serve(step: Step) -> int:
 def main(argv: Sequence[str]) -> int:
     if "--interpreted" in argv:
         sys.meta_path.insert(0, _Interpreted)
-    return serve(Step(argv[0]))
+    return serve(MatchingStep(argv[0]))
 
 
 def _version() -> str:

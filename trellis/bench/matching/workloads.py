@@ -29,7 +29,7 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Workload:
+class MatchingWorkload:
     """A workload: what it is like, and how it is made in any size; `size` is that of one which has
     only one.
     """
@@ -160,7 +160,7 @@ def _one_filter(size: int, random: Random) -> Words:
     return Words(["news.#"] * size, ["news.of.today"], ["news.#"] * _FURTHER)
 
 
-def _many(hashes: int, words: int) -> Workload:
+def _many(hashes: int, words: int) -> MatchingWorkload:
     pattern = ".".join(["#", "a"] * (hashes - 1) + ["#", "b"])
 
     def make(size: int, random: Random) -> Words:
@@ -168,7 +168,7 @@ def _many(hashes: int, words: int) -> Workload:
             [pattern], [".".join("a" * words)], [f"x{number}.{pattern}" for number in range(10)]
         )
 
-    return Workload(
+    return MatchingWorkload(
         f"hashes-{hashes}x{words}",
         f"one pattern with {hashes} `#` which a topic of {words} words does not match",
         make,
@@ -198,42 +198,44 @@ def _states(size: int, random: Random) -> Words:
     return Words([pattern], topics, [f"{pattern}.x"])
 
 
-ARTICLE: Final = Workload(
+ARTICLE: Final = MatchingWorkload(
     "seed",
     "article 1: literal random patterns of five words and one with `*`, which the one topic meets",
     _seed,
 )
-THREADS: Final = Workload(
+THREADS: Final = MatchingWorkload(
     "threads", "article 1: as `seed`, while threads subscribe and publish", _threads
 )
 GROWING: Final = (
-    Workload("tp", "article 1's throughput test: three words, a tenth with `*` first", _tp),
-    Workload("iot", "sites, devices and metrics, a wildcard in every pattern", _iot),
-    Workload("adv", "eight words, half of them `*`, a fifth with `#` at the end", _adv),
+    MatchingWorkload("tp", "article 1's throughput test: three words, a tenth with `*` first", _tp),
+    MatchingWorkload("iot", "sites, devices and metrics, a wildcard in every pattern", _iot),
+    MatchingWorkload("adv", "eight words, half of them `*`, a fifth with `#` at the end", _adv),
 )
 ZIPF: Final = (
-    Workload(
+    MatchingWorkload(
         "zipf-1",
         "`iot` by Zipf's law: of 50,000 topics the n-th comes 1 / n as often as the first",
         _zipf(1.0),
     ),
-    Workload(
+    MatchingWorkload(
         "zipf-1.7",
         "the same with 1 / n^1.7: ten topics are six sevenths of the traffic, a thousand nearly all",
         _zipf(1.7),
     ),
 )
-ONE_FILTER: Final = Workload("one-filter", "all subscribers on one pattern", _one_filter, 20_000)
+ONE_FILTER: Final = MatchingWorkload(
+    "one-filter", "all subscribers on one pattern", _one_filter, 20_000
+)
 ATTACKS: Final = (
     _many(2, 20),
     _many(3, 30),
     _many(5, 60),
     _many(63, 128),
-    Workload(
+    MatchingWorkload(
         "stars-10",
         "all 1,024 patterns made of ten words by writing `*` for some; a topic that all match, one that half of them do",
         _stars,
         1_024,
     ),
-    Workload("states-16", "`#.a` and sixteen `*`: a DFA of 65,536 states", _states, 1),
+    MatchingWorkload("states-16", "`#.a` and sixteen `*`: a DFA of 65,536 states", _states, 1),
 )

@@ -10,10 +10,10 @@ import msgspec
 
 from broker.access.identity import Identity
 from broker.errors import AccessRefused, BrokerError, NotFound
-from broker.store.contract import Caller, Ticket
+from broker.store.contract import SettledCallback, Ticket
 from broker.vhost.vhost import VirtualHost
 from trellis.http.server import Request, Response
-from trellis.server.node import Node
+from trellis.server.node import BrokerNode
 
 JSON: Final = "application/json"
 #: Seconds that a change may take until it is durable.
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 Made = TypeVar("Made")
 
 
-class Refusal(Exception):
+class ApiRefusal(Exception):
     """An answer that is an error: RabbitMQ's word for it, and why."""
 
     def __init__(self, status: int, error: str, reason: str) -> None:
@@ -35,12 +35,12 @@ class Refusal(Exception):
         self.reason = reason
 
 
-def missing(what: str) -> Refusal:
-    return Refusal(404, "Object Not Found", what)
+def missing(what: str) -> ApiRefusal:
+    return ApiRefusal(404, "Object Not Found", what)
 
 
-def wrong(reason: str) -> Refusal:
-    return Refusal(400, "bad_request", reason)
+def wrong(reason: str) -> ApiRefusal:
+    return ApiRefusal(400, "bad_request", reason)
 
 
 class Listing:
@@ -62,7 +62,7 @@ class Done:
 class Call:
     """A question of somebody who may ask it."""
 
-    def __init__(self, node: Node, request: Request, identity: Identity) -> None:
+    def __init__(self, node: BrokerNode, request: Request, identity: Identity) -> None:
         self.node = node
         self.broker = node.broker
         self.request = request
@@ -77,7 +77,7 @@ class Call:
         return self.identity.administrator or "monitoring" in self.identity.tags
 
     def sees(self, vhost: VirtualHost) -> bool:
-        return self.sees_all or self.identity.within(vhost.name) is not None
+        return self.sees_all or self.identity.for_vhost(vhost.name) is not None
 
     @property
     def vhosts(self) -> list[VirtualHost]:
@@ -90,14 +90,14 @@ class Call:
         if vhost is None:
             raise missing(f"there is no vhost '{name}'")
         if not self.sees(vhost):
-            raise Refusal(
+            raise ApiRefusal(
                 403, "not_authorised", f"user '{self.identity.name}' may not enter vhost '{name}'"
             )
         return vhost
 
     def may(self, operation: str, kind: str, name: str, vhost: VirtualHost) -> None:
         """Rights as a client of AMQP would need them. Raises AccessRefused."""
-        within = self.identity.within(vhost.name)
+        within = self.identity.for_vhost(vhost.name)
         if within is None:
             raise AccessRefused(
                 f"access to vhost '{vhost.name}' refused for user '{self.identity.name}'"
@@ -112,7 +112,7 @@ class Call:
         try:
             value = msgspec.json.decode(self.request.body) if self.request.body.strip() else {}
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise Refusal(400, "bad_request", f"not JSON: {error}") from None
+            raise ApiRefusal(400, "bad_request", f"not JSON: {error}") from None
         if not isinstance(value, dict):
             raise wrong(f"a JSON object is needed, and this is {type(value).__name__}")
         return value
@@ -126,7 +126,7 @@ class Call:
             if not lasts.done():
                 lasts.set_result(None)
 
-        ticket = Ticket(Caller(settled))
+        ticket = Ticket(SettledCallback(settled))
         made = change(ticket)
         if ticket.outstanding:
             async with asyncio.timeout(PATIENCE):
@@ -194,7 +194,7 @@ def refuse(status: int, error: str, reason: str, challenge: bool = False) -> Res
 
 def refusal_of(error: Exception) -> Response:
     """What is answered when the core refuses, or the question is wrong."""
-    if isinstance(error, Refusal):
+    if isinstance(error, ApiRefusal):
         return refuse(error.status, error.error, error.reason)
     if isinstance(error, AccessRefused):
         return refuse(403, "not_authorised", str(error))

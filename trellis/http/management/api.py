@@ -25,18 +25,18 @@ from trellis.http.management import topology as names
 from trellis.http.management import users as people
 from trellis.http.management.answers import (
     JSON,
+    ApiRefusal,
     Call,
     Done,
     Listing,
-    Refusal,
     encode,
     refusal_of,
     refuse,
 )
 from trellis.http.management.paging import page_of
-from trellis.http.routes import Router
+from trellis.http.routes import HttpRouter
 from trellis.http.server import Handler, Request, Response
-from trellis.server.node import Node
+from trellis.server.node import BrokerNode
 
 Answer = Callable[[Call], Awaitable[object]]
 
@@ -158,10 +158,10 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
     ("GET", "/api/channels/{name}", MANAGEMENT, live.channel),
     ("GET", "/api/consumers", MANAGEMENT, live.consumers),
     ("GET", "/api/consumers/{vhost}", MANAGEMENT, live.consumers),
-    ("GET", "/api/definitions", ADMINISTRATOR, documents.give_out),
-    ("POST", "/api/definitions", ADMINISTRATOR, documents.take_in),
-    ("GET", "/api/definitions/{vhost}", ADMINISTRATOR, documents.give_out_vhost),
-    ("POST", "/api/definitions/{vhost}", ADMINISTRATOR, documents.take_in_vhost),
+    ("GET", "/api/definitions", ADMINISTRATOR, documents.export),
+    ("POST", "/api/definitions", ADMINISTRATOR, documents.import_),
+    ("GET", "/api/definitions/{vhost}", ADMINISTRATOR, documents.export_vhost),
+    ("POST", "/api/definitions/{vhost}", ADMINISTRATOR, documents.import_vhost),
     ("GET", "/api/streams", ANYBODY, streaming.streams),
     ("GET", "/api/streams/segments", ANYBODY, streaming.listed),
     ("GET", "/api/streams/segment", ANYBODY, streaming.octets),
@@ -199,7 +199,7 @@ ROUTES: Final[list[tuple[str, str, frozenset[str], Answer]]] = [
 ]
 
 
-class ApiRouter(Router):
+class ApiRouter(HttpRouter):
     """Errors are JSON here, and a slash at the end says nothing (Flower asks for /api/queues//)."""
 
     def find(self, method: str, path: str) -> tuple[Handler, list[str]] | Response:
@@ -217,7 +217,7 @@ class ApiRouter(Router):
         )
 
 
-def api(node: Node) -> Router:
+def api(node: BrokerNode) -> HttpRouter:
     """Answers of the http port."""
     router = ApiRouter()
     for method, path, tags, answer in ROUTES:
@@ -225,7 +225,7 @@ def api(node: Node) -> Router:
     return router
 
 
-def _guarded(node: Node, tags: frozenset[str], answer: Answer) -> Handler:
+def _guarded(node: BrokerNode, tags: frozenset[str], answer: Answer) -> Handler:
     async def ask(request: Request) -> Response:
         if request.foreign and request.method not in ("GET", "HEAD"):
             return refuse(403, "not_authorised", "a page of another site changes nothing here")
@@ -244,7 +244,7 @@ def _guarded(node: Node, tags: frozenset[str], answer: Answer) -> Handler:
             said = await answer(Call(node, request, identity))
             if isinstance(said, Listing):
                 return Response(200, await page_of(said, request.query), JSON)
-        except (Refusal, BrokerError, ValueError, TimeoutError) as error:
+        except (ApiRefusal, BrokerError, ValueError, TimeoutError) as error:
             return refusal_of(error)
         if isinstance(said, Response):
             return said
@@ -261,7 +261,7 @@ def _tags(identity: Identity) -> set[str]:
     return {*identity.tags, "administrator"} if identity.administrator else set(identity.tags)
 
 
-async def judge(node: Node, request: Request) -> Verdict:
+async def judge(node: BrokerNode, request: Request) -> Verdict:
     """Who asks, by a password or a token."""
     if request.user is None and not request.token:
         return Verdict(None, "a user and a password are needed")

@@ -10,8 +10,8 @@ from protocols.amqp.channel.channel import Channel
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.connection.lifecycle import Lifecycle
 from protocols.connection import Connection
-from protocols.mqtt.connection.login import Client
-from trellis.http.management.answers import Call, Done, Listing, Refusal, Row, missing
+from protocols.mqtt.connection.login import MqttClient
+from trellis.http.management.answers import ApiRefusal, Call, Done, Listing, Row, missing
 
 #: Protocols as RabbitMQ names them.
 PROTOCOLS: Final = {
@@ -24,7 +24,7 @@ PROTOCOLS: Final = {
 
 def name_of(connection: Connection) -> str:
     """Nobody else's while it is here."""
-    peer = f"unix:{connection.serial}" if connection.peer.port == 0 else str(connection.peer)
+    peer = f"unix:{connection.number}" if connection.peer.port == 0 else str(connection.peer)
     return f"{peer} -> {connection.peer.entrance or connection.front.name}"
 
 
@@ -34,7 +34,7 @@ def vhost_of(connection: Connection) -> VirtualHost | None:
         return connection.vhost
     return (
         connection.vhost
-        if isinstance(connection, Client) and connection.session is not None
+        if isinstance(connection, MqttClient) and connection.session is not None
         else None
     )
 
@@ -66,7 +66,7 @@ def connection_row(connection: Connection, node: str) -> Row:
         "port": 0,
         "ssl": connection.peer.entrance in ("amqps", "mqtts", "wss"),
         "connected_at": int(connection.opened * 1000),
-        "recv_oct": int(connection.octets_in),
+        "recv_oct": int(connection.bytes_in),
         "send_oct": int(connection.octets_out),
         "send_pend": int(connection.unsent),
         "state": "blocked" if connection.paused else str(told["state"]),
@@ -91,7 +91,7 @@ def connection_row(connection: Connection, node: str) -> Row:
             row["user_provided_name"] = row["client_properties"]["connection_name"] = (
                 connection.title
             )
-    elif isinstance(connection, Client):
+    elif isinstance(connection, MqttClient):
         row |= {
             "channels": 0,
             "timeout": int(connection.keep_alive),
@@ -142,7 +142,7 @@ async def delete_connection(call: Call) -> Done:
     """
     found = _named(call)
     if not call.identity.administrator and found.describe()["user"] != call.identity.name:
-        raise Refusal(
+        raise ApiRefusal(
             403, "not_authorised", "a connection of somebody else is closed by administrators only"
         )
     _expel(call, [found])
@@ -169,7 +169,7 @@ def _expel(call: Call, connections: list[Connection]) -> None:
     call.node.turn.schedule()
     for connection in connections:
         if not connection.finished:
-            connection.expel("closed by an operator")
+            connection.close("closed by an operator")
 
 
 # -- channels
@@ -249,7 +249,7 @@ def _consumer_row(
     connection: Lifecycle, channel: Channel, consumer: AmqpConsumer, node: str
 ) -> Row:
     queue = consumer.queue
-    active = not queue.terms.single or consumer in queue.consumers
+    active = not queue.arguments.single_active_consumer or consumer in queue.consumers
     return {
         "queue": {"name": queue.name, "vhost": channel.vhost.name},
         "consumer_tag": consumer.tag,
@@ -275,7 +275,7 @@ async def consumers(call: Call) -> Listing:
     vhost = call.vhost(call.parts[0]) if call.parts else None
     found = [pair for pair in _channels(call) if vhost is None or pair[1].vhost is vhost]
     if vhost is None and not call.sees_all and not call.vhosts:
-        raise Refusal(403, "not_authorised", "no virtual host is seen")
+        raise ApiRefusal(403, "not_authorised", "no virtual host is seen")
 
     async def rows() -> AsyncIterator[Row]:
         for connection, channel in found:

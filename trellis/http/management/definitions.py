@@ -9,26 +9,26 @@ from trellis.http.management.answers import JSON, Call, Row, encode, wrong
 from trellis.http.server import Response
 
 
-async def give_out(call: Call) -> Response:
-    return Response(200, await defining.give_out_slowly(call.broker), JSON)
+async def export(call: Call) -> Response:
+    return Response(200, await defining.export_in_slices(call.broker), JSON)
 
 
-async def take_in(call: Call) -> Response:
+async def import_(call: Call) -> Response:
     """200, with what was taken in and what was not.
 
     (RabbitMQ stops at what it does not take; here the rest is taken.)
     """
-    imported = defining.take_in(call.broker, call.request.body)
+    imported = defining.import_(call.broker, call.request.body)
     call.node.review()
     return Response(200, encode({"taken": imported.taken, "refused": imported.refused}), JSON)
 
 
-async def give_out_vhost(call: Call) -> Response:
+async def export_vhost(call: Call) -> Response:
     vhost = call.vhost(call.parts[0])
-    return Response(200, await defining.give_out_slowly(call.broker, vhost.name), JSON)
+    return Response(200, await defining.export_in_slices(call.broker, vhost.name), JSON)
 
 
-async def take_in_vhost(call: Call) -> Response:
+async def import_vhost(call: Call) -> Response:
     vhost, document = call.vhost(call.parts[0]), call.body()
     whole: Row = {}
     for section in defining.OWN:
@@ -39,5 +39,5 @@ async def take_in_vhost(call: Call) -> Response:
             {**row, "vhost": vhost.name} if isinstance(row, dict) else row for row in rows
         ]
     imported = await asyncio.get_running_loop().run_in_executor(None, encode, whole)
-    taken = defining.take_in(call.broker, imported)
+    taken = defining.import_(call.broker, imported)
     return Response(200, encode({"taken": taken.taken, "refused": taken.refused}), JSON)

@@ -25,7 +25,7 @@ OWN = ("exchanges", "queues", "bindings", "policies")
 _HEAD = {"product_name": "Trellis"}
 
 
-def take_in(broker: Broker, octets: bytes) -> definitions.Imported:
+def import_(broker: Broker, octets: bytes) -> definitions.Imported:
     """Raises ValueError for what is no such document."""
     try:
         document = msgspec.json.decode(octets)
@@ -36,12 +36,12 @@ def take_in(broker: Broker, octets: bytes) -> definitions.Imported:
         raise ValueError(str(error)) from None
 
 
-def give_out(broker: Broker) -> bytes:
+def export(broker: Broker) -> bytes:
     """All definitions as JSON, at once."""
     return _written({**_HEAD, **definitions.dump(broker, show_hash)})
 
 
-async def give_out_slowly(broker: Broker, vhost: str | None = None) -> bytes:
+async def export_in_slices(broker: Broker, vhost: str | None = None) -> bytes:
     """The same, while others have their turns; or those of one virtual host, whose rows do not name
     it.
     """
@@ -74,13 +74,13 @@ def _written(document: dict[str, Any]) -> bytes:
     return b"{" + b",".join(parts) + b"}"
 
 
-def take_in_file(broker: Broker, path: str) -> None:
+def import_file(broker: Broker, path: str) -> None:
     """The file of the settings.
 
     Raises SettingsError for one that cannot be read; what is refused in it is logged.
     """
     try:
-        imported = take_in(broker, Path(path).expanduser().read_bytes())
+        imported = import_(broker, Path(path).expanduser().read_bytes())
     except (OSError, ValueError, RuntimeError) as error:
         what = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"definitions.file: {path}: {what}") from None

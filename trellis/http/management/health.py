@@ -110,10 +110,10 @@ async def aliveness(call: Call) -> Row | Response:
 def _comes_through(vhost: VirtualHost) -> bool:
     queue = vhost.queues[ALIVE]
     queue.purge()
-    gate = vhost.internal
-    route = vhost.route(gate, "", ALIVE)
-    gate.received += 1
-    vhost.publish(gate, route, Message(route, b"test_message", PLAIN, AT_MOST_ONCE), None)
+    context = vhost.internal
+    route = vhost.route(context, "", ALIVE)
+    context.received += 1
+    vhost.publish(context, route, Message(route, b"test_message", PLAIN, AT_MOST_ONCE), None)
     came = queue.depth == 1
     queue.purge()
     return bool(came)

@@ -25,16 +25,16 @@ class Totals:
         self.fates = [0] * len(COPY_FATES)
 
     async def count(self, vhost: VirtualHost) -> None:
-        census = vhost.census()
+        census = vhost.totals()
         more = True
         while more:
             more = census.step(COUNTED)
             await asyncio.sleep(0)
         self.ready += int(census.ready + census.inbox_ready)
         self.unacked += int(census.unacked + census.inbox_unacked)
-        self.queues += census.queues + census.listeners
+        self.queues += census.queues + census.subscribers
         self.consumers += int(census.consumers)
-        self.published += sum(one.received for one in vhost.gates.ingress().values())
+        self.published += sum(one.received for one in vhost.contexts.ingress_counters().values())
         for at, fate in enumerate(census.fates):
             self.fates[at] += fate
 

@@ -14,7 +14,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from trellis.http.management.answers import STEP, Listing, Refusal, Row, encode, encode_many, wrong
+from trellis.http.management.answers import (
+    STEP,
+    ApiRefusal,
+    Listing,
+    Row,
+    encode,
+    encode_many,
+    wrong,
+)
 
 PAGE_SIZE: Final = 100
 PAGE_SIZE_MAX: Final = 500
@@ -60,7 +68,7 @@ def _written(rows: list[Row], total: int, wanted: Wanted) -> bytes:
     count = len(rows)
     pages = max(1, -(-count // wanted.size))
     if wanted.page > pages:
-        raise Refusal(
+        raise ApiRefusal(
             400, "page_out_of_range", f"page {wanted.page} is asked for; the last is {pages}"
         )
     start = (wanted.page - 1) * wanted.size

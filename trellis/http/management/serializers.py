@@ -40,22 +40,22 @@ def queue_row(vhost: VirtualHost, queue: Queue, node: str) -> Row:
     row: Row = {
         "name": queue.name,
         "vhost": vhost.name,
-        "type": "MQTT" if queue.private else "quorum" if queue.terms.quorum else "classic",
+        "type": "MQTT" if queue.private else "quorum" if queue.arguments.quorum else "classic",
         "durable": queue.declared_durable or queue.private and queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive_to is not None,
-        "arguments": dict(queue.terms.arguments),
+        "arguments": dict(queue.arguments.arguments),
         "node": node,
         "state": "running",
         "consumers": queue.consumer_count,
         **counts(int(queue.depth), int(queue.unacked)),
     }
-    policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.terms.quorum)
+    policy = None if queue.private else vhost.policies.for_queue(queue.name, queue.arguments.quorum)
     if policy is not None:
         row["policy"] = policy.name
         row["effective_policy_definition"] = dict(policy.definition)
     active = [one for one in queue.consumers if isinstance(one, AmqpConsumer)]
-    if active and queue.terms.single:
+    if active and queue.arguments.single_active_consumer:
         row["single_active_consumer_tag"] = active[0].tag
     elif active and active[0].exclusive:
         row["exclusive_consumer_tag"] = active[0].tag

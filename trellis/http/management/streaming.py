@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from trellis.http import stream_files as segments
-from trellis.http.management.answers import Call, Refusal, missing
+from trellis.http.management.answers import ApiRefusal, Call, missing
 from trellis.http.server import RangeResponse, Response
 
 Found = TypeVar("Found")
@@ -36,9 +36,9 @@ def _or_refused(find: Callable[[], Found]) -> Found:
     """Raises Refusal."""
     try:
         return find()
-    except segments.Refusal as refusal:
+    except segments.StreamRefusal as refusal:
         if refusal.status == 404:
             raise missing(str(refusal)) from None
-        raise Refusal(
+        raise ApiRefusal(
             refusal.status, _WORDS.get(refusal.status, "bad_request"), str(refusal)
         ) from None

@@ -12,7 +12,7 @@ from broker.queues.policies import policy_of
 from broker.queues.queue import Queue
 from broker.routing.binding import Binding
 from broker.routing.exchanges import Exchange
-from broker.routing.exchanges.base import Options
+from broker.routing.exchanges.base import ExchangeOptions
 from broker.routing.topic_rules import check_binding
 from broker.vhost.vhost import VirtualHost
 from trellis.http.management import serializers as shapes
@@ -50,7 +50,7 @@ def _where(call: Call) -> list[VirtualHost]:
 
 
 async def _counted(vhost: VirtualHost) -> tuple[int, int]:
-    census = vhost.census()
+    census = vhost.totals()
     more = True
     while more:
         more = census.step(COUNTED)
@@ -124,7 +124,7 @@ async def exchange(call: Call) -> Row:
 
 async def put_exchange(call: Call) -> Done:
     vhost, name, row = call.vhost(call.parts[0]), call.parts[1], call.body()
-    options = Options(
+    options = ExchangeOptions(
         flag(row, "durable") if "durable" in row else True,
         flag(row, "auto_delete"),
         flag(row, "internal"),
@@ -282,7 +282,7 @@ async def exchange_destination(call: Call) -> Listing:
 async def queue_bindings(call: Call) -> Listing:
     vhost, queue = _queue(call)
     if queue.private:
-        mine = [listener for listener in vhost.listeners if listener.inbox is queue]
+        mine = [listener for listener in vhost.subscribers if listener.inbox is queue]
         return Listing(_listed(row for listener in mine for row in _to(vhost, listener)))
     return Listing(_listed([shapes.default_binding(vhost, queue), *_to(vhost, queue)]))
 
@@ -337,7 +337,7 @@ async def post_binding(call: Call) -> Any:
         raise wrong("operation not permitted on the default exchange")
     call.may("write", kind, target.name, vhost)
     call.may("read", "exchange", source.name, vhost)
-    within = call.identity.within(vhost.name)
+    within = call.identity.for_vhost(vhost.name)
     assert within is not None, "it may write there"
     check_binding(within, source, key, vhost.name)
     binding = Binding(key, target, arguments=arguments)

@@ -13,7 +13,7 @@ from broker.access.users import User
 from broker.vhost.vhost import VirtualHost
 from trellis.auth.authenticate import Account
 from trellis.auth.passwords import HASHER, check_hash, show_hash
-from trellis.auth.settings_users import Listed
+from trellis.auth.settings_users import SettingsIdentity
 from trellis.http.management.answers import Call, Done, Listing, Row, missing, text, wrong
 
 TAGS: Final = ("administrator", "monitoring", "policymaker", "management")
@@ -162,7 +162,7 @@ def _permission(user: str, vhost: str, permission: tuple[str, str, str]) -> Row:
 def _permissions(call: Call) -> list[Row]:
     found: list[Row] = []
     for account in call.node.accounts.listed.values():
-        if isinstance(account.identity, Listed):
+        if isinstance(account.identity, SettingsIdentity):
             found += [
                 _permission(account.identity.name, vhost, rights.permission)
                 for vhost, rights in account.identity.rights.items()
@@ -312,7 +312,7 @@ async def delete_topic_permission(call: Call) -> Done:
 def _rules(call: Call) -> list[Row]:
     found: list[Row] = []
     for account in call.node.accounts.listed.values():
-        if isinstance(account.identity, Listed):
+        if isinstance(account.identity, SettingsIdentity):
             found += [
                 {"user": account.identity.name, "vhost": vhost, "rules": list(rights.rules)}
                 for vhost, rights in account.identity.rights.items()

@@ -1,0 +1,304 @@
+"""Check the language of the repository: words, docstrings, names, line lengths.
+
+    python tools/check_language.py [--count] [ROOT]
+
+Prints one line for each violation, `file:line: rule: text`, and ends with exit code 1 if there is
+one. The words stand in tools/vocabulary.py, the exceptions in tools/language_allowed.toml. With
+--count, it prints the number of violations by directory and rule instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+from python_index import Module, PythonIndex
+from repository import TextFile, Violation, read_text_files
+from vocabulary import BANNED, OLD_MODULES, OLD_NAMES, OPENINGS, QUOTABLE
+
+#: Files that may hold every word: the table, the exceptions, the glossary, the test of this check.
+EXEMPT = (
+    "tools/vocabulary.py",
+    "tools/language_allowed.toml",
+    "docs/glossary.md",
+    "tests/test_language.py",
+)
+ALLOWED = "tools/language_allowed.toml"
+MAX_ALLOWED = 20
+MAX_COLUMNS = 100
+#: Lines before and behind a quotation in which its source may be cited.
+BLOCK_LINES = 20
+
+BANNED_WORD = "banned-word"
+OLD_NAME = "old-name"
+DOCSTRING_OPENING = "docstring-opening"
+MISSING_DOCSTRING = "missing-docstring"
+DUPLICATE_CLASS = "duplicate-class"
+LINE_LENGTH = "line-length"
+ALLOW_LIST = "allow-list"
+RULES = (
+    BANNED_WORD,
+    OLD_NAME,
+    DOCSTRING_OPENING,
+    MISSING_DOCSTRING,
+    DUPLICATE_CLASS,
+    LINE_LENGTH,
+    ALLOW_LIST,
+)
+
+#: Characters between two words of a phrase: white space, underscores, signs at the ends of lines.
+_GAP = r"[\s_#*/\"'-]*"
+_PHRASES = [
+    (re.compile(phrase.replace(" ", _GAP), re.IGNORECASE), phrase == QUOTABLE, instead)
+    for phrase, instead in BANNED.items()
+]
+_MEDIA_TYPE = re.compile(r"octet-stream", re.IGNORECASE)
+_CITATION = re.compile(r"AMQP 0-9-1|MQTT-\d+\.\d+\.\d+|RFC \d+")
+#: A line with which a block of text begins: a list item, a row of a table, a heading.
+_BLOCK_START = re.compile(r"\s*(\||[-*] |\d+\. |#+ \S.*$)")
+_OLD_NAME = re.compile(rf"(?<![^\W_])({'|'.join(OLD_NAMES)})(?!\w)")
+_BACKTICKED = re.compile(r"`[^`\n]*`")
+_OPENING = re.compile("|".join(OPENINGS), re.IGNORECASE)
+#: A comment that documents an attribute: on a line of its own, or two blanks behind the attribute.
+_ATTRIBUTE_COMMENT = re.compile(r"^(?: *|.*\S {2})#: ?(?P<text>.*)$", re.MULTILINE)
+
+
+class AllowList:
+    """The exceptions in tools/language_allowed.toml.
+
+    An entry has a rule, a pattern (regular expression), a reason, and perhaps a path (glob). It
+    allows violations of the rule in files like the path, where the pattern matches their word.
+    """
+
+    def __init__(self, files: dict[str, TextFile]) -> None:
+        """Read the allow-list among `files`, if there is one."""
+        self._files = files
+        content = tomllib.loads(files[ALLOWED].text) if ALLOWED in files else {}
+        self._entries: list[dict[str, str]] = content.get("allow", [])
+        self._used: set[int] = set()
+
+    def covers(self, violation: Violation) -> bool:
+        """True if an entry allows the violation. The entry is noted as used."""
+        line = self._files[violation.path].lines[violation.line - 1]
+        covering = {
+            number
+            for number, entry in enumerate(self._entries)
+            if entry.get("rule") == violation.rule
+            and fnmatch(violation.path, entry.get("path", "*"))
+            and any(
+                match.start() < violation.column <= match.end()
+                for match in re.finditer(entry.get("pattern", ""), line)
+            )
+        }
+        self._used |= covering
+        return bool(covering)
+
+    def violations(self) -> Iterator[Violation]:
+        """Find superfluous entries, incomplete entries, and entries that allow nothing."""
+        if len(self._entries) > MAX_ALLOWED:
+            yield self._violation(f"{len(self._entries)} entries; keep at most {MAX_ALLOWED}")
+        for number, entry in enumerate(self._entries):
+            text = f"entry {number + 1} (pattern {entry.get('pattern')!r})"
+            if entry.get("rule") not in RULES or not (entry.get("pattern") and entry.get("reason")):
+                yield self._violation(f"{text} needs a known rule, a pattern and a reason")
+            elif number not in self._used:
+                yield self._violation(f"{text} allows nothing; remove it")
+
+    def _violation(self, text: str) -> Violation:
+        return Violation(ALLOWED, 1, 1, ALLOW_LIST, text)
+
+
+def banned_words(file: TextFile) -> Iterator[Violation]:
+    """Find words that Trellis does not use, in prose and as words of identifiers."""
+    for pattern, quotable, instead in _PHRASES:
+        for match in pattern.finditer(file.text):
+            start, end = match.span()
+            if not _is_word(file.text, start, end) or _MEDIA_TYPE.match(file.text, start):
+                continue
+            if quotable and _quotes_a_specification(file, start):
+                continue
+            words = " ".join(match[0].split())
+            yield file.violation(start, BANNED_WORD, f"'{words}'; write: {instead}")
+
+
+def _is_word(text: str, start: int, end: int) -> bool:
+    """True if a span of the text is whole words, in `snake_case` and `CamelCase`, too."""
+    before, after = text[start - 1 : start], text[end : end + 1]
+    return (not before.isalpha() or (before.islower() and text[start].isupper())) and (
+        not after.isalpha() or (after.isupper() and text[end - 1].islower())
+    )
+
+
+def _quotes_a_specification(file: TextFile, offset: int) -> bool:
+    """True if the text around an offset is prose that cites a specification."""
+    if file.is_python and _is_name(file, offset):
+        return False
+    return bool(_CITATION.search(_block(file, file.position(offset)[0])))
+
+
+def _block(file: TextFile, line: int) -> str:
+    """Return the paragraph, list item or table row with a line, which counts from 1."""
+    first = last = line - 1
+    lines = file.lines
+    top, bottom = max(0, line - BLOCK_LINES), min(len(lines), line + BLOCK_LINES) - 1
+    while first > top and lines[first - 1].strip() and not _BLOCK_START.match(lines[first]):
+        first -= 1
+    while last < bottom and lines[last + 1].strip() and not _BLOCK_START.match(lines[last + 1]):
+        last += 1
+    return "\n".join(lines[first : last + 1])
+
+
+def old_names(file: TextFile) -> Iterator[Violation]:
+    """Find old identifiers in code, and between backticks in comments and documents."""
+    matches = list(_OLD_NAME.finditer(file.text)) if file.path.endswith((".py", ".md")) else []
+    quoted = [match.span() for match in _BACKTICKED.finditer(file.text)] if matches else []
+    for match in matches:
+        place = bisect_right(quoted, (match.start(), len(file.text))) - 1
+        is_quoted = place >= 0 and match.end() <= quoted[place][1]
+        if is_quoted or (file.is_python and _is_name(file, match.start())):
+            yield file.violation(
+                match.start(), OLD_NAME, f"`{match[0]}`; write: {OLD_NAMES[match[0]]}"
+            )
+
+
+def old_modules(file: TextFile) -> Iterator[Violation]:
+    """Find old names of modules and packages, outside the tests."""
+    if file.is_python and not file.is_test:
+        name = file.path.removesuffix(".py").removesuffix("/__init__").rpartition("/")[2]
+        if name in OLD_MODULES:
+            yield file.violation(0, OLD_NAME, f"module `{name}`; name it {OLD_MODULES[name]}")
+
+
+def _is_name(file: TextFile, offset: int) -> bool:
+    """True if the offset is within an identifier of a Python file."""
+    return offset in _identifier_offsets(file)
+
+
+@cache
+def _identifier_offsets(file: TextFile) -> set[int]:
+    offsets: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
+        if token.type == tokenize.NAME:
+            start = file.offset(token.start[0], token.start[1] + 1)
+            offsets.update(range(start, start + len(token.string)))
+    return offsets
+
+
+def docstring_openings(module: Module) -> Iterator[Violation]:
+    """Find docstrings, and comments that document attributes, whose opening names no subject."""
+    for node in module.documented:
+        text = ast.get_docstring(node)
+        if text is not None and _OPENING.match(text):
+            yield _opening(module.file, node.body[0].lineno, text)
+    for comment in _ATTRIBUTE_COMMENT.finditer(module.file.text):
+        line, _ = module.file.position(comment.start())
+        continues = module.file.lines[line - 2].lstrip().startswith("#:") if line > 1 else False
+        if not continues and _OPENING.match(comment["text"]):
+            yield _opening(module.file, line, comment["text"])
+
+
+def _opening(file: TextFile, line: int, text: str) -> Violation:
+    first = text.splitlines()[0]
+    column = file.lines[line - 1].find(first) + 1
+    advice = "begin with a verb, 'True if', or the noun that it documents"
+    return Violation(file.path, line, max(column, 1), DOCSTRING_OPENING, f"'{first}'; {advice}")
+
+
+def missing_docstrings(index: PythonIndex) -> Iterator[Violation]:
+    """Find public modules, classes, functions and methods without docstring, outside the tests."""
+    for module in index.modules.values():
+        for public in () if module.file.is_test else index.public_names(module):
+            if ast.get_docstring(public.node) is None:
+                line = 1 if isinstance(public.node, ast.Module) else public.node.lineno
+                column = module.file.lines[line - 1].find(public.name.rpartition(".")[2]) + 1
+                text = f"{public.kind} {public.name} has none; write one that makes sense alone"
+                yield Violation(module.file.path, line, max(column, 1), MISSING_DOCSTRING, text)
+
+
+def duplicate_classes(index: PythonIndex, allowed: AllowList) -> Iterator[Violation]:
+    """Find top-level classes of one name in several modules, outside the tests.
+
+    A class that is allowed does not count: among two of one name, it is enough to allow one.
+    """
+    owners: dict[str, list[Module]] = defaultdict(list)
+    for module in index.modules.values():
+        for name in () if module.file.is_test else module.classes:
+            owners[name].append(module)
+    for name, modules in owners.items():
+        places = []
+        for module in modules if len(modules) > 1 else ():
+            others = ", ".join(other.file.path for other in modules if other is not module)
+            text = f"class {name} is also in {others}; give each class a name of its own"
+            node = module.classes[name]
+            offset = module.file.offset(node.lineno, node.col_offset + len("class ") + 1)
+            places.append(module.file.violation(offset, DUPLICATE_CLASS, text))
+        yield from [place for place in places if not allowed.covers(place)][1:]
+
+
+def long_lines(file: TextFile) -> Iterator[Violation]:
+    """Find Python lines that are too long."""
+    for number, line in enumerate(file.lines, start=1):
+        if file.is_python and len(line) > MAX_COLUMNS:
+            text = f"{len(line)} columns; write at most {MAX_COLUMNS}"
+            yield Violation(file.path, number, MAX_COLUMNS + 1, LINE_LENGTH, text)
+
+
+def check(root: Path) -> list[Violation]:
+    """Return the violations below `root`, sorted, without those that the allow-list covers."""
+    files = read_text_files(root)
+    index = PythonIndex(files)
+    allowed = AllowList({file.path: file for file in files})
+    found = list(missing_docstrings(index))
+    for file in files:
+        if file.path not in EXEMPT:
+            found += [*banned_words(file), *old_names(file)]
+        found += [*old_modules(file), *long_lines(file)]
+    for module in index.modules.values():
+        found += docstring_openings(module)
+    found = [violation for violation in found if not allowed.covers(violation)]
+    found += duplicate_classes(index, allowed)
+    found += allowed.violations()
+    return sorted(found)
+
+
+def table(violations: list[Violation]) -> Iterator[str]:
+    """Yield the lines of a table of violations by top-level directory and rule."""
+    counts = Counter((violation.path.partition("/")[0], violation.rule) for violation in violations)
+    counts.update(("total", violation.rule) for violation in violations)
+    directories = [*sorted({directory for directory, _ in counts} - {"total"}), "total"]
+    yield " ".join([f"{'':20}", *(f"{rule:>17}" for rule in RULES)])
+    for directory in directories:
+        yield " ".join([f"{directory:20}", *(f"{counts[directory, rule]:17,}" for rule in RULES)])
+
+
+def main() -> int:
+    """Run the check; return 1 if there are violations, else 0."""
+    parser = argparse.ArgumentParser(description="Check the language of the repository.")
+    parser.add_argument(
+        "root", nargs="?", type=Path, default=Path(__file__).resolve().parent.parent
+    )
+    parser.add_argument(
+        "--count", action="store_true", help="print the number of violations by directory and rule"
+    )
+    options = parser.parse_args()
+    violations = check(options.root)
+    for line in table(violations) if options.count else map(str, violations):
+        print(line)
+    if violations and not options.count:
+        print(f"{len(violations)} violations", file=sys.stderr)
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The classes and the public names of all Python files, found in their syntax trees.
+
+Nothing is imported: base classes are followed through the import statements of the project.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from repository import TextFile
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Documented = ast.Module | ast.ClassDef | Function
+
+#: Decorators of definitions whose documentation stands elsewhere.
+_DOCUMENTED_ELSEWHERE = {"override", "overload", "setter", "deleter"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """One Python file: its top-level classes, all that can have a docstring, and its imports."""
+
+    file: TextFile
+    name: str
+    tree: ast.Module
+    classes: dict[str, ast.ClassDef]
+    documented: list[Documented]
+    imports: dict[str, str]
+
+
+@dataclass(frozen=True)
+class PublicName:
+    """A module, class, function or method without leading underscore. `kind` says which."""
+
+    kind: str
+    name: str
+    node: Documented
+
+
+class PythonIndex:
+    """All Python files of a repository, by the dotted names of their modules."""
+
+    def __init__(self, files: Iterable[TextFile]) -> None:
+        """Parse the Python files among `files`; raise SyntaxError for one that is not Python."""
+        self.modules: dict[str, Module] = {}
+        for file in files:
+            if file.is_python:
+                module = _parse(file)
+                self.modules[module.name] = module
+
+    def public_names(self, module: Module) -> Iterator[PublicName]:
+        """Yield the names of a module that need a docstring."""
+        if any(part.startswith("_") and not part.endswith("__") for part in module.name.split(".")):
+            return
+        if module.tree.body:
+            yield PublicName("module", module.name.rpartition(".")[2], module.tree)
+        yield from self._public_in(module, module.tree, ())
+
+    def _public_in(
+        self, module: Module, parent: ast.Module | ast.ClassDef, outer: tuple[str, ...]
+    ) -> Iterator[PublicName]:
+        for node in definitions(parent):
+            if node.name.startswith("_") or _DOCUMENTED_ELSEWHERE & set(_decorators(node)):
+                continue
+            name = ".".join((*outer, node.name))
+            if isinstance(node, ast.ClassDef):
+                yield PublicName("class", name, node)
+                yield from self._public_in(module, node, (*outer, node.name))
+            elif isinstance(parent, ast.Module):
+                yield PublicName("function", name, node)
+            elif not self._inherits(module, parent, node.name, set()):
+                yield PublicName("method", name, node)
+
+    def _inherits(
+        self, module: Module, node: ast.ClassDef, method: str, seen: set[ast.ClassDef]
+    ) -> bool:
+        """True if a base class of the project defines the method."""
+        seen.add(node)
+        for base in node.bases:
+            found = self._resolve(module, _dotted(base))
+            if found is None or found[1] in seen:
+                continue
+            if any(inner.name == method for inner in definitions(found[1])):
+                return True
+            if self._inherits(*found, method, seen):
+                return True
+        return False
+
+    def _resolve(
+        self, module: Module, name: str, depth: int = 0
+    ) -> tuple[Module, ast.ClassDef] | None:
+        """Return the class that a name means in a module, with the module that defines it."""
+        if name in module.classes:
+            return module, module.classes[name]
+        head, _, rest = name.partition(".")
+        if head not in module.imports or depth > 20:
+            return None
+        target = ".".join(filter(None, (module.imports[head], rest)))
+        owner, _, last = target.rpartition(".")
+        beside = f"{module.name.rpartition('.')[0]}.{owner}"
+        # A script imports its neighbours by their bare names.
+        found = self.modules.get(owner) or self.modules.get(beside)
+        return self._resolve(found, last, depth + 1) if found else None
+
+
+def definitions(parent: ast.Module | ast.ClassDef) -> Iterator[ast.ClassDef | Function]:
+    """Yield the classes and functions of a module or class, also those under `if` and `try`."""
+    todo: list[ast.AST] = list(parent.body)
+    while todo:
+        node = todo.pop(0)
+        if isinstance(node, ast.ClassDef | Function):
+            yield node
+        elif isinstance(node, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+            todo = [*ast.iter_child_nodes(node), *todo]
+
+
+def _parse(file: TextFile) -> Module:
+    tree = ast.parse(file.text, file.path)
+    name = file.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    classes = {node.name: node for node in definitions(tree) if isinstance(node, ast.ClassDef)}
+    documented: list[Documented] = []
+    imports = {}
+    for node in ast.walk(tree):
+        if isinstance(node, Documented):
+            documented.append(node)
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                local = alias.asname or alias.name.partition(".")[0]
+                imports[local] = alias.name if alias.asname else local
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                imports[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return Module(file, name, tree, classes, documented, imports)
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return an expression as a dotted name without subscripts; "" if it is none."""
+    if isinstance(node, ast.Subscript):
+        return _dotted(node.value)
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _decorators(node: ast.ClassDef | Function) -> Iterator[str]:
+    """Yield the last names of the decorators of a definition."""
+    for decorator in node.decorator_list:
+        called = decorator.func if isinstance(decorator, ast.Call) else decorator
+        yield _dotted(called).rpartition(".")[2]
