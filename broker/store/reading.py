@@ -42,6 +42,9 @@ _U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
 #: Addresses that a Decoder remembers, so that messages share them.
 _ADDRESSES: Final = 65_536
+#: Bytes of a group record's entry count, and bytes of the kind and length that stand before each of its entries.
+COUNT: Final[i64] = 4
+PART: Final[i64] = 5
 
 #: Why a Reader stopped.
 END: Final[i64] = 0
@@ -111,11 +114,15 @@ class Reader:
         position: i64 = read_i64_be(octets, at + 16)
         if position <= self.last and not (kind == CLOSED and position == self.last):
             return self._bad(f"a record's position {position} comes after {self.last}")
+        last: i64 = position
+        if kind == MANY:
+            count: i64 = count_of(octets, at + HEADER) if length >= COUNT else 0
+            if count == 0 or count * PART > length - COUNT:
+                return self._bad("a group record's entry count is impossible")
+            last += count - 1
         self.kind = kind
         self.position = position
-        self.last = position
-        if kind == MANY:
-            self.last += count_of(octets, at + HEADER) - 1
+        self.last = last
         self.began = at
         self.start = at + HEADER
         self.end = end
@@ -173,15 +180,20 @@ class Part:
 
 
 def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[Part]:
-    """The entries of a Many. Raises Damaged."""
+    """Return the entries of a group record. Raises Damaged if the record holds no entry, another group, or spare bytes."""
     found: list[Part] = []
-    left: i64 = count_of(octets, start)
-    start += 4
-    while left > 0 and start + 5 <= end:
-        stop: i64 = start + 5 + (i64(read_i32_be(octets, start + 1)) & _U32)
+    left: i64 = count_of(octets, start) if end - start >= COUNT else 0
+    if left == 0:
+        raise Damaged(f"the group record at position {position} holds no entry")
+    start += COUNT
+    while left > 0 and start + PART <= end:
+        stop: i64 = start + PART + (i64(read_i32_be(octets, start + 1)) & _U32)
         if stop > end:
             break
-        found.append(Part(octets[start], position, start + 5, stop))
+        kind: i64 = octets[start]
+        if kind == MANY:
+            raise Damaged(f"the group record at position {position} holds another group")
+        found.append(Part(kind, position, start + PART, stop))
         start = stop
         position += 1
         left -= 1
@@ -246,7 +258,7 @@ class Decoder:
                     retained = self._message(octets, blob, end)[1]
                     retained.retained = True
                 return RetainedSet(octets[start + 4:names].decode(), octets[names:blob].decode("utf-8", "surrogateescape"), retained)
-        elif kind == MANY and size >= 4:
+        elif kind == MANY:
             return Many([self.entry(part.kind, part.position, octets, part.start, part.end)
                          for part in parts(octets, position, start, end)])
         raise Damaged(f"the record at position {position} holds no {KINDS[kind] if 0 < kind <= SEQUENCED else 'entry'}")

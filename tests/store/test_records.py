@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.message import PLAIN, Address, Amended, Encoding, Message, Plain
@@ -216,6 +216,8 @@ def test_garbage_is_refused_and_nothing_else(octets: bytes) -> None:
 
 
 @given(st.integers(0, 11), st.binary(max_size=80))
+@example(MANY, bytes(4))
+@example(MANY, bytes.fromhex("00000001 07 00000004 00000000"))
 def test_a_payload_that_makes_no_sense_is_refused_and_nothing_else(kind: int, octets: bytes) -> None:
     try:
         entry = Decoder(CODECS).entry(kind, 1, octets, 0, len(octets))
@@ -336,3 +338,21 @@ def test_the_entries_of_a_many_must_fill_it() -> None:
     for broken in (payload[:-1], payload + b"x", (3).to_bytes(4, "big") + payload[4:], (1).to_bytes(4, "big") + payload[4:]):
         with pytest.raises(Damaged, match="do not fill it"):
             Decoder(CODECS).entry(MANY, 7, broken, 0, len(broken))
+
+
+def test_a_group_without_an_entry_is_damaged() -> None:
+    empty, short, inner = bytes(4), bytes(3), bytes.fromhex("00000001 02 00000010") + bytes(16)
+    nested = (1).to_bytes(4, "big") + bytes([MANY]) + len(inner).to_bytes(4, "big") + inner
+    assert isinstance(Decoder(CODECS).entry(MANY, 7, inner, 0, len(inner)), Many)
+    for payload, reason in ((empty, "holds no entry"), (short, "holds no entry"), (nested, "holds another group")):
+        with pytest.raises(Damaged, match=reason):
+            Decoder(CODECS).entry(MANY, 7, payload, 0, len(payload))
+
+
+@pytest.mark.parametrize("payload", [b"", bytes(3), bytes(4), b"\0\0\0\2" + bytes(9), b"\xff" * 4 + bytes(5)])
+def test_a_group_that_cannot_hold_its_count_leaves_the_positions_behind_it_as_they_are(payload: bytes) -> None:
+    tail = bytes([1, MANY]) + bytes(6) + (5).to_bytes(8, "big") + payload
+    reader = Reader(SEED, 4)
+    reader.load(len(payload).to_bytes(4, "big") + crc32(tail, SEED).to_bytes(4, "big") + tail, 0)
+    assert not reader.advance() and reader.stop == BAD and reader.reason == "a group record's entry count is impossible"
+    assert reader.at == 0 and reader.last == 4
