@@ -10,6 +10,8 @@ import pytest
 
 from tests.broker import BrokerProcess
 
+pytest_plugins = ["tests.watch"]
+
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[BrokerProcess]:
