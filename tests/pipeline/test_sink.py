@@ -28,6 +28,7 @@ def write(spark: SparkSession, tmp_path: Path, url: str) -> Any:
     return query
 
 
+@pytest.mark.smoke
 def test_every_row_is_published_with_its_place_in_the_query(spark: SparkSession, tmp_path: Path, broker: BrokerProcess) -> None:
     rows = journal(
         tmp_path / "s", [row(at, f"t.{at % 3}", body=b"%d" % at, message_id=f"m{at}", headers=json.dumps({"n": at})) for at in range(50)]

@@ -194,6 +194,7 @@ async def test_checkpoints_give_space_back_while_messages_flow(start: Start, tmp
     assert await bodies(await again.amqp(), "stays", number) == [b"%d" % one for one in range(number)]
 
 
+@pytest.mark.alone
 async def test_a_stop_does_not_wait_for_a_checkpoint(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storing, "BREATH", 0.2)  # It takes long.
     running = await start(**at(tmp_path, **SMALL))
