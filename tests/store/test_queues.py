@@ -213,6 +213,7 @@ TestBrief = Brief.TestCase
 TestLong = Long.TestCase
 for one in (TestPlain, TestShort, TestBrief, TestLong):
     one.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+del one  # Else it is collected once more.
 
 
 def test_a_message_that_cannot_be_read_leaves_its_place_and_nobody_elses() -> None:
