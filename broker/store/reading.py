@@ -180,7 +180,10 @@ class Part:
 
 
 def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[Part]:
-    """Return the entries of a group record. Raises Damaged if the record holds no entry, another group, or spare bytes."""
+    """Return the entries of a group record.
+
+    Raises Damaged if the group holds no entry, a record that is no entry, or bytes behind the last entry.
+    """
     found: list[Part] = []
     left: i64 = count_of(octets, start) if end - start >= COUNT else 0
     if left == 0:
@@ -191,8 +194,8 @@ def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[Part]:
         if stop > end:
             break
         kind: i64 = octets[start]
-        if kind == MANY:
-            raise Damaged(f"the group record at position {position} holds another group")
+        if kind < KEPT or MANY <= kind <= CLOSED or kind > SEQUENCED:
+            raise Damaged(f"the group record at position {position} holds a record of kind {kind}, which is no entry")
         found.append(Part(kind, position, start + PART, stop))
         start = stop
         position += 1

@@ -15,7 +15,7 @@ from broker.store.codecs import Codec, Codecs
 from broker.store.contract import Defined, Entry, Extended, Kept, Many, Received, Released, RetainedSet, Sequenced, Settled, Stepped
 from broker.store.disk import Damaged, StoreError, TooNew
 from broker.store.inspect import describe
-from broker.store.layout import APART, FIRST, HEADER, HOLDER, KEPT, LIKENESS, MANY, PAYLOAD_MAX, SERIALS
+from broker.store.layout import APART, CLOSED, FIRST, HEADER, HOLDER, KEPT, LIKENESS, MANY, PAYLOAD_MAX, SEQUENCED, SERIALS
 from broker.store.reading import BAD, END, SHORT, Decoder, Reader, parts
 from broker.store.records import Recorder
 
@@ -342,10 +342,13 @@ def test_the_entries_of_a_many_must_fill_it() -> None:
 
 def test_a_group_without_an_entry_is_damaged() -> None:
     empty, short, inner = bytes(4), bytes(3), bytes.fromhex("00000001 02 00000010") + bytes(16)
-    nested = (1).to_bytes(4, "big") + bytes([MANY]) + len(inner).to_bytes(4, "big") + inner
     assert isinstance(Decoder(CODECS).entry(MANY, 7, inner, 0, len(inner)), Many)
-    for payload, reason in ((empty, "holds no entry"), (short, "holds no entry"), (nested, "holds another group")):
-        with pytest.raises(Damaged, match=reason):
+    for payload in (empty, short):
+        with pytest.raises(Damaged, match="the group record at position 7 holds no entry"):
+            Decoder(CODECS).entry(MANY, 7, payload, 0, len(payload))
+    for kind in (0, MANY, CLOSED, SEQUENCED + 1):
+        payload = (1).to_bytes(4, "big") + bytes([kind]) + len(inner).to_bytes(4, "big") + inner
+        with pytest.raises(Damaged, match=f"holds a record of kind {kind}, which is no entry"):
             Decoder(CODECS).entry(MANY, 7, payload, 0, len(payload))
 
 
