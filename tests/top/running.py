@@ -361,7 +361,7 @@ class Leaks:
         """Everything is as before, without the help of the garbage collector."""
         gc.disable()
         try:
-            for _ in range(100):
+            for _ in range(500):
                 if (now := self._things()) == self._before:
                     break
                 await asyncio.sleep(0.02)
