@@ -53,6 +53,9 @@ _U16: Final[i64] = 0xFFFF
 _U32: Final[i64] = 0xFFFFFFFF
 #: Addresses that a Decoder remembers, so that messages share them.
 _ADDRESSES: Final = 65_536
+#: Bytes of a group record's entry count, and bytes of the kind and length that stand before each of its entries.
+COUNT: Final[i64] = 4
+PART: Final[i64] = 5
 
 #: Why a Reader stopped.
 END: Final[i64] = 0
@@ -124,11 +127,15 @@ class RecordReader:
         position: i64 = read_i64_be(octets, at + 16)
         if position <= self.last and not (kind == CLOSED and position == self.last):
             return self._bad(f"a record's position {position} comes after {self.last}")
+        last: i64 = position
+        if kind == GROUP:
+            count: i64 = count_of(octets, at + HEADER_SIZE) if length >= COUNT else 0
+            if count == 0 or count * PART > length - COUNT:
+                return self._bad("a group record's entry count is impossible")
+            last += count - 1
         self.kind = kind
         self.position = position
-        self.last = position
-        if kind == GROUP:
-            self.last += count_of(octets, at + HEADER_SIZE) - 1
+        self.last = last
         self.began = at
         self.start = at + HEADER_SIZE
         self.end = end
@@ -193,15 +200,27 @@ class RecordPart:
 
 
 def parts(octets: bytes, position: i64, start: i64, end: i64) -> list[RecordPart]:
-    """The entries of a Many. Raises Damaged."""
+    """Return the entries of a group record.
+
+    Raises DamagedStore if the group holds no entry, a record that is no entry, or bytes behind the
+    last entry.
+    """
     found: list[RecordPart] = []
-    left: i64 = count_of(octets, start)
-    start += 4
-    while left > 0 and start + 5 <= end:
-        stop: i64 = start + 5 + (i64(read_i32_be(octets, start + 1)) & _U32)
+    left: i64 = count_of(octets, start) if end - start >= COUNT else 0
+    if left == 0:
+        raise DamagedStore(f"the group record at position {position} holds no entry")
+    start += COUNT
+    while left > 0 and start + PART <= end:
+        stop: i64 = start + PART + (i64(read_i32_be(octets, start + 1)) & _U32)
         if stop > end:
             break
-        found.append(RecordPart(octets[start], position, start + 5, stop))
+        kind: i64 = octets[start]
+        if kind < STORED or GROUP <= kind <= CLOSED or kind > SEQUENCED:
+            raise DamagedStore(
+                f"the group record at position {position} holds a record of kind {kind},"
+                " which is no entry"
+            )
+        found.append(RecordPart(kind, position, start + PART, stop))
         start = stop
         position += 1
         left -= 1
@@ -277,7 +296,7 @@ class Decoder:
                     octets[names:blob].decode("utf-8", "surrogateescape"),
                     retained,
                 )
-        elif kind == GROUP and size >= 4:
+        elif kind == GROUP:
             return EntryGroup(
                 [
                     self.entry(part.kind, part.position, octets, part.start, part.end)

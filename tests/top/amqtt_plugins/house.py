@@ -136,7 +136,7 @@ class Client:
         self.connection.wake = woken.set
         self.connection.receive_data(octets)
         while self.connection.stalled:
-            await asyncio.wait_for(woken.wait(), 5)
+            await asyncio.wait_for(woken.wait(), 30)
             woken.clear()
         self.house.broker.agenda.turn()
         return self.connection.data_to_send()
