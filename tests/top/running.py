@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import pamqp.commands as spec
@@ -23,6 +23,8 @@ from broker.store.disk import Disk
 from protocols.amqp.connection.handshake import GREETING
 from tests.clients import connect_packet, marshal, start_ok
 from trellis.app import App
+from trellis.http.service import HttpService
+from trellis.server.link import Link
 from trellis.server.node import BrokerNode
 from trellis.settings import Settings
 
@@ -97,6 +99,16 @@ class Running:
     def node(self) -> BrokerNode:
         assert self.app.node is not None
         return self.app.node
+
+    @property
+    def links(self) -> list[Link]:
+        """Return the links of all clients, in the order in which they connected."""
+        return cast(list[Link], list(self.node.turn.links))
+
+    @property
+    def http(self) -> HttpService:
+        assert self.app.http is not None
+        return self.app.http
 
     def port(self, listener: str) -> int:
         return int(self.app.addresses[listener].rpartition(":")[2])
@@ -371,7 +383,7 @@ class Leaks:
             0
         ] == 200  # uvloop opens /dev/null for its first connection.
         await running.until(
-            lambda: not any(server._serving for server in running.node.pages.values())
+            lambda: not any(server._serving for server in running.http.servers.values())
         )
         for _ in range(5):
             await asyncio.sleep(0)  # uvloop closes its side a turn later.
@@ -387,7 +399,7 @@ class Leaks:
         descriptors = len(
             os.listdir("/proc/self/fd" if os.path.exists("/proc/self/fd") else "/dev/fd")
         )
-        waiting = sum(len(server._serving) for server in node.pages.values())
+        waiting = sum(len(server._serving) for server in self._running.http.servers.values())
         return descriptors, len(asyncio.all_tasks()), ours, len(node.turn.links), waiting
 
     async def check(self) -> None:

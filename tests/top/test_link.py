@@ -76,7 +76,7 @@ async def test_a_client_that_does_not_hang_up_is_cut_off(running: Running) -> No
     client = await running.socket("mqtt")
     await client.send(b"\x00\x00")
     assert await client.read() == b""
-    (link,) = running.node.turn.links
+    (link,) = running.links
     link.advance(running.node.turn.now() + LINGER_MS - 1)
     await asyncio.sleep(0)
     assert running.node.turn.links
@@ -126,7 +126,7 @@ async def greeted(start: Start) -> tuple[Running, Socket, Link]:
     client = await running.socket("amqp")
     await client.send(GREETING)
     assert await client.read()
-    (link,) = running.node.turn.links
+    (link,) = running.links
     return running, client, link
 
 
@@ -194,7 +194,7 @@ async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_s
     )
     (link,) = [
         link
-        for link in running.node.turn.links
+        for link in running.links
         if link._connection is not None and link._connection.peer.port == port(reader)
     ]
     transport = link._transport

@@ -12,6 +12,7 @@ from mypy_extensions import i64
 
 from protocols.connection import HELD_MAX, SHUTDOWN, Connection, Peer
 from trellis.server.listener_context import ListenerContext
+from trellis.server.turn import TurnLink
 
 #: Milliseconds that a finished connection's peer has to take our last words and hang up.
 LINGER_MS: Final = 2_000
@@ -23,7 +24,7 @@ ANSWER_S: Final = 0.1
 UNREAD: Final = 4
 
 
-class Link:
+class Link(TurnLink):
     """Between one socket and one connection.
 
     A finished connection is half-closed first: were the socket closed with input unread, the peer's

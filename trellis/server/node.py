@@ -22,14 +22,12 @@ from protocols.mqtt.session.sessions import MqttOptions
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
-from trellis.http.management.definitions_files import import_file
-from trellis.http.server import HttpServer
-from trellis.http.stream_files import Sender
 from trellis.process import raise_descriptor_limit
 from trellis.server import matching_profile as profile
 from trellis.server.admission import Admission
 from trellis.server.alarms import Watch
 from trellis.server.certificates import Certificates
+from trellis.server.definitions_files import import_file
 from trellis.server.gc_policy import GcPolicy
 from trellis.server.listener_context import ListenerContext
 from trellis.server.recovery import open_directory, restore
@@ -105,11 +103,6 @@ class BrokerNode:
             for name, entry in settings.entries.items()
         }
         self.collector = GcPolicy()
-        self.sender = Sender()
-        #: The HTTP servers, by listener.
-        self.pages: dict[str, HttpServer] = {}
-        #: Logins over HTTP by outcome.
-        self.http_logins: dict[str, int] = {}
         #: Listener -> HOST:PORT, once they are open; and when that began, by the monotonic clock.
         self.addresses: dict[str, str] = {}
         self.began = time.monotonic()
@@ -144,8 +137,8 @@ class BrokerNode:
 
     @property
     def logins(self) -> dict[str, dict[str, int]]:
-        """By protocol and outcome."""
-        return {**{front.name: front.logins for front in self.fronts}, "http": self.http_logins}
+        """Logins by outcome, of each protocol."""
+        return {front.name: front.logins for front in self.fronts}
 
     @property
     def fronts(self) -> tuple[AmqpFront, MqttFront]:
