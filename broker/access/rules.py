@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Final
 
 from mypy_extensions import i64
 
 from broker.access.identity import ALL, NONE, SOME, Identity, pattern_of
 from broker.errors import PreconditionFailed
+from broker.eviction import evict_oldest
 from matching.grammar import MQTT, InvalidPattern
 
 _ACTIONS: Final = {"publish": (True, False), "subscribe": (False, True), "all": (True, True)}
@@ -236,8 +236,7 @@ class Rights:
         known = self._by_client.get(client_id)
         if known is None:
             if len(self._by_client) >= CLIENTS:
-                for name in list(islice(self._by_client, 1 + CLIENTS // PORTION)):
-                    del self._by_client[name]
+                evict_oldest(self._by_client, 1 + CLIENTS // PORTION)
             known = self._by_client[client_id] = self._identity(client_id)
         return known
 

@@ -9,7 +9,7 @@ reported, and stays in the store: when it fits again, it is back.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from mypy_extensions import i64
@@ -32,6 +32,10 @@ from matching.grammar import AMQP, MQTT
 
 Definition = Mapping[str, object]
 
+#: Kinds of definitions that are restored first. A queue is created with the policies of its virtual
+#: host, and a permission needs its user. Both may have higher numbers, because a definition that was
+#: changed gets a new number.
+_FIRST: Final = ("vhost", "policy", "user")
 _GRAMMARS: Final = {grammar.name: grammar for grammar in (AMQP, MQTT)}
 
 
@@ -91,26 +95,14 @@ class RestoreReport:
         self.retained = 0
 
 
-def restore(
-    broker: Broker, definitions: Iterable[tuple[int, Defined]], keeper: SessionRestorer
-) -> RestoreReport:
-    """Build what the definitions say, in a broker that nobody has used yet; `definitions` come in
-    the order of their numbers, which are positions, and the store has gone past them. The keeper
-    may append to the store.
-    """
-    restoring = DefinitionsRestore(broker, keeper)
-    for number, entry in sorted(definitions, key=_later):
-        restoring.add(number, entry)
-    keeper.restored()
-    return restoring.report
-
-
 def reopen(broker: Broker, opened: Opened, keeper: SessionRestorer) -> RestoreReport:
     """Restore all that was in a data directory: what the definitions say, and who held which
     message.
     """
     restoring = DefinitionsRestore(broker, keeper)
-    for number, entry in sorted(opened.definitions, key=_later):
+    first = [numbered for numbered in opened.definitions if numbered[1].kind in _FIRST]
+    others = [numbered for numbered in opened.definitions if numbered[1].kind not in _FIRST]
+    for number, entry in first + others:
         restoring.add(number, entry)
     restoring.fill(opened)
     keeper.restored()
@@ -255,12 +247,6 @@ class DefinitionsRestore:
         if end is None:
             raise PreconditionFailed(f"its {field}, number {number}, is not there")
         return end
-
-
-def _later(numbered: tuple[int, Defined]) -> bool:
-    """Whether there is something that must be known before: a queue is made by the policies of its
-    virtual host, and a user keeps its permissions when its password changes."""
-    return numbered[1].kind not in ("vhost", "policy", "user")
 
 
 def _position(retained: tuple[tuple[str, str], int]) -> int:

@@ -180,7 +180,7 @@ class Holdings(BackgroundHost):
             check_exchange(known, self.name, kind, options)
             self.reply_when_durable(known, ticket)
             return known
-        if len(self.exchanges) >= self.limits.exchanges:
+        if 0 < self.limits.exchanges <= len(self.exchanges):
             raise NotAllowed(
                 f"cannot declare exchange '{name}': vhost '{self.name}' has its limit of {self.limits.exchanges} exchanges"
             )
@@ -305,7 +305,7 @@ class Holdings(BackgroundHost):
                 auto_delete,
                 "stream" if terms.stream else "quorum",
             )
-        if len(self.queues) >= self.limits.queues:
+        if 0 < self.limits.queues <= len(self.queues):
             raise NotAllowed(
                 f"cannot declare queue '{name}': vhost '{self.name}' has its limit of {self.limits.queues} queues"
             )

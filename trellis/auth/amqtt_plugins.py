@@ -22,6 +22,7 @@ import contextlib
 from typing import Final
 
 from broker.access.identity import ALL, NONE, Authenticator, Credentials, Identity, Verdict
+from broker.eviction import evict_oldest
 from trellis import logs
 from trellis.auth.authenticate import Answer
 from trellis.settings.errors import SettingsError
@@ -373,7 +374,7 @@ class PluginAuthenticator(Authenticator):
                 PluginIdentity(name, rights, session, self._rules) if self._rules else Vouched(name)
             )
         while len(self._identities) >= IDENTITIES:
-            del self._identities[next(iter(self._identities))]
+            evict_oldest(self._identities)
         self._identities[key] = known
         return known
 

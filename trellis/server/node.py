@@ -163,8 +163,8 @@ def limits_of(settings: Settings) -> BrokerLimits:
     limits.routes = settings.limits.routes
     limits.retained = settings.mqtt.retained
     limits.retained_octets = settings.mqtt.retained_bytes
-    limits.queues = settings.limits.queues or limits.queues
-    limits.exchanges = settings.limits.exchanges or limits.exchanges
+    limits.queues = settings.limits.queues
+    limits.exchanges = settings.limits.exchanges
     limits.user_connections = settings.limits.user_connections
     limits.vhost_connections = settings.limits.vhost_connections
     limits.user_channels = settings.limits.user_channels

@@ -340,7 +340,7 @@ class Level5(Level4):
         if (
             first & 1
             and route.plan.refusal is None
-            and (publication is None or not self._vhost.producers.knows(publication))
+            and (publication is None or not self._vhost.producers.is_repeat(publication))
         ):
             self._vhost.retain(message, ticket)
         return _CODES.get(
