@@ -77,7 +77,7 @@ class Holdings(BackgroundHost):
         #: itself.
         self.publishing_session: Subscriber | None = None
         self.retained = RetainedMessages(
-            name, agenda, store, limits.retained, limits.retained_octets
+            name, agenda, store, limits.retained, limits.retained_bytes
         )
         self._planner = Planner(name, agenda, self.exchanges, self.queues, self.replies, limits)
         self.contexts = PublishContexts(self._planner, limits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from broker.broker import Broker
 from protocols.amqp.codec.journal_codec import AmqpHeaderCodec
 from protocols.amqp.connection.connection import AmqpConnection
-from protocols.amqp.connection.handshake import AmqpOptions
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.front import Front
 

@@ -13,8 +13,8 @@ from broker.store.catalog import Catalog
 from broker.store.disk import RealDisk
 from broker.store.inspect import dump
 from broker.store.opening import LOG, open_store
+from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.session import Session
-from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World
 from trellis.server.recovery import codecs
 

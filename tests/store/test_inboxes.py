@@ -13,7 +13,7 @@ import pytest
 
 from broker.definitions.restore import reopen
 from broker.store.opening import Opened, open_store
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.store.simulated import SimulatedDisk
 from tests.wire.mqtt.octets import (

@@ -15,10 +15,10 @@ from broker.errors import BrokerError
 from broker.limits import BrokerLimits
 from broker.store.disk import Disk, RealDisk
 from broker.store.memory import MemoryStore
-from protocols.amqp.connection.handshake import AmqpOptions
 from protocols.amqp.front import AmqpFront
+from protocols.amqp.options import AmqpOptions
 from protocols.mqtt.front import MqttFront
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from trellis.auth.authenticate import Accounts
 from trellis.auth.jwt import TokenAuthenticator
 from trellis.auth.rates import PublishRates
@@ -162,7 +162,7 @@ def limits_of(settings: Settings) -> BrokerLimits:
     limits.message = settings.limits.message
     limits.routes = settings.limits.routes
     limits.retained = settings.mqtt.retained
-    limits.retained_octets = settings.mqtt.retained_bytes
+    limits.retained_bytes = settings.mqtt.retained_bytes
     limits.queues = settings.limits.queues
     limits.exchanges = settings.limits.exchanges
     limits.user_connections = settings.limits.user_connections

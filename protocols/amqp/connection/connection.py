@@ -30,12 +30,12 @@ from protocols.amqp.codec.frames import (
 from protocols.amqp.connection.handshake import (
     GREETING,
     GREETING_8,
-    AmqpOptions,
     start,
 )
 from protocols.amqp.connection.lifecycle import Lifecycle
 from protocols.amqp.connection.methods import HANDLERS
 from protocols.amqp.errors import AmqpError, from_broker
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import BUDGET, COLD, ConnectionRegistry, Peer
 
 _PUBLISH: Final[i64] = 60 << 16 | 40

@@ -18,9 +18,10 @@ import pamqp.commands as spec
 from mypy_extensions import i64
 
 from broker.access.identity import Credentials
-from protocols.amqp.codec.frames import FRAME_MAX, FRAME_MIN
+from protocols.amqp.codec.frames import FRAME_MIN
 from protocols.amqp.codec.tables import read_table
 from protocols.amqp.errors import AmqpError
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import Peer
 
 GREETING: Final = b"AMQP\x00\x00\x09\x01"
@@ -53,17 +54,6 @@ STEPS: Final = {
     ("tune", "Connection.TuneOk"): "open",
     ("open", "Connection.Open"): "running",
 }
-
-
-class AmqpOptions:
-    """What the front end offers; `heartbeat` in seconds, `frame_max` in octets."""
-
-    def __init__(self) -> None:
-        self.version = "0"
-        self.channel_max = 2047
-        self.frame_max = int(FRAME_MAX)
-        self.heartbeat = 60
-        self.handshake_ms = 10_000
 
 
 def mechanisms(peer: Peer) -> str:

@@ -32,12 +32,12 @@ from protocols.amqp.connection.handshake import (
     FRAME_LEAST,
     REFUSAL_MS,
     STEPS,
-    AmqpOptions,
     credentials,
     negotiate,
     tune,
 )
 from protocols.amqp.errors import AmqpError
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import HELD_MAX, TOO_FAST, ConnectionRegistry, Peer
 
 #: Exclusive queues that go in one turn.

@@ -10,7 +10,8 @@ from broker.messages.fates import DROPPED, OVER_LIMIT
 from protocols.connection import Connection, Peer
 from protocols.front import Front
 from protocols.mqtt.codec.topics import MqttTopics
-from protocols.mqtt.session.sessions import MqttOptions, Sessions
+from protocols.mqtt.options import MqttOptions
+from protocols.mqtt.session.sessions import Sessions
 from protocols.mqtt.session.sys_topics import Survey, Surveyor, SysTree
 
 #: What a protocol level is called in metrics and listings; before its CONNECT, what clients speak

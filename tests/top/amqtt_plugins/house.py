@@ -16,8 +16,9 @@ from broker.broker import Broker
 from broker.limits import BrokerLimits
 from broker.routing.route import FATES
 from broker.store.memory import MemoryStore
-from protocols.amqp.connection.handshake import GREETING, AmqpOptions
+from protocols.amqp.connection.handshake import GREETING
 from protocols.amqp.front import AmqpFront
+from protocols.amqp.options import AmqpOptions
 from protocols.connection import Connection, Peer
 from protocols.mqtt.front import MqttFront
 from tests.top.amqtt_plugins.plugins import Hangs

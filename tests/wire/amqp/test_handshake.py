@@ -8,7 +8,8 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from protocols.amqp.connection.handshake import GREETING, GREETING_8, AmqpOptions
+from protocols.amqp.connection.handshake import GREETING, GREETING_8
+from protocols.amqp.options import AmqpOptions
 from tests.clients import World, marshal, unmarshal
 from tests.wire.amqp.speech import Raw, frame, long, method, names, refusal, short
 

@@ -17,7 +17,7 @@ import pytest
 from broker.access.identity import Identity
 from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import Connection
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, marshal, mqtt_publish, publication
 from tests.wire.mqtt.octets import Will, connect, pubcomp, pubrec, pubrel, subscribe, unsubscribe
 

@@ -13,7 +13,7 @@ import pytest
 
 from broker.access.identity import Identity
 from broker.vhost.vhost import VirtualHost
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import Amqp, World, marshal, mqtt_publish, publication, unmarshal
 from tests.wire.mqtt.octets import (
     DUP,

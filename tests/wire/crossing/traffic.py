@@ -11,7 +11,7 @@ import pamqp.commands as spec
 
 from broker.access.identity import Identity
 from broker.limits import BrokerLimits
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import Amqp, World, mqtt_publish, publication
 from tests.wire.mqtt.octets import (
     Client,
@@ -67,7 +67,7 @@ class Traffic:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         limits, options = BrokerLimits(), MqttOptions()
-        limits.message, limits.retained, limits.retained_octets = 2_000, 5, 3_000
+        limits.message, limits.retained, limits.retained_bytes = 2_000, 5, 3_000
         limits.contexts, limits.routes = (
             self.chance.choice([0, 1, 1_000]),
             self.chance.choice([4, 1_000]),

@@ -9,8 +9,8 @@ import itertools
 import pamqp.commands as spec
 import pytest
 
+from protocols.mqtt.options import MqttOptions
 from protocols.mqtt.session.deadlines import SLICE
-from protocols.mqtt.session.sessions import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.access.identity import Identity
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish
 from tests.wire.mqtt.octets import (
     ACCEPTED,

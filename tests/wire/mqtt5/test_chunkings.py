@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from broker.routing.publish_context import PublishContext
 from protocols.connection import Connection
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, mqtt_publish, packet
 from tests.wire.mqtt.octets import Client, connect, here, subscribe
 from tests.wire.mqtt5.client import Client5, publish, raw_connect, wish

@@ -7,7 +7,7 @@ from typing import Any
 import mqtt5
 import pytest
 
-from protocols.mqtt.session.sessions import MqttOptions
+from protocols.mqtt.options import MqttOptions
 from tests.clients import World, connect_packet, mqtt_publish, packet, text
 from tests.wire.mqtt.octets import ACCEPTED, Client, subscribe
 from tests.wire.mqtt5.client import Client5, farewell, publish, raw_connect, wish
