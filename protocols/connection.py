@@ -156,7 +156,7 @@ class Connection(Outlet):
     @property
     def unsent(self) -> int:
         """Octets that wait for the client to read: here and in the transport."""
-        return int(len(self.out) + self._parted) + self.backlog()
+        return int(len(self.out) + self._parts_size) + self.backlog()
 
     # -- input
 
@@ -309,7 +309,7 @@ class Connection(Outlet):
             "listener": self.peer.entrance,
             "since": int(self.opened),
             "octets_in": int(self.bytes_in),
-            "octets_out": int(self.octets_out),
+            "octets_out": int(self.bytes_out),
             "unsent": self.unsent,
             "slow": self._slowness,
         }

@@ -21,7 +21,7 @@ from broker.queues.arguments import QueueArguments
 from broker.queues.consumer import ReturnedMessage
 from broker.queues.fifo import Fifo
 from broker.queues.limited import DeadLetterHost, LimitedQueue
-from broker.queues.paged_tail import stored
+from broker.queues.paged_tail import read_stored
 from broker.queues.queue import PurgeTask
 from broker.store.contract import Store
 
@@ -51,7 +51,7 @@ class HeapQueue(LimitedQueue):
 
     def restore(self, positions: array[int], sequence: i64) -> None:
         latest: i64 = self.latest_expiry()
-        for message in stored(self.store, self.number, positions, latest >= 0):
+        for message in read_stored(self.store, self.number, positions, latest >= 0):
             self._sequence += 1
             if message is None:
                 self.count_unreadable()

@@ -23,7 +23,7 @@ from broker.messages.fates import (
 from broker.messages.message import Message, amend
 from broker.queues.arguments import UNLIMITED, QueueArguments
 from broker.queues.consumer import Consumer, Delivery, ReturnedMessage
-from broker.queues.paged_tail import stored
+from broker.queues.paged_tail import read_stored
 from broker.queues.queue import MESSAGES_PER_SLICE, Queue
 from broker.store.contract import EXPIRY_EPOCH, EXPIRY_SECONDS_MAX, Store
 
@@ -183,7 +183,7 @@ class LimitedQueue(Queue):
         if (
             self.arguments.max_bytes != UNLIMITED
         ):  # Which is what there is to be read here, at most.
-            for message in stored(self.store, self.number, positions, False):
+            for message in read_stored(self.store, self.number, positions, False):
                 if message is not None:
                     self._count_bytes(message)
 

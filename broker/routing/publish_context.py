@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from broker.access.identity import CORE, Identity
+from broker.access.identity import INTERNAL, Identity
 from broker.eviction import evict_oldest
 from broker.limits import BrokerLimits
 from broker.messages.message import Origin
@@ -164,7 +164,7 @@ class PublishContexts:
     """All gates of a virtual host, and what those that are gone have counted."""
 
     def __init__(self, resolver: PlanResolver, limits: BrokerLimits) -> None:
-        self.internal = PublishContext(resolver, CORE, "internal", limits.routes)
+        self.internal = PublishContext(resolver, INTERNAL, "internal", limits.routes)
         self._resolver = resolver
         self._limits = limits
         self._contexts: dict[tuple[Identity, str], PublishContext] = {}

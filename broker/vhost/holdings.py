@@ -11,7 +11,7 @@ from broker.agenda import Agenda
 from broker.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, ResourceLocked
 from broker.limits import BrokerLimits
 from broker.messages.fates import COPY_FATES
-from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_lasting
+from broker.queues.arguments import NO_ARGUMENTS, QueueArguments, check_durable_type
 from broker.queues.delay import DelayQueue
 from broker.queues.destination import Destination
 from broker.queues.limited import LimitedQueue
@@ -297,7 +297,7 @@ class Holdings(BackgroundHost):
             self.reply_when_durable(known, ticket)
             return known
         if terms.quorum or terms.stream:
-            check_lasting(
+            check_durable_type(
                 name,
                 self.name,
                 durable,

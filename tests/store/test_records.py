@@ -179,7 +179,7 @@ class Seen:
         return cls(
             address.exchange,
             address.key,
-            address.octets,
+            address.short_strings,
             address.topic,
             message.content,
             message.encoding,

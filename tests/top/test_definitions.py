@@ -125,7 +125,7 @@ def test_a_file_of_rabbitmqs_is_taken_in() -> None:
     world = World()
     imported = taken(world)
     assert imported.refused == []
-    assert imported.taken == {
+    assert imported.imported == {
         section: len(DOCUMENT[section])
         for section in (
             "vhosts",

@@ -12,7 +12,7 @@ import pamqp.commands as spec
 import pytest
 
 import trellis
-from broker.messages.outlet import TURN_OCTETS
+from broker.messages.outlet import TURN_BYTES
 from protocols.amqp.codec.frames import HEARTBEAT_FRAME
 from protocols.amqp.connection.handshake import GREETING
 from protocols.connection import HELD_MAX
@@ -202,7 +202,7 @@ async def test_a_slow_reader_with_a_long_backlog_costs_a_buffer_and_others_are_s
     await running.until(lambda: transport.get_write_buffer_size() >= AMQP_HIGH_MARK)
     for number in range(20):
         await publisher.queue(f"other-{number}")
-        assert transport.get_write_buffer_size() < AMQP_HIGH_MARK + 2 * TURN_OCTETS
+        assert transport.get_write_buffer_size() < AMQP_HIGH_MARK + 2 * TURN_BYTES
     assert resident() - before < 16 * MIB  # The backlog is 50 MiB on the wire.
 
     delivery = len(marshal(1, spec.Basic.Deliver("r", 1, False, "", queue))) + len(chunk) // 1_000

@@ -11,7 +11,7 @@ import pamqp.commands as spec
 import pytest
 
 from broker.access.identity import Identity
-from broker.access.rules import Rights
+from broker.access.rules import UserPermissions
 from tests.clients import World, mqtt_publish
 from tests.wire.amqp.speech import names
 from tests.wire.mqtt.octets import RETAIN, connect, publications, suback, subscribe
@@ -21,7 +21,7 @@ NOT_AUTHORISED = 0x87
 
 
 def rights(*rules: str, read: str = ".*", write: str = ".*", client_id: str = "") -> Identity:
-    return Rights("u", "/", (".*", write, read), rules).identity(client_id)
+    return UserPermissions("u", "/", (".*", write, read), rules).identity(client_id)
 
 
 def world_of(*rules: str) -> World:

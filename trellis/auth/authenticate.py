@@ -183,7 +183,7 @@ class Accounts(Authenticator):
             )
 
     def renew(self, identity: Identity) -> Identity | None:
-        if identity.nameless:
+        if identity.anonymous:
             return self._anonymous
         return self.identity_of(identity.name)
 

@@ -7,7 +7,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.errors import BrokerError
-from broker.messages.cc_headers import BCC, blind_keys, further_keys
+from broker.messages.cc_headers import BCC, bcc_keys, parse_additional_keys
 from broker.messages.message import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
@@ -169,7 +169,7 @@ class Channel(ChannelReceiving):
             self.vhost.retain(message, ticket)
         if fate == UNROUTABLE and flags & MANDATORY:
             self.tally.returned += 1
-            self.connection.out.write(returned(self.number, route.octets))
+            self.connection.out.write(returned(self.number, route.short_strings))
             self.write_content(message.content)
         return fate
 
@@ -225,13 +225,13 @@ class Channel(ChannelReceiving):
         if not isinstance(headers, dict):
             return route
         try:
-            keys = further_keys(headers)
+            keys = parse_additional_keys(headers)
         except BrokerError as error:
             self._count(REFUSED)
             raise from_broker(error) from error
         if keys:
             route = self.vhost.route_copies(
-                self.context, route.exchange, [route.key, *keys], blind_keys(headers), properties
+                self.context, route.exchange, [route.key, *keys], bcc_keys(headers), properties
             )
             message.address = route
         if BCC in headers:

@@ -8,7 +8,7 @@ from librt.strings import write_i32_be, write_i64_be
 from mypy_extensions import i32, i64, u8
 
 from broker.messages.message import Message
-from broker.messages.outlet import LARGE, Outlet
+from broker.messages.outlet import LARGE_BODY, Outlet
 from broker.queues.consumer import Consumer, CreditPool, Delivery, MessageSource
 from broker.queues.queue import Queue
 from protocols.amqp.codec.contents import Frames, content_for
@@ -107,7 +107,7 @@ class AmqpConsumer(Consumer):
         outlet = self.outlet
         out = outlet.out
         method = self._method
-        address = message.address.octets
+        address = message.address.short_strings
         out.write(self._channel)
         write_i32_be(out, i32(len(method) + len(address) + 9))
         out.write(method)
@@ -115,7 +115,7 @@ class AmqpConsumer(Consumer):
         out.append(u8(redelivered))
         out.write(address)
         out.append(u8(FRAME_END))
-        if len(content) < LARGE:
+        if len(content) < LARGE_BODY:
             out.write(content)
         else:
             outlet.attach(content)

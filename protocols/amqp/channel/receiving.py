@@ -7,7 +7,7 @@ import pamqp.commands as spec
 from mypy_extensions import i64
 
 from broker.errors import AccessRefused
-from broker.messages.outlet import LARGE
+from broker.messages.outlet import LARGE_BODY
 from broker.queues.consumer import CreditPool, Delivery
 from broker.queues.queue import Queue
 from broker.routing.publish_context import PublishContext
@@ -193,13 +193,19 @@ class ChannelReceiving(Owner):
         if delivery.attempts > 0:
             self.tally.redelivered += 1
         self.connection.out.write(
-            got(self.number, number, delivery.attempts > 0, message.address.octets, queue.depth)
+            got(
+                self.number,
+                number,
+                delivery.attempts > 0,
+                message.address.short_strings,
+                queue.depth,
+            )
         )
         self.write_content(content)
         self.connection.touch()
 
     def write_content(self, content: bytes) -> None:
-        if len(content) < LARGE:
+        if len(content) < LARGE_BODY:
             self.connection.out.write(content)
         else:
             self.connection.attach(content)

@@ -15,7 +15,7 @@ from librt.strings import read_i32_le, write_i32_be, write_i64_be
 from mypy_extensions import i32, i64, u8
 
 from broker.messages.message import PLAIN, Address, Message
-from broker.messages.outlet import LARGE
+from broker.messages.outlet import LARGE_BODY
 from broker.queues.consumer import Delivery
 from broker.store.disk import StoreError
 from broker.stream.archive import Gone
@@ -146,7 +146,7 @@ class AmqpStreamConsumer(QueueStreamReader):
             out.append(u8(FRAME_END))
             start = body_data + i64(read_i32_le(octets, body_ends + at))
             stop = body_data + i64(read_i32_le(octets, body_ends + at + 4))
-            if stop - start < LARGE and stop - start <= self._room:
+            if stop - start < LARGE_BODY and stop - start <= self._room:
                 if stop > start:
                     out.write(self._body_head)
                     write_i32_be(out, i32(stop - start))

@@ -167,7 +167,7 @@ class Lifecycle(AmqpClient):
             raise AmqpError(530, f"vhost {name} not found")
         if identity is None:
             raise AmqpError(530, f"access to vhost '{name}' refused for user '{self.user}'")
-        full = self.front.broker.full(identity.name, vhost)
+        full = self.front.broker.connection_refusal(identity.name, vhost)
         if full:
             raise AmqpError(530, full)
         self.state = "running"

@@ -283,7 +283,7 @@ class MqttConnection(Level5):
             else:
                 self._reject(NOT_AUTHORISED, NOT_AUTHORISED_5, "login_refused")
             return
-        if self.mqtt.broker.full(identity.name, vhost):
+        if self.mqtt.broker.connection_refusal(identity.name, vhost):
             self._reject(UNAVAILABLE, QUOTA_EXCEEDED, "too_many_connections")
             return
         sessions = self.mqtt.sessions

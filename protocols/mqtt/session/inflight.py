@@ -10,7 +10,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from broker.messages.message import EXACTLY_ONCE, PLAIN, Message
-from broker.messages.outlet import LARGE, Outlet
+from broker.messages.outlet import LARGE_BODY, Outlet
 from broker.queues.consumer import Consumer, Delivery
 from broker.queues.queue import Queue
 from broker.routing.route import Subscriber
@@ -201,7 +201,7 @@ def write(outlet: Outlet, message: Message, qos: i64, packet_id: i64, flags: i64
         flags |= RETAIN
     body = plain_body(message)
     write_publish_head(outlet.out, message.address.topic, len(body), qos, packet_id, flags)
-    if len(body) < LARGE:
+    if len(body) < LARGE_BODY:
         outlet.out.write(body)
     else:
         outlet.attach(body)
@@ -216,4 +216,4 @@ def plain_body(message: Message) -> bytes:
         return message.content
     if message.recoding is RECODED_4:
         return message.recoded
-    return message.remember(RECODED_4, message.body)
+    return message.cache_recoded(RECODED_4, message.body)

@@ -258,7 +258,7 @@ class Sessions(SessionRegistry):
         for packet_id in identifiers:
             listener.restore_held_packet_id(packet_id, None)
 
-    def restored(self) -> None:
+    def finish_restore(self) -> None:
         """Those whose clients were here when the broker stopped are away from now on.
 
         Groups have their members again.

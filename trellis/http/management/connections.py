@@ -67,7 +67,7 @@ def connection_row(connection: Connection, node: str) -> Row:
         "ssl": connection.peer.entrance in ("amqps", "mqtts", "wss"),
         "connected_at": int(connection.opened * 1000),
         "recv_oct": int(connection.bytes_in),
-        "send_oct": int(connection.octets_out),
+        "send_oct": int(connection.bytes_out),
         "send_pend": int(connection.unsent),
         "state": "blocked" if connection.paused else str(told["state"]),
         "client_properties": {},

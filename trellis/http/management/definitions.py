@@ -20,7 +20,7 @@ async def import_(call: Call) -> Response:
     """
     imported = definitions_files.import_(call.broker, call.request.body)
     call.node.review()
-    return Response(200, encode({"taken": imported.taken, "refused": imported.refused}), JSON)
+    return Response(200, encode({"taken": imported.imported, "refused": imported.refused}), JSON)
 
 
 async def export_vhost(call: Call) -> Response:
@@ -40,4 +40,4 @@ async def import_vhost(call: Call) -> Response:
         ]
     imported = await asyncio.get_running_loop().run_in_executor(None, encode, whole)
     taken = definitions_files.import_(call.broker, imported)
-    return Response(200, encode({"taken": taken.taken, "refused": taken.refused}), JSON)
+    return Response(200, encode({"taken": taken.imported, "refused": taken.refused}), JSON)
