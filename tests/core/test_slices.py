@@ -12,7 +12,7 @@ from broker.routing.binding import Binding
 from broker.routing.exchanges.base import OCTETS
 from broker.routing.planner import SLICE as PLANS
 from broker.vhost.background import SLICE as BINDINGS
-from protocols.amqp.connection.lifecycle import CLEARED
+from protocols.amqp.channel.exclusive_queues import CLEARED
 from tests.clients import World, marshal, mqtt_publish, publication
 
 

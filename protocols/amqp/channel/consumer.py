@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Final
 
 from librt.strings import write_i32_be, write_i64_be
@@ -22,11 +23,12 @@ UNLIMITED: Final[i64] = 1 << 40
 _DELIVER: Final = b"\x00\x3c\x00\x3c"
 
 
-class Owner:
-    """The role a channel plays for its consumers."""
+class ConsumerOwner:
+    """The receiver side of a channel, as its consumers see it."""
 
-    def lost(self, consumer: AmqpConsumer) -> None:
-        """The consumer's queue is gone."""
+    @abstractmethod
+    def queue_deleted(self, consumer: AmqpConsumer) -> None:
+        """End the consumer: its queue is deleted."""
         raise NotImplementedError
 
 
@@ -40,7 +42,7 @@ class AmqpConsumer(Consumer):
         self,
         queue: Queue,
         outlet: Outlet,
-        owner: Owner,
+        owner: ConsumerOwner,
         unacked: Window,
         frames: Frames,
         tally: FrontCounters,
@@ -128,7 +130,7 @@ class AmqpConsumer(Consumer):
         """
         delivery = self._unacked.take(number)
         if delivery is not None:
-            _free(self).unrepresentable(delivery.message)
+            _release_credit(self).unrepresentable(delivery.message)
 
     def retune(self, prefetch: i64) -> None:
         """Another prefetch count for a consumer that is at work."""
@@ -138,11 +140,11 @@ class AmqpConsumer(Consumer):
             self.queue.schedule_drain()
 
     def cancelled(self) -> None:
-        self._owner.lost(self)
+        self._owner.queue_deleted(self)
 
 
 def settle(delivery: Delivery) -> None:
-    """The client is done with it. Hot path."""
+    """Settle a delivery that the client has acknowledged. Hot path."""
     consumer = delivery.consumer
     consumer.credit += 1
     if consumer.pool is not None:
@@ -150,18 +152,18 @@ def settle(delivery: Delivery) -> None:
     consumer.queue.settle(delivery.message)
 
 
-def put_back(delivery: Delivery) -> None:
-    """The client did not settle it: it goes to its old place."""
-    _free(delivery.consumer).requeue(delivery)
+def requeue(delivery: Delivery) -> None:
+    """Return a message to its old position in the queue."""
+    _release_credit(delivery.consumer).requeue(delivery)
 
 
-def refuse(delivery: Delivery) -> None:
-    """The client refused it for good."""
-    _free(delivery.consumer).reject(delivery.message)
+def reject(delivery: Delivery) -> None:
+    """Dead-letter or drop a message that the client has rejected for good."""
+    _release_credit(delivery.consumer).reject(delivery.message)
 
 
-def _free(consumer: Consumer) -> MessageSource:
-    """The consumer holds one less; its queue will hear why."""
+def _release_credit(consumer: Consumer) -> MessageSource:
+    """Count one outstanding delivery less for a consumer, and return its queue."""
     consumer.credit += 1
     if consumer.pool is not None:
         consumer.pool.give_back()

@@ -23,12 +23,11 @@ from broker.stream.arrow import FIRST_BUFFER, BatchView
 from broker.stream.offsets import resolve
 from broker.stream.queue import QueueStreamReader, StreamQueue
 from broker.vhost.vhost import VirtualHost
-from protocols.amqp.channel.connection_interface import AmqpClient
+from protocols.amqp.channel.connection_interface import ChannelConnection
 from protocols.amqp.channel.consumer import AmqpConsumer
 from protocols.amqp.codec.frames import FRAME_END, OVERHEAD
 from protocols.amqp.codec.properties import split_properties
 from protocols.amqp.errors import AmqpError
-from protocols.tally import FrontCounters
 from protocols.window import Window
 
 #: The header that says where a message stands, and its type: a signed number of 8 octets.
@@ -54,9 +53,8 @@ class AmqpStreamConsumer(QueueStreamReader):
         self,
         consumer: AmqpConsumer,
         offset: i64,
-        connection: AmqpClient,
+        connection: ChannelConnection,
         unacked: Window,
-        tally: FrontCounters,
     ) -> None:
         super().__init__(consumer, offset)
         frames = consumer.frames
@@ -64,7 +62,7 @@ class AmqpStreamConsumer(QueueStreamReader):
         self._connection = connection
         self._number: i64 = frames.channel
         self._unacked = unacked
-        self._tally = tally
+        self._tally = connection.front.tally
         self._room: i64 = frames.frame_max - OVERHEAD
         self._method = _DELIVER + bytes([len(consumer.tag.encode())]) + consumer.tag.encode()
         self._method_head = b"\x01" + channel

@@ -102,7 +102,7 @@ def test_one_who_left_while_waiting_is_not_called() -> None:
 
 def test_a_waiting_publisher_is_not_silent_to_its_heartbeat() -> None:
     world, client = alarmed()
-    client.connection.heartbeat = 10
+    client.connection.handshake.heartbeat = 10
     client.publish("", "q", b"x")
     client.connection.advance(int(world.broker.agenda.now) + 60_000)
     assert not client.connection.finished

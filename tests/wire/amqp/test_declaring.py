@@ -549,7 +549,7 @@ def test_a_connection_forgets_exclusive_queues_that_are_gone(auto_delete: bool) 
             client.send(spec.Basic.Consume(queue="mine", consumer_tag="t"), spec.Basic.Cancel("t"))
         else:
             client.send(Q.Delete(queue="mine"))
-    assert "mine" not in client.world.vhost.queues and not client.connection.exclusive
+    assert "mine" not in client.world.vhost.queues and not client.connection.exclusive_queues
 
 
 # -- nowait
